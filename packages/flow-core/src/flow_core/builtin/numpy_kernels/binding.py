@@ -1,0 +1,63 @@
+"""Helpers that turn numpy calls on fixed arrays into launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from flow_core.device import Launch
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+
+Bind = Callable[[BindContext], Launch | Sequence[Launch]]
+
+ALIGN = 64
+
+
+def call(function: Callable[..., Any], *arguments: Any, out: Any) -> Launch:
+    """A launch of ``function(*arguments, out)`` with as little overhead as numpy allows.
+
+    Scalars become 0-d arrays, which ufuncs take without a conversion per call.
+    """
+    if function in (np.maximum, np.minimum):
+        return partial(function, *arguments, out=out)
+    return partial(function, *arguments, out)
+
+
+def scalar(value: float, like: Any) -> Any:
+    """A 0-d array of an array's element type."""
+    return np.array(value, dtype=like.dtype)
+
+
+def carve(workspace: Any, *parts: tuple[tuple[int, ...], Any]) -> tuple[Any, ...]:
+    """Aligned views of a workspace, one per (shape, dtype)."""
+    views, offset = [], 0
+    for shape, dtype in parts:
+        nbytes = prod(shape) * np.dtype(dtype).itemsize
+        views.append(workspace[offset : offset + nbytes].view(dtype).reshape(shape))
+        offset += -(-nbytes // ALIGN) * ALIGN
+    return tuple(views)
+
+
+def carved_bytes(*parts: tuple[tuple[int, ...], Any]) -> int:
+    """The size of workspace that `carve` needs for the same parts."""
+    return sum(-(-prod(shape) * np.dtype(dtype).itemsize // ALIGN) * ALIGN for shape, dtype in parts)
+
+
+def kernel(
+    op: str,
+    bind: Bind,
+    *,
+    accepts: Callable[[KernelQuery], bool] | None = None,
+    workspace: Callable[[KernelQuery], int] | None = None,
+) -> KernelSpec:
+    """A numpy `KernelSpec`."""
+    return KernelSpec(op, "cpu", bind, accepts, 0, workspace, f"numpy.{op}")
+
+
+def ufunc_kernel(op: str, function: Callable[..., Any]) -> KernelSpec:
+    """The kernel of an op that is one ufunc of all its inputs."""
+    return kernel(op, lambda ctx: call(function, *ctx.inputs, out=ctx.outputs[0]))

@@ -1,0 +1,70 @@
+"""What hardware looks like to the runtime: Protocols only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+Launch = Callable[[], object]
+"""Zero-argument callable that runs one bound kernel; its result is ignored."""
+
+Array = Any
+"""A device array: ``numpy.ndarray`` on the CPU, anything with shape and dtype elsewhere."""
+
+
+class Event(Protocol):
+    """A point in a stream that others may wait for."""
+
+    def wait(self) -> None:
+        """Blocks the calling thread until the event has happened."""
+
+
+class Stream(Protocol):
+    """An in-order queue of launches on one device."""
+
+    def record(self) -> Event:
+        """An event that happens when all work queued so far is done."""
+
+    def wait_event(self, event: Event) -> None:
+        """Makes later work wait for an event of any stream."""
+
+    def synchronize(self) -> None:
+        """Blocks until all queued work is done."""
+
+
+class Arena(Protocol):
+    """One allocation that holds all planned buffers of a device."""
+
+    nbytes: int
+
+    def view(self, offset: int, shape: tuple[int, ...], dtype: Any) -> Array:
+        """The C-contiguous array of ``shape`` that starts at byte ``offset``."""
+
+
+@runtime_checkable
+class Driver(Protocol):
+    """A device type's way to allocate, copy and run.  One object per device."""
+
+    def allocate(self, nbytes: int) -> Arena:
+        """One plain allocation of ``nbytes`` bytes, not initialised."""
+
+    def stream(self, name: str) -> Stream:
+        """A new stream, named for traces."""
+
+    def copy_in(self, target: Array, source: Any) -> None:
+        """Copies a host array into a device array of the same shape and dtype."""
+
+    def copy_out(self, source: Array) -> Any:
+        """A new host array with the contents of a device array."""
+
+    def compile(self, launches: Sequence[Launch]) -> Launch:
+        """One callable that runs all launches of a stream's step in order."""
+
+    def memory(self) -> int | None:
+        """Bytes that a plan may use, None for no known limit."""
+
+
+class Comm(Protocol):
+    """A group of devices that exchange data.  Primitives are added with the boxing planner."""
+
+    size: int

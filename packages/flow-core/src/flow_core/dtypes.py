@@ -1,0 +1,120 @@
+"""The table of element types, under the names OneFlow's users know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from flow_core.errors import InferenceError, nearest
+
+
+@dataclass(frozen=True)
+class DType:
+    """An element type.
+
+    >>> float32.itemsize, float32.is_floating, str(int8)
+    (4, True, 'int8')
+    """
+
+    name: str
+    kind: str
+    itemsize: int
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"oneflow.{self.name}"
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether gradients exist for this type."""
+        return self.kind == "f"
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether this is a signed or unsigned integer type."""
+        return self.kind in "iu"
+
+    @cached_property
+    def numpy(self) -> np.dtype[Any]:
+        """The numpy dtype of the same storage (``ml_dtypes`` for bfloat16)."""
+        if self.name == "bfloat16":
+            import ml_dtypes
+
+            return np.dtype(ml_dtypes.bfloat16)
+        return np.dtype("int8" if self.name == "char" else self.name)
+
+    @property
+    def accumulate(self) -> DType:
+        """The type in which sums of this type are accumulated."""
+        return float32 if self.name in ("float16", "bfloat16") else self
+
+
+float16 = DType("float16", "f", 2)
+bfloat16 = DType("bfloat16", "f", 2)
+float32 = DType("float32", "f", 4)
+float64 = DType("float64", "f", 8)
+int8 = DType("int8", "i", 1)
+int32 = DType("int32", "i", 4)
+int64 = DType("int64", "i", 8)
+uint8 = DType("uint8", "u", 1)
+bool_ = DType("bool", "b", 1)
+char = DType("char", "i", 1)
+
+ALL: tuple[DType, ...] = (
+    float16, bfloat16, float32, float64, int8, int32, int64, uint8, bool_, char
+)  # fmt: skip
+FLOATS: tuple[DType, ...] = tuple(d for d in ALL if d.is_floating)
+BY_NAME: dict[str, DType] = {d.name: d for d in ALL} | {"float": float32, "double": float64}
+
+
+@lru_cache(maxsize=256)
+def _from_numpy(dtype: np.dtype[Any]) -> DType | None:
+    return BY_NAME.get(dtype.name)
+
+
+def as_dtype(value: object) -> DType:
+    """The DType for a DType, a name or anything numpy takes as dtype.
+
+    >>> as_dtype("float"), as_dtype(np.int64)
+    (oneflow.float32, oneflow.int64)
+    """
+    if isinstance(value, DType):
+        return value
+    found = BY_NAME.get(value) if isinstance(value, str) else None
+    if found is None:
+        try:
+            found = _from_numpy(np.dtype(value))  # type: ignore[call-overload]
+        except TypeError:
+            found = None
+    if found is None:
+        raise InferenceError(
+            "use of an element type",
+            found=repr(value),
+            allowed=", ".join(d.name for d in ALL),
+            hint=nearest(str(value), BY_NAME) or None,
+        )
+    return found
+
+
+_LATTICE = ("bool", "uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+
+
+def promote(*dtypes: DType) -> DType:
+    """The smallest type of the lattice that holds all the given ones.
+
+    >>> promote(int32, float16)
+    oneflow.float16
+    """
+    names = {d.name for d in dtypes}
+    if len(names) == 1:
+        return dtypes[0]
+    if names == {"float16", "bfloat16"}:
+        return float32
+    if names == {"uint8", "int8"}:
+        return int32
+    return BY_NAME[max(names, key=_LATTICE.index)]

@@ -1,0 +1,179 @@
+"""One family of typed errors that speak to the user.
+
+Every error says what was attempted and where in *the user's* program, what was found, what is
+allowed and what to do next.  The parts stay available as attributes for tools.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_PACKAGES = ("flow_core", "oneflow", "flow_typing", "flow_data", "flow_cuda", "flow_dist")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """A line of the user's program.
+
+    >>> str(SourceLine("train.py", 12))
+    'train.py:12'
+    """
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+_own_files: dict[str, bool] = {}
+
+
+def _package_folders() -> tuple[str, ...]:
+    found = (sys.modules[name].__file__ for name in _PACKAGES if name in sys.modules)
+    return tuple(os.path.dirname(file) + os.sep for file in found if file)
+
+
+def _is_own(filename: str) -> bool:
+    """Whether a frame's file belongs to one of our packages or to the interpreter itself."""
+    own = _own_files.get(filename)
+    if own is None:
+        own = filename.startswith(("<frozen", *_package_folders())) or (
+            os.path.basename(filename) in ("contextlib.py", "functools.py")
+        )
+        _own_files[filename] = own
+    return own
+
+
+def user_line(depth: int = 1) -> SourceLine | None:
+    """The innermost frame outside our own packages, or None when there is none."""
+    frame = sys._getframe(depth)
+    while frame is not None:
+        if not _is_own(frame.f_code.co_filename):
+            return SourceLine(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back  # type: ignore[assignment]  # the outermost frame has no caller
+    return None
+
+
+class FlowError(Exception):
+    """Base of all errors raised by flow.
+
+    Args:
+        attempted: what the program tried, in words ("add two blobs").
+        at: the user's line, when it is known.
+        found: what was found.
+        allowed: what would have been accepted.
+        hint: the next step.
+    """
+
+    def __init__(
+        self,
+        attempted: str,
+        *,
+        at: SourceLine | None = None,
+        found: object = None,
+        allowed: object = None,
+        hint: str | None = None,
+    ) -> None:
+        self.attempted = attempted
+        self.at = at
+        self.found = found
+        self.allowed = allowed
+        self.hint = hint
+        super().__init__(self._message())
+
+    def _message(self) -> str:
+        lines = [self.attempted if self.at is None else f"{self.attempted} (at {self.at})"]
+        for label, value in (("found", self.found), ("allowed", self.allowed)):
+            if value is not None:
+                lines.append(f"  {label + ':':9}{value}")
+        if self.hint:
+            lines.append(f"  {'next:':9}{self.hint}")
+        return "\n".join(lines)
+
+
+class GraphError(FlowError):
+    """The logical graph breaks one of its invariants."""
+
+
+class InferenceError(FlowError, ValueError):
+    """An op was given shapes, dtypes or attributes that it does not take."""
+
+
+class JobError(FlowError):
+    """A job function was defined or used in a way that it does not allow."""
+
+
+class AnnotationError(JobError, TypeError):
+    """A job function's annotation or return value is not usable."""
+
+
+class FeedError(JobError, ValueError):
+    """A fed array or argument does not match its placeholder."""
+
+
+class VariableError(FlowError):
+    """Two jobs disagree about a variable, or a variable is not there."""
+
+
+class ConfigError(FlowError, AttributeError):
+    """An unknown or wrong setting."""
+
+
+class DeviceUnavailableError(FlowError):
+    """A program asked for a device that is not there."""
+
+
+class OutOfMemoryError(FlowError):
+    """A plan needs more memory than its device has; raised before the run."""
+
+
+class KernelNotFoundError(FlowError):
+    """No registered kernel takes this op on this device with these dtypes."""
+
+
+class PlanError(FlowError):
+    """A plan that cannot run: a possible deadlock, a bad offset, a missing kernel."""
+
+
+class CheckpointError(FlowError):
+    """A checkpoint could not be written or read, or does not fit."""
+
+
+class DataError(FlowError):
+    """Input data are missing or corrupt."""
+
+
+class UnsupportedError(FlowError, NotImplementedError):
+    """A documented feature that this version does not have yet."""
+
+
+class PluginError(FlowError):
+    """Base of the errors of the plugin host."""
+
+
+class PluginConflictError(PluginError):
+    """Two plugins registered the same thing."""
+
+
+class PluginResultError(PluginError, TypeError):
+    """A hook returned something of the wrong type."""
+
+
+class PluginOrderError(PluginError):
+    """before/after constraints of passes form a cycle."""
+
+
+def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
+    """A "did you mean" list for an unknown name, empty when nothing is close.
+
+    >>> nearest("relo", ["relu", "gelu", "conv"])
+    'did you mean relu?'
+    """
+    import difflib
+
+    close = difflib.get_close_matches(name, list(known), n=count, cutoff=0.6)
+    return f"did you mean {', '.join(close)}?" if close else ""

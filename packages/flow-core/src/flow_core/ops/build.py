@@ -1,0 +1,209 @@
+"""Building graphs op by op: inference is applied as ops are added."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flow_core.dtypes import DType
+from flow_core.errors import GraphError, InferenceError, SourceLine, nearest
+from flow_core.ir import NO_ATTRS, Attrs, AttrValue, GraphBuilder, Op, TensorType, Value
+from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec
+from flow_core.sbp import NdSbp
+from flow_core.topology import Placement
+
+
+class Emitter:
+    """Adds ops to a `GraphBuilder`: fills in default attributes, infers and checks types."""
+
+    def __init__(self, builder: GraphBuilder, specs: Mapping[str, OpSpec]) -> None:
+        self.builder = builder
+        self.specs = specs
+
+    def spec(self, type_: str, line: SourceLine | None = None) -> OpSpec:
+        """The spec of an op type."""
+        spec = self.specs.get(type_)
+        if spec is None:
+            raise GraphError(
+                f"adding an op of type {type_!r}",
+                at=line,
+                found="no plugin registers that op",
+                hint=nearest(type_, self.specs) or "see `flow doctor` for the plugins loaded",
+            )
+        return spec
+
+    def emit(
+        self,
+        type_: str,
+        inputs: Sequence[Value],
+        attrs: Mapping[str, AttrValue] = NO_ATTRS,
+        *,
+        placement: Placement,
+        name: str | None = None,
+        line: SourceLine | None = None,
+        sbp: tuple[NdSbp | None, ...] = (),
+        control: tuple[str, ...] = (),
+    ) -> tuple[Value, ...]:
+        """Adds one op and gives its outputs; ``name`` is made unique when it is None."""
+        spec = self.spec(type_, line)
+        builder = self.builder
+        name = name or builder.unique_name(type_)
+        types = tuple([builder.types[v.op][v.index] for v in inputs])
+        full = complete_attrs(spec, attrs, name, line)
+        outputs = tuple(spec.infer(InferContext(name, type_, types, full, line)))
+        op = Op(name, type_, tuple(inputs), full, placement, sbp, control)
+        builder.add(op, outputs, line=line, effect=spec.effect)
+        return tuple([Value(name, i) for i in range(len(outputs))])
+
+
+def complete_attrs(
+    spec: OpSpec, given: Mapping[str, AttrValue], name: str, line: SourceLine | None = None
+) -> Attrs:
+    """The attributes of an op with the spec's defaults filled in; unknown ones are errors."""
+    if not spec.attrs and not given:
+        return NO_ATTRS
+    unknown = [key for key in given if key not in spec.attrs]
+    full = {**spec.attrs, **given}
+    missing = [key for key, value in full.items() if value is REQUIRED]
+    if unknown or missing:
+        raise InferenceError(
+            f"{spec.type} {name!r}",
+            at=line,
+            found=f"unknown attributes {unknown}" if unknown else f"no value for {missing}",
+            allowed=", ".join(spec.attrs) or "no attributes",
+        )
+    return Attrs(full)
+
+
+@dataclass(frozen=True, slots=True)
+class Sym:
+    """A value with its emitter: what gradient rules compute with.  Operators emit ops."""
+
+    maker: Maker
+    value: Value
+
+    @property
+    def type(self) -> TensorType:
+        """Shape and element type."""
+        return self.maker.emitter.builder.type_of(self.value)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape."""
+        return self.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+        return self.type.dtype
+
+    def __add__(self, other: Sym | float) -> Sym:
+        return self._binary("add", other)
+
+    def __radd__(self, other: float) -> Sym:
+        return self + other
+
+    def __sub__(self, other: Sym | float) -> Sym:
+        return self + -other if isinstance(other, int | float) else self._binary("sub", other)
+
+    def __rsub__(self, other: float) -> Sym:
+        return -self + other
+
+    def __mul__(self, other: Sym | float) -> Sym:
+        return self._binary("mul", other)
+
+    def __rmul__(self, other: float) -> Sym:
+        return self * other
+
+    def __truediv__(self, other: Sym | float) -> Sym:
+        return self * (1.0 / other) if isinstance(other, int | float) else self._binary("div", other)
+
+    def __rtruediv__(self, other: float) -> Sym:
+        return self.maker.one("reciprocal", self) * other
+
+    def __neg__(self) -> Sym:
+        return self.maker.one("negative", self)
+
+    def _binary(self, kind: str, other: Sym | float) -> Sym:
+        if isinstance(other, Sym):
+            return self.maker.one(f"broadcast_{kind}", self, other)
+        return self.maker.one(f"scalar_{kind}", self, operand=float(other))
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """Emits ops under a name prefix on one placement, at one user's line."""
+
+    emitter: Emitter
+    placement: Placement
+    prefix: str
+    line: SourceLine | None = None
+
+    def all(self, type_: str, *inputs: Sym, **attrs: AttrValue) -> tuple[Sym, ...]:
+        """Adds an op and gives all its outputs."""
+        name = self.emitter.builder.unique_name(f"{self.prefix}/{type_}")
+        values = self.emitter.emit(
+            type_,
+            [s.value for s in inputs],
+            attrs,
+            placement=self.placement,
+            name=name,
+            line=self.line,
+        )
+        return tuple([Sym(self, v) for v in values])
+
+    def one(self, type_: str, *inputs: Sym, **attrs: AttrValue) -> Sym:
+        """Adds an op and gives its first output."""
+        return self.all(type_, *inputs, **attrs)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class GradContext:
+    """What a gradient rule sees.
+
+    Attributes:
+        op: the forward op.
+        inputs, outputs: its values.
+        grads: the gradient of each output, None where nothing flows back.
+        needed: per input, whether anybody wants its gradient.
+        maker: emits the backward ops.
+    """
+
+    op: Op
+    inputs: tuple[Sym, ...]
+    outputs: tuple[Sym, ...]
+    grads: tuple[Sym | None, ...]
+    needed: tuple[bool, ...]
+    maker: Maker
+
+    @property
+    def attrs(self) -> Attrs:
+        """The forward op's attributes."""
+        return self.op.attrs
+
+    @property
+    def x(self) -> Sym:
+        """The first input."""
+        return self.inputs[0]
+
+    @property
+    def y(self) -> Sym:
+        """The first output."""
+        return self.outputs[0]
+
+    @property
+    def dy(self) -> Sym:
+        """The gradient of the first output."""
+        grad = self.grads[0]
+        if grad is None:
+            raise GraphError(f"gradient of {self.op.name!r}", found="no gradient of output 0")
+        return grad
+
+    def one(self, type_: str, *inputs: Sym, **attrs: Any) -> Sym:
+        """Adds a backward op and gives its first output."""
+        return self.maker.one(type_, *inputs, **attrs)
+
+    def all(self, type_: str, *inputs: Sym, **attrs: Any) -> tuple[Sym, ...]:
+        """Adds a backward op and gives all its outputs."""
+        return self.maker.all(type_, *inputs, **attrs)

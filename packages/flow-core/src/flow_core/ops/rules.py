@@ -1,0 +1,95 @@
+"""Named inference and SBP rules shared by the op families."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flow_core.ir import TensorType, tensor_type
+from flow_core.plugins.specs import InferContext, SbpContext
+from flow_core.sbp import B, P, S, Sbp, Signature, Signatures
+from flow_core.shapes import broadcast_shapes, normal_axis
+
+
+def like_input(ctx: InferContext) -> tuple[TensorType, ...]:
+    """One output of the first input's type."""
+    return (ctx.inputs[0],)
+
+
+def like_second_input(ctx: InferContext) -> tuple[TensorType, ...]:
+    """One output of the second input's type."""
+    return (ctx.inputs[1],)
+
+
+def floating_like_input(ctx: InferContext) -> tuple[TensorType, ...]:
+    """`like_input`, for floating types only."""
+    ctx.check(
+        ctx.inputs[0].dtype.is_floating,
+        f"input of type {ctx.inputs[0]}",
+        "float16, bfloat16, float32 or float64",
+        "cast it first: flow.cast(x, flow.float)",
+    )
+    return (ctx.inputs[0],)
+
+
+def same_inputs(ctx: InferContext) -> tuple[TensorType, ...]:
+    """One output; all inputs have one type."""
+    first = ctx.inputs[0]
+    if any(t != first for t in ctx.inputs):
+        ctx.fail(", ".join(map(str, ctx.inputs)), "inputs of one shape and element type")
+    return (first,)
+
+
+def broadcast_type(ctx: InferContext) -> TensorType:
+    """The numpy broadcast of all inputs, which must share their element type."""
+    dtype = ctx.inputs[0].dtype
+    if any(t.dtype is not dtype for t in ctx.inputs):
+        ctx.fail(
+            ", ".join(map(str, ctx.inputs)), "one element type", "flow.cast one of the inputs"
+        )
+    try:
+        return tensor_type(broadcast_shapes(*[t.shape for t in ctx.inputs]), dtype)
+    except ValueError as error:
+        ctx.fail(str(error), "shapes that broadcast as numpy's do")
+
+
+def checked_axis(ctx: InferContext, axis: int, rank: int) -> int:
+    """A non-negative axis, or an error at the user's line."""
+    try:
+        return normal_axis(axis, rank)
+    except ValueError as error:
+        ctx.fail(str(error), f"-{rank} <= axis < {rank}")
+
+
+def split_all_axes(ctx: SbpContext) -> Signatures:
+    """S(i) -> S(i) on every axis, for inputs and outputs of one shape."""
+    n_in, n_out = len(ctx.inputs), len(ctx.outputs)
+    return tuple(
+        Signature((S(i),) * n_in, (S(i),) * n_out) for i in range(len(ctx.outputs[0].shape))
+    )
+
+
+def split_axes(ctx: SbpContext, axes: Iterable[int]) -> Signatures:
+    """S(i) everywhere, for some axes."""
+    n_in, n_out = len(ctx.inputs), len(ctx.outputs)
+    return tuple(Signature((S(i),) * n_in, (S(i),) * n_out) for i in axes)
+
+
+def linear(ctx: SbpContext) -> Signatures:
+    """`split_all_axes`, and P -> P for ops that are linear in all inputs together."""
+    n_in, n_out = len(ctx.inputs), len(ctx.outputs)
+    return (*split_all_axes(ctx), Signature((P,) * n_in, (P,) * n_out))
+
+
+def broadcast_sbp(ctx: SbpContext) -> Signatures:
+    """Splits of an elementwise op whose inputs broadcast: an axis of size 1 stays B."""
+    out = ctx.outputs[0].shape
+    return tuple(
+        Signature(tuple(_input_split(t.shape, i, len(out)) for t in ctx.inputs), (S(i),))
+        for i, size in enumerate(out)
+        if size != 1 or all(len(t.shape) == len(out) for t in ctx.inputs)
+    )
+
+
+def _input_split(shape: tuple[int, ...], axis: int, rank: int) -> Sbp:
+    own = axis - (rank - len(shape))
+    return S(own) if own >= 0 and (shape[own] != 1 or rank == len(shape) == 1) else B

@@ -1,0 +1,1 @@
+"""The plugin system: specs, hook specs, registry and host."""

@@ -1,0 +1,338 @@
+"""The frozen records that plugin hooks return.
+
+Heavy parts are lazy ``"package.module:attribute"`` strings (or callables, in small plugins and
+tests), so that registration imports no kernels and touches no hardware.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from flow_core.dtypes import DType
+from flow_core.errors import InferenceError, PluginError, SourceLine
+from flow_core.ir import AttrValue, TensorType
+from flow_core.sbp import Signatures
+
+Lazy = str | Callable[..., Any]
+
+
+def load(target: Lazy) -> Any:
+    """The object a lazy target names.
+
+    >>> load("math:sqrt")(4.0)
+    2.0
+    """
+    if not isinstance(target, str):
+        return target
+    module, _, attribute = target.partition(":")
+    try:
+        value: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            value = getattr(value, part)
+    except (ImportError, AttributeError) as error:
+        raise PluginError(
+            f"loading {target!r}", found=f"{type(error).__name__}: {error}"
+        ) from error
+    return value
+
+
+class _Required:
+    def __repr__(self) -> str:
+        return "REQUIRED"
+
+
+REQUIRED: Any = _Required()
+"""Default of an attribute that every op of a type must give."""
+
+
+@dataclass(frozen=True, slots=True)
+class InferContext:
+    """What shape and dtype inference sees of an op.
+
+    Attributes:
+        op: name of the op.
+        type: type of the op.
+        inputs: types of its inputs.
+        attrs: attributes, defaults filled in.
+        line: the user's line.
+    """
+
+    op: str
+    type: str
+    inputs: tuple[TensorType, ...]
+    attrs: Mapping[str, AttrValue]
+    line: SourceLine | None = None
+
+    def fail(self, found: object, allowed: object = None, hint: str | None = None) -> NoReturn:
+        """Raises `InferenceError` about this op at the user's line."""
+        raise InferenceError(
+            f"{self.type} {self.op!r}", at=self.line, found=found, allowed=allowed, hint=hint
+        )
+
+    def check(
+        self, ok: object, found: object, allowed: object = None, hint: str | None = None
+    ) -> None:
+        """`fail` unless ``ok``."""
+        if not ok:
+            self.fail(found, allowed, hint)
+
+
+@dataclass(frozen=True, slots=True)
+class SbpContext:
+    """What an op's SBP rules see: types of inputs and outputs, attributes."""
+
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
+    attrs: Mapping[str, AttrValue]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One concrete case for the kits: host arrays and attributes.
+
+    Attributes:
+        inputs: arrays (float ones are cast to each dtype under test).
+        attrs: attributes.
+        gradient: whether finite differences make sense here (no kinks or ties).
+        note: what the case is about.
+    """
+
+    inputs: tuple[Any, ...]
+    attrs: Mapping[str, AttrValue] = field(default_factory=dict)
+    gradient: bool = True
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OpSpec:
+    """An op type: schema, inference, SBP rules, gradient.  Nothing about devices.
+
+    Attributes:
+        type: unique name.
+        inputs: names of inputs; ``"x?"`` (trailing) is optional, ``"x*"`` (last) takes any number.
+        outputs: names of outputs, ``"out*"`` when inference decides how many.
+        attrs: default per attribute, `REQUIRED` for none.
+        infer: output types from an `InferContext`.
+        sbp: rules for one hierarchy dimension, all but the always valid all-broadcast one.
+        gradient: builds the gradient of each input (None where there is none) from a
+            `flow_core.ops.build.GradContext`; None when the op has no gradient at all.
+        reference: numpy semantics ``reference(*inputs, **attrs)``: array or tuple of arrays.
+            Given float64 inputs it computes in float64.  None for ops with effects.
+        samples: ``samples(rng)`` yields `Sample`s for the kits.
+        elementwise: output element i depends on elements i (after broadcasting) only.
+        alias: output 0 is the same bytes as this input (reshape, identity).
+        inplace: output 0 may overwrite one of these inputs while it is computed.
+        mutates: inputs (variables) that the op overwrites.
+        effect: kept although nobody may read its outputs; never merged with another op.
+        random: needs seed and step; never merged, never folded.
+    """
+
+    type: str
+    inputs: tuple[str, ...]
+    infer: Callable[[InferContext], Sequence[TensorType]]
+    outputs: tuple[str, ...] = ("out",)
+    attrs: Mapping[str, AttrValue] = field(default_factory=dict)
+    sbp: Callable[[SbpContext], Signatures] = lambda _: ()
+    gradient: Callable[[Any], Sequence[Any]] | None = None
+    reference: Callable[..., Any] | None = None
+    samples: Callable[[Any], Any] | None = None
+    elementwise: bool = False
+    alias: int | None = None
+    inplace: tuple[int, ...] = ()
+    mutates: tuple[int, ...] = ()
+    effect: bool = False
+    random: bool = False
+    doc: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelQuery:
+    """What a kernel is asked about: one op with concrete types."""
+
+    op: str
+    attrs: Mapping[str, AttrValue]
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
+
+    @property
+    def dtypes(self) -> tuple[DType, ...]:
+        """Element types of inputs, then outputs."""
+        return tuple(t.dtype for t in (*self.inputs, *self.outputs))
+
+
+@dataclass(frozen=True, slots=True)
+class BindContext:
+    """What a kernel is bound to, once per plan.
+
+    Attributes:
+        query: the op with its types and attributes.
+        inputs, outputs: device arrays at their final addresses; outputs are not initialised and
+            may be the same memory as an input that the op's spec lists as ``inplace``.
+        workspace: uint8 device array of the size that the kernel asked for, or None.
+        step: 0-d int64 host array that holds the number of the running step.
+        seed: 64-bit seed of the op, derived from the job's seed and the op's name.
+        stream: where to queue the work.
+    """
+
+    query: KernelQuery
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    workspace: Any = None
+    step: Any = None
+    seed: int = 0
+    stream: Any = None
+
+    @property
+    def attrs(self) -> Mapping[str, AttrValue]:
+        """The op's attributes."""
+        return self.query.attrs
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpec:
+    """A kernel of one op on one device type.
+
+    Attributes:
+        op: type of the op.
+        device: device type.
+        load: lazy ``bind(BindContext)`` which returns a launch or a sequence of launches.
+        accepts: predicate on a `KernelQuery` (dtypes, attributes, shapes).
+        priority: the highest accepting kernel wins; numpy's have 0.
+        workspace: ``workspace(KernelQuery)`` in bytes.
+        name: shown in plans and conflicts.
+    """
+
+    op: str
+    device: str
+    load: Lazy
+    accepts: Callable[[KernelQuery], bool] | None = None
+    priority: int = 0
+    workspace: Callable[[KernelQuery], int] | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Available:
+    """A probe's good news: how many devices there are."""
+
+    count: int
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """A probe's bad news, in words the user can act on."""
+
+    reason: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpec:
+    """A device type.
+
+    Attributes:
+        type: "cpu", "gpu" ...
+        probe: lazy ``probe() -> Available | Unavailable``; may touch hardware.
+        driver: lazy ``driver(index) -> flow_core.device.Driver``.
+        kernels: device type whose kernels also run here ("cpu" for emulated devices).
+    """
+
+    type: str
+    probe: Lazy
+    driver: Lazy
+    kernels: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommSpec:
+    """A communication library: ``bootstrap`` joins the processes, ``load`` makes a Comm."""
+
+    name: str
+    device_types: tuple[str, ...]
+    bootstrap: Lazy
+    load: Lazy
+
+
+@dataclass(frozen=True, slots=True)
+class BoxingSpec:
+    """A way to get from one SBP pattern to another."""
+
+    name: str
+    source: str
+    target: str
+    device_types: tuple[str, ...]
+    cost: Lazy
+    load: Lazy
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderSpec:
+    """A data reader: ``load`` names a class that yields records."""
+
+    name: str
+    load: Lazy
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderSpec:
+    """A decoder of record fields."""
+
+    name: str
+    load: Lazy
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotationSpec:
+    """An annotation of job functions.
+
+    Attributes:
+        name: unique name, such as "Numpy".
+        matches: ``matches(annotation) -> bool``.
+        placeholder: lazy ``placeholder(annotation) -> PlaceholderSpec`` for parameters.
+        fetch: lazy ``fetch(annotation) -> Fetch`` for results.
+    """
+
+    name: str
+    matches: Callable[[Any], bool]
+    placeholder: Lazy | None = None
+    fetch: Lazy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PassSpec:
+    """A graph pass: ``load`` names a frozen dataclass with ``name`` and ``apply``.
+
+    Attributes:
+        name: unique name.
+        stage: "logical" (before autograd), "train" (after it) or "lower" (last).
+        before, after: names of passes of the same stage.
+        default: whether it runs unless switched off.
+    """
+
+    name: str
+    stage: str
+    load: Lazy
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    default: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FormatSpec:
+    """A checkpoint format.
+
+    Attributes:
+        name: unique name.
+        can_open: ``can_open(path) -> bool``, cheap.
+        reader: lazy ``reader(path) -> Mapping[str, ndarray]`` (arrays may load on access).
+        writer: lazy ``writer(path, Mapping[str, ndarray])``; writes into a fresh folder.
+    """
+
+    name: str
+    can_open: Callable[[Any], bool]
+    reader: Lazy
+    writer: Lazy | None = None

@@ -1,0 +1,135 @@
+"""Shape arithmetic: balanced splits, broadcasting, reshaping, windows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+Shape = tuple[int, ...]
+
+
+def num_elements(shape: Sequence[int]) -> int:
+    """The number of elements of a shape.
+
+    >>> num_elements((2, 3)), num_elements(())
+    (6, 1)
+    """
+    return prod(shape)
+
+
+def balanced_split(n: int, parts: int) -> tuple[int, ...]:
+    """Sizes of a balanced split: the first ``n % parts`` parts get one more.
+
+    >>> balanced_split(7, 3), balanced_split(2, 4)
+    ((3, 2, 2), (1, 1, 0, 0))
+    """
+    base, extra = divmod(n, parts)
+    return tuple(base + (i < extra) for i in range(parts))
+
+
+def balanced_range(n: int, parts: int, index: int) -> tuple[int, int]:
+    """Start and stop of part ``index`` of a balanced split.
+
+    >>> balanced_range(7, 3, 1)
+    (3, 5)
+    """
+    base, extra = divmod(n, parts)
+    start = index * base + min(index, extra)
+    return start, start + base + (index < extra)
+
+
+def broadcast_shapes(*shapes: Shape) -> Shape:
+    """The numpy broadcast of shapes; raises ValueError when they do not agree.
+
+    >>> broadcast_shapes((2, 1), (3,))
+    (2, 3)
+    """
+    first = shapes[0]
+    if all(s == first for s in shapes):
+        return first
+    rank = max(len(s) for s in shapes)
+    out = []
+    for column in zip(*((1,) * (rank - len(s)) + s for s in shapes), strict=True):
+        sizes = {n for n in column if n != 1}
+        if len(sizes) > 1:
+            raise ValueError(f"shapes {', '.join(map(str, shapes))} do not broadcast")
+        out.append(sizes.pop() if sizes else 1)
+    return tuple(out)
+
+
+def reduced_axes(from_shape: Shape, to_shape: Shape) -> tuple[int, ...]:
+    """Axes of ``from_shape`` to sum over to get back to ``to_shape``, which broadcast to it.
+
+    >>> reduced_axes((4, 2, 3), (2, 1))
+    (0, 2)
+    """
+    lead = len(from_shape) - len(to_shape)
+    tail = tuple(
+        lead + i for i, n in enumerate(to_shape) if n == 1 and from_shape[lead + i] != 1
+    )
+    return tuple(range(lead)) + tail
+
+
+def normal_axis(axis: int, rank: int) -> int:
+    """A non-negative axis; raises ValueError when it is out of range.
+
+    >>> normal_axis(-1, 3)
+    2
+    """
+    if not -rank <= axis < rank:
+        raise ValueError(f"axis {axis} is out of range for rank {rank}")
+    return axis % rank if rank else axis
+
+
+def resolve_reshape(shape: Shape, target: Sequence[int]) -> Shape:
+    """``target`` with its single -1 filled in; raises ValueError when the sizes differ.
+
+    >>> resolve_reshape((4, 6), (-1, 8))
+    (3, 8)
+    """
+    total, known = num_elements(shape), prod(n for n in target if n != -1)
+    if list(target).count(-1) > 1:
+        raise ValueError(f"more than one -1 in {tuple(target)}")
+    if -1 in target:
+        if known == 0 or total % known:
+            raise ValueError(f"{shape} does not reshape to {tuple(target)}")
+        return tuple(total // known if n == -1 else int(n) for n in target)
+    if known != total:
+        raise ValueError(f"{shape} ({total} elements) does not reshape to {tuple(target)}")
+    return tuple(int(n) for n in target)
+
+
+def window_output(size: int, kernel: int, stride: int, pad: tuple[int, int], dilation: int) -> int:
+    """Output length of a sliding window (floor mode).
+
+    >>> window_output(28, 5, 1, (2, 2), 1)
+    28
+    """
+    return (size + pad[0] + pad[1] - dilation * (kernel - 1) - 1) // stride + 1
+
+
+def same_padding(
+    size: int, kernel: int, stride: int, dilation: int, lower: bool = False
+) -> tuple[int, int]:
+    """SAME padding of one axis; the odd element goes after (``lower``: before).
+
+    >>> same_padding(28, 5, 1, 1), same_padding(28, 2, 2, 1), same_padding(5, 2, 2, 1)
+    ((2, 2), (0, 0), (0, 1))
+    """
+    effective = (kernel - 1) * dilation + 1
+    needed = max(0, (-(-size // stride) - 1) * stride + effective - size)
+    small = needed // 2
+    return (needed - small, small) if lower else (small, needed - small)
+
+
+def contiguous_strides(shape: Shape) -> Shape:
+    """Element strides of a C-contiguous array.
+
+    >>> contiguous_strides((2, 3, 4))
+    (12, 4, 1)
+    """
+    strides, step = [], 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return tuple(reversed(strides))

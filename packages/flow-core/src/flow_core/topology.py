@@ -1,0 +1,140 @@
+"""Devices, placements and the link model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from flow_core.errors import GraphError
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Device:
+    """One device of one machine.
+
+    >>> str(Device("gpu", 0, 1))
+    'gpu:0:1'
+    """
+
+    type: str
+    machine: int
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.type}:{self.machine}:{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The devices that an op runs on, in order, with their hierarchy.
+
+    >>> str(Placement.parse("gpu", "0:0-3"))
+    'gpu[0:0-3]'
+    """
+
+    device_type: str
+    devices: tuple[tuple[int, int], ...]
+    hierarchy: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.hierarchy:
+            object.__setattr__(self, "hierarchy", (len(self.devices),))
+        if prod(self.hierarchy) != len(self.devices):
+            raise GraphError(
+                "making a placement",
+                found=f"hierarchy {self.hierarchy} for {len(self.devices)} devices",
+                allowed="a hierarchy whose product is the number of devices",
+            )
+
+    @classmethod
+    def parse(
+        cls, device_type: str, ids: str | Sequence[str], hierarchy: Sequence[int] | None = None
+    ) -> Placement:
+        """A placement from OneFlow's text: ``"0:0-3"`` or ``["0:0-1", "1:0-1"]``.
+
+        >>> Placement.parse("cpu", ["0:0", "1:2-3"]).devices
+        ((0, 0), (1, 2), (1, 3))
+        """
+        texts = ids.split(";") if isinstance(ids, str) else list(ids)
+        devices = tuple(d for text in texts for part in text.split(",") for d in _range(part))
+        if len(set(devices)) != len(devices):
+            raise GraphError("making a placement", found=f"a device twice in {ids!r}")
+        return cls(device_type, devices, tuple(hierarchy or ()))
+
+    @property
+    def size(self) -> int:
+        """The number of devices."""
+        return len(self.devices)
+
+    def device(self, rank: int) -> Device:
+        """The device at a position of the placement."""
+        machine, index = self.devices[rank]
+        return Device(self.device_type, machine, index)
+
+    def __str__(self) -> str:
+        text = ",".join(_format_ranges(self.devices))
+        shape = "" if len(self.hierarchy) == 1 else " as " + "x".join(map(str, self.hierarchy))
+        return f"{self.device_type}[{text}{shape}]"
+
+
+_RANGE = re.compile(r"^@?(\d+):(\d+)(?:-(\d+))?$")
+
+
+def _range(text: str) -> list[tuple[int, int]]:
+    match = _RANGE.match(text.strip())
+    if match is None or (match[3] and int(match[3]) < int(match[2])):
+        raise GraphError(
+            "reading device ids",
+            found=repr(text),
+            allowed='"<machine>:<device>" or "<machine>:<first>-<last>", such as "0:0-3"',
+        )
+    last = int(match[3] or match[2])
+    return [(int(match[1]), i) for i in range(int(match[2]), last + 1)]
+
+
+def _format_ranges(devices: tuple[tuple[int, int], ...]) -> list[str]:
+    runs: list[list[int]] = []
+    for machine, index in devices:
+        if runs and runs[-1][0] == machine and runs[-1][2] == index - 1:
+            runs[-1][2] = index
+        else:
+            runs.append([machine, index, index])
+    return [f"{m}:{a}" if a == b else f"{m}:{a}-{b}" for m, a, b in runs]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A class of links.
+
+    Attributes:
+        latency: seconds per message.
+        bandwidth: bytes per second.
+    """
+
+    latency: float
+    bandwidth: float
+
+    def seconds(self, nbytes: int) -> float:
+        """Time to move ``nbytes`` over this link.
+
+        >>> Link(1e-6, 1e9).seconds(1000)
+        2e-06
+        """
+        return self.latency + nbytes / self.bandwidth
+
+
+@dataclass(frozen=True, slots=True)
+class LinkModel:
+    """Latency and bandwidth per link class: same device, same machine, between machines."""
+
+    local: Link = Link(0.0, 1e11)
+    machine: Link = Link(2e-6, 1e10)
+    network: Link = Link(2e-5, 1.25e9)
+
+    def between(self, a: Device, b: Device) -> Link:
+        """The link class between two devices."""
+        if a == b:
+            return self.local
+        return self.machine if a.machine == b.machine else self.network
