@@ -1,1 +1,1 @@
-"""."""
+"""From a logical graph to a physical plan: order, memory, tasks."""

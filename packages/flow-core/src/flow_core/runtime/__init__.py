@@ -1,1 +1,1 @@
-"""."""
+"""Runs plans: bound launches, and actors with registers that move steps through them."""

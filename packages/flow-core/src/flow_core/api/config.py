@@ -1,0 +1,114 @@
+"""Settings of the whole session: ``flow.config``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flow_core.errors import ConfigError, user_line
+from flow_core.frontend.session import default_session
+
+REMEMBERED: tuple[str, ...] = (
+    "collect_act_event",
+    "comm_net_worker_num",
+    "compute_thread_pool_size",
+    "enable_debug_mode",
+    "enable_legacy_model_io",
+    "enable_model_io_v2",
+    "enable_numa_aware_cuda_malloc_host",
+    "enable_tensor_float_32_compute",
+    "load_library",
+    "load_library_now",
+    "max_mdsave_worker_num",
+    "persistence_buf_byte",
+    "rdma_mem_block_mbyte",
+    "rdma_recv_msg_buf_mbyte",
+    "reserved_device_mem_mbyte",
+    "reserved_host_mem_mbyte",
+    "save_downloaded_file_to_local_fs",
+    "thread_enable_local_message_queue",
+    "use_rdma",
+)
+"""Settings of OneFlow 0.3.4 that are accepted and kept, and mean nothing to core."""
+
+COLLECTIVE_BOXING: tuple[str, ...] = (
+    "enable_fusion",
+    "nccl_enable_all_to_all",
+    "nccl_enable_mixed_fusion",
+    "nccl_fusion_all_gather",
+    "nccl_fusion_all_reduce",
+    "nccl_fusion_all_reduce_use_buffer",
+    "nccl_fusion_broadcast",
+    "nccl_fusion_max_ops",
+    "nccl_fusion_reduce",
+    "nccl_fusion_reduce_scatter",
+    "nccl_fusion_threshold_mb",
+    "nccl_num_streams",
+    "num_callback_threads",
+)
+"""The same, below ``flow.config.collective_boxing``."""
+
+
+def _setter(name: str) -> Callable[..., None]:
+    def setter(val: Any = True) -> None:
+        default_session().resources.others[name] = val
+
+    setter.__name__ = setter.__qualname__ = name.rsplit(".", 1)[-1]
+    setter.__doc__ = f"Keeps ``{name}``, which means nothing to core."
+    return setter
+
+
+class CollectiveBoxing:
+    """Settings of collective communication, kept for the plugins that provide it."""
+
+
+for _name in COLLECTIVE_BOXING:
+    setattr(CollectiveBoxing, _name, staticmethod(_setter(f"collective_boxing.{_name}")))
+for _name in REMEMBERED:
+    globals()[_name] = _setter(_name)
+
+collective_boxing = CollectiveBoxing()
+
+__all__ = [
+    "collective_boxing",
+    "cpu_device_num",
+    "gpu_device_num",
+    "legacy_model_io_enabled",
+    "machine_num",
+]
+__all__ += REMEMBERED
+
+
+def _count(name: str, val: int) -> int:
+    if not isinstance(val, int) or isinstance(val, bool) or val < 1:
+        raise ConfigError(
+            f"config.{name}", at=user_line(3), found=repr(val), allowed="an integer of at least 1"
+        )
+    return val
+
+
+def gpu_device_num(val: int) -> None:
+    """How many gpus of each machine the session uses.
+
+    Raises:
+        DeviceUnavailableError: there are fewer; the error says why, and how to emulate them.
+    """
+    session = default_session()
+    count = _count("gpu_device_num", val)
+    session.registry.require_device("gpu", count, user_line(2))
+    session.resources.gpu_device_num = count
+
+
+def cpu_device_num(val: int) -> None:
+    """How many CPU devices of each machine the session uses."""
+    default_session().resources.cpu_device_num = _count("cpu_device_num", val)
+
+
+def machine_num(val: int) -> None:
+    """How many machines the session uses."""
+    default_session().resources.machine_num = _count("machine_num", val)
+
+
+def legacy_model_io_enabled() -> bool:
+    """Whether ``enable_legacy_model_io`` was set."""
+    return bool(default_session().resources.others.get("enable_legacy_model_io", False))

@@ -1,0 +1,219 @@
+"""Job functions, variables, watching and the session: OneFlow's top-level names."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from flow_core.annotations import PlaceholderSpec, placeholder
+from flow_core.dtypes import DType, float32
+from flow_core.errors import JobError, UnsupportedError, user_line
+from flow_core.frontend.blob import BlobDef
+from flow_core.frontend.emit import emit
+from flow_core.frontend.function import global_function
+from flow_core.frontend.function_config import FunctionConfig
+from flow_core.frontend.jobs import Watch, current_job
+from flow_core.frontend.scope import current_scope, name_scope
+from flow_core.frontend.session import (
+    clear_default_session,
+    default_session,
+    sync_default_session,
+)
+from flow_core.frontend.variables import get_variable
+
+function_config = FunctionConfig
+
+__all__ = [
+    "FixedTensorDef",
+    "FunctionConfig",
+    "MirroredTensorDef",
+    "MirroredTensorListDef",
+    "clear_default_session",
+    "current_machine_id",
+    "current_scope",
+    "eager_execution_enabled",
+    "enable_eager_execution",
+    "function_config",
+    "get_all_variables",
+    "get_variable",
+    "global_function",
+    "load_variables",
+    "name_scope",
+    "parallel_cast",
+    "sync_default_session",
+    "unique_str",
+    "watch",
+    "watch_diff",
+]
+
+
+def FixedTensorDef(  # noqa: N802 - OneFlow's name
+    shape: Sequence[int],
+    dtype: DType = float32,
+    batch_axis: int | None = 0,
+    name: str | None = None,
+) -> PlaceholderSpec:
+    """A placeholder of fixed shape, as default value of a job's parameter."""
+    return placeholder("numpy", tuple(shape), dtype, batch_axis)
+
+
+def MirroredTensorDef(  # noqa: N802 - OneFlow's name
+    shape: Sequence[int],
+    dtype: DType = float32,
+    batch_axis: int | None = 0,
+    name: str | None = None,
+) -> PlaceholderSpec:
+    """A placeholder that is fed a list of arrays, one per device."""
+    return placeholder("list", tuple(shape), dtype, batch_axis)
+
+
+def MirroredTensorListDef(  # noqa: N802 - OneFlow's name
+    shape: Sequence[int],
+    dtype: DType = float32,
+    batch_axis: int | None = 0,
+    name: str | None = None,
+) -> PlaceholderSpec:
+    """A placeholder that is fed a list of lists of arrays."""
+    return placeholder("list_list", tuple(shape), dtype, batch_axis)
+
+
+def watch(blob_watched: BlobDef, handler_or_prompt: Callable[..., Any] | str | None = None) -> None:
+    """Shows a blob at every step.
+
+    Args:
+        blob_watched: the blob.
+        handler_or_prompt: a function of the value (a numpy array when its parameter is
+            annotated, else an object with ``numpy()``), or a text to print before the value.
+    """
+    _watch("watch", blob_watched, handler_or_prompt, gradient=False)
+
+
+def watch_diff(
+    blob_watched: BlobDef, handler_or_prompt: Callable[..., Any] | str | None = None
+) -> None:
+    """Shows the gradient of a blob at every step of a train job; arguments as `watch`."""
+    _watch("watch_diff", blob_watched, handler_or_prompt, gradient=True)
+
+
+def _watch(
+    what: str, blob: BlobDef, handler: Callable[..., Any] | str | None, gradient: bool
+) -> None:
+    job = current_job(what)
+    if not isinstance(blob, BlobDef) or blob.job is not job:
+        raise JobError(
+            what, at=user_line(3), found=f"{blob!r:.60}", allowed="a blob of this job"
+        )
+    job.watches.append(Watch(blob.value, _handler(handler, blob.op_name), gradient))
+
+
+def _handler(handler: Callable[..., Any] | str | None, name: str) -> Callable[[Any], None]:
+    if not callable(handler):
+        prompt = name if handler is None else handler
+        return lambda array: print(prompt, array, sep="\n")
+    parameters = list(inspect.signature(handler).parameters.values())
+    annotated = bool(parameters) and parameters[0].annotation is not inspect.Parameter.empty
+    if annotated:
+        return handler
+    from flow_core.frontend.results import LocalBlob
+
+    return lambda array: handler(LocalBlob(array))
+
+
+class VariableBlob:
+    """A variable of the session, outside of jobs."""
+
+    def __init__(self, name: str, stored: Any) -> None:
+        self._stored = stored
+        self.name = name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Logical shape."""
+        return tuple(self._stored.info.type.shape)
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+        dtype: DType = self._stored.info.type.dtype
+        return dtype
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """A copy of the value."""
+        array: np.ndarray[Any, Any] = self._stored.numpy()
+        return array
+
+    def __repr__(self) -> str:
+        return f"VariableBlob({self.name!r}, {self._stored.info.type})"
+
+
+def get_all_variables() -> dict[str, VariableBlob]:
+    """All variables of the session by name."""
+    session = default_session()
+    session.sync()
+    return {name: VariableBlob(name, stored) for name, stored in session.stored().items()}
+
+
+def load_variables(value_dict: Mapping[str, Any], ignore_mismatch: bool = True) -> None:
+    """Overwrites variables with values.
+
+    Args:
+        value_dict: arrays (or objects with ``numpy()``) by variable name.
+        ignore_mismatch: skip names and shapes that fit no variable, instead of an error.
+
+    Raises:
+        CheckpointError: names or shapes that do not fit, all listed, unless ignored.
+    """
+    from flow_core.checkpoint.store import match
+
+    session = default_session()
+    wanted = session.types()
+    values = {k: v.numpy() if hasattr(v, "numpy") else np.asarray(v) for k, v in value_dict.items()}
+    fitting = {k: v for k, v in values.items() if k in wanted and v.shape == wanted[k].shape}
+    if not ignore_mismatch:
+        match({k: wanted[k] for k in wanted if k in values or not ignore_mismatch}, values)
+    session.assign(fitting)
+
+
+def parallel_cast(
+    input: BlobDef,
+    name: str | None = None,
+    distribute: Any = None,
+    gradient_distribute: Any = None,
+) -> BlobDef:
+    """Requests a distribution of a blob, and of its gradient."""
+    blob: BlobDef = emit("identity", input, name=name)
+    return blob if distribute is None else blob.with_distribute(distribute)
+
+
+def enable_eager_execution(val: bool = True) -> None:
+    """Kept for OneFlow's programs; eager execution is not part of this framework."""
+    if val:
+        raise UnsupportedError(
+            "enable_eager_execution",
+            at=user_line(2),
+            found="True",
+            allowed="False: jobs are compiled, then run",
+            hint="decorate the code with @flow.global_function and call it",
+        )
+
+
+def eager_execution_enabled() -> bool:
+    """Always False: jobs are compiled, then run."""
+    return False
+
+
+def current_machine_id() -> int:
+    """The id of this machine among those of the session."""
+    return 0
+
+
+_numbers = itertools.count()
+
+
+def unique_str(prefix: str) -> str:
+    """A name that has not been given before."""
+    return f"{prefix}{next(_numbers)}"

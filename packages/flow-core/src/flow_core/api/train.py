@@ -1,0 +1,82 @@
+"""Checkpoints of the session's variables: ``flow.train`` and ``flow.checkpoint``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flow_core.checkpoint import store
+from flow_core.checkpoint.manager import CheckpointManager
+from flow_core.frontend.session import default_session
+from flow_core.plugins.specs import FormatSpec
+
+__all__ = ["CheckPoint", "SimpleCheckPointManager", "get", "save"]
+
+
+def _formats() -> tuple[FormatSpec, ...]:
+    return tuple(default_session().registry.formats.values())
+
+
+def save(path: str, var_dict: Mapping[str, Any] | None = None) -> None:
+    """Saves variables into a new folder, atomically.
+
+    Args:
+        path: folder that does not exist yet or is empty.
+        var_dict: what to save; all variables of the session when None.
+
+    Raises:
+        CheckpointError: the folder holds something, or writing fails; nothing is lost then.
+    """
+    session = default_session()
+    session.sync()
+    values = session.stored() if var_dict is None else var_dict
+    store.save(path, {k: _array(v) for k, v in values.items()}, _formats())
+
+
+def _array(value: Any) -> Any:
+    return value.numpy() if hasattr(value, "numpy") else value
+
+
+def get(path: str) -> Mapping[str, Any]:
+    """The variables of a checkpoint by name; each is read when it is looked up."""
+    return store.load(path, _formats(), types=default_session().types())
+
+
+def _load(path: str) -> None:
+    session = default_session()
+    wanted = session.types()
+    found = store.load(path, _formats(), types=wanted)
+    store.match(wanted, found)
+    session.assign({name: found[name] for name in wanted})
+
+
+class CheckPoint:
+    """Initialises, saves and loads all variables of the session."""
+
+    def init(self) -> None:
+        """Gives every variable its initial value."""
+        default_session().initialize()
+
+    def save(self, path: str) -> None:
+        """Saves all variables into a new folder; see `flow.checkpoint.save`."""
+        save(path)
+
+    def load(self, path: str) -> None:
+        """Loads all variables.
+
+        Raises:
+            CheckpointError: lists all variables that are missing or have another shape.
+        """
+        _load(path)
+
+
+class SimpleCheckPointManager(CheckpointManager):
+    """Numbered checkpoints below one folder.
+
+    Args:
+        root_path: the folder; made when it is not there.
+        prefix: first part of the names of the checkpoints' folders.
+    """
+
+    def __init__(self, root_path: str, prefix: str = "snapshot_") -> None:
+        super().__init__(root_path, prefix, save=save, load=_load)

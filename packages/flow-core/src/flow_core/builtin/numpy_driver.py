@@ -1,0 +1,93 @@
+"""The CPU through numpy: one allocation per plan, launches in a plain loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from flow_core.device import Event, Launch, Stream
+
+PAGE = 64
+
+
+class NumpyArena:
+    """One allocation, aligned to a cache line."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        raw = np.empty(nbytes + PAGE, np.uint8)
+        start = -raw.ctypes.data % PAGE
+        self._bytes = raw[start : start + nbytes]
+
+    def view(self, offset: int, shape: tuple[int, ...], dtype: Any) -> Any:
+        """The C-contiguous array of ``shape`` at byte ``offset``."""
+        size = prod(shape) * np.dtype(dtype).itemsize
+        return self._bytes[offset : offset + size].view(dtype).reshape(shape)
+
+
+class NumpyEvent:
+    """An event of a stream that is always up to date."""
+
+    def wait(self) -> None:
+        """Returns at once: launches have run when they return."""
+
+
+class NumpyStream:
+    """Launches run when they are called, so a stream has nothing to wait for."""
+
+    def record(self) -> Event:
+        """An event that has happened."""
+        return NumpyEvent()
+
+    def wait_event(self, event: Event) -> None:
+        """Waits for an event of another stream."""
+        event.wait()
+
+    def synchronize(self) -> None:
+        """Returns at once."""
+
+
+class NumpyDriver:
+    """Driver of one CPU device.
+
+    >>> driver = NumpyDriver(0)
+    >>> driver.allocate(64).view(0, (4, 2), "float32").shape
+    (4, 2)
+    """
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def allocate(self, nbytes: int) -> NumpyArena:
+        """One allocation of ``nbytes`` bytes, not initialised."""
+        return NumpyArena(nbytes)
+
+    def stream(self, name: str) -> Stream:
+        """A stream."""
+        return NumpyStream()
+
+    def copy_in(self, target: Any, source: Any) -> None:
+        """Copies a host array into a planned array."""
+        np.copyto(target, source)
+
+    def copy_out(self, source: Any) -> Any:
+        """A new array with the contents of a planned one."""
+        return source.copy()
+
+    def compile(self, launches: Sequence[Launch]) -> Launch:
+        """One callable for a step's launches, with floating point warnings off."""
+        steps = tuple(launches)
+
+        def run() -> None:
+            with np.errstate(all="ignore"):
+                for step in steps:
+                    step()
+
+        return run
+
+    def memory(self) -> int | None:
+        """No planned limit: the operating system's."""
+        return None

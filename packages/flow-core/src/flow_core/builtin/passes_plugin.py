@@ -1,0 +1,36 @@
+"""The built-in graph passes."""
+
+from __future__ import annotations
+
+from flow_core.plugins.specs import PassSpec
+
+FLOW_PLUGIN_API = "1.0"
+
+PASSES: tuple[PassSpec, ...] = (
+    PassSpec(
+        "constant_folding", "lower", "flow_core.passes.constant_folding:ConstantFolding"
+    ),
+    PassSpec(
+        "common_subexpressions",
+        "lower",
+        "flow_core.passes.common_subexpressions:CommonSubexpressions",
+        after=("constant_folding",),
+    ),
+    PassSpec(
+        "dead_code",
+        "lower",
+        "flow_core.passes.dead_code:DeadCode",
+        after=("common_subexpressions",),
+    ),
+    PassSpec(
+        "fuse_elementwise",
+        "lower",
+        "flow_core.passes.fuse_elementwise:FuseElementwise",
+        after=("dead_code",),
+    ),
+)
+
+
+def flow_register_passes() -> tuple[PassSpec, ...]:
+    """The pipeline that every job goes through."""
+    return PASSES

@@ -1,0 +1,402 @@
+"""Lowering: a scheduled graph becomes tasks on buffers with fixed offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Protocol
+
+from flow_core.compiler.arena import Block, aligned, plan_arena
+from flow_core.compiler.schedule import alias_roots, schedule
+from flow_core.dtypes import uint8
+from flow_core.errors import OutOfMemoryError, UnsupportedError
+from flow_core.ir import Graph, Op, TensorType, Value, tensor_type
+from flow_core.philox import op_seed
+from flow_core.plan import (
+    ArenaPlan,
+    Buffer,
+    Plan,
+    RegisterPlan,
+    Task,
+    check_no_deadlock,
+)
+from flow_core.plugins.specs import KernelQuery, KernelSpec, OpSpec
+
+
+class Kernels(Protocol):
+    """Where lowering looks up specs and kernels."""
+
+    @property
+    def ops(self) -> Mapping[str, OpSpec]:
+        """Op specs by type."""
+
+    def find_kernel(self, query: KernelQuery, device_type: str) -> KernelSpec:
+        """The kernel for a query."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """What the job's configuration asks of the compiler.
+
+    Attributes:
+        seed: the job's seed.
+        width: steps in flight.
+        inplace: whether outputs may overwrite dying inputs.
+        reuse: whether memory is used again within a step.
+        memory_limit: bytes that a device has for the plan, by device text; None for no limit.
+    """
+
+    seed: int = 0
+    width: int = 4
+    inplace: bool = True
+    reuse: bool = True
+    memory_limit: Callable[[str], int | None] | None = None
+
+
+@dataclass(slots=True)
+class _Lowering:
+    """The state of one lowering."""
+
+    graph: Graph
+    kernels: Kernels
+    options: CompileOptions
+    device: str
+    order: list[Op] = field(default_factory=list)
+    constant: set[str] = field(default_factory=set)
+    root: dict[Value, Value] = field(default_factory=dict)
+    last: dict[Value, int] = field(default_factory=dict)
+    first: dict[Value, int] = field(default_factory=dict)
+    found: dict[str, KernelSpec] = field(default_factory=dict)
+    workspace: dict[str, int] = field(default_factory=dict)
+
+
+LEAVES = ("input", "variable")
+
+
+def lower(
+    graph: Graph,
+    kernels: Kernels,
+    device: str,
+    inputs: Sequence[str],
+    job: str,
+    options: CompileOptions,
+) -> Plan:
+    """The plan of a graph on one device.
+
+    Args:
+        graph: the logical graph after all passes.
+        kernels: the registry.
+        device: text form of the device ("cpu:0:0").
+        inputs: names of the ``input`` ops in the order of the job's parameters.
+        job: the job's name.
+        options: what the job asks for.
+    """
+    state = _Lowering(graph, kernels, options, device)
+    state.order = _protect_results(state)
+    _find_constants(state)
+    _find_kernels(state)
+    _own_memory(state)
+    return _emit(state, inputs, job)
+
+
+def single_device(graph: Graph) -> tuple[str, str]:
+    """Text form and type of the one device that a graph runs on."""
+    found: dict[str, Op] = {}
+    for op in graph.ops.values():
+        for rank in range(op.placement.size):
+            found.setdefault(str(op.placement.device(rank)), op)
+    if len(found) > 1:
+        (a, _), (b, op) = list(found.items())[:2]
+        raise UnsupportedError(
+            f"compiling op {op.name!r}",
+            at=graph.lines.get(op.name),
+            found=f"devices {a} and {b} in one job",
+            allowed="one device per job",
+            hint="place the whole job on one device: flow.scope.placement(...)",
+        )
+    text = next(iter(found), "cpu:0:0")
+    return text, text.split(":")[0]
+
+
+def _protect_results(state: _Lowering) -> list[Op]:
+    """The schedule; results that are views of variables which change get a copy first."""
+    specs = state.kernels.ops
+    roots = alias_roots(state.graph, specs)
+    changed = {
+        op.inputs[i]
+        for op in state.graph.ops.values()
+        for i in specs[op.type].mutates
+        if i < len(op.inputs)
+    }
+    changed = {roots.get(v, v) for v in changed}
+    copies = {v for v in state.graph.results if roots.get(v, v) in changed}
+    if copies:
+        state.graph = _with_copies(state.graph, copies)
+    return schedule(state.graph, specs)
+
+
+def _with_copies(graph: Graph, copies: set[Value]) -> Graph:
+    ops, types, same = dict(graph.ops), dict(graph.types), {}
+    for value in sorted(copies):
+        source = graph.ops[value.op]
+        name = f"{value.op}/copy_{value.index}"
+        ops[name] = Op(name, "copy", (value,), type(source.attrs)(), source.placement)
+        types[name] = (graph.type_of(value),)
+        same[value] = Value(name, 0)
+    results = tuple(same.get(v, v) for v in graph.results)
+    return replace(graph, ops=ops, types=types, results=results)
+
+
+def _find_constants(state: _Lowering) -> None:
+    """Ops that depend on nothing that changes: they run once, when the plan is loaded."""
+    for op in state.order:
+        spec = state.kernels.ops[op.type]
+        changes = spec.effect or spec.random or spec.mutates or op.type in LEAVES
+        if not changes and all(v.op in state.constant for v in op.inputs):
+            state.constant.add(op.name)
+
+
+def _query(state: _Lowering, op: Op, find: Callable[[KernelQuery], KernelSpec]) -> KernelQuery:
+    graph = state.graph
+    return KernelQuery(op.type, op.attrs, graph.input_types(op), graph.types[op.name], find)
+
+
+def _find_kernels(state: _Lowering) -> None:
+    device_type = state.device.split(":")[0]
+    find = partial(state.kernels.find_kernel, device_type=device_type)
+    for op in state.order:
+        if op.type in LEAVES:
+            continue
+        query = _query(state, op, find)
+        try:
+            kernel = find(query)
+        except Exception as error:
+            _name_line(error, state.graph, op)
+            raise
+        state.found[op.name] = kernel
+        if kernel.workspace is not None:
+            state.workspace[op.name] = kernel.workspace(query)
+
+
+def _name_line(error: Exception, graph: Graph, op: Op) -> None:
+    line = graph.lines.get(op.name)
+    if line is not None:
+        error.add_note(f"  op {op.name!r} at {line}")
+
+
+def _own_memory(state: _Lowering) -> None:
+    """Which value owns the bytes of each value: aliases, then in-place results."""
+    specs, graph = state.kernels.ops, state.graph
+    state.root = dict(alias_roots(graph, specs))
+    end = len(state.order)
+    uses: dict[Value, int] = {}
+    for i, op in enumerate(state.order):
+        for value in op.inputs:
+            uses[state.root.get(value, value)] = i
+    for value in graph.results:
+        uses[state.root.get(value, value)] = end
+    for i, op in enumerate(state.order):
+        for k in range(len(graph.types[op.name])):
+            value = Value(op.name, k)
+            if value not in state.root:
+                state.first[value] = i
+                state.last[value] = max(uses.get(value, i), i)
+        if state.options.inplace:
+            _try_inplace(state, op, i, specs[op.type])
+
+
+def _try_inplace(state: _Lowering, op: Op, i: int, spec: OpSpec) -> None:
+    value = op.output() if state.graph.types[op.name] else None
+    if value is None or value not in state.first or op.name in state.constant:
+        return
+    roots = [_owner(state, v) for v in op.inputs]
+    for k in _inplace_inputs(spec, op):
+        owner = roots[k]
+        if (
+            owner.op not in state.constant
+            and state.graph.ops[owner.op].type not in LEAVES
+            and state.last[owner] == i
+            and roots.count(owner) == 1
+            and state.graph.type_of(owner).nbytes == state.graph.type_of(value).nbytes
+        ):
+            state.root[value] = owner
+            state.last[owner] = max(i, state.last.pop(value))
+            del state.first[value]
+            return
+
+
+def _inplace_inputs(spec: OpSpec, op: Op) -> range | tuple[int, ...]:
+    return range(len(op.inputs)) if op.type == "fused" else spec.inplace
+
+
+def _owner(state: _Lowering, value: Value) -> Value:
+    while value in state.root:
+        value = state.root[value]
+    return value
+
+
+@dataclass(slots=True)
+class _Buffers:
+    """Buffers under construction, and the arena blocks behind some of them."""
+
+    items: list[Buffer] = field(default_factory=list)
+    blocks: list[tuple[int, Block]] = field(default_factory=list)
+    of: dict[Value, int] = field(default_factory=dict)
+
+    def add(self, buffer: Buffer) -> int:
+        self.items.append(buffer)
+        index = len(self.items) - 1
+        if buffer.kind != "variable":
+            block = Block(buffer.type.nbytes, buffer.first, buffer.last)
+            self.blocks.append((index, block))
+        return index
+
+
+def _make_buffers(state: _Lowering) -> _Buffers:
+    buffers = _Buffers()
+    end = len(state.order)
+    for op in state.order:
+        for k, type_ in enumerate(state.graph.types[op.name]):
+            value = Value(op.name, k)
+            if value in state.first:
+                buffers.of[value] = buffers.add(_buffer(state, op, value, type_, end))
+    return buffers
+
+
+def _buffer(state: _Lowering, op: Op, value: Value, type_: TensorType, end: int) -> Buffer:
+    kind = "constant" if op.name in state.constant else _KINDS.get(op.type, "temp")
+    pinned = kind != "temp" or not state.options.reuse
+    first, last = (0, end) if pinned else (state.first[value], state.last[value])
+    return Buffer(str(value), kind, state.device, -1, type_, first, last)
+
+
+_KINDS = {"input": "feed", "variable": "variable"}
+
+
+def _emit(state: _Lowering, inputs: Sequence[str], job: str) -> Plan:
+    buffers = _make_buffers(state)
+    tasks: list[Task] = []
+    prologue: list[Task] = []
+    for i, op in enumerate(state.order):
+        if op.type in LEAVES or _is_aliased(state, op):
+            continue
+        target = prologue if op.name in state.constant else tasks
+        target.append(_task(state, op, i, buffers))
+    arena, placed = _place(state, buffers)
+    registers = step_registers(state.options.width)
+    check_no_deadlock(registers)
+    return Plan(
+        job=job,
+        arenas=(arena,),
+        buffers=placed,
+        prologue=tuple(prologue),
+        tasks=tuple(tasks),
+        feeds=tuple(_view(state, buffers, Value(name, 0)) for name in inputs),
+        fetches=tuple(_view(state, buffers, v) for v in state.graph.results),
+        variables={
+            op.name: buffers.of[op.output()] for op in state.order if op.type == "variable"
+        },
+        actors=ACTORS,
+        registers=registers,
+        notes={"device": state.device},
+    )
+
+
+ACTORS = ("feed", "compute", "callback")
+
+
+def step_registers(width: int) -> tuple[RegisterPlan, ...]:
+    """The registers between feed, compute and callback, ``width`` steps in flight."""
+    return (
+        RegisterPlan("fed", "feed", ("compute",), width),
+        RegisterPlan("results", "compute", ("callback",), width),
+        RegisterPlan("in_flight", "callback", ("feed",), width, initial=width),
+    )
+
+
+def _is_aliased(state: _Lowering, op: Op) -> bool:
+    return state.kernels.ops[op.type].alias is not None and op.output() in state.root
+
+
+def _view(state: _Lowering, buffers: _Buffers, value: Value) -> int:
+    """The buffer of a value; a view of another type gets a buffer entry at the same offset."""
+    if value in buffers.of:
+        return buffers.of[value]
+    owner = buffers.of[_owner(state, value)]
+    type_ = state.graph.type_of(value)
+    base = buffers.items[owner]
+    if base.type == type_:
+        buffers.of[value] = owner
+        return owner
+    view = Buffer(str(value), f"view:{owner}", base.device, -1, type_, base.first, base.last)
+    buffers.items.append(view)
+    buffers.of[value] = len(buffers.items) - 1
+    return buffers.of[value]
+
+
+def _task(state: _Lowering, op: Op, i: int, buffers: _Buffers) -> Task:
+    size = state.workspace.get(op.name)
+    workspace = None
+    if size is not None:
+        kind = tensor_type((size,), uint8)
+        first, last = (0, 0) if op.name in state.constant else (i, i)
+        workspace = buffers.add(
+            Buffer(f"{op.name}/workspace", "workspace", state.device, -1, kind, first, last)
+        )
+    return Task(
+        op=op.name,
+        type=op.type,
+        attrs=op.attrs,
+        inputs=tuple(_view(state, buffers, v) for v in op.inputs),
+        outputs=tuple(
+            _view(state, buffers, Value(op.name, k))
+            for k in range(len(state.graph.types[op.name]))
+        ),
+        workspace=workspace,
+        device=state.device,
+        kernel=state.found[op.name].name,
+        seed=op_seed(state.options.seed, op.name) if state.kernels.ops[op.type].random else 0,
+        line=str(state.graph.lines.get(op.name, "")),
+    )
+
+
+def _place(state: _Lowering, buffers: _Buffers) -> tuple[ArenaPlan, tuple[Buffer, ...]]:
+    layout = plan_arena([block for _, block in buffers.blocks])
+    offsets: dict[int, int] = {
+        index: offset
+        for (index, _), offset in zip(buffers.blocks, layout.offsets, strict=True)
+    }
+    placed: list[Buffer] = []
+    for index, buffer in enumerate(buffers.items):
+        source = int(buffer.kind[5:]) if buffer.kind.startswith("view:") else index
+        kind = buffers.items[source].kind
+        name = buffers.items[source].name if kind == "variable" else buffer.name
+        placed.append(replace(buffer, kind=kind, offset=offsets.get(source, -1), name=name))
+    owners = _owners(state, buffers, layout.peak)
+    arena = ArenaPlan(state.device, layout.nbytes, layout.lower_bound, layout.peak, owners)
+    _check_memory(state, arena)
+    return arena, tuple(placed)
+
+
+def _owners(state: _Lowering, buffers: _Buffers, peak: int) -> tuple[tuple[int, str, str], ...]:
+    rows = []
+    for index, block in buffers.blocks:
+        if block.first <= peak <= block.last:
+            name = buffers.items[index].name
+            op = name.rsplit(":", 1)[0].removesuffix("/workspace")
+            rows.append((aligned(block.nbytes), name, str(state.graph.lines.get(op, ""))))
+    return tuple(sorted(rows, reverse=True)[:20])
+
+
+def _check_memory(state: _Lowering, arena: ArenaPlan) -> None:
+    ask = state.options.memory_limit
+    limit: Any = ask(state.device) if ask else None
+    if limit is not None and arena.nbytes > limit:
+        rows = "\n".join(f"    {n:>14,} bytes  {name}  {line}" for n, name, line in arena.owners)
+        raise OutOfMemoryError(
+            f"planning the memory of {state.device}",
+            found=f"{arena.nbytes:,} bytes, the largest at the peak:\n{rows}",
+            allowed=f"{limit:,} bytes",
+            hint="make the batch smaller, or place ops on more devices",
+        )

@@ -1,0 +1,91 @@
+"""The order in which ops run.
+
+Reads see the state at the start of the step: an op that overwrites a variable runs after all
+readers of it (aliases included) and as early as that allows, so that gradients die young.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+
+from flow_core.errors import GraphError
+from flow_core.ir import Graph, Op, Value
+from flow_core.plugins.specs import OpSpec
+
+
+def schedule(graph: Graph, specs: Mapping[str, OpSpec]) -> list[Op]:
+    """The ops in running order: graph order, but updates right after their last predecessor."""
+    before = _predecessors(graph, specs)
+    waiting = {name: len(names) for name, names in before.items()}
+    followers: dict[str, list[str]] = {}
+    for name, names in before.items():
+        for other in names:
+            followers.setdefault(other, []).append(name)
+    rank = _ranks(graph, before, specs)
+    ready = [(rank[name], name) for name, count in waiting.items() if count == 0]
+    heapq.heapify(ready)
+    order: list[Op] = []
+    while ready:
+        _, name = heapq.heappop(ready)
+        order.append(graph.ops[name])
+        for other in followers.get(name, ()):
+            waiting[other] -= 1
+            if waiting[other] == 0:
+                heapq.heappush(ready, (rank[other], other))
+    if len(order) != len(graph.ops):
+        stuck = next(name for name, count in waiting.items() if count)
+        raise GraphError(
+            "ordering the ops of a job",
+            at=graph.lines.get(stuck),
+            found=f"op {stuck!r} must run before and after itself",
+            hint="an update of a variable may not feed a reader of its old value",
+        )
+    return order
+
+
+def _predecessors(graph: Graph, specs: Mapping[str, OpSpec]) -> dict[str, set[str]]:
+    before = {
+        name: {v.op for v in op.inputs} | set(op.control) for name, op in graph.ops.items()
+    }
+    roots = alias_roots(graph, specs)
+    readers: dict[Value, set[str]] = {}
+    for op in graph.ops.values():
+        for value in op.inputs:
+            readers.setdefault(roots.get(value, value), set()).add(op.name)
+    for op in graph.ops.values():
+        for index in specs[op.type].mutates:
+            if index < len(op.inputs):
+                target = op.inputs[index]
+                others = readers[roots.get(target, target)] - {op.name}
+                before[op.name] |= {o for o in others if not _also_mutates(graph, specs, o, target)}
+    return before
+
+
+def _also_mutates(graph: Graph, specs: Mapping[str, OpSpec], name: str, target: Value) -> bool:
+    """Whether another op overwrites the same value; those keep their order in the graph."""
+    op = graph.ops[name]
+    return any(i < len(op.inputs) and op.inputs[i] == target for i in specs[op.type].mutates)
+
+
+def _ranks(
+    graph: Graph, before: Mapping[str, set[str]], specs: Mapping[str, OpSpec]
+) -> dict[str, float]:
+    """Graph position; for updates, just after the last predecessor."""
+    rank: dict[str, float] = {name: float(i) for i, name in enumerate(graph.ops)}
+    step = 1.0 / (len(rank) + 1)
+    for i, (name, op) in enumerate(graph.ops.items()):
+        if specs[op.type].mutates and before[name]:
+            rank[name] = max(rank[other] for other in before[name]) + step * (i + 1) * 0.5
+    return rank
+
+
+def alias_roots(graph: Graph, specs: Mapping[str, OpSpec]) -> dict[Value, Value]:
+    """For each output that is the same bytes as an input: the value that owns the bytes."""
+    roots: dict[Value, Value] = {}
+    for op in graph.ops.values():
+        alias = specs[op.type].alias
+        if alias is not None and alias < len(op.inputs):
+            source = op.inputs[alias]
+            roots[op.output()] = roots.get(source, source)
+    return roots

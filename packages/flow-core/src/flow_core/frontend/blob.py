@@ -1,0 +1,182 @@
+"""Placeholders of a job under definition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flow_core.dtypes import DType
+from flow_core.ir import Value
+
+
+class BlobDef:
+    """A value of the graph under definition: shape and element type, no data.
+
+    Operators make ops: ``+ - * / // % ** @``, comparisons and unary minus, with blobs of the
+    same element type or Python numbers.
+    """
+
+    __slots__ = ("_distribute", "_job", "_value", "batch_axis")
+
+    def __init__(self, job: Any, value: Value, batch_axis: int | None = None) -> None:
+        self._job = job
+        self._value = value
+        self.batch_axis = batch_axis
+        self._distribute: Any = None
+
+    @property
+    def value(self) -> Value:
+        """The value in the job's graph."""
+        return self._value
+
+    @property
+    def job(self) -> Any:
+        """The job under definition that owns this blob."""
+        return self._job
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Logical shape."""
+        return tuple(self._job.builder.type_of(self._value).shape)
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+        dtype: DType = self._job.builder.type_of(self._value).dtype
+        return dtype
+
+    @property
+    def op_name(self) -> str:
+        """Name of the op that makes this blob."""
+        return self._value.op
+
+    @property
+    def name(self) -> str:
+        """Same as `op_name`."""
+        return self._value.op
+
+    @property
+    def unique_name(self) -> str:
+        """OneFlow's logical blob name."""
+        return f"{self._value.op}/out_{self._value.index}"
+
+    @property
+    def logical_blob_name(self) -> str:
+        """Same as `unique_name`."""
+        return self.unique_name
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the shape may change from step to step (it may not)."""
+        return False
+
+    @property
+    def split_axis(self) -> int | None:
+        """The axis of a requested split, None when there is none."""
+        return getattr(self._distribute, "axis", None)
+
+    @property
+    def distribute(self) -> Any:
+        """The requested distribution, None when there is none."""
+        return self._distribute
+
+    def with_distribute(self, distribute: Any) -> BlobDef:
+        """The same blob with a requested distribution."""
+        blob = BlobDef(self._job, self._value, self.batch_axis)
+        blob._distribute = distribute
+        return blob
+
+    def __repr__(self) -> str:
+        return f"BlobDef({self._value}: {self.dtype}{list(self.shape)})"
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __add__(self, other: BlobDef | float) -> BlobDef:
+        return _binary("add", self, other)
+
+    def __radd__(self, other: float) -> BlobDef:
+        return _binary("add", self, other)
+
+    def __sub__(self, other: BlobDef | float) -> BlobDef:
+        return _binary("sub", self, other)
+
+    def __rsub__(self, other: float) -> BlobDef:
+        return -self + other
+
+    def __mul__(self, other: BlobDef | float) -> BlobDef:
+        return _binary("mul", self, other)
+
+    def __rmul__(self, other: float) -> BlobDef:
+        return _binary("mul", self, other)
+
+    def __truediv__(self, other: BlobDef | float) -> BlobDef:
+        return _binary("div", self, other)
+
+    def __rtruediv__(self, other: float) -> BlobDef:
+        return _emit("reciprocal_no_nan", self) * other
+
+    def __floordiv__(self, other: BlobDef | float) -> BlobDef:
+        return _call("floordiv", self, other)
+
+    def __mod__(self, other: BlobDef | float) -> BlobDef:
+        return _call("mod", self, other)
+
+    def __pow__(self, other: BlobDef | float) -> BlobDef:
+        return _call("pow", self, other)
+
+    def __matmul__(self, other: BlobDef) -> BlobDef:
+        return _emit("matmul", self, other)
+
+    def __neg__(self) -> BlobDef:
+        return _emit("negative", self)
+
+    def __eq__(self, other: object) -> Any:
+        return _call("equal", self, other)
+
+    def __ne__(self, other: object) -> Any:
+        return _call("not_equal", self, other)
+
+    def __lt__(self, other: BlobDef | float) -> BlobDef:
+        return _call("less", self, other)
+
+    def __le__(self, other: BlobDef | float) -> BlobDef:
+        return _call("less_equal", self, other)
+
+    def __gt__(self, other: BlobDef | float) -> BlobDef:
+        return _call("greater", self, other)
+
+    def __ge__(self, other: BlobDef | float) -> BlobDef:
+        return _call("greater_equal", self, other)
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        from flow_core.errors import JobError, user_line
+
+        raise JobError(
+            f"truth value of {self!r}",
+            at=user_line(2),
+            found="a placeholder, which has no data while a job is defined",
+            hint="compute with flow.where(...), or decide on a Python value outside the job",
+        )
+
+
+def _emit(op: str, *inputs: BlobDef, **attrs: Any) -> BlobDef:
+    from flow_core.frontend.emit import emit
+
+    blob: BlobDef = emit(op, *inputs, **attrs)
+    return blob
+
+
+def _binary(kind: str, x: BlobDef, other: BlobDef | float) -> BlobDef:
+    from flow_core.frontend.emit import emit_binary
+
+    return emit_binary(kind, x, other)
+
+
+def _call(kind: str, x: BlobDef, other: Any) -> BlobDef:
+    """Comparisons and powers: Python numbers become constants of x's element type."""
+    from flow_core.frontend.emit import as_blob
+
+    names = {"floordiv": "floordiv", "mod": "floor_mod"}
+    return _emit(f"broadcast_{names.get(kind, kind)}", x, as_blob(other, like=x))

@@ -1,0 +1,175 @@
+"""From a job function to an executable: trace, differentiate, run the passes, lower, bind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flow_core.compiler.lower import CompileOptions, lower, single_device
+from flow_core.errors import JobError, SourceLine
+from flow_core.frontend.jobs import JobBuild, TrainRequest
+from flow_core.frontend.train import TrainVariable, build_training
+from flow_core.frontend.variables import VariableInfo
+from flow_core.ir import Attrs, Graph, Value, verify
+from flow_core.passes.base import PassContext, PassTiming, Pipeline
+from flow_core.plan import Plan
+from flow_core.plugins.specs import load
+from flow_core.topology import Placement
+
+STEP_VARIABLE = "System-Train-TrainStep-{job}"
+"""Name under which a train job counts its steps, as OneFlow's checkpoints have it."""
+
+
+@dataclass(slots=True)
+class Compiled:
+    """What compilation gives, besides the plan: material for reports.
+
+    Attributes:
+        logical: the graph as traced and differentiated.
+        graph: the graph after all passes.
+        plan: the physical plan.
+        timings: time per pass and stage.
+    """
+
+    logical: Graph
+    graph: Graph
+    plan: Plan
+    timings: list[PassTiming] = field(default_factory=list)
+
+
+def add_training(build: JobBuild, line: SourceLine | None) -> dict[Value, Value]:
+    """Adds backward pass and updates to a train job; gives gradients of watched values."""
+    if not build.train_requests:
+        raise JobError(
+            f"compiling job {build.name!r}",
+            at=line,
+            found='a job of type "train" without an optimizer',
+            allowed="flow.optimizer....minimize(loss) inside of it",
+            hint='decorate it with type="predict" if it only computes',
+        )
+    placement = _placement_of(build, build.train_requests[0].losses[0])
+    step = _step(build, placement)
+    gradients: dict[Value, Value] = {}
+    for request in build.train_requests:
+        gradients |= _minimize(build, request, step, placement)
+    build.emitter.emit("advance_step", [_raw_step(build)], placement=placement)
+    _declare_states(build, line)
+    return gradients
+
+
+def _placement_of(build: JobBuild, value: Value) -> Placement:
+    return build.builder.ops[value.op].placement
+
+
+def _raw_step(build: JobBuild) -> Value:
+    return Value(STEP_VARIABLE.format(job=build.name), 0)
+
+
+def _step(build: JobBuild, placement: Placement) -> Value:
+    """The number of the running step as a scalar."""
+    attrs = {
+        "shape": (1,), "dtype": "int64", "initializer": ("constant", 0), "trainable": False
+    }  # fmt: skip
+    name = STEP_VARIABLE.format(job=build.name)
+    (value,) = build.emitter.emit("variable", (), attrs, placement=placement, name=name)
+    (scalar,) = build.emitter.emit("reshape", [value], {"shape": ()}, placement=placement)
+    return scalar
+
+
+def _minimize(
+    build: JobBuild, request: TrainRequest, step: Value, placement: Placement
+) -> dict[Value, Value]:
+    watched = [w.value for w in build.watches if w.gradient]
+    gradients: dict[Value, Value] = build_training(
+        build.emitter,
+        losses=request.losses,
+        optimizer=request.optimizer,
+        variables=_train_variables(build),
+        step=step,
+        placement=placement,
+        line=request.line,
+        watched=watched,
+    )
+    return gradients
+
+
+def _train_variables(build: JobBuild) -> list[TrainVariable]:
+    ops = build.builder.ops
+    return [
+        TrainVariable(
+            name=name,
+            value=value,
+            type=build.builder.type_of(value),
+            trainable=bool(ops[value.op].attrs["trainable"]),
+            regularizer=ops[value.op].attrs["regularizer"],
+            placement=ops[value.op].placement,
+        )
+        for name, value in build.variables.items()
+    ]
+
+
+def _declare_states(build: JobBuild, line: SourceLine | None) -> None:
+    """Tells the session of the variables that training added: step count, optimizer states."""
+    for name, op in build.builder.ops.items():
+        if op.type == "variable" and name not in build.variables:
+            type_ = build.builder.types[name][0]
+            info = VariableInfo(name, type_, Attrs(op.attrs), build.name, line)
+            build.session.declare_variable(info)
+            build.variables[name] = op.output()
+
+
+def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[str]) -> Compiled:
+    """The plan of a traced job.
+
+    Args:
+        build: the job, backward pass and updates included.
+        results: values to fetch at each step.
+        inputs: names of the ``input`` ops in the order in which they are fed.
+    """
+    session = build.session
+    build.builder.results = tuple(results)
+    logical = build.builder.build()
+    verify(logical)
+    pipeline = Pipeline(
+        [load(spec.load)() for spec in session.registry.passes if spec.default],
+        session.settings.verify_passes,
+    )
+    graph = pipeline.run(logical, PassContext(session.registry.ops))
+    device, kind = single_device(graph)
+    _require_device(build, graph, device, kind)
+    started = time.perf_counter()
+    plan = lower(graph, session.registry, device, inputs, build.name, _options(build))
+    lowering = PassTiming("lower", len(graph), len(plan.tasks), time.perf_counter() - started)
+    return Compiled(logical, graph, plan, [*pipeline.timings, lowering])
+
+
+def _require_device(build: JobBuild, graph: Graph, device: str, kind: str) -> None:
+    _, machine, index = device.split(":")
+    first = next(iter(graph.ops), "")
+    line = next((graph.lines[n] for n in graph.ops if n in graph.lines), graph.lines.get(first))
+    if int(machine) >= build.session.resources.machine_num:
+        raise JobError(
+            f"placing job {build.name!r}",
+            at=line,
+            found=f"machine {machine}",
+            allowed=f"machines below {build.session.resources.machine_num}",
+        )
+    build.session.registry.require_device(kind, int(index) + 1, line)
+
+
+def _options(build: JobBuild) -> CompileOptions:
+    config = build.config
+    return CompileOptions(
+        seed=int(config.get("random_seed") or 0),
+        width=int(config.get("concurrency_width")),
+        inplace=bool(config.get("enable_inplace")),
+        reuse=bool(config.get("enable_reused_mem")),
+        memory_limit=lambda device: build.session.driver(device).memory(),
+    )
+
+
+def input_attrs(shape: Sequence[int], dtype: str, batch_axis: int | None) -> dict[str, Any]:
+    """The attributes of an ``input`` op."""
+    return {"shape": tuple(shape), "dtype": dtype, "batch_axis": batch_axis}

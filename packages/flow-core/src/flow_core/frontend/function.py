@@ -1,0 +1,411 @@
+"""Job functions: ``@flow.global_function`` and what it makes of a Python function."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from flow_core.annotations import (
+    FetchNone,
+    JobSignature,
+    PlaceholderSpec,
+    Returned,
+    check_returned,
+    parse_signature,
+    structure,
+)
+from flow_core.errors import FeedError, JobError, SourceLine, UnsupportedError, nearest, user_line
+from flow_core.frontend.blob import BlobDef
+from flow_core.frontend.compile import Compiled, add_training, compile_graph, input_attrs
+from flow_core.frontend.function_config import FunctionConfig, default_placement
+from flow_core.frontend.jobs import JobBuild, Watch, defining, maybe_current_job
+from flow_core.frontend.results import FORMS, Pending
+from flow_core.frontend.session import Session, default_session
+from flow_core.ir import Value
+from flow_core.plan import Plan
+from flow_core.runtime.executable import Executable
+from flow_core.runtime.pipeline import Credit, Step
+
+KINDS = ("train", "predict")
+
+
+class JobFunction:
+    """A job: a Python function that is traced once, compiled, and run at every call.
+
+    The function is traced and compiled at the first call (or when a checkpoint asks for the
+    variables); from then on a call only feeds, runs and fetches.
+
+    Args:
+        function: the Python function.
+        kind: "train" or "predict".
+        config: its settings; a copy is kept.
+        session: where it belongs; the default session when None.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        kind: str,
+        config: FunctionConfig | None = None,
+        session: Session | None = None,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.kind = kind
+        self.name = function.__name__
+        self.config = (config or FunctionConfig()).copy()
+        self.session: Session | None = session or default_session()
+        specs = tuple(self.session.registry.annotations.values())
+        self.signature: JobSignature = parse_signature(function, specs, job=self.name)
+        self.session.jobs.append(self)
+        self._traced: _Traced | None = None
+        self._compiled: Compiled | None = None
+        self._executable: Executable | None = None
+
+    @property
+    def line(self) -> SourceLine | None:
+        """Where the function is defined."""
+        return self.signature.at
+
+    def detach(self) -> None:
+        """Forgets everything about a session that is closed; the next call starts anew."""
+        self.session = None
+        self._traced = self._compiled = self._executable = None
+
+    def _session(self) -> Session:
+        if self.session is None:
+            self.session = default_session()
+            self.session.jobs.append(self)
+        return self.session
+
+    # ------------------------------------------------------------------ phases
+
+    def prepare(self) -> _Traced:
+        """Traces the function, once; declares its variables."""
+        if self._traced is None:
+            session = self._session()
+            asked = default_placement(self.config)
+            build = JobBuild(
+                self.name,
+                self.kind,
+                session.registry.ops,
+                asked or session.default_placement,
+                self.config,
+                session,
+            )
+            self._traced = _trace(self, build)
+        return self._traced
+
+    def compile(self) -> Compiled:
+        """Traces and compiles, once."""
+        if self._compiled is None:
+            traced = self.prepare()
+            self._compiled = compile_graph(traced.build, traced.results, traced.inputs)
+        return self._compiled
+
+    def plan(self) -> Plan:
+        """The physical plan; compiles when that has not happened yet."""
+        return self.compile().plan
+
+    def executable(self) -> Executable:
+        """The bound plan; compiles and binds when that has not happened yet."""
+        if self._executable is None:
+            plan = self.plan()
+            session = self._session()
+            device = plan.arenas[0].device
+            self._executable = Executable(
+                plan,
+                session.registry,
+                session.driver,
+                lambda name: session.variable(name, device),
+            )
+            for observer in session.registry.observers("flow_plan_ready"):
+                observer(plan)
+        return self._executable
+
+    def device_of(self, variable: str) -> str | None:
+        """Text form of the device on which this job has a variable, None when it has not."""
+        if self._traced is None:
+            return None
+        op = self._traced.build.builder.ops.get(variable)
+        return None if op is None else str(op.placement.device(0))
+
+    @property
+    def peak_in_flight(self) -> int:
+        """The most steps that were ever in flight at the same time."""
+        return self._traced.credit.peak if self._traced else 0
+
+    # -------------------------------------------------------------------- call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs one step; what it gives depends on the return annotation."""
+        if maybe_current_job() is not None:
+            raise JobError(
+                f"calling job {self.name!r}",
+                at=user_line(2),
+                found="the definition of another job",
+                allowed="calls outside of job functions",
+            )
+        executable = self._executable or self.executable()
+        traced = self.prepare()
+        session = self._session()
+        session.pipeline.raise_pending()
+        feeds = traced.feed(args, kwargs)
+        if traced.blocking:
+            step = Step(executable, feeds, traced.credit, traced.watcher)
+            session.pipeline.run(step)
+            return traced.arrange(step)
+        return self._launch(session, executable, traced, [np.array(x) for x in feeds])
+
+    def _launch(
+        self, session: Session, executable: Executable, traced: _Traced, feeds: Sequence[Any]
+    ) -> Pending:
+        pending = Pending(traced.arrange)
+        deliver, watcher = pending.deliverer(), traced.watcher
+
+        def both(step: Step) -> None:
+            if watcher is not None:
+                watcher(step)
+            deliver(step)
+
+        step = Step(executable, feeds, traced.credit, both, pending.release)
+        pending.attach(step)
+        session.pipeline.submit(step)
+        return pending
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} job {self.name!r} at {self.line}>"
+
+
+class _Traced:
+    """A traced job: its graph, and how calls are fed and answered."""
+
+    __slots__ = (
+        "blocking", "build", "credit", "feeders", "inputs", "job", "python", "results",
+        "returned", "watcher",
+    )  # fmt: skip
+
+    def __init__(self, job: JobFunction, build: JobBuild) -> None:
+        self.job = job.name
+        self.build = build
+        self.python = job.signature.python
+        self.credit = Credit(int(job.config.get("concurrency_width")))
+        self.feeders: list[_Feeder] = []
+        self.inputs: list[str] = []
+        self.results: list[Value] = []
+        self.returned = Returned(FetchNone(), ())
+        self.watcher: Callable[[Step], None] | None = None
+        self.blocking = True
+
+    def feed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """Checked host arrays of one call, in the order of the inputs."""
+        if len(args) == len(self.feeders) and not kwargs:
+            given: Sequence[Any] = args
+        else:
+            given = self._bind(args, kwargs)
+        arrays: list[Any] = []
+        for feeder, value in zip(self.feeders, given, strict=True):
+            feeder.collect(value, arrays)
+        return arrays
+
+    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        unfed = [
+            p.replace(default=p.empty) for p in self.python.parameters.values()
+        ]  # placeholders given as defaults are no values
+        try:
+            bound = self.python.replace(parameters=unfed).bind(*args, **kwargs)
+        except TypeError as error:
+            raise FeedError(
+                f"calling job {self.job!r}",
+                at=user_line(4),
+                found=str(error),
+                allowed=f"{self.job}({', '.join(self.python.parameters)})",
+            ) from None
+        return [bound.arguments[name] for name in self.python.parameters]
+
+    def arrange(self, step: Step) -> Any:
+        """The results of a step in the structure that the job returns."""
+        count = len(self.returned.blobs)
+        results = (step.results or ())[:count]
+        return structure(self.returned.structure, results, lambda kind, x: FORMS[kind](x))
+
+
+class _Feeder:
+    """Takes the argument of one parameter apart into arrays."""
+
+    __slots__ = ("job", "leaves", "name", "shape")
+
+    def __init__(self, job: str, name: str, placeholders: Any) -> None:
+        self.job = job
+        self.name = name
+        self.shape = placeholders
+
+    def collect(self, value: Any, arrays: list[Any]) -> None:
+        """Appends the arrays of a fed value."""
+        spec = self.shape
+        if (
+            isinstance(spec, PlaceholderSpec)
+            and spec.kind == "numpy"
+            and isinstance(value, np.ndarray)
+            and value.shape == spec.shape
+            and value.dtype == spec.dtype.numpy
+        ):
+            arrays.append(value)
+        else:
+            self._walk(spec, value, self.name, arrays)
+
+    def _walk(self, spec: Any, value: Any, path: str, arrays: list[Any]) -> None:
+        if isinstance(spec, PlaceholderSpec):
+            arrays.append(self._leaf(spec, value, path))
+        elif isinstance(spec, Mapping):
+            if not isinstance(value, Mapping) or set(value) != set(spec):
+                self._fail(path, _describe(value), f"a dict with keys {', '.join(spec)}")
+            for key, part in spec.items():
+                self._walk(part, value[key], f"{path}[{key!r}]", arrays)
+        else:
+            if not isinstance(value, Sequence) or len(value) != len(spec):
+                self._fail(path, _describe(value), f"{len(spec)} values")
+            for i, part in enumerate(spec):
+                self._walk(part, value[i], f"{path}[{i}]", arrays)
+
+    def _leaf(self, spec: PlaceholderSpec, value: Any, path: str) -> Any:
+        depth = {"list": 1, "list_list": 2}.get(spec.kind, 0)
+        for _ in range(depth):
+            if not isinstance(value, list | tuple) or len(value) != 1:
+                self._fail(path, _describe(value), "a list with one array for the one device")
+            value = value[0]
+        if not isinstance(value, np.ndarray):
+            self._fail(path, _describe(value), f"a numpy array for {spec}")
+        if value.dtype != spec.dtype.numpy:
+            hint = f"{path}.astype(numpy.{spec.dtype})"
+            self._fail(path, f"an array of {value.dtype}", f"{spec.dtype}", hint)
+        if value.shape != spec.shape:
+            if depth and _smaller(value.shape, spec.shape):
+                raise UnsupportedError(
+                    f"feeding {path!r} of job {self.job!r}",
+                    found=f"shape {value.shape}",
+                    allowed=f"shape {spec.shape}, until lists may hold smaller arrays",
+                )
+            self._fail(path, f"shape {value.shape}", f"shape {spec.shape}")
+        return value
+
+    def _fail(self, path: str, found: str, allowed: str, hint: str | None = None) -> None:
+        raise FeedError(
+            f"feeding {path!r} of job {self.job!r}",
+            at=user_line(2),
+            found=found,
+            allowed=allowed,
+            hint=hint,
+        )
+
+
+def _smaller(shape: tuple[int, ...], bound: tuple[int, ...]) -> bool:
+    return len(shape) == len(bound) and all(a <= b for a, b in zip(shape, bound, strict=True))
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype} and shape {value.shape}"
+    if isinstance(value, list | tuple):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"{type(value).__name__} {value!r:.60}"
+
+
+# --------------------------------------------------------------------------- tracing
+
+
+def _trace(job: JobFunction, build: JobBuild) -> _Traced:
+    """Runs the function on placeholders."""
+    traced = _Traced(job, build)
+    with defining(build):
+        arguments = {
+            name: _placeholders(traced, name, spec, job.line)
+            for name, spec in job.signature.parameters.items()
+        }
+        returned = job.function(**arguments)
+        traced.returned = check_returned(
+            job.signature.result,
+            returned,
+            lambda value: isinstance(value, BlobDef) and value.job is build,
+            job=job.name,
+            at=job.line,
+        )
+    traced.feeders = [
+        _Feeder(job.name, name, spec) for name, spec in job.signature.parameters.items()
+    ]
+    gradients = add_training(build, job.line) if job.kind == "train" else {}
+    _collect_results(traced, gradients)
+    nothing = isinstance(traced.returned.structure, FetchNone)
+    unannotated = job.signature.python.return_annotation is job.signature.python.empty
+    traced.blocking = not job.signature.is_async and (nothing or not unannotated)
+    return traced
+
+
+def _placeholders(traced: _Traced, path: str, spec: Any, line: SourceLine | None) -> Any:
+    """Placeholder blobs in the structure of a parameter's annotation."""
+    if isinstance(spec, PlaceholderSpec):
+        attrs = input_attrs(spec.shape, spec.dtype.name, spec.batch_axis)
+        name = traced.build.builder.unique_name(path)
+        (value,) = traced.build.add("input", (), attrs, name=name, line=line)
+        traced.inputs.append(value.op)
+        return BlobDef(traced.build, value, spec.batch_axis)
+    if isinstance(spec, Mapping):
+        return {k: _placeholders(traced, f"{path}-{k}", v, line) for k, v in spec.items()}
+    parts = [_placeholders(traced, f"{path}-{i}", v, line) for i, v in enumerate(spec)]
+    return parts if isinstance(spec, list) else tuple(parts)
+
+
+def _collect_results(traced: _Traced, gradients: Mapping[Value, Value]) -> None:
+    """What is fetched: the returned blobs, then the watched ones."""
+    traced.results = [blob.value for blob in traced.returned.blobs]
+    watches: list[Watch] = []
+    for watch in traced.build.watches:
+        value = gradients.get(watch.value) if watch.gradient else watch.value
+        if value is not None:
+            traced.results.append(value)
+            watches.append(watch)
+    if watches:
+        first = len(traced.returned.blobs)
+        traced.watcher = functools.partial(_show, watches, first)
+
+
+def _show(watches: Sequence[Watch], first: int, step: Step) -> None:
+    for watch, array in zip(watches, (step.results or ())[first:], strict=True):
+        watch.handler(array)
+
+
+# ------------------------------------------------------------------------- decorator
+
+
+def global_function(type: Any = "predict", function_config: FunctionConfig | None = None) -> Any:
+    """Makes a job function of a Python function.
+
+    Args:
+        type: "train" (the function must call ``minimize``) or "predict".
+        function_config: settings made by ``flow.function_config()``.
+
+    Use it with arguments, ``@flow.global_function(type="train")``, or bare,
+    ``@flow.global_function``, for a predict job.
+    """
+    if isinstance(type, FunctionConfig):
+        type, function_config = "predict", type
+    if callable(type) and not isinstance(type, str):
+        return JobFunction(type, "predict", function_config)
+    if type not in KINDS:
+        raise JobError(
+            "use of global_function",
+            at=user_line(2),
+            found=f"type={type!r}",
+            allowed='"train" or "predict"',
+            hint=nearest(str(type), KINDS) or None,
+        )
+    kind: str = type
+    return lambda function: JobFunction(function, kind, function_config)
+
+
+def defined_jobs(session: Session | None = None) -> Iterator[JobFunction]:
+    """The jobs of a session, in the order of their definition."""
+    yield from (session or default_session()).jobs

@@ -1,0 +1,198 @@
+"""Settings of one job: every name of OneFlow 0.3.4's function config, as one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from flow_core.dtypes import DType, as_dtype, float32
+from flow_core.errors import ConfigError, nearest, user_line
+from flow_core.topology import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting.
+
+    Attributes:
+        name: dotted path below the function config.
+        default: value when it is called without one.
+        effect: what it does here; empty when it is accepted and means nothing here.
+        check: turns the given value into the kept one, or raises.
+    """
+
+    name: str
+    default: Any = True
+    effect: str = ""
+    check: Callable[[str, Any], Any] | None = None
+
+
+def _wrong(name: str, value: object, allowed: str) -> ConfigError:
+    return ConfigError(
+        f"function_config.{name}", at=user_line(4), found=repr(value), allowed=allowed
+    )
+
+
+def _dtype(name: str, value: Any) -> DType:
+    return as_dtype(value)
+
+
+def _positive(name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise _wrong(name, value, "an integer of at least 1")
+    return value
+
+
+def _number(name: str, value: Any) -> float:
+    if not isinstance(value, int | float):
+        raise _wrong(name, value, "a number")
+    return float(value)
+
+
+def _mapping(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _wrong(name, value, "a dict")
+    return value
+
+
+def _switch(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(name, value, "True or False")
+    return value
+
+
+def _placement(name: str, value: Any) -> Any:
+    return value
+
+
+EFFECTIVE: tuple[Setting, ...] = (
+    Setting("default_data_type", float32, "element type of variables and constants", _dtype),
+    Setting("default_initializer_conf", None, "initializer of variables without one", _mapping),
+    Setting("default_placement_scope", None, "where ops outside any scope run", _placement),
+    Setting("default_logical_view", None, "consistent or mirrored view of the job"),
+    Setting("default_distribute_strategy", None, "older name of default_logical_view"),
+    Setting("concurrency_width", 4, "steps of an asynchronous job in flight", _positive),
+    Setting("enable_inplace", True, "whether results may overwrite dying inputs", _switch),
+    Setting("enable_reused_mem", True, "whether memory is used again within a step", _switch),
+    Setting("train.primary_lr", None, "learning rate of train.model_update_conf", _number),
+    Setting("train.model_update_conf", None, "optimizer of older programs", _mapping),
+    Setting("train.loss_scale_factor", 1.0, "factor on the losses of older programs", _number),
+    Setting("random_seed", 0, "seed of the job's random ops and initializers"),
+)
+
+_ACCEPTED = """
+exp_run_conf use_memory_allocation_algorithm_v2 static_mem_alloc_policy_white_list.has
+static_mem_alloc_policy_white_list.add static_mem_alloc_policy_white_list.remove
+static_mem_alloc_policy_white_list.policy_mem_size_first
+static_mem_alloc_policy_white_list.policy_mutual_exclusion_first
+static_mem_alloc_policy_white_list.policy_time_line static_mem_alloc_algo_white_list.show
+enable_cudnn cudnn_buf_limit_mbyte cudnn_conv_force_fwd_algo cudnn_conv_force_bwd_data_algo
+cudnn_conv_force_bwd_filter_algo cudnn_conv_heuristic_search_algo
+enable_cudnn_fused_normalization_add_relu enable_fuse_add_to_output enable_fuse_cast_scale
+cudnn_conv_use_deterministic_algo_only enable_inplace_in_reduce_struct enable_nccl
+use_nccl_inter_node_communication use_boxing_v2 do_parallel_cast_before_widening_type_cast
+enable_all_reduce_group all_reduce_group_num all_reduce_lazy_ratio all_reduce_group_min_mbyte
+all_reduce_group_size_warmup all_reduce_fp16 optimizer_placement_optimization_mode
+optimizer_placement_optimization_threshold enable_non_distributed_optimizer
+disable_all_reduce_sequence prune_parallel_cast_ops prune_cast_to_static_shape_ops
+non_distributed_optimizer_group_size_mbyte enable_true_half_config_when_conv
+cudnn_conv_enable_true_half cudnn_conv_enable_pseudo_half enable_cudnn_conv_pseudo_half
+enable_float_compute_for_half_gemm enable_quantization_aware_training enable_qat
+qat.per_channel_weight_quantization qat.symmetric qat.moving_min_max_momentum
+qat.moving_min_max_stop_update_after_iters enable_auto_mixed_precision enable_keep_header_only
+indexed_slices_optimizer_conf enable_fuse_model_update_ops enable_gradients_stats_aggregation
+train.secondary_lr train.num_gradient_accumulation_steps use_xla_jit use_tensorrt
+tensorrt.use_fp16 tensorrt.use_int8 tensorrt.int8_calibration enable_ssp ssp_partition_strategy
+ssp_partition_scope_ids
+"""
+
+SETTINGS: dict[str, Setting] = {
+    s.name: s for s in (*EFFECTIVE, *(Setting(name) for name in _ACCEPTED.split()))
+}
+"""Every known setting by its dotted path."""
+
+_GROUPS = {name.split(".")[0] for name in SETTINGS if "." in name}
+
+
+class FunctionConfig:
+    """Settings of a job; call an attribute to set it, as in OneFlow.
+
+    >>> config = FunctionConfig()
+    >>> config.concurrency_width(2)
+    >>> config.get("concurrency_width"), config.get("enable_inplace")
+    (2, True)
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Path(self._values, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({name.split(".")[0] for name in SETTINGS} | {"get"})
+
+    def get(self, name: str) -> Any:
+        """The value of a setting: as set, or what holds when it is not set."""
+        if name in self._values:
+            return self._values[name]
+        return _UNSET.get(name, SETTINGS[name].default)
+
+    def is_set(self, name: str) -> bool:
+        """Whether the program has set it."""
+        return name in self._values
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the program has set, by name."""
+        return dict(self._values)
+
+    def copy(self) -> FunctionConfig:
+        """An independent copy, taken when a job is defined."""
+        other = FunctionConfig()
+        other._values.update(self._values)
+        return other
+
+
+_UNSET: dict[str, Any] = {}
+
+
+class _Path:
+    """A name below a function config: a setter, or a group of them."""
+
+    __slots__ = ("_name", "_values")
+
+    def __init__(self, values: dict[str, Any], name: str) -> None:
+        if name not in SETTINGS and name not in _GROUPS:
+            raise ConfigError(
+                f"function_config.{name}",
+                at=user_line(3),
+                found="an unknown name",
+                allowed="see `flow doctor --config` for all names",
+                hint=nearest(name, SETTINGS) or None,
+            )
+        self._values = values
+        self._name = name
+
+    def __getattr__(self, name: str) -> _Path:
+        return _Path(self._values, f"{self._name}.{name}")
+
+    def __call__(self, *args: Any) -> None:
+        setting = SETTINGS[self._name]
+        value = args[0] if args else setting.default
+        if setting.check is not None:
+            value = setting.check(self._name, value)
+        self._values[self._name] = value
+
+
+def default_placement(config: FunctionConfig | None) -> Placement | None:
+    """The placement that a job's config asks for, None when it does not."""
+    scope = None if config is None else config.get("default_placement_scope")
+    if scope is None or isinstance(scope, Placement):
+        return scope
+    with scope as entered:
+        placement: Placement | None = entered.placement
+        return placement

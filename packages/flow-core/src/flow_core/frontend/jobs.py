@@ -1,0 +1,175 @@
+"""A job under definition: the graph that a job function's ops are added to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from flow_core.errors import JobError, SourceLine, user_line
+from flow_core.frontend.scope import Scope, current_scope, enter
+from flow_core.ir import GraphBuilder, Value
+from flow_core.ops.build import Emitter
+from flow_core.plugins.specs import OpSpec
+from flow_core.topology import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class TrainRequest:
+    """A call of ``minimize``: the optimizer, the losses and the user's line."""
+
+    optimizer: Any
+    losses: tuple[Value, ...]
+    line: SourceLine | None
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """A request to see a value (or its gradient) at every step."""
+
+    value: Value
+    handler: Callable[[Any], None]
+    gradient: bool = False
+
+
+class JobBuild:
+    """The graph of one job while its function runs.
+
+    Attributes:
+        name: the job's name.
+        kind: "train" or "predict".
+        builder: the graph under construction.
+        default_placement: where ops go outside any placement scope.
+        variables: variable values by name.
+        train_requests: calls of ``minimize``.
+        watches: calls of ``watch`` and ``watch_diff``.
+        distributions: requested distributions by value.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        specs: Mapping[str, OpSpec],
+        default_placement: Placement,
+        config: Any = None,
+        session: Any = None,
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.builder = GraphBuilder()
+        self.emitter = Emitter(self.builder, specs)
+        self.default_placement = default_placement
+        self.config = config
+        self.session = session
+        self.variables: dict[str, Value] = {}
+        self.train_requests: list[TrainRequest] = []
+        self.watches: list[Watch] = []
+        self.distributions: dict[Value, Any] = {}
+
+    def add(
+        self,
+        op_type: str,
+        inputs: Sequence[Value],
+        attrs: Mapping[str, Any],
+        *,
+        name: str | None = None,
+        line: SourceLine | None = None,
+    ) -> tuple[Value, ...]:
+        """Adds an op at the current scope; ``name`` is below the name scope."""
+        scope = current_scope()
+        full = scope.prefix + (name or op_type)
+        if name is None or full in self.builder.ops:
+            full = self.builder.unique_name(full)
+        return self.emitter.emit(
+            op_type,
+            inputs,
+            {k: _literal(v) for k, v in attrs.items()},
+            placement=scope.placement or self.default_placement,
+            name=full,
+            line=line,
+        )
+
+    def returns_many(self, op_type: str) -> bool:
+        """Whether `emit` gives a tuple for this op type."""
+        outputs = self.emitter.specs[op_type].outputs
+        return len(outputs) != 1 or outputs[0].endswith("*")
+
+    def request_distribution(self, value: Value, distribute: Any) -> None:
+        """Remembers a requested distribution of a value."""
+        self.distributions[value] = distribute
+
+    def train(self, *, optimizer: Any, losses: Sequence[Any]) -> None:
+        """Takes a call of ``minimize``."""
+        line = user_line(3)
+        if self.kind != "train":
+            raise JobError(
+                f"minimize in job {self.name!r}",
+                at=line,
+                found='a job of type "predict"',
+                allowed='minimize in jobs of type "train"',
+                hint='decorate it with @flow.global_function(type="train")',
+            )
+        values = tuple(_loss_value(self, loss, line) for loss in losses)
+        self.train_requests.append(TrainRequest(optimizer, values, line))
+
+
+def _literal(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(map(_literal, value))
+    if hasattr(value, "item") and not hasattr(value, "__len__"):
+        return value.item()
+    return value
+
+
+def _loss_value(job: JobBuild, loss: Any, line: SourceLine | None) -> Value:
+    value = getattr(loss, "value", None)
+    if not isinstance(value, Value) or getattr(loss, "job", None) is not job:
+        raise JobError(
+            f"minimize in job {job.name!r}",
+            at=line,
+            found=f"{loss!r:.80}",
+            allowed="a floating point blob of this job, or a list of them",
+        )
+    if not loss.dtype.is_floating:
+        raise JobError(
+            f"minimize in job {job.name!r}",
+            at=line,
+            found=f"a loss of type {loss.dtype}",
+            allowed="float16, bfloat16, float32 or float64",
+        )
+    return value
+
+
+_current: ContextVar[JobBuild | None] = ContextVar("flow_job", default=None)
+
+
+def current_job(attempted: str) -> JobBuild:
+    """The job under definition; an error outside of job functions."""
+    job = _current.get()
+    if job is None:
+        raise JobError(
+            attempted,
+            at=user_line(2),
+            found="no job function under definition",
+            allowed="inside a function decorated with @flow.global_function",
+        )
+    return job
+
+
+def maybe_current_job() -> JobBuild | None:
+    """The job under definition, None outside of job functions."""
+    return _current.get()
+
+
+@contextmanager
+def defining(job: JobBuild) -> Iterator[JobBuild]:
+    """Makes a job the one under definition, with a fresh scope."""
+    token = _current.set(job)
+    try:
+        with enter(Scope()):
+            yield job
+    finally:
+        _current.reset(token)

@@ -1,0 +1,163 @@
+"""What a job call gives back: arrays, handles, callbacks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from flow_core.errors import JobError, user_line
+from flow_core.runtime.pipeline import Step
+
+
+class LocalBlob:
+    """One fetched value: ``numpy()``, and it acts as its array in most places."""
+
+    __slots__ = ("_array",)
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def numpy(self, parallel_id: int | None = None) -> Any:
+        """The array (of one device, when asked: there is one)."""
+        return self._array
+
+    def numpy_list(self) -> list[Any]:
+        """One array per device."""
+        return [self._array]
+
+    def numpy_lists(self) -> list[list[Any]]:
+        """A list of arrays per device."""
+        return [[self._array]]
+
+    def ndarray(self) -> Any:
+        """Older name of `numpy`."""
+        return self._array
+
+    def ndarray_list(self) -> list[Any]:
+        """Older name of `numpy_list`."""
+        return [self._array]
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the shape may differ from step to step."""
+        return False
+
+    def parallel_num(self) -> int:
+        """The number of devices."""
+        return 1
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return self._array if dtype is None else self._array.astype(dtype)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._array, name)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._array[index]
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def __repr__(self) -> str:
+        return f"LocalBlob({self._array!r})"
+
+
+FORMS: dict[str, Callable[[Any], Any]] = {
+    "numpy": lambda array: array,
+    "list": lambda array: [array],
+    "list_list": lambda array: [[array]],
+    "blob": LocalBlob,
+}
+"""How a fetched array is handed over, by the annotation's kind."""
+
+
+class Pending:
+    """A step whose results have not been asked for yet.
+
+    The callback actor waits until a callback is given, so that callbacks run in the order of
+    the calls.  It stops waiting when nobody holds this object any more, or when the wait holds
+    up somebody else; a callback that is given later then runs in the giver's thread.
+    """
+
+    __slots__ = ("_arrange", "_mailbox", "_step")
+
+    def __init__(self, arrange: Callable[[Step], Any]) -> None:
+        self._mailbox = _Mailbox()
+        self._arrange = arrange
+        self._step: Step | None = None
+
+    def deliverer(self) -> Callable[[Step], None]:
+        """What the callback actor calls; it does not keep this object alive."""
+        mailbox, arrange = self._mailbox, self._arrange
+
+        def deliver(step: Step) -> None:
+            callback = mailbox.wait()
+            if callback is not None:
+                callback(arrange(step))
+
+        return deliver
+
+    @property
+    def release(self) -> Callable[[], object]:
+        """What the pipeline calls when the wait for a callback holds up somebody."""
+        mailbox = self._mailbox
+        return lambda: mailbox.put(None)
+
+    def attach(self, step: Step) -> None:
+        """Remembers the step, for `get`."""
+        self._step = step
+
+    def __call__(self, callback: Callable[[Any], Any]) -> None:
+        """Hands the results to a callback, in the callback thread."""
+        if not callable(callback):
+            raise JobError(
+                "registering a callback",
+                at=user_line(2),
+                found=f"{callback!r:.60}",
+                allowed="a function of one argument",
+            )
+        if not self._mailbox.put(callback):
+            callback(self.get())
+
+    def async_get(self, callback: Callable[[Any], Any]) -> None:
+        """Same as calling this object."""
+        self(callback)
+
+    def get(self) -> Any:
+        """Waits for the step and gives its results."""
+        step = self._step
+        if step is None:
+            raise JobError("getting a job's result", found="a call that was not started")
+        self._mailbox.put(None)
+        step.wait()
+        if step.error is not None:
+            raise step.error
+        return self._arrange(step)
+
+    def __del__(self) -> None:
+        self._mailbox.put(None)
+
+
+class _Mailbox:
+    """A callback that is given at most once, or given up."""
+
+    __slots__ = ("_callback", "_given", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._given = threading.Event()
+        self._callback: Callable[[Any], Any] | None = None
+
+    def put(self, callback: Callable[[Any], Any] | None) -> bool:
+        """False when it was given (up) before."""
+        with self._lock:
+            if self._given.is_set():
+                return False
+            self._callback = callback
+            self._given.set()
+            return True
+
+    def wait(self) -> Callable[[Any], Any] | None:
+        self._given.wait()
+        return self._callback

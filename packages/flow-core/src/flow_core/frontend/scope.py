@@ -1,0 +1,114 @@
+"""Scopes: where and under which names the ops of a job are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+
+from flow_core.topology import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is in force at a point of a program.
+
+    Attributes:
+        placement: devices of the ops made here, None for the session's default.
+        names: name scopes, outermost first.
+        mirrored: whether the mirrored view is on.
+        checkpointing: whether activations are recomputed in the backward pass.
+    """
+
+    placement: Placement | None = None
+    names: tuple[str, ...] = ()
+    mirrored: bool = False
+    checkpointing: bool = False
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of names of ops and variables, in OneFlow's form."""
+        return "".join(f"{name}-" for name in self.names)
+
+
+_current: ContextVar[Scope] = ContextVar("flow_scope", default=Scope())
+
+
+def current_scope() -> Scope:
+    """The scope in force."""
+    return _current.get()
+
+
+@contextmanager
+def enter(scope: Scope) -> Iterator[Scope]:
+    """Puts a scope in force for the length of a ``with`` block."""
+    token = _current.set(scope)
+    try:
+        yield scope
+    finally:
+        _current.reset(token)
+
+
+def placement(
+    device_tag: str,
+    machine_device_ids: str | Sequence[str],
+    hierarchy: Sequence[int] | None = None,
+) -> Entering:
+    """Places the ops of a ``with`` block on devices.
+
+    Args:
+        device_tag: device type, "cpu" or "gpu" (or any that a plugin provides).
+        machine_device_ids: such as ``"0:0"``, ``"0:0-3"`` or ``["0:0-1", "1:0-1"]``.
+        hierarchy: shape of the device grid, for n-D SBP.
+    """
+    return Entering(placement=Placement.parse(device_tag, machine_device_ids, hierarchy))
+
+
+def name_scope(name: str) -> Entering:
+    """Prefixes the names of ops and variables made in a ``with`` block with ``name-``."""
+    return Entering(names=name)
+
+
+class Entering:
+    """A reusable context manager which changes the scope in force when it is entered."""
+
+    def __init__(
+        self,
+        placement: Placement | None = None,
+        names: str | None = None,
+        mirrored: bool | None = None,
+        checkpointing: bool | None = None,
+    ) -> None:
+        self._changes = {
+            "placement": placement, "mirrored": mirrored, "checkpointing": checkpointing
+        }  # fmt: skip
+        self._name = names
+        self._tokens: list[object] = []
+
+    def __enter__(self) -> Scope:
+        now = current_scope()
+        changes = {k: v for k, v in self._changes.items() if v is not None}
+        if self._name is not None:
+            changes["names"] = (*now.names, self._name)  # type: ignore[assignment]
+        scope = replace(now, **changes)  # type: ignore[arg-type]  # keys are Scope's fields
+        self._tokens.append(_current.set(scope))
+        return scope
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._tokens.pop())  # type: ignore[arg-type]  # tokens of this variable
+
+
+def consistent_view() -> Entering:
+    """The consistent view: one logical program on all devices (the default)."""
+    return Entering(mirrored=False)
+
+
+def mirrored_view() -> Entering:
+    """The mirrored view: the same program on each device."""
+    return Entering(mirrored=True)
+
+
+def scope_config(checkpointing: bool = False) -> Entering:
+    """Scope options, as ``flow.experimental.scope.config(checkpointing=True)``."""
+    return Entering(checkpointing=checkpointing)

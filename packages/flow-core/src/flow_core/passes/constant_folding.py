@@ -1,0 +1,61 @@
+"""Computes at compile time what depends on constants only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from flow_core.ir import Attrs, Graph, Op, TensorType, Value, rebuild
+from flow_core.passes.base import PassContext
+
+
+@dataclass(frozen=True)
+class ConstantFolding:
+    """Folds single-output ops on constants whose result has at most ``limit`` elements."""
+
+    limit: int = 1024
+    name: str = "constant_folding"
+
+    def apply(self, graph: Graph, context: PassContext) -> Graph:
+        """The graph with constant ops folded into ``literal`` and ``constant`` ops."""
+        known: dict[Value, Any] = {}
+        ops: list[Op] = []
+        for op in graph.ops.values():
+            folded = self._fold(op, graph, context, known)
+            ops.append(folded or op)
+        return rebuild(graph, ops) if any(a is not b for a, b in _pairs(ops, graph)) else graph
+
+    def _fold(
+        self, op: Op, graph: Graph, context: PassContext, known: dict[Value, Any]
+    ) -> Op | None:
+        spec, types = context.specs[op.type], graph.types[op.name]
+        if len(types) != 1 or types[0].size > self.limit or spec.reference is None:
+            return None
+        if spec.effect or spec.random or spec.mutates or any(v not in known for v in op.inputs):
+            return None
+        value = _evaluate(spec.reference, [known[v] for v in op.inputs], op.attrs, types[0])
+        known[op.output()] = value
+        return None if op.type in _LEAVES else _as_leaf(op, value, types[0])
+
+
+_LEAVES = ("constant", "literal")
+
+
+def _pairs(ops: list[Op], graph: Graph) -> Any:
+    return zip(ops, graph.ops.values(), strict=True)
+
+
+def _evaluate(reference: Any, inputs: list[Any], attrs: Mapping[str, Any], type_: TensorType) -> Any:
+    with np.errstate(all="ignore"):
+        return np.asarray(reference(*inputs, **attrs)).astype(type_.dtype.numpy)
+
+
+def _as_leaf(op: Op, value: Any, type_: TensorType) -> Op:
+    numbers = tuple(value.ravel().tolist())
+    attrs: dict[str, Any] = {"shape": type_.shape, "dtype": type_.dtype.name}
+    if numbers and all(n == numbers[0] for n in numbers):
+        return replace(op, type="constant", inputs=(), attrs=Attrs({**attrs, "value": numbers[0]}))
+    return replace(op, type="literal", inputs=(), attrs=Attrs({**attrs, "data": numbers}))

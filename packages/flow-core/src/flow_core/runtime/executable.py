@@ -1,0 +1,96 @@
+"""A plan bound to memory and kernels: what one step runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from flow_core.device import Driver, Launch
+from flow_core.plan import Buffer, Plan, Task
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
+
+
+class KernelSource(Protocol):
+    """Where the runtime looks up kernels: the registry."""
+
+    def find_kernel(self, query: KernelQuery, device_type: str) -> KernelSpec:
+        """The kernel for a query."""
+
+
+class Executable:
+    """A loaded plan.  Binding happens here, once; `run` calls launches only.
+
+    Args:
+        plan: the plan.
+        kernels: the registry.
+        driver: driver of a device, by its text form.
+        variable: the session's array of a variable, by name.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        kernels: KernelSource,
+        driver: Callable[[str], Driver],
+        variable: Callable[[str], Any],
+    ) -> None:
+        self.plan = plan
+        self.step = np.zeros((), np.int64)
+        self._kernels = kernels
+        self._driver = driver(plan.arenas[0].device)
+        self.arena = self._driver.allocate(plan.arenas[0].nbytes)
+        self._arrays = [self._array(b, variable) for b in plan.buffers]
+        self.feeds = tuple(self._arrays[i] for i in plan.feeds)
+        self.fetches = tuple(self._arrays[i] for i in plan.fetches)
+        self._driver.compile(self.bind(plan.prologue))()
+        self._launch = self._driver.compile(self.bind(plan.tasks))
+
+    def _array(self, buffer: Buffer, variable: Callable[[str], Any]) -> Any:
+        if buffer.kind == "variable":
+            return variable(buffer.name.rsplit(":", 1)[0]).reshape(buffer.type.shape)
+        return self.arena.view(buffer.offset, buffer.type.shape, buffer.type.dtype.numpy)
+
+    def bind(self, tasks: Sequence[Task]) -> list[Launch]:
+        """The launches of some tasks, flat and in order."""
+        launches: list[Launch] = []
+        for task in tasks:
+            launches.extend(self.bind_task(task))
+        return launches
+
+    def bind_task(self, task: Task) -> Sequence[Launch]:
+        """The launches of one task."""
+        buffers, arrays = self.plan.buffers, self._arrays
+        find = partial(self._kernels.find_kernel, device_type=task.device.split(":")[0])
+        query = KernelQuery(
+            task.type,
+            task.attrs,
+            tuple([buffers[i].type for i in task.inputs]),
+            tuple([buffers[i].type for i in task.outputs]),
+            find,
+        )
+        context = BindContext(
+            query=query,
+            inputs=tuple([arrays[i] for i in task.inputs]),
+            outputs=tuple([arrays[i] for i in task.outputs]),
+            workspace=None if task.workspace is None else arrays[task.workspace],
+            step=self.step,
+            seed=task.seed,
+        )
+        bound = load(find(query).load)(context)
+        return bound if isinstance(bound, tuple | list) else (bound,)
+
+    def run(self, feeds: Sequence[Any]) -> tuple[Any, ...]:
+        """One step: copies the feeds in, launches, copies the results out."""
+        driver = self._driver
+        for target, source in zip(self.feeds, feeds, strict=True):
+            driver.copy_in(target, source)
+        self._launch()
+        self.step += 1
+        return tuple([driver.copy_out(array) for array in self.fetches])
+
+    def measured(self) -> Mapping[str, int]:
+        """Bytes really allocated, by device: what the plan predicted, to the byte."""
+        return {self.plan.arenas[0].device: self.arena.nbytes}

@@ -1,0 +1,88 @@
+"""Registers: a fixed number of slots between a producer and its consumers.
+
+The protocol is a pure state machine without threads.  A slot goes free -> filling -> full ->
+free; it is free again when every consumer has acknowledged it.  Steps stay in order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from flow_core.errors import PlanError
+
+
+class Register:
+    """Slots between one producer and some consumers.
+
+    >>> r = Register("fed", ["compute"], slots=1)
+    >>> r.try_put("step 0"), r.try_put("step 1")
+    (True, False)
+    >>> r.try_take("compute"), r.try_put("step 1")
+    ('step 0', False)
+    >>> r.acknowledge("compute"); r.try_put("step 1")
+    True
+    """
+
+    __slots__ = ("_busy", "_queues", "_taken", "consumers", "name", "slots")
+
+    def __init__(self, name: str, consumers: Sequence[str], slots: int) -> None:
+        if slots < 1 or not consumers:
+            raise PlanError(
+                f"making register {name!r}",
+                found=f"{slots} slots, {len(consumers)} consumers",
+                allowed="at least one of each",
+            )
+        self.name = name
+        self.consumers = tuple(consumers)
+        self.slots = slots
+        self._queues: dict[str, deque[Any]] = {c: deque() for c in consumers}
+        self._taken = dict.fromkeys(consumers, 0)
+        self._busy: deque[set[str]] = deque()
+
+    @property
+    def free(self) -> int:
+        """Free slots."""
+        return self.slots - len(self._busy)
+
+    @property
+    def empty(self) -> bool:
+        """Whether every slot is free: all that was put has been acknowledged by all."""
+        return not self._busy
+
+    def try_put(self, item: Any) -> bool:
+        """Fills a free slot; False when there is none."""
+        if self.free == 0:
+            return False
+        for queue in self._queues.values():
+            queue.append(item)
+        self._busy.append(set(self.consumers))
+        return True
+
+    def widen(self, slots: int) -> None:
+        """Makes sure that there are at least ``slots`` slots."""
+        self.slots = max(self.slots, slots)
+
+    def readable(self, consumer: str) -> bool:
+        """Whether a consumer has an item to take (one at a time: take, then acknowledge)."""
+        return bool(self._queues[consumer]) and self._taken[consumer] == 0
+
+    def try_take(self, consumer: str) -> Any:
+        """The consumer's next item, None when there is none."""
+        if not self.readable(consumer):
+            return None
+        self._taken[consumer] = 1
+        return self._queues[consumer].popleft()
+
+    def acknowledge(self, consumer: str) -> None:
+        """Tells that a consumer is done with the item that it took."""
+        if self._taken[consumer] == 0:
+            raise PlanError(
+                f"register {self.name!r}",
+                found=f"an acknowledgement of {consumer!r}, which has taken nothing",
+            )
+        self._taken[consumer] = 0
+        next(waiting for waiting in self._busy if consumer in waiting).discard(consumer)
+        while self._busy and not self._busy[0]:
+            self._busy.popleft()

@@ -1,0 +1,3 @@
+"""``oneflow.config``; see `flow_core.api.config`."""
+
+from flow_core.api.config import *

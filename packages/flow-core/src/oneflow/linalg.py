@@ -1,0 +1,3 @@
+"""``oneflow.linalg``; see `flow_core.api.linalg`."""
+
+from flow_core.api.linalg import *

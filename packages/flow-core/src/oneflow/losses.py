@@ -1,0 +1,3 @@
+"""``oneflow.losses``; see `flow_core.api.losses`."""
+
+from flow_core.api.losses import *

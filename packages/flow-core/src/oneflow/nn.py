@@ -1,0 +1,3 @@
+"""``oneflow.nn``; see `flow_core.api.nn`."""
+
+from flow_core.api.nn import *

@@ -1,0 +1,3 @@
+"""``oneflow.optimizer``; see `flow_core.api.optimizer`."""
+
+from flow_core.api.optimizer import *

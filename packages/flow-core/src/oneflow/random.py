@@ -1,0 +1,3 @@
+"""``oneflow.random``; see `flow_core.api.random`."""
+
+from flow_core.api.random import *

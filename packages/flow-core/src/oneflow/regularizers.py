@@ -1,0 +1,3 @@
+"""``oneflow.regularizers``; see `flow_core.api.regularizers`."""
+
+from flow_core.api.regularizers import *

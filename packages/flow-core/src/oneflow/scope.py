@@ -1,0 +1,3 @@
+"""``oneflow.scope``; see `flow_core.api.scope`."""
+
+from flow_core.api.scope import *
