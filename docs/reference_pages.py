@@ -1,0 +1,30 @@
+"""MkDocs hook: one page of the reference for each public module, made from its docstrings."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+
+def public_modules(root: Path) -> Iterator[tuple[str, str]]:
+    """Page and dotted name of all modules whose path has no part with an underscore in front.
+
+    A package's own page is the index of its folder.
+    """
+    for source in sorted(root.glob("packages/*/src")):
+        for path in sorted(source.rglob("*.py")):
+            parts = path.relative_to(source).with_suffix("").parts
+            package = parts[-1] == "__init__"
+            name = parts[:-1] if package else parts
+            if not any(part.startswith("_") for part in name):
+                page = (*name, "index") if package else name
+                yield "/".join(("reference", *page)) + ".md", ".".join(name)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages to those that were found in docs/."""
+    for page, name in public_modules(Path(config.config_file_path).parent):
+        content = f"# {name.rpartition('.')[2]}\n\n`{name}`\n\n::: {name}\n"
+        files.append(File.generated(config, page, content=content))
+    return files

@@ -1,0 +1,178 @@
+"""The checks of the workspace; a bare ``nox`` runs lint, typecheck, tests and facade.
+
+Arguments after ``--`` go to the tool of the session: ``nox -s tests-3.11 -- -k boxing -x``.
+"""
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).parent
+SUPPORTED = ("3.11", "3.12", "3.13")
+SOURCES = tuple(str(path) for path in sorted(ROOT.glob("packages/*/src")))
+SUBSETS = {
+    "core": ("flow-core",),
+    "core+typing": ("flow-core", "flow-typing"),
+    "core+typing+data": ("flow-core", "flow-typing", "flow-data"),
+    "all": tuple(path.parent.name for path in sorted(ROOT.glob("packages/*/pyproject.toml"))),
+}
+# The external tests import these.  They are not a dependency group: TensorFlow's bounds on
+# its dependencies would hold for the whole workspace.
+CONFORMANCE = ("absl-py", "opencv-python-headless", "pycocotools", "scipy", "six", "tensorflow-cpu")
+
+nox.needs_version = ">=2024.10.9"
+nox.options.default_venv_backend = "uv"
+nox.options.sessions = ["lint", "typecheck", "tests", "facade"]
+
+
+def find_uv() -> str:
+    """The uv beside this nox, else the one on the path."""
+    try:
+        from uv import find_uv_bin
+    except ImportError:
+        return shutil.which("uv") or sys.exit("noxfile: uv is not installed (pip install uv nox)")
+    return find_uv_bin()
+
+
+UV = find_uv()
+
+
+def installed_pythons() -> list[str]:
+    """The supported versions found on this machine, else the one that runs nox.
+
+    pyenv keeps interpreters where nothing but pyenv looks: their folders go to the end of the path.
+    """
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    folders = (str(path) for path in sorted(pyenv.glob("versions/3.*/bin")))
+    os.environ["PATH"] = os.pathsep.join((os.environ.get("PATH", ""), *folders))
+    ask = (UV, "python", "find", "--no-project", "--system", "--no-python-downloads")
+    found = [v for v in SUPPORTED if subprocess.run((*ask, v), capture_output=True).returncode == 0]
+    return found or ["{}.{}".format(*sys.version_info)]
+
+
+PYTHONS = installed_pythons()
+
+
+def sync(session: nox.Session, *arguments: str) -> None:
+    """Install members and groups of the workspace, in editable form, into the session."""
+    env = {"UV_PROJECT_ENVIRONMENT": session.virtualenv.location}
+    python = f"--python={session.virtualenv.location}"
+    session.run_install(UV, "sync", python, "--no-dev", *arguments, env=env, external=True)
+
+
+def run_each(session: nox.Session, scripts: list[Path]) -> None:
+    """Run scripts one by one, with no window."""
+    if not scripts:
+        session.skip("no scripts yet")
+    for script in scripts:
+        session.run("python", str(script), *session.posargs, env={"MPLBACKEND": "Agg"})
+
+
+@nox.session(python=PYTHONS[0])
+def lint(session: nox.Session) -> None:
+    """Ruff, its formatter, and the import contracts."""
+    sync(session, "--only-group", "lint")
+    session.run("ruff", "check", *session.posargs)
+    session.run("ruff", "format", "--check")
+    session.run("lint-imports", "--no-cache", env={"PYTHONPATH": os.pathsep.join(SOURCES)})
+
+
+@nox.session(python=PYTHONS[0])
+def typecheck(session: nox.Session) -> None:
+    """Mypy, strict, on the oldest Python there is."""
+    sync(session, "--all-packages", "--group", "test", "--group", "typecheck")
+    session.run("mypy", *session.posargs)
+
+
+@nox.session(python=PYTHONS)
+def tests(session: nox.Session) -> None:
+    """Doctests, then all tests; with arguments, just pytest with these."""
+    sync(session, "--all-packages", "--group", "test", "--group", "typecheck")
+    # CI: hypothesis drops its deadlines.  One BLAS thread each: pytest runs one process per core.
+    env = {"CI": "true", "FLOW_PLUGIN_STRICT": "1", "OMP_NUM_THREADS": "1"}
+    env["OPENBLAS_NUM_THREADS"] = "1"
+    if session.posargs:
+        session.run("pytest", *session.posargs, env=env)
+        return
+    session.run("pytest", "-q", "--doctest-modules", *SOURCES, env=env)
+    session.run("pytest", "-n", "auto", "--timeout=300", env=env)
+
+
+@nox.session(python=PYTHONS[0])
+def conformance(session: nox.Session) -> None:
+    """External tests and programs; takes the runner's arguments, ``-- --tree DIR --suite ops``."""
+    runner = ROOT.parent / "shared" / "conformance" / "run.py"
+    if not runner.exists():
+        session.skip(f"{runner} is not there")
+    python = ["--python", f"{session.bin}/python"]
+    if "--python" in session.posargs:
+        python = []
+    else:
+        sync(session, "--all-packages")
+        session.install(*CONFORMANCE)
+    session.run("python", str(runner), *python, *session.posargs)
+
+
+@functools.cache
+def wheels() -> Path:
+    """A new folder with the wheels of all members."""
+    folder = ROOT / ".nox" / "wheels"
+    shutil.rmtree(folder, ignore_errors=True)
+    command = (UV, "build", "--all-packages", "--wheel", "--quiet", "--out-dir", str(folder))
+    subprocess.run(command, check=True, cwd=ROOT)
+    return folder
+
+
+@nox.session(python=PYTHONS[0], reuse_venv=False)
+@nox.parametrize("subset", list(SUBSETS), ids=list(SUBSETS))
+def facade(session: nox.Session, subset: str) -> None:
+    """Wheels of some packages in a fresh environment: what is there works, the rest is named."""
+    names = [name.replace("-", "_") for name in SUBSETS[subset]]
+    session.install(*(str(wheel) for name in names for wheel in wheels().glob(f"{name}-*.whl")))
+    # -I: neither the working directory nor PYTHONPATH may stand in for what was installed.
+    session.run("python", "-I", "-W", "error", "tests/facade/check_subset.py", subset)
+
+
+def cuda(session: nox.Session, extra: str) -> None:
+    """The tests of flow-cuda with the libraries of one extra."""
+    sync(session, "--package", "flow-cuda", "--extra", extra, "--group", "test")
+    session.run("pytest", "packages/flow-cuda/tests", *session.posargs)
+
+
+@nox.session(name="cuda-12", python=PYTHONS[0])
+def cuda_12(session: nox.Session) -> None:
+    """The tests of flow-cuda with CUDA 12; needs an NVIDIA driver."""
+    cuda(session, "cu12")
+
+
+@nox.session(name="cuda-13", python=PYTHONS[0])
+def cuda_13(session: nox.Session) -> None:
+    """The tests of flow-cuda with CUDA 13; needs an NVIDIA driver."""
+    cuda(session, "cu13")
+
+
+@nox.session(python=PYTHONS[0])
+def docs(session: nox.Session) -> None:
+    """Build the site into site/; ``nox -s docs -- serve`` shows it."""
+    sync(session, "--only-group", "docs")
+    env = {"NO_MKDOCS_2_WARNING": "1"}
+    session.run("mkdocs", *(session.posargs or ("build", "--strict")), env=env)
+
+
+@nox.session(python=PYTHONS[0])
+def examples(session: nox.Session) -> None:
+    """Every program in examples/."""
+    sync(session, "--all-packages", "--group", "examples")
+    run_each(session, sorted(ROOT.glob("examples/*.py")))
+
+
+@nox.session(python=PYTHONS[0])
+def bench(session: nox.Session) -> None:
+    """Every program in benchmarks/."""
+    sync(session, "--all-packages", "--group", "bench")
+    run_each(session, sorted(ROOT.glob("benchmarks/bench_*.py")))
