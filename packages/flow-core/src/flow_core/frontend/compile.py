@@ -9,6 +9,7 @@ from typing import Any
 
 from flow_core.compiler.lower import CompileOptions, lower, single_device
 from flow_core.errors import JobError, SourceLine
+from flow_core.frontend.config_training import configured_training
 from flow_core.frontend.jobs import JobBuild, TrainRequest
 from flow_core.frontend.train import TrainVariable, build_training
 from flow_core.frontend.variables import VariableInfo
@@ -41,6 +42,9 @@ class Compiled:
 
 def add_training(build: JobBuild, line: SourceLine | None) -> dict[Value, Value]:
     """Adds backward pass and updates to a train job; gives gradients of watched values."""
+    if build.losses and not build.train_requests:
+        options = configured_training(build.config, line)
+        build.train_requests.append(TrainRequest(options, tuple(build.losses), line))
     if not build.train_requests:
         raise JobError(
             f"compiling job {build.name!r}",
@@ -91,6 +95,7 @@ def _minimize(
         placement=placement,
         line=request.line,
         watched=watched,
+        job=build.name,
     )
     return gradients
 

@@ -77,7 +77,7 @@ EFFECTIVE: tuple[Setting, ...] = (
     Setting("enable_reused_mem", True, "whether memory is used again within a step", _switch),
     Setting("train.primary_lr", None, "learning rate of train.model_update_conf", _number),
     Setting("train.model_update_conf", None, "optimizer of older programs", _mapping),
-    Setting("train.loss_scale_factor", 1.0, "factor on the losses of older programs", _number),
+    Setting("train.loss_scale_factor", None, "factor on the losses of older programs", _number),
     Setting("random_seed", 0, "seed of the job's random ops and initializers"),
 )
 

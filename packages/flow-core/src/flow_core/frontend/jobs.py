@@ -44,6 +44,7 @@ class JobBuild:
         default_placement: where ops go outside any placement scope.
         variables: variable values by name.
         train_requests: calls of ``minimize``.
+        losses: losses of older programs, whose optimizer is in the function config.
         watches: calls of ``watch`` and ``watch_diff``.
         distributions: requested distributions by value.
     """
@@ -66,6 +67,7 @@ class JobBuild:
         self.session = session
         self.variables: dict[str, Value] = {}
         self.train_requests: list[TrainRequest] = []
+        self.losses: list[Value] = []
         self.watches: list[Watch] = []
         self.distributions: dict[Value, Any] = {}
 
@@ -100,6 +102,10 @@ class JobBuild:
     def request_distribution(self, value: Value, distribute: Any) -> None:
         """Remembers a requested distribution of a value."""
         self.distributions[value] = distribute
+
+    def add_loss(self, loss: Any) -> None:
+        """Takes a call of ``losses.add_loss``."""
+        self.losses.append(_loss_value(self, loss, user_line(3)))
 
     def train(self, *, optimizer: Any, losses: Sequence[Any]) -> None:
         """Takes a call of ``minimize``."""

@@ -1,0 +1,190 @@
+"""Kernels of several numpy calls, written once for whole arrays, half types and tiles.
+
+A body is a function that calls a `Steps` object: each call records one prebound numpy call.
+`composite` makes a kernel of a body: float16 and bfloat16 are computed in a wider type, large
+arrays in tiles that stay in the cache, and temporaries lie in a workspace whose size comes from
+a dry run of the body, so that a body and its workspace cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from flow_core.builtin.numpy_kernels.binding import ALIGN, call, kernel
+from flow_core.device import Launch
+from flow_core.dtypes import DType
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+
+TILE = 16384
+"""Elements per tile: a handful of float32 tiles fit in a second-level cache."""
+
+INTEGER_OF = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
+
+
+class Scratch:
+    """Hands out aligned pieces of a workspace and remembers how much was used."""
+
+    def __init__(self, workspace: Any = None) -> None:
+        self._workspace = workspace
+        self.used = 0
+
+    def take(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """An uninitialised array; a fresh one in a dry run without workspace."""
+        fresh = np.empty(shape, dtype) if self._workspace is None else None
+        nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        start, self.used = self.used, self.used + -(-nbytes // ALIGN) * ALIGN
+        if fresh is not None:
+            return fresh
+        return self._workspace[start : start + nbytes].view(dtype).reshape(shape)
+
+
+@dataclass
+class Steps:
+    """What a body sees: inputs and output of one compute type, and where to put calls.
+
+    Attributes:
+        inputs: the inputs, all that are floating in the compute type.
+        out: the output.
+        attrs: the op's attributes.
+        scratch: where temporaries come from.
+        launches: what was recorded.
+    """
+
+    inputs: tuple[Any, ...]
+    out: Any
+    attrs: Mapping[str, Any]
+    scratch: Scratch
+    launches: list[Launch] = field(default_factory=list)
+
+    def __call__(self, function: Callable[..., Any], *arguments: Any, out: Any) -> Any:
+        """Records ``function(*arguments, out)``; numbers become 0-d arrays.  Gives ``out``."""
+        like = next((a for a in arguments if isinstance(a, np.ndarray)), out)
+        bound = [a if isinstance(a, np.ndarray) else np.array(a, like.dtype) for a in arguments]
+        self.launches.append(call(function, *bound, out=out))
+        return out
+
+    def copy(self, target: Any, source: Any) -> Any:
+        """Records a casting copy.  Gives ``target``."""
+        self.launches.append(partial(np.copyto, target, source, casting="unsafe"))
+        return target
+
+    def temp(self, dtype: Any = None) -> Any:
+        """A temporary of the output's shape (default: and type)."""
+        return self.scratch.take(self.out.shape, dtype or self.out.dtype)
+
+    def test(self, function: Callable[..., Any], x: Any, y: Any) -> Any:
+        """A temporary that is True where a comparison holds."""
+        return self(function, x, y, out=self.temp(np.bool_))
+
+    def indicator(self, function: Callable[..., Any], x: Any, y: Any) -> Any:
+        """A temporary that is 1 where a comparison holds, else 0."""
+        return self.copy(self.temp(), self.test(function, x, y))
+
+    def bits(self, mask: Any) -> Any:
+        """All-ones integers where a mask is True, as wide as the output; destroys the mask.
+
+        Copies under a mask cost a mispredicted branch per element; these do not.
+        """
+        small = mask.view(np.int8)
+        self(np.negative, small, out=small)
+        wide = INTEGER_OF[self.out.itemsize]
+        return small if wide is np.int8 else self.copy(self.temp(wide), small)
+
+    def keep(self, mask: Any, x: Any, out: Any) -> Any:
+        """``x`` where a mask is True, else 0; destroys the mask."""
+        wide = INTEGER_OF[self.out.itemsize]
+        self(np.bitwise_and, x.view(wide), self.bits(mask), out=out.view(wide))
+        return out
+
+    def select(self, mask: Any, x: Any, y: Any, out: Any) -> Any:
+        """``x`` where a mask is True, else ``y``; destroys the mask."""
+        wide = INTEGER_OF[self.out.itemsize]
+        mixed = self(np.bitwise_xor, x.view(wide), y.view(wide), out=self.temp(wide))
+        self(np.bitwise_and, mixed, self.bits(mask), out=mixed)
+        self(np.bitwise_xor, mixed, y.view(wide), out=out.view(wide))
+        return out
+
+    def polynomial(self, coefficients: Sequence[float], x: Any, out: Any) -> Any:
+        """A polynomial by Horner's rule, highest coefficient first; ``out`` must not be ``x``."""
+        self(np.multiply, x, coefficients[0], out=out)
+        for coefficient in coefficients[1:-1]:
+            self(np.add, out, coefficient, out=out)
+            self(np.multiply, out, x, out=out)
+        return self(np.add, out, coefficients[-1], out=out)
+
+
+Body = Callable[[Steps], object]
+Widen = Callable[[DType], Any]
+
+
+def half_to_single(dtype: DType) -> Any:
+    """The numpy type to compute in: float32 for the half types, else the type itself."""
+    return dtype.accumulate.numpy
+
+
+def to_double(dtype: DType) -> Any:
+    """float64 for every floating type."""
+    return np.dtype(np.float64) if dtype.is_floating else dtype.numpy
+
+
+def _record(
+    body: Body, inputs: Sequence[Any], out: Any, attrs: Any, scratch: Scratch, wide: Any
+) -> list[Launch]:
+    """The launches of a body on some arrays, with casts around it where types differ."""
+    narrow = out.dtype
+    steps = Steps((), out, attrs, scratch)
+    if narrow == wide:
+        steps.inputs = tuple(inputs)
+    else:
+        steps.out = scratch.take(out.shape, wide)
+        steps.inputs = tuple([_widened(steps, x, narrow, wide) for x in inputs])
+    body(steps)
+    if narrow != wide:
+        steps.copy(out, steps.out)
+    return steps.launches
+
+
+def _widened(steps: Steps, x: Any, narrow: Any, wide: Any) -> Any:
+    return steps.copy(steps.scratch.take(x.shape, wide), x) if x.dtype == narrow else x
+
+
+def _tiled(query: KernelQuery) -> bool:
+    return all(t.shape == query.outputs[0].shape for t in query.inputs)
+
+
+def _workspace(body: Body, widen: Widen, query: KernelQuery) -> int:
+    """Bytes used by a dry run on arrays of the largest tile's size."""
+    result = query.outputs[0]
+    shape = (min(result.size, TILE),) if _tiled(query) else result.shape
+    scratch = Scratch()
+    inputs = [np.empty(shape if _tiled(query) else t.shape, t.dtype.numpy) for t in query.inputs]
+    out = np.empty(shape, result.dtype.numpy)
+    _record(body, inputs, out, query.attrs, scratch, widen(result.dtype))
+    return scratch.used
+
+
+def _bind(body: Body, widen: Widen, ctx: BindContext) -> list[Launch]:
+    out, wide = ctx.outputs[0], widen(ctx.query.outputs[0].dtype)
+    if not _tiled(ctx.query) or out.size <= TILE:
+        return _record(body, ctx.inputs, out, ctx.attrs, Scratch(ctx.workspace), wide)
+    launches: list[Launch] = []
+    flat, flat_inputs = out.reshape(-1), [x.reshape(-1) for x in ctx.inputs]
+    for start in range(0, out.size, TILE):
+        part = slice(start, start + TILE)
+        inputs = [x[part] for x in flat_inputs]
+        launches += _record(body, inputs, flat[part], ctx.attrs, Scratch(ctx.workspace), wide)
+    return launches
+
+
+def composite(op: str, body: Body, widen: Widen = half_to_single) -> KernelSpec:
+    """The kernel of an elementwise op of one output, from its body."""
+    return kernel(
+        op,
+        lambda ctx: _bind(body, widen, ctx),
+        workspace=lambda query: _workspace(body, widen, query),
+    )

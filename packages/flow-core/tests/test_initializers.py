@@ -1,0 +1,201 @@
+"""The numbers of initializers: moments, bounds, and that only the seed matters."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flow_core import initializers as core
+from flow_core.api import initializers as api
+from flow_core.api import regularizers
+from flow_core.dtypes import ALL, bfloat16, float16, float32, float64, int8, int32, int64
+from flow_core.errors import InferenceError
+
+SHAPE = (16, 8, 20, 25)
+COUNT = 16 * 8 * 20 * 25
+
+
+def numbers(initializer: Any, shape: Any = SHAPE, dtype: Any = float32, seed: int = 5) -> Any:
+    return core.generate(initializer.to_attr(), shape, dtype, seed)
+
+
+def check_moments(values: Any, mean: float, std: float) -> None:
+    """Mean and deviation lie within five of their own standard errors."""
+    assert abs(values.mean(dtype=np.float64) - mean) < 5 * std / sqrt(values.size)
+    assert abs(values.std(dtype=np.float64) / std - 1) < 5 / sqrt(values.size)
+
+
+def test_constants() -> None:
+    assert (numbers(api.constant_initializer(3.5)) == 3.5).all()
+    assert (numbers(api.zeros_initializer()) == 0).all()
+    assert (numbers(api.ones_initializer()) == 1).all()
+    four = numbers(api.constant_initializer(4, int32), (3,), int32)
+    assert four.dtype == np.int32
+    assert four.tolist() == [4, 4, 4]
+
+
+def test_large_integers_are_exact() -> None:
+    big = 2**53 + 1
+    assert numbers(api.constant_initializer(big, int64), (1,), int64).item() == big
+
+
+def test_normal() -> None:
+    check_moments(numbers(api.random_normal_initializer(3.0, 4.0)), 3.0, 4.0)
+
+
+def test_uniform() -> None:
+    values = numbers(api.random_uniform_initializer(-6, 18))
+    check_moments(values, 6.0, 24 / sqrt(12))
+    assert values.min() >= -6
+    assert values.max() <= 18
+
+
+@pytest.mark.parametrize("dtype", [int8, int32, int64])
+def test_uniform_integers(dtype: Any) -> None:
+    values = numbers(api.random_uniform_initializer(-6, 18, dtype), dtype=dtype)
+    assert values.dtype == dtype.numpy
+    found, counts = np.unique(values, return_counts=True)
+    assert found.tolist() == list(range(-6, 18))
+    assert abs(counts - COUNT / 24).max() < 5 * sqrt(COUNT / 24)
+
+
+def test_one_integer() -> None:
+    assert (numbers(api.random_uniform_initializer(7, 7, int32), (9,), int32) == 7).all()
+
+
+def test_truncated_normal() -> None:
+    values = numbers(api.truncated_normal_initializer(-5.0, 8.0))
+    check_moments(values, -5.0, 8.0 * core.TRUNCATED_STD)
+    assert abs(values + 5).max() <= 16
+    np.testing.assert_array_equal(
+        numbers(api.truncated_normal(0.1)), numbers(api.truncated_normal_initializer(0.0, 0.1))
+    )
+
+
+FANS = {
+    ("fan_in", "NCHW"): 8 * 500,
+    ("fan_out", "NCHW"): 16 * 500,
+    ("fan_avg", "NCHW"): 12 * 500,
+    ("fan_in", "NHWC"): 8 * 500,
+    ("fan_out", "NHWC"): 16 * 8 * 20,
+    ("fan_avg", "NHWC"): (4000 + 2560) / 2,
+}
+
+
+@pytest.mark.parametrize("distribution", core.DISTRIBUTIONS)
+@pytest.mark.parametrize("key", FANS, ids="-".join)
+def test_variance_scaling(key: tuple[str, str], distribution: str) -> None:
+    mode, data_format = key
+    initializer = api.variance_scaling_initializer(3.4, mode, distribution, data_format)
+    check_moments(numbers(initializer), 0.0, sqrt(3.4 / FANS[key]))
+
+
+@pytest.mark.parametrize("distribution", ["random_normal", "random_uniform"])
+@pytest.mark.parametrize("key", FANS, ids="-".join)
+def test_kaiming(key: tuple[str, str], distribution: str) -> None:
+    mode, data_format = key
+    initializer = api.kaiming_initializer(SHAPE, distribution, mode, "leaky_relu", 0.5, data_format)
+    check_moments(numbers(initializer), 0.0, sqrt(2 / 1.25 / FANS[key]))
+
+
+@pytest.mark.parametrize(
+    ("nonlinearity", "gain"),
+    [(None, 1.0), ("sigmoid", 1.0), ("tanh", 5 / 3), ("relu", sqrt(2)), ("leaky_relu", sqrt(2))],
+)
+def test_kaiming_gains(nonlinearity: Any, gain: float) -> None:
+    initializer = api.kaiming_initializer((4, 25), nonlinearity=nonlinearity)
+    assert initializer.params == (0.0, pytest.approx(gain / 5))
+
+
+def test_glorot() -> None:
+    for uniform in (api.glorot_uniform_initializer, api.xavier_uniform_initializer):
+        values = numbers(uniform(), (300, 500))
+        check_moments(values, 0.0, sqrt(2 / 800))
+        assert abs(values).max() <= sqrt(6 / 800)
+    for normal in (api.glorot_normal_initializer, api.xavier_normal_initializer):
+        check_moments(numbers(normal("NCHW"), (300, 500)), 0.0, sqrt(2 / 800))
+
+
+RANDOM = (
+    api.random_normal_initializer(1.0, 2.0),
+    api.random_uniform_initializer(-1, 1),
+    api.truncated_normal_initializer(0.0, 2.0),
+    api.variance_scaling_initializer(),
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(RANDOM), st.integers(0, 2**64 - 1), st.lists(st.integers(0, 5), max_size=4))
+def test_only_the_seed_and_the_index_matter(initializer: Any, seed: int, shape: list[int]) -> None:
+    values = numbers(initializer, shape, float32, seed)
+    assert values.shape == tuple(shape)
+    np.testing.assert_array_equal(values, numbers(initializer, shape, float32, seed))
+    if values.size and initializer.kind != "variance_scaling":
+        flat = numbers(initializer, (values.size + 7,), float32, seed)
+        np.testing.assert_array_equal(values.reshape(-1), flat[: values.size])
+
+
+@pytest.mark.parametrize("initializer", RANDOM, ids=lambda i: i.kind)
+def test_seeds_differ(initializer: Any) -> None:
+    a, b = (numbers(initializer, (1000,), float32, seed) for seed in (1, 2))
+    assert (a != b).mean() > 0.99
+    assert abs(np.corrcoef(a, b)[0, 1]) < 0.2
+
+
+@pytest.mark.parametrize("dtype", [float16, bfloat16, float32, float64], ids=str)
+@pytest.mark.parametrize("initializer", RANDOM, ids=lambda i: i.kind)
+def test_types_round_the_same_numbers(initializer: Any, dtype: Any) -> None:
+    values = numbers(initializer, (50, 4), dtype)
+    assert values.dtype == dtype.numpy
+    assert values.flags.c_contiguous
+    np.testing.assert_allclose(
+        values.astype(np.float64), numbers(initializer, (50, 4), float64), 1e-2, 1e-3
+    )
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+def test_zeros_of_every_type(dtype: Any) -> None:
+    assert not core.generate(("constant", 0), (2, 0, 3), dtype, 0).any()
+    assert not core.generate(("constant", 0.0), (2, 3), dtype, 0).any()
+
+
+def test_attrs_round_trip() -> None:
+    for initializer in RANDOM:
+        assert core.Initializer.from_attr(initializer.to_attr()) == initializer
+
+
+@pytest.mark.parametrize("attr", [(), ("norml", 0.0, 1.0), ("random_normal", 0.0), None, (1,)])
+def test_wrong_attrs(attr: Any) -> None:
+    with pytest.raises(InferenceError, match="random_normal"):
+        core.generate(attr, (2,), float32, 0)
+
+
+WRONG: dict[str, Any] = {
+    "bounds": lambda: api.random_uniform_initializer(2, 1),
+    "seed": lambda: api.random_normal_initializer(seed=3),
+    "mode": lambda: api.variance_scaling_initializer(mode="fan"),
+    "distribution": lambda: api.variance_scaling_initializer(distribution="normal"),
+    "data_format": lambda: api.variance_scaling_initializer(data_format="CHWN"),
+    "rank": lambda: api.kaiming_initializer((3,)),
+    "nonlinearity": lambda: api.kaiming_initializer((3, 3), nonlinearity="gelu"),
+    "dtype": lambda: api.constant_initializer(1, "bool"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_arguments(what: str) -> None:
+    with pytest.raises(InferenceError) as caught:
+        WRONG[what]()
+    assert caught.value.at is not None
+    assert caught.value.at.file == __file__
+
+
+def test_regularizers() -> None:
+    assert regularizers.l1(0.1).to_attr() == ("l1_l2", 0.1, 0.0)
+    assert regularizers.l2(0.1).to_attr() == ("l1_l2", 0.0, 0.1)
+    assert regularizers.l1_l2().to_attr() == ("l1_l2", 0.01, 0.01)
