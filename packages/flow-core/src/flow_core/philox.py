@@ -35,12 +35,13 @@ class Uniform:
     __slots__ = ("_bits", "_counter", "_generator", "_skipped", "_state")
 
     def __init__(self, seed: int) -> None:
-        self._bits = np.random.Philox(key=[seed & _MASK, 0])
+        key = np.array([seed & _MASK, 0], np.uint64)  # a list with a large number becomes floats
+        self._bits = np.random.Philox(key=key)
         self._generator = np.random.Generator(self._bits)
         self._counter = np.zeros(4, np.uint64)
-        self._state = {
+        self._state: Any = {
             **self._bits.state,
-            "state": {"counter": self._counter, "key": np.array([seed & _MASK, 0], np.uint64)},
+            "state": {"counter": self._counter, "key": key},
             "buffer_pos": 4,
             "has_uint32": 0,
             "uinteger": 0,

@@ -1,0 +1,98 @@
+"""Kernels of float16 and bfloat16 as float32 kernels between two copies.
+
+numpy computes half precision element by element and knows no BLAS for it.  A widened kernel
+keeps float32 twins of the narrow arrays in its workspace, binds to these and copies in and out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from flow_core.builtin.numpy_kernels.binding import Bind, carve, carved_bytes, kernel
+from flow_core.device import Launch
+from flow_core.ir import TensorType, tensor_type
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+
+Workspace = Callable[[KernelQuery], int]
+
+
+def widened(
+    op: str, bind: Bind, *, workspace: Workspace | None = None, mutates: Sequence[int] = ()
+) -> KernelSpec:
+    """A numpy `KernelSpec` whose ``bind`` and ``workspace`` never see half precision.
+
+    Args:
+        op: type of the op.
+        bind, workspace: the kernel for float32 and wider.
+        mutates: inputs that the kernel overwrites, which are copied back.
+    """
+    return kernel(
+        op,
+        lambda ctx: _bind(ctx, bind, mutates),
+        workspace=lambda query: _workspace(query, workspace),
+    )
+
+
+def as_launches(bound: Launch | Sequence[Launch]) -> tuple[Launch, ...]:
+    """What a kernel's bind returned, as a flat tuple."""
+    return (bound,) if callable(bound) else tuple(bound)
+
+
+def _is_narrow(type_: TensorType) -> bool:
+    return type_.dtype.accumulate is not type_.dtype
+
+
+def _widen(type_: TensorType) -> TensorType:
+    return tensor_type(type_.shape, type_.dtype.accumulate)
+
+
+def _wide_query(query: KernelQuery) -> KernelQuery:
+    return replace(
+        query,
+        inputs=tuple(map(_widen, query.inputs)),
+        outputs=tuple(map(_widen, query.outputs)),
+    )
+
+
+def _twin_parts(query: KernelQuery) -> list[tuple[tuple[int, ...], Any]]:
+    types = (*query.inputs, *query.outputs)
+    return [(t.shape, np.dtype(np.float32)) for t in types if _is_narrow(t)]
+
+
+def _workspace(query: KernelQuery, inner: Workspace | None) -> int:
+    parts = _twin_parts(query)
+    wide = _wide_query(query) if parts else query
+    return carved_bytes(*parts) + (inner(wide) if inner else 0)
+
+
+def _bind(ctx: BindContext, bind: Bind, mutates: Sequence[int]) -> Sequence[Launch]:
+    parts = _twin_parts(ctx.query)
+    if not parts:
+        return as_launches(bind(ctx))
+    twins = iter(carve(ctx.workspace, *parts))
+    inputs = _twinned(ctx.query.inputs, ctx.inputs, twins)
+    outputs = _twinned(ctx.query.outputs, ctx.outputs, twins)
+    inner = replace(
+        ctx,
+        query=_wide_query(ctx.query),
+        inputs=inputs,
+        outputs=outputs,
+        workspace=ctx.workspace[carved_bytes(*parts) :],
+    )
+    before = [_copy(wide, own) for wide, own in zip(inputs, ctx.inputs, strict=True)]
+    after = [_copy(own, wide) for wide, own in zip(outputs, ctx.outputs, strict=True)]
+    back = [_copy(ctx.inputs[i], inputs[i]) for i in mutates]
+    return tuple(filter(None, (*before, *as_launches(bind(inner)), *after, *back)))
+
+
+def _twinned(types: Sequence[TensorType], arrays: Sequence[Any], twins: Any) -> tuple[Any, ...]:
+    return tuple(next(twins) if _is_narrow(t) else x for t, x in zip(types, arrays, strict=True))
+
+
+def _copy(target: Any, source: Any) -> Launch | None:
+    return None if target is source else partial(np.copyto, target, source, casting="unsafe")
