@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -158,7 +159,7 @@ class JobFunction:
             step = Step(executable, feeds, traced.credit, traced.watcher)
             session.pipeline.run(step)
             return traced.arrange(step)
-        return self._launch(session, executable, traced, [np.array(x) for x in feeds])
+        return self._launch(session, executable, traced, feeds)
 
     def _launch(
         self, session: Session, executable: Executable, traced: _Traced, feeds: Sequence[Any]
@@ -171,9 +172,11 @@ class JobFunction:
                 watcher(step)
             deliver(step)
 
-        step = Step(executable, feeds, traced.credit, both, pending.release)
+        pipeline = session.pipeline
+        pipeline.reserve(traced.credit)
+        step = Step(executable, traced.stage(feeds), traced.credit, both, pending.release)
         pending.attach(step)
-        session.pipeline.submit(step)
+        pipeline.enter(step)
         return pending
 
     def __repr__(self) -> str:
@@ -184,8 +187,8 @@ class _Traced:
     """A traced job: its graph, and how calls are fed and answered."""
 
     __slots__ = (
-        "blocking", "build", "credit", "feeders", "inputs", "job", "python", "results",
-        "returned", "watcher",
+        "_lock", "_staged", "_staging", "blocking", "build", "credit", "feeders", "inputs", "job",
+        "python", "results", "returned", "watcher",
     )  # fmt: skip
 
     def __init__(self, job: JobFunction, build: JobBuild) -> None:
@@ -199,6 +202,9 @@ class _Traced:
         self.returned = Returned(FetchNone(), ())
         self.watcher: Callable[[Step], None] | None = None
         self.blocking = True
+        self._lock = threading.Lock()
+        self._staging: list[list[Any]] = []
+        self._staged = 0
 
     def feed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """Checked host arrays of one call, in the order of the inputs."""
@@ -225,6 +231,17 @@ class _Traced:
                 allowed=f"{self.job}({', '.join(self.python.parameters)})",
             ) from None
         return [bound.arguments[name] for name in self.python.parameters]
+
+    def stage(self, arrays: Sequence[Any]) -> list[Any]:
+        """Copies of fed arrays, in the slots of the step that left the pipeline longest ago."""
+        with self._lock:
+            if len(self._staging) < self.credit.width:
+                self._staging.append([np.empty_like(x, order="C") for x in arrays])
+            slot = self._staging[self._staged % self.credit.width]
+            self._staged += 1
+        for target, source in zip(slot, arrays, strict=True):
+            np.copyto(target, source)
+        return slot
 
     def arrange(self, step: Step) -> Any:
         """The results of a step in the structure that the job returns."""

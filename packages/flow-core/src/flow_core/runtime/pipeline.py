@@ -130,7 +130,7 @@ class Pipeline:
         with self._changed:
             inline = self._in_flight == 0
             if inline:
-                self._enter(step)
+                self._take_token(step.credit)
         if inline:
             self._run_here(step)
         else:
@@ -146,18 +146,31 @@ class Pipeline:
                 step.compute()
             step.finish()
         finally:
-            with self._changed:
-                self._leave(step)
+            self.give_back(step.credit)
 
     def submit(self, step: Step) -> None:
         """Feeds a step; blocks while its job has no token left."""
-        credit = step.credit
+        self.reserve(step.credit)
+        self.enter(step)
+
+    def reserve(self, credit: Credit) -> None:
+        """Takes a token of a job; blocks while it has none left.
+
+        With the token the job's feeds of ``credit.width`` steps ago are free to be overwritten.
+        """
         self._refuse_deadlock(credit)
         with self._changed:
-            self._start(credit.width)
-            while credit.used >= credit.width or not self._fed.try_put(step):
+            while credit.used >= credit.width:
                 self._wait()
-            self._enter(step)
+            self._take_token(credit)
+
+    def enter(self, step: Step) -> None:
+        """Feeds a step whose token is taken."""
+        with self._changed:
+            self._start(step.credit.width)
+            while not self._fed.try_put(step):
+                self._wait()
+            self._changed.notify_all()
 
     def _wait(self) -> None:
         """Waits for a change; a delivery that waits for its user must not hold this up."""
@@ -166,15 +179,16 @@ class Pipeline:
             step.release()
         self._changed.wait()
 
-    def _enter(self, step: Step) -> None:
-        step.credit.take()
+    def _take_token(self, credit: Credit) -> None:
+        credit.take()
         self._in_flight += 1
-        self._changed.notify_all()
 
-    def _leave(self, step: Step) -> None:
-        step.credit.used -= 1
-        self._in_flight -= 1
-        self._changed.notify_all()
+    def give_back(self, credit: Credit) -> None:
+        """Gives back the token of a step that has ended, or was never fed."""
+        with self._changed:
+            credit.used -= 1
+            self._in_flight -= 1
+            self._changed.notify_all()
 
     def _refuse_deadlock(self, credit: Credit) -> None:
         inside = threading.current_thread() in self._threads
@@ -260,4 +274,4 @@ class Pipeline:
                 if step.error is not None:
                     self._errors.append(step.error)
                 self._results.acknowledge(CALLBACK)
-                self._leave(step)
+            self.give_back(step.credit)

@@ -31,6 +31,7 @@ class _Tiling:
     shape: tuple[int, ...]
     rows: int
     flat: bool
+    itemsize: int
 
     def ranges(self) -> Iterator[tuple[int, int]]:
         total = self.shape[0] if self.shape else 1
@@ -47,7 +48,7 @@ def _tiling(query: KernelQuery, members: Sequence[Member]) -> _Tiling:
     shape = (num_elements(space),) if flat else (space or (1,))
     widest = max(m.result.dtype.itemsize for m in members)
     row = max(1, num_elements(shape[1:])) * widest
-    return _Tiling(shape, max(1, min(TILE_BYTES // row, max(shape[0], 1))), flat)
+    return _Tiling(shape, max(1, min(TILE_BYTES // row, max(shape[0], 1))), flat, widest)
 
 
 def _slots(members: Sequence[Member], outputs: Sequence[int]) -> tuple[list[int | None], int]:
@@ -72,7 +73,7 @@ def _slots(members: Sequence[Member], outputs: Sequence[int]) -> tuple[list[int 
 
 
 def _slot_bytes(tiling: _Tiling) -> int:
-    return -(-tiling.rows * tiling.row_elements() * 8 // ALIGN) * ALIGN
+    return -(-tiling.rows * tiling.row_elements() * tiling.itemsize // ALIGN) * ALIGN
 
 
 def _find(group: KernelQuery, member: KernelQuery) -> KernelSpec:
@@ -91,10 +92,23 @@ def _member_queries(query: KernelQuery, members: Sequence[Member]) -> Iterator[K
         yield _member_query(m, types)
 
 
-def _own_workspace(query: KernelQuery, members: Sequence[Member]) -> int:
-    """The largest workspace that a member's kernel wants for the whole space."""
+def _tile_type(type_: TensorType, tiling: _Tiling) -> TensorType:
+    """The type of the first, largest tile of a value."""
+    if tiling.flat:
+        return tensor_type((tiling.rows,), type_.dtype)
+    shape = (1,) * (len(tiling.shape) - len(type_.shape)) + type_.shape
+    whole = shape[0] == 1 != tiling.shape[0]
+    return type_ if whole else tensor_type((tiling.rows, *shape[1:]), type_.dtype)
+
+
+def _own_workspace(query: KernelQuery, members: Sequence[Member], tiling: _Tiling) -> int:
+    """The largest workspace that a member's kernel wants for a tile."""
     sizes = [0]
-    for asked in _member_queries(query, members):
+    for whole in _member_queries(query, members):
+        inputs, outputs = (
+            tuple(_tile_type(t, tiling) for t in types) for types in (whole.inputs, whole.outputs)
+        )
+        asked = replace(whole, inputs=inputs, outputs=outputs)
         found = _find(query, asked)
         sizes.append(found.workspace(asked) if found.workspace else 0)
     return max(sizes)
@@ -105,13 +119,7 @@ def _workspace(query: KernelQuery) -> int:
     tiling = _tiling(query, members)
     _, count = _slots(members, query.attrs["outputs"])
     keep = len(query.attrs["outputs"]) * _slot_bytes(tiling)
-    share = _tile_share(tiling, _own_workspace(query, members))
-    return count * _slot_bytes(tiling) + keep + share
-
-
-def _tile_share(tiling: _Tiling, nbytes: int) -> int:
-    tiles = -(-max(tiling.shape[0], 1) // tiling.rows)
-    return nbytes if tiles == 1 else -(-nbytes // tiles) * 2 + 4096
+    return count * _slot_bytes(tiling) + keep + _own_workspace(query, members, tiling)
 
 
 def _bind(ctx: BindContext) -> Sequence[Launch]:

@@ -1,0 +1,111 @@
+"""Graphs: invariants, text form, passes on random graphs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flow_core.builtin.passes_plugin import PASSES
+from flow_core.dtypes import float32
+from flow_core.errors import GraphError
+from flow_core.ir import Attrs, Graph, GraphBuilder, Op, Value, tensor_type, verify
+from flow_core.ir_text import parse_graph, print_graph
+from flow_core.ops.build import Emitter
+from flow_core.passes.base import PassContext, Pipeline
+from flow_core.plugins.host import default_registry
+from flow_core.plugins.specs import load
+from flow_core.sbp import B, S
+from flow_core.testing.interpret import evaluate
+from flow_core.topology import Placement
+
+CPU = Placement.parse("cpu", "0:0")
+SPECS = default_registry().ops
+UNARY = ("exp", "negative", "tanh", "relu", "sin")
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
+    """Random graphs of elementwise ops, constants and matmuls on 3x3 arrays."""
+    builder = GraphBuilder()
+    emitter = Emitter(builder, SPECS)
+    attrs = {"shape": (3, 3), "dtype": "float32"}
+    values = [emitter.emit("input", (), attrs, placement=CPU, name=n)[0] for n in ("x", "y")]
+    values += emitter.emit("constant", (), {**attrs, "value": 0.5}, placement=CPU)
+    for _ in range(draw(st.integers(1, 15))):
+        a, b = draw(st.sampled_from(values)), draw(st.sampled_from(values))
+        kind = draw(st.sampled_from((*UNARY, "broadcast_add", "broadcast_mul", "matmul")))
+        inputs = [a] if kind in UNARY else [a, b]
+        values += emitter.emit(kind, inputs, placement=CPU)
+    builder.results = tuple(draw(st.lists(st.sampled_from(values), min_size=1, max_size=3)))
+    return builder.build()
+
+
+@given(graphs())
+@settings(deadline=None, max_examples=40)
+def test_the_text_form_parses_back(graph: Graph) -> None:
+    assert parse_graph(print_graph(graph)) == graph
+
+
+@given(graphs())
+@settings(deadline=None, max_examples=40)
+def test_passes_keep_the_meaning_and_the_invariants(graph: Graph) -> None:
+    pipeline = Pipeline([load(p.load)() for p in PASSES if p.name != "fuse_elementwise"], True)
+    after = pipeline.run(graph, PassContext(SPECS))
+    rng = np.random.default_rng(0)
+    feeds = {n: rng.uniform(-0.5, 0.5, (3, 3)).astype("f4") for n in ("x", "y")}
+    with np.errstate(all="ignore"):
+        want, have = evaluate(graph, SPECS, feeds), evaluate(after, SPECS, feeds)
+    for a, b in zip(graph.results, after.results, strict=True):
+        np.testing.assert_allclose(have[b], want[a], rtol=2e-3)
+    assert len(after) <= len(graph)
+
+
+@given(graphs())
+@settings(deadline=None, max_examples=40)
+def test_fusion_makes_valid_graphs_with_the_same_members(graph: Graph) -> None:
+    fuse = next(load(p.load)() for p in PASSES if p.name == "fuse_elementwise")
+    after = fuse.apply(graph, PassContext(SPECS))
+    verify(after)
+    members = sum(len(op.attrs["body"]) if op.type == "fused" else 1 for op in after.ops.values())
+    assert members == len(graph)
+    assert parse_graph(print_graph(after)) == after
+
+
+def test_attributes_tell_numbers_of_different_type_apart() -> None:
+    assert Attrs({"a": 1}) == Attrs({"a": 1})
+    assert Attrs({"a": 1}) != Attrs({"a": 1.0})
+    assert Attrs({"a": 1}) != Attrs({"a": True})
+
+
+def _one_op(**changes: object) -> Graph:
+    op = replace(Op("x", "exp", (), Attrs(), CPU), **changes)  # type: ignore[arg-type]
+    return Graph({"x": op}, {"x": (tensor_type((2,), float32),)})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "y"}, "filed under"),
+        ({"inputs": (Value("z", 0),)}, "comes later or not at all"),
+        ({"control": ("z",)}, "comes later or not at all"),
+        ({"attrs": Attrs({"a": [1]})}, "attribute a"),
+    ],
+)
+def test_the_verifier_names_the_broken_rule(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(GraphError, match=message):
+        verify(_one_op(**changes))
+
+
+def test_text_keeps_sbp_control_and_odd_names() -> None:
+    a = Op('a "b" c', "input", (), Attrs({"shape": (2,)}), CPU)
+    b = Op("d", "exp", (Value(a.name, 0),), Attrs(), CPU, ((S(0), B), None), (a.name,))
+    kind = tensor_type((2,), float32)
+    graph = Graph({a.name: a, "d": b}, {a.name: (kind,), "d": (kind,)}, (Value("d", 0),), ("d",))
+    assert parse_graph(print_graph(graph)) == graph
+
+
+def test_a_line_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(GraphError, match="line 2"):
+        parse_graph("graph\nwhat is this\n")

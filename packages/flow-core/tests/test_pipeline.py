@@ -1,0 +1,106 @@
+"""The actors of a session: order, bounds, errors, synchronous and asynchronous steps."""
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from flow_core.errors import JobError
+from flow_core.runtime.pipeline import Credit, Pipeline, Step
+
+
+class Work:
+    """An executable that records what runs at the same time."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        self.running = 0
+        self.most = 0
+        self.ran: list[Any] = []
+
+    def run(self, feeds: Sequence[Any]) -> tuple[Any, ...]:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        time.sleep(self.seconds)
+        self.ran.append(feeds[0])
+        self.running -= 1
+        return (feeds[0],)
+
+
+def test_callbacks_come_in_order_and_flight_is_bounded() -> None:
+    pipeline, work, credit, got = Pipeline(), Work(0.001), Credit(3), []
+    for i in range(30):
+        step = Step(work, [i], credit, lambda s: got.append(s.results[0]))
+        pipeline.submit(step)
+    pipeline.sync()
+    assert got == list(range(30))
+    assert work.ran == list(range(30))
+    assert credit.peak == 3
+    pipeline.close()
+
+
+def test_two_threads_never_compute_at_the_same_time() -> None:
+    pipeline, work = Pipeline(), Work(0.001)
+
+    def caller(base: int) -> None:
+        credit = Credit(2)
+        for i in range(10):
+            pipeline.run(Step(work, [base + i], credit))
+
+    threads = [threading.Thread(target=caller, args=(100 * t,)) for t in range(3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(20)
+    assert len(work.ran) == 30
+    assert work.most == 1
+    pipeline.close()
+
+
+def test_a_synchronous_step_waits_for_the_pending_ones() -> None:
+    pipeline, work, credit = Pipeline(), Work(0.002), Credit(4)
+    for i in range(4):
+        pipeline.submit(Step(work, [i], credit))
+    pipeline.run(Step(work, ["sync"], credit))
+    assert work.ran == [0, 1, 2, 3, "sync"]
+    pipeline.close()
+
+
+def test_a_callback_error_surfaces_at_sync_with_its_traceback() -> None:
+    pipeline, credit = Pipeline(), Credit(2)
+
+    def broken(_: Step) -> None:
+        raise ValueError("callback is broken")
+
+    pipeline.submit(Step(Work(), [0], credit, broken))
+    with pytest.raises(ValueError, match="callback is broken") as caught:
+        pipeline.sync()
+    assert "broken" in str(caught.traceback[-1])
+    pipeline.sync()
+    pipeline.close()
+
+
+def test_an_error_of_a_synchronous_step_is_raised_once() -> None:
+    class Broken:
+        def run(self, feeds: Sequence[Any]) -> tuple[Any, ...]:
+            raise ValueError("kernel is broken")
+
+    pipeline = Pipeline()
+    with pytest.raises(ValueError, match="kernel is broken"):
+        pipeline.run(Step(Broken(), [0], Credit(1)))
+    pipeline.sync()
+    assert pipeline.in_flight == 0
+
+
+def test_a_call_inside_a_callback_that_could_never_run_is_refused() -> None:
+    pipeline, credit, work = Pipeline(), Credit(1), Work()
+
+    def again(_: Step) -> None:
+        pipeline.submit(Step(work, [1], credit))
+
+    pipeline.submit(Step(work, [0], credit, again))
+    with pytest.raises(JobError, match="concurrency_width"):
+        pipeline.sync()
+    pipeline.close()

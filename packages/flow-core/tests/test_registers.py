@@ -1,0 +1,112 @@
+"""The register protocol: whatever the interleaving, nothing is lost, doubled or overtaken."""
+
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flow_core.errors import PlanError
+from flow_core.plan import RegisterPlan, check_no_deadlock
+from flow_core.runtime.registers import Register
+
+
+@given(
+    slots=st.integers(1, 4),
+    consumers=st.integers(1, 3),
+    moves=st.lists(st.integers(0, 6), max_size=200),
+)
+def test_any_interleaving_keeps_order_and_bounds(
+    slots: int, consumers: int, moves: list[int]
+) -> None:
+    names = [f"c{i}" for i in range(consumers)]
+    register = Register("r", names, slots)
+    put, seen = 0, {name: [] for name in names}
+    held: dict[str, bool] = dict.fromkeys(names, False)
+    for move in moves:
+        name = names[move % consumers]
+        if move < 2:
+            finished = min(len(s) - held[n] for n, s in seen.items())
+            assert register.try_put(put) == (put - finished < slots)
+            put = put + 1 if put - finished < slots else put
+        elif held[name]:
+            register.acknowledge(name)
+            held[name] = False
+        elif register.readable(name):
+            seen[name].append(register.try_take(name))
+            held[name] = True
+        assert 0 <= register.free <= slots
+    for values in seen.values():
+        assert values == list(range(len(values)))
+
+
+def test_a_slot_is_free_only_when_all_readers_have_acknowledged() -> None:
+    register = Register("r", ["a", "b"], 1)
+    assert register.try_put("x")
+    assert register.try_take("a") == "x"
+    register.acknowledge("a")
+    assert not register.try_put("y")
+    assert register.try_take("b") == "x"
+    register.acknowledge("b")
+    assert register.try_put("y")
+
+
+def test_acknowledging_nothing_is_an_error() -> None:
+    with pytest.raises(PlanError, match="has taken nothing"):
+        Register("r", ["a"], 1).acknowledge("a")
+
+
+def test_a_register_needs_slots() -> None:
+    with pytest.raises(PlanError, match="0 slots"):
+        Register("r", ["a"], 0)
+
+
+registers = st.lists(
+    st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(1, 3), st.integers(0, 3)),
+    min_size=1,
+    max_size=8,
+).map(
+    lambda rows: [
+        RegisterPlan(f"r{i}", f"a{p}", (f"a{c}",), s, min(t, s))
+        for i, (p, c, s, t) in enumerate(rows)
+    ]
+)
+
+
+@given(registers)
+def test_the_deadlock_check_agrees_with_running_the_actors(plans: list[RegisterPlan]) -> None:
+    """An accepted plan fires every actor for ever; a refused one gets stuck."""
+    actors = sorted({p.producer for p in plans} | {c for p in plans for c in p.consumers})
+    full = {p.name: p.initial for p in plans}
+    fired = dict.fromkeys(actors, 0)
+    queue = deque(actors * 60)
+    while queue:
+        actor = queue.popleft()
+        inputs = [p for p in plans if actor in p.consumers]
+        outputs = [p for p in plans if p.producer == actor]
+        loops = {p.name for p in inputs} & {p.name for p in outputs}
+        ready = all(full[p.name] > 0 for p in inputs)
+        room = all(full[p.name] < p.slots for p in outputs if p.name not in loops)
+        room = room and all(full[p.name] < p.slots for p in outputs if p.name in loops)
+        if ready and room:
+            for p in inputs:
+                full[p.name] -= 1
+            for p in outputs:
+                full[p.name] += 1
+            fired[actor] += 1
+    alive = all(count > 5 for count in fired.values())
+    try:
+        check_no_deadlock(plans)
+        accepted = True
+    except PlanError:
+        accepted = False
+    assert accepted == alive
+
+
+def test_a_deadlock_names_the_registers() -> None:
+    plans = [
+        RegisterPlan("there", "a", ("b",), 1),
+        RegisterPlan("back", "b", ("a",), 1),
+    ]
+    with pytest.raises(PlanError, match=r"register (there|back).*register (there|back)"):
+        check_no_deadlock(plans)
