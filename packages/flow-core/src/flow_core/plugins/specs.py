@@ -150,12 +150,23 @@ class OpSpec:
 
 @dataclass(frozen=True, slots=True)
 class KernelQuery:
-    """What a kernel is asked about: one op with concrete types."""
+    """What a kernel is asked about: one op with concrete types.
+
+    Attributes:
+        op: type of the op.
+        attrs: its attributes.
+        inputs, outputs: types of inputs and outputs.
+        find: finds the kernel of another query on the same device, for kernels of ``fused``
+            groups, which are made of their members' kernels.
+    """
 
     op: str
     attrs: Mapping[str, AttrValue]
     inputs: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
+    find: Callable[[KernelQuery], KernelSpec] | None = field(
+        default=None, compare=False, repr=False
+    )
 
     @property
     def dtypes(self) -> tuple[DType, ...]:
@@ -196,7 +207,7 @@ class KernelSpec:
     """A kernel of one op on one device type.
 
     Attributes:
-        op: type of the op.
+        op: type of the op; "*" takes any op.
         device: device type.
         load: lazy ``bind(BindContext)`` which returns a launch or a sequence of launches.
         accepts: predicate on a `KernelQuery` (dtypes, attributes, shapes).

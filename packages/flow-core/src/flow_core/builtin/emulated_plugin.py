@@ -1,0 +1,19 @@
+"""Devices of type "gpu" that run on the CPU, when ONEFLOW_EMULATE_GPUS asks for some."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from flow_core.config import Settings
+from flow_core.plugins.specs import Available, DeviceSpec
+
+FLOW_PLUGIN_API = "1.0"
+
+
+def flow_register_devices(config: Settings) -> tuple[DeviceSpec, ...]:
+    """The device type "gpu" with the CPU's driver and kernels; nothing without the setting."""
+    if not config.emulate_gpus:
+        return ()
+    probe = partial(Available, config.emulate_gpus, "emulated on the CPU")
+    driver = "flow_core.builtin.numpy_driver:NumpyDriver"
+    return (DeviceSpec("gpu", probe, driver, kernels="cpu"),)

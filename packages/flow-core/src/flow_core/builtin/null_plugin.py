@@ -1,0 +1,34 @@
+"""The device type "null", which runs nothing: for planning without hardware, and for tests."""
+
+from __future__ import annotations
+
+from flow_core.device import Launch
+from flow_core.plugins.specs import Available, BindContext, DeviceSpec, KernelSpec
+
+FLOW_PLUGIN_API = "1.0"
+
+DEVICES = 1 << 20
+
+
+def probe() -> Available:
+    """As many as anybody may name."""
+    return Available(DEVICES, "runs nothing")
+
+
+def bind(ctx: BindContext) -> Launch:
+    """A launch that does nothing, for any op."""
+    return _nothing
+
+
+def _nothing() -> None:
+    pass
+
+
+def flow_register_devices() -> tuple[DeviceSpec, ...]:
+    """The device type "null"."""
+    return (DeviceSpec("null", probe, "flow_core.builtin.null_driver:NullDriver"),)
+
+
+def flow_register_kernels() -> tuple[KernelSpec, ...]:
+    """One kernel for every op."""
+    return (KernelSpec("*", "null", bind, name="null"),)

@@ -1,0 +1,98 @@
+"""The commands of ``flow``."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+import flow_core
+from flow_core.cli.doctor import diagnose, settings_table
+from flow_core.cli.plugin_commands import plugin_commands
+from flow_core.cli.render import show
+from flow_core.cli.scripts import job_of, run_script
+from flow_core.config import Settings
+from flow_core.errors import FlowError
+
+emulate_gpus = click.option(
+    "--emulate-gpus",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Give the program N devices of type gpu that run on the CPU.",
+)
+
+
+class FlowGroup(click.Group):
+    """Core's commands, then those of plugins; plugins are loaded when core has no such command."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names: core's, then the plugins'."""
+        own = super().list_commands(ctx)
+        return [*own, *sorted(plugin_commands(own))]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Core's command of a name, else a plugin's."""
+        own = super().get_command(ctx, cmd_name)
+        return own or plugin_commands(super().list_commands(ctx)).get(cmd_name)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs a command; errors meant for the user are shown without a traceback."""
+        try:
+            return super().invoke(ctx)
+        except FlowError as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=FlowGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(flow_core.__version__, prog_name="flow")
+def cli() -> None:
+    """Job functions: trace once, compile for many devices, run many times."""
+
+
+@cli.command()
+@click.option("--config", is_flag=True, help="List the attributes of function_config.")
+@click.option("--traceback", is_flag=True, help="Show the tracebacks of plugins that failed.")
+@click.pass_context
+def doctor(ctx: click.Context, config: bool, traceback: bool) -> None:
+    """Versions, plugins, devices, and what is wrong with them.
+
+    Ends with status 1 when something is wrong.  A device that is not there is no fault.
+    """
+    if config:
+        show([settings_table()])
+        return
+    commands = click.Group.list_commands(cli, ctx)
+    diagnosis = diagnose(Settings.from_env(), commands)
+    show(diagnosis.tables)
+    for text in diagnosis.tracebacks if traceback else ():
+        click.echo(text)
+    for problem in diagnosis.problems:
+        click.echo(f"problem: {problem}")
+    if not diagnosis.problems:
+        click.echo("no problems")
+    ctx.exit(1 if diagnosis.problems else 0)
+
+
+@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@emulate_gpus
+@click.argument("script", type=click.Path(exists=True))
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def run(emulate_gpus: int | None, script: str, args: tuple[str, ...]) -> None:
+    """Run SCRIPT with its ARGS, as python does."""
+    run_script(script, args, emulate_gpus)
+
+
+@cli.command()
+@emulate_gpus
+@click.argument("target", metavar="SCRIPT.PY:JOB")
+def plan(emulate_gpus: int | None, target: str) -> None:
+    """Show what a job is compiled to: ops, placements, SBP, memory, time of each pass.
+
+    SCRIPT.PY is imported, so what stands under `if __name__ == "__main__"` does not run.
+    """
+    if emulate_gpus is not None:
+        os.environ["ONEFLOW_EMULATE_GPUS"] = str(emulate_gpus)
+    from flow_core.frontend.inspect import plan_report
+
+    click.echo(plan_report(job_of(target)))

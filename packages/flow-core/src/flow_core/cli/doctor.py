@@ -1,0 +1,188 @@
+"""What ``flow doctor`` finds out."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+
+import flow_core
+from flow_core.cli.plugin_commands import collect_commands
+from flow_core.cli.render import Table
+from flow_core.config import Settings
+from flow_core.errors import PluginError
+from flow_core.plugins.host import Host
+from flow_core.plugins.records import PluginRecord
+from flow_core.plugins.registry import PROVIDERS, HookCall, Registry
+from flow_core.plugins.specs import Available
+
+LIBRARIES = ("numpy", "pluggy", "ml_dtypes", "click", "rich")
+FACADE = "oneflow"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What to show.
+
+    Attributes:
+        tables: what there is.
+        problems: what is wrong, a text each.
+        tracebacks: of the plugins that failed.
+    """
+
+    tables: tuple[Table, ...]
+    problems: tuple[str, ...]
+    tracebacks: tuple[str, ...]
+
+
+def diagnose(settings: Settings, commands: Iterable[str] = ()) -> Diagnosis:
+    """Looks at versions, plugins and devices; probes hardware.
+
+    Args:
+        settings: the process's settings; strictness is left aside, so that all plugins show.
+        commands: names of core's own commands.
+    """
+    host = Host(replace(settings, plugin_strict=False))
+    registry, problems = None, []
+    try:
+        registry = host.load()
+    except PluginError as error:
+        problems.append(str(error))
+    failures = [record.failure for record in host.records if record.failure]
+    quoted = " ".join(problems)  # core's own failure is raised, too: once is enough
+    problems += [str(f) for f in failures if str(f.error) not in quoted]
+    problems += _facade_problems()
+    tables = [_versions(), _environment(os.environ), _plugins(host.records)]
+    if registry is not None:
+        tables += [_devices(registry), _lines(registry, settings)]
+        problems += _command_problems(registry, commands)
+    shown = tuple(table for table in tables if table.rows)
+    return Diagnosis(shown, tuple(problems), tuple(f.traceback for f in failures))
+
+
+def _versions() -> Table:
+    rows = [
+        ("Python", platform.python_version(), sys.executable),
+        ("system", platform.system(), platform.platform()),
+        ("flow-core", flow_core.__version__, _folder(flow_core.__file__)),
+        *((name, _version(name), "") for name in LIBRARIES),
+    ]
+    return Table("Versions", ("what", "version", "where"), tuple(rows))
+
+
+def _folder(file: str | None) -> str:
+    return str(Path(file).parent) if file else ""
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _environment(environment: Mapping[str, str]) -> Table:
+    names = sorted(n for n in environment if n.startswith(("FLOW_", "ONEFLOW_")))
+    return Table("Settings", ("name", "value"), tuple((n, environment[n]) for n in names))
+
+
+def _plugins(records: Sequence[PluginRecord]) -> Table:
+    rows = tuple(
+        (
+            record.origin.plugin,
+            f"{record.origin.distribution} {record.origin.version}".strip(),
+            record.state,
+            _details(record),
+        )
+        for record in records
+    )
+    return Table("Plugins", ("plugin", "distribution", "state", "details"), rows)
+
+
+def _details(record: PluginRecord) -> str:
+    if record.failure:
+        error = record.failure.error
+        return f"{record.failure.stage}: {type(error).__name__}: {error}"
+    return ", ".join(f"{count} {what}" for what, count in record.counts.items())
+
+
+def _devices(registry: Registry) -> Table:
+    types = [*registry.devices, *(name for name in PROVIDERS if name not in registry.devices)]
+    rows = tuple(_device(registry, device_type) for device_type in types)
+    return Table("Devices", ("type", "provided by", "state", "details"), rows)
+
+
+def _device(registry: Registry, device_type: str) -> tuple[str, ...]:
+    owner = registry.origins.get(("devices", device_type))
+    provider = owner.distribution or owner.plugin if owner else PROVIDERS[device_type][0]
+    try:
+        found = registry.probe(device_type)
+    except PluginError as error:
+        return (device_type, provider, "unavailable", str(error))
+    if isinstance(found, Available):
+        details = f"{found.count}, {found.note}" if found.note else str(found.count)
+        return (device_type, provider, "available", details)
+    hint = f"; next: {found.hint}" if found.hint else ""
+    return (device_type, provider, "unavailable", found.reason + hint)
+
+
+def _lines(registry: Registry, settings: Settings) -> Table:
+    rows = tuple(
+        (entry.origin.plugin, line)
+        for entry in reversed(registry.calls["flow_doctor"])
+        for line in _doctor_lines(entry, settings)
+    )
+    return Table("What plugins say", ("plugin", "line"), rows)
+
+
+def _doctor_lines(entry: HookCall, settings: Settings) -> Iterator[str]:
+    try:
+        lines = tuple(entry.call(settings) or ())
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # foreign code; shown to the user
+        yield f"flow_doctor failed: {type(error).__name__}: {error}"
+        return
+    for line in (lines,) if isinstance(lines, str) else lines:
+        yield line if isinstance(line, str) else f"flow_doctor gave {line!r} instead of a text"
+
+
+def _command_problems(registry: Registry, commands: Iterable[str]) -> list[str]:
+    try:
+        return [str(failure) for failure in collect_commands(registry, commands)[1]]
+    except PluginError as error:
+        return [str(error)]
+
+
+def _facade_problems() -> Iterator[str]:
+    """Whether ``import oneflow`` gives core's own facade, and nobody else's."""
+    for name in sorted({n for n in _owners(FACADE) if n.lower().replace("_", "-") != "flow-core"}):
+        yield (
+            f"distribution {name} {_version(name)} owns a top-level {FACADE!r} too: the two "
+            f"overwrite each other's files; next: uv pip uninstall {name}, then "
+            "uv pip install --reinstall flow-core"
+        )
+    own = Path(flow_core.__file__).parent.parent / FACADE
+    spec = importlib.util.find_spec(FACADE)
+    if spec is None or spec.origin is None:
+        yield f"import {FACADE} finds nothing; flow-core's own should be at {own}"
+    elif Path(_folder(spec.origin)) != own:
+        yield f"import {FACADE} gives {spec.origin}, not flow-core's own at {own}"
+
+
+def _owners(package: str) -> Sequence[str]:
+    return metadata.packages_distributions().get(package, [])
+
+
+def settings_table() -> Table:
+    """The attributes of a function config, and what each means here."""
+    from flow_core.frontend.function_config import SETTINGS
+
+    rows = tuple(
+        (name, "yes" if setting.effect else "no", setting.effect or "accepted, without effect")
+        for name, setting in sorted(SETTINGS.items(), key=lambda item: not item[1].effect)
+    )
+    return Table("function_config", ("attribute", "has effect", "what it does"), rows)

@@ -1,0 +1,81 @@
+"""Sub-commands that plugins add to ``flow``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import click
+
+from flow_core.errors import PluginConflictError, PluginError, PluginResultError
+from flow_core.plugins.host import default_registry
+from flow_core.plugins.registry import HookCall, Registry
+
+
+def plugin_commands(taken: Iterable[str]) -> dict[str, click.Command]:
+    """The commands of all plugins by name; those of a plugin that fails are left out, loudly.
+
+    Args:
+        taken: names that core has.
+
+    Raises:
+        PluginConflictError: two plugins, or a plugin and core, have a command of one name.
+    """
+    try:
+        registry = default_registry()
+    except PluginError as error:
+        click.echo(f"flow: plugins are not loaded: {error}", err=True)
+        return {}
+    commands, failures = collect_commands(registry, taken)
+    for failure in failures:
+        click.echo(f"flow: {failure}", err=True)
+    return commands
+
+
+def collect_commands(
+    registry: Registry, taken: Iterable[str]
+) -> tuple[dict[str, click.Command], list[PluginError]]:
+    """The commands of a registry's plugins, and why some plugins' are left out.
+
+    Raises:
+        PluginConflictError: see `plugin_commands`.
+    """
+    owners = dict.fromkeys(taken, "flow-core")
+    found: dict[str, click.Command] = {}
+    failures: list[PluginError] = []
+    for entry in registry.commands:
+        try:
+            commands = _commands_of(entry)
+        except PluginError as error:
+            failures.append(error)
+            continue
+        for name, command in commands.items():
+            _check_free(name, entry, owners)
+            owners[name] = str(entry.origin)
+            found[name] = command
+    return found, failures
+
+
+def _commands_of(entry: HookCall) -> dict[str, click.Command]:
+    """What one plugin adds, through a group of its own so that it can overwrite nothing."""
+    group = click.Group()
+    attempted = f"hook flow_register_commands of {entry.origin}"
+    try:
+        entry.call(group)
+    except (Exception, SystemExit) as error:
+        raise PluginError(attempted, found=f"{type(error).__name__}: {error}") from error
+    for name, command in group.commands.items():
+        if not isinstance(command, click.Command):
+            raise PluginResultError(
+                attempted, found=f"{name!r} is {command!r}", allowed="click.Command"
+            )
+    return dict(group.commands)
+
+
+def _check_free(name: str, entry: HookCall, owners: dict[str, str]) -> None:
+    if name in owners:
+        raise PluginConflictError(
+            f"registering command {name!r} of {entry.origin}",
+            found=f"{owners[name]} has a command of that name",
+            allowed="one command of each name",
+            hint=f"leave the plugin out: FLOW_DISABLE_PLUGINS={entry.origin.plugin}",
+        )

@@ -1,0 +1,74 @@
+"""Running a user's script, and getting a job out of one."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+from flow_core.errors import JobError, nearest
+
+
+def run_script(script: str, args: Sequence[str], emulate_gpus: int | None) -> NoReturn:
+    """Runs a script in place of this process, with the environment that the options ask for.
+
+    A new interpreter gives the script its own ``__main__``, ``sys.argv``, ``sys.path``, exit
+    status and signals; nothing that this command imported is in its way.
+    """
+    environment = dict(os.environ)
+    if emulate_gpus is not None:
+        environment["ONEFLOW_EMULATE_GPUS"] = str(emulate_gpus)
+    command = [sys.executable, script, *args]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if os.name == "posix":
+        os.execve(sys.executable, command, environment)
+    sys.exit(subprocess.call(command, env=environment))  # Windows cannot replace a process
+
+
+def job_of(target: str) -> Any:
+    """The job that ``script.py:job`` names; the script is imported for it.
+
+    Raises:
+        JobError: there is no such script or job.
+    """
+    path, separator, name = target.rpartition(":")
+    if not (separator and name.isidentifier() and Path(path).is_file()):
+        raise JobError(
+            f"looking for job {target!r}",
+            found="no such file" if separator else "no name of a job",
+            allowed="script.py:job, a file and the name of a job function in it",
+        )
+    module = _import_file(Path(path))
+    if not hasattr(module, name):
+        jobs = [n for n, v in vars(module).items() if _is_job(v)]
+        raise JobError(
+            f"looking for job {name!r} in {path}",
+            found="nothing of that name",
+            allowed=", ".join(jobs) or "the script defines no job at its top level",
+            hint=nearest(name, jobs) or None,
+        )
+    return getattr(module, name)
+
+
+def _is_job(value: object) -> bool:
+    return type(value).__module__.startswith("flow_core.frontend")
+
+
+def _import_file(path: Path) -> ModuleType:
+    """Imports a script with the ``sys.argv`` and ``sys.path`` that it would have as a program."""
+    name = f"flow_plan_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise JobError(f"importing {path}", found="not a Python file", allowed="script.py:job")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.argv = [str(path)]
+    sys.path.insert(0, str(path.resolve().parent))
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,298 @@
+"""The hooks of the entry-point group ``flow.plugins``.
+
+A plugin is a module that says ``FLOW_PLUGIN_API = "1.0"`` and has functions of these names,
+marked with `hookimpl` or not.  It may leave out any hook, and any argument of a hook.  Importing
+it must not touch hardware: hooks return the frozen records of `flow_core.plugins.specs`, whose
+heavy parts are lazy ``"package.module:attribute"`` strings.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+import pluggy
+
+from flow_core.config import Settings
+from flow_core.plugins.specs import (
+    AnnotationSpec,
+    BoxingSpec,
+    CommSpec,
+    DecoderSpec,
+    DeviceSpec,
+    FormatSpec,
+    KernelSpec,
+    OpSpec,
+    PassSpec,
+    ReaderSpec,
+)
+
+PROJECT = "flow"
+GROUP = "flow.plugins"
+API_VERSION = (1, 0)
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+"""Optional marker of hook implementations, for ``tryfirst``, ``trylast`` or ``specname``."""
+
+
+@hookspec
+def flow_register_ops(config: Settings) -> Iterable[OpSpec]:
+    """Op types: schema, inference, SBP rules and gradient.
+
+    Returns `OpSpec` records.  Called once, while the registry is built.  A type that another
+    plugin registered already is a `PluginConflictError`.
+
+    Example::
+
+        def flow_register_ops():
+            return [OpSpec("cube", ("x",), like_input, reference=lambda x: x**3)]
+    """
+    return ()
+
+
+@hookspec
+def flow_register_kernels(config: Settings) -> Iterable[KernelSpec]:
+    """Kernels of ops on a device type.
+
+    Returns `KernelSpec` records; op ``"*"`` stands for any op.  Called once, while the registry
+    is built.  Of the kernels that accept a query, the one with the highest priority runs.
+
+    Example::
+
+        def flow_register_kernels():
+            return [KernelSpec("cube", "cpu", "cubes.kernels:bind", name="cubes.cube")]
+    """
+    return ()
+
+
+@hookspec
+def flow_register_devices(config: Settings) -> Iterable[DeviceSpec]:
+    """Device types.
+
+    Returns `DeviceSpec` records.  Called once, while the registry is built; the probe runs only
+    when somebody asks for the device.  A probe that finds nothing returns `Unavailable` with a
+    reason, it does not raise.
+
+    Example::
+
+        def flow_register_devices(config):
+            if config.emulate_gpus:
+                return []
+            return [DeviceSpec("gpu", "cubes.gpu:probe", "cubes.gpu:Driver")]
+    """
+    return ()
+
+
+@hookspec
+def flow_register_comms(config: Settings) -> Iterable[CommSpec]:
+    """Communication libraries that join processes.
+
+    Returns `CommSpec` records.  Called once, while the registry is built.
+
+    Example::
+
+        def flow_register_comms():
+            return [CommSpec("ring", ("cpu",), "rings:join", "rings:Ring")]
+    """
+    return ()
+
+
+@hookspec
+def flow_register_boxing(config: Settings) -> Iterable[BoxingSpec]:
+    """Ways to get a tensor from one SBP pattern to another.
+
+    Returns `BoxingSpec` records.  Called once, while the registry is built.
+
+    Example::
+
+        def flow_register_boxing():
+            return [BoxingSpec("ring.p2b", "P", "B", ("cpu",), "rings:cost", "rings:Reduce")]
+    """
+    return ()
+
+
+@hookspec(firstresult=True)
+def flow_choose_boxing(
+    src: Any, dst: Any, tensor: Any, candidates: Sequence[BoxingSpec]
+) -> str | None:
+    """Overrules the planner's choice of a boxing.
+
+    Returns the name of one of ``candidates`` (best first by the link model), or None to leave
+    the choice to others; the first name wins, and plugins that were loaded last are asked first.
+    Called at compile time, once per transition.  ``src`` and ``dst`` are SBP on a placement,
+    ``tensor`` is the logical type.
+
+    Example::
+
+        def flow_choose_boxing(tensor, candidates):
+            ring = [c.name for c in candidates if c.name.startswith("ring.")]
+            return ring[0] if ring and tensor.nbytes > 1 << 20 else None
+    """
+    return None
+
+
+@hookspec
+def flow_register_readers(config: Settings) -> Iterable[ReaderSpec]:
+    """Readers of records.
+
+    Returns `ReaderSpec` records.  Called once, while the registry is built.
+
+    Example::
+
+        def flow_register_readers():
+            return [ReaderSpec("tar", "tars.reader:TarReader")]
+    """
+    return ()
+
+
+@hookspec
+def flow_register_decoders(config: Settings) -> Iterable[DecoderSpec]:
+    """Decoders of the fields of records.
+
+    Returns `DecoderSpec` records.  Called once, while the registry is built.
+
+    Example::
+
+        def flow_register_decoders():
+            return [DecoderSpec("flac", "sounds.flac:decode")]
+    """
+    return ()
+
+
+@hookspec
+def flow_register_annotations(config: Settings) -> Iterable[AnnotationSpec]:
+    """Annotations that job functions may use for parameters and results.
+
+    Returns `AnnotationSpec` records.  Called once, while the registry is built.
+
+    Example::
+
+        def flow_register_annotations():
+            return [AnnotationSpec("Frame", is_frame, fetch="frames:fetch")]
+    """
+    return ()
+
+
+@hookspec
+def flow_register_passes(config: Settings) -> Iterable[PassSpec]:
+    """Graph passes.
+
+    Returns `PassSpec` records.  Called once, while the registry is built, which orders the
+    passes by stage and by ``before``/``after``; a cycle is a `PluginOrderError`.  Names in
+    ``before`` and ``after`` that nobody registers have no effect.
+
+    Example::
+
+        def flow_register_passes():
+            return [PassSpec("cubes", "logical", "cubes.passes:Cubes", after=("dce",))]
+    """
+    return ()
+
+
+@hookspec
+def flow_register_checkpoint_formats(config: Settings) -> Iterable[FormatSpec]:
+    """Checkpoint formats.
+
+    Returns `FormatSpec` records.  Called once, while the registry is built.  A format is asked
+    through ``can_open`` whether a path is its own.
+
+    Example::
+
+        def flow_register_checkpoint_formats():
+            return [FormatSpec("zip", is_zip, "zips:read", "zips:write")]
+    """
+    return ()
+
+
+@hookspec
+def flow_register_commands(cli: Any) -> None:
+    """Sub-commands of ``flow``.
+
+    Returns nothing; adds commands to ``cli``, a `click.Group` of the plugin's own whose commands
+    are then merged into ``flow``.  Called when ``flow`` lists its commands or is asked for one
+    that core does not have.  A name that is taken is a `PluginConflictError`.
+
+    Example::
+
+        def flow_register_commands(cli):
+            @cli.command()
+            def cubes():
+                click.echo("27")
+    """
+
+
+@hookspec
+def flow_doctor(config: Settings) -> Iterable[str]:
+    """What ``flow doctor`` says about this plugin.
+
+    Returns lines of text.  Called by ``flow doctor`` only; may touch hardware.
+
+    Example::
+
+        def flow_doctor():
+            return [f"cube library {cubes.version()}"]
+    """
+    return ()
+
+
+@hookspec
+def flow_plan_ready(plan: Any) -> None:
+    """Observes a finished plan.
+
+    Returns nothing.  Called once per plan, after compilation and before its first step.
+
+    Example::
+
+        def flow_plan_ready(plan):
+            log.info("%s", plan)
+    """
+
+
+@hookspec
+def flow_step_finished(step: int, stats: Any) -> None:
+    """Observes the steps of a job.
+
+    Returns nothing.  Called after each step of each job; implementations are looked up once per
+    plan, so that a job without observers pays nothing.
+
+    Example::
+
+        def flow_step_finished(step, stats):
+            if step % 100 == 0:
+                log.info("step %d: %s", step, stats)
+    """
+
+
+@cache
+def hook_arguments() -> Mapping[str, tuple[str, ...]]:
+    """The argument names of every hook.
+
+    >>> hook_arguments()["flow_step_finished"]
+    ('step', 'stats')
+    """
+    functions = inspect.getmembers(sys.modules[__name__], inspect.isfunction)
+    return MappingProxyType(
+        {
+            name: tuple(inspect.signature(function).parameters)
+            for name, function in sorted(functions, key=lambda item: _line(item[1]))
+            if name.startswith("flow_")
+        }
+    )
+
+
+def _line(function: Any) -> int:
+    return int(function.__code__.co_firstlineno)
+
+
+def signature(hook: str) -> str:
+    """A hook as it is written in the documentation.
+
+    >>> signature("flow_register_ops")
+    'flow_register_ops(config)'
+    """
+    return f"{hook}({', '.join(hook_arguments()[hook])})"

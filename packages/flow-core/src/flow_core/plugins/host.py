@@ -1,0 +1,426 @@
+"""Finds plugins, calls the hooks of each by itself, and makes the registry.
+
+One plugin that fails is isolated: nothing of it stays registered, and a `PluginFailure` says why.
+What no single plugin is to blame for (two register the same, passes in a cycle) is raised.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from time import perf_counter
+from typing import Any
+
+import pluggy
+
+import flow_core
+from flow_core.config import Settings
+from flow_core.errors import PluginConflictError, PluginError, PluginResultError, nearest
+from flow_core.plugins import hookspecs
+from flow_core.plugins.builder import RegistryBuilder
+from flow_core.plugins.hookspecs import API_VERSION, GROUP, PROJECT, hook_arguments, signature
+from flow_core.plugins.kinds import KINDS, Kind, checked_records
+from flow_core.plugins.records import Origin, PluginFailure, PluginRecord
+from flow_core.plugins.registry import HookCall, Registry
+
+BUILTINS: tuple[str, ...] = (
+    "flow_core.builtin.ops_plugin",
+    "flow_core.builtin.numpy_plugin",
+    "flow_core.builtin.null_plugin",
+    "flow_core.builtin.emulated_plugin",
+    "flow_core.builtin.formats_plugin",
+    "flow_core.builtin.passes_plugin",
+)
+"""What comes with core: loaded first, and never isolated, since core is useless without it."""
+
+Records = Mapping[Kind, tuple[Any, ...]]
+_REGISTERING = {kind.hook for kind in KINDS}
+_ERRORS = (Exception, SystemExit)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A plugin that may be loaded.
+
+    Attributes:
+        origin: its name and distribution.
+        load: imports it.
+        listed: whether FLOW_PLUGINS must name it (when that is set).
+        builtin: whether its failure is raised in any case.
+    """
+
+    origin: Origin
+    load: Callable[[], object]
+    listed: bool = False
+    builtin: bool = False
+
+    def is_named_in(self, names: Iterable[str]) -> bool:
+        """Whether a setting names this plugin or its distribution."""
+        own = {_normal(self.origin.plugin), _normal(self.origin.distribution)}
+        return any(_normal(name) in own for name in names)
+
+
+def _normal(name: str) -> str:
+    return name.lower().replace("_", "-")
+
+
+class _Manager(pluggy.PluginManager):
+    """Takes every function named ``flow_...`` for a hook, marked or not."""
+
+    def parse_hookimpl_opts(self, plugin: Any, name: str) -> pluggy.HookimplOpts | None:
+        options = super().parse_hookimpl_opts(plugin, name)
+        if options is not None or not name.startswith("flow_"):
+            return options
+        if not inspect.isroutine(inspect.getattr_static(plugin, name)):
+            return None
+        return pluggy.HookimplOpts(
+            wrapper=False,
+            hookwrapper=False,
+            optionalhook=False,
+            tryfirst=False,
+            trylast=False,
+            specname=None,
+        )
+
+
+class Host:
+    """Loads the plugins of one process.
+
+    Args:
+        settings: the process's settings; every registering hook gets them as ``config``.
+        extra: further plugins: modules, objects with hooks, or names of modules.
+        builtins: names of the modules that come with core.
+
+    Attributes:
+        records: how loading each plugin went; filled even when `load` raises.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        extra: Sequence[object] = (),
+        builtins: Sequence[str] = BUILTINS,
+    ) -> None:
+        self.settings = settings
+        self.records: list[PluginRecord] = []
+        self._extra = tuple(extra)
+        self._builtins = tuple(builtins)
+        self._builder = RegistryBuilder()
+        self._origins: dict[str, Origin] = {}
+        self._manager = _Manager(PROJECT)
+        self._manager.add_hookspecs(hookspecs)
+
+    def load(self) -> Registry:
+        """Loads all plugins; call it once.
+
+        Raises:
+            PluginConflictError: two plugins register the same thing.
+            PluginOrderError: before/after of passes form a cycle.
+            PluginError: any plugin fails, and FLOW_PLUGIN_STRICT is set; or core itself does.
+        """
+        for candidate in self._candidates():
+            state = self._skipped(candidate)
+            if state:
+                self._trace(f"{candidate.origin}: {state}")
+                self.records.append(PluginRecord(candidate.origin, state))
+            else:
+                self._load_one(candidate)
+        self._check_listed()
+        return self._builder.build(self.records, self._calls())
+
+    def _candidates(self) -> Iterator[Candidate]:
+        for name in self._builtins:
+            origin = Origin(_builtin_name(name), "flow-core", flow_core.__version__)
+            yield Candidate(origin, partial(importlib.import_module, name), builtin=True)
+        yield from _installed()
+        for plugin in self._extra:
+            yield _extra_candidate(plugin)
+
+    def _skipped(self, candidate: Candidate) -> str:
+        if candidate.is_named_in(self.settings.disabled_plugins):
+            return "disabled"
+        allowed = self.settings.plugins
+        if candidate.listed and allowed is not None and not candidate.is_named_in(allowed):
+            return "not allowed"
+        return ""
+
+    def _load_one(self, candidate: Candidate) -> None:
+        self._check_name(candidate)
+        attempt = _Attempt(candidate.origin)
+        try:
+            records = self._collect(attempt, candidate)
+        except _ERRORS as error:
+            self._fail(attempt, error, candidate.builtin)
+            return
+        counts = {kind.table: len(specs) for kind, specs in records.items() if specs}
+        self.records.append(PluginRecord(candidate.origin, "loaded", counts))
+        self._builder.add(candidate.origin, records)
+
+    def _check_name(self, candidate: Candidate) -> None:
+        origin = candidate.origin
+        there = self._origins.setdefault(origin.plugin, origin)
+        if there is not origin:
+            raise PluginConflictError(
+                f"loading {origin}",
+                found=f"{there} is loaded already",
+                allowed=f"one plugin of each name (entry-point group {GROUP})",
+                hint="uninstall one, or leave one out by its distribution: "
+                f"FLOW_DISABLE_PLUGINS={origin.distribution or origin.plugin}",
+            )
+
+    def _collect(self, attempt: _Attempt, candidate: Candidate) -> Records:
+        """Imports a plugin and gives all that it registers; leaves no trace when that fails."""
+        self._trace(f"{candidate.origin}: importing")
+        plugin = candidate.load()
+        attempt.stage = "api"
+        _check_api(candidate.origin, plugin)
+        attempt.stage = "validate"
+        self._check_hooks(candidate.origin, plugin)
+        self._manager.register(plugin, candidate.origin.plugin)
+        attempt.registered = plugin
+        return {kind: self._call(attempt, kind, plugin) for kind in KINDS}
+
+    def _check_hooks(self, origin: Origin, plugin: Any) -> None:
+        for name in dir(plugin):
+            options = self._manager.parse_hookimpl_opts(plugin, name)
+            if options is not None:
+                _check_hook(origin, getattr(plugin, name), name, options)
+
+    def _call(self, attempt: _Attempt, kind: Kind, plugin: Any) -> tuple[Any, ...]:
+        """What one hook of one plugin returns, checked; empty when it has no such hook."""
+        attempt.stage = kind.hook
+        others = self._manager.get_plugins() - {plugin}
+        caller = self._manager.subset_hook_caller(kind.hook, others)
+        if not any(impl.plugin is plugin for impl in caller.get_hookimpls()):
+            return ()
+        start = perf_counter()
+        results = caller(config=self.settings)
+        records = tuple(
+            record
+            for result in results
+            for record in checked_records(kind, attempt.origin.plugin, result)
+        )
+        took = (perf_counter() - start) * 1e3
+        self._trace(f"{attempt.origin}: {kind.hook} -> {len(records)} in {took:.1f} ms")
+        return records
+
+    def _fail(self, attempt: _Attempt, error: BaseException, fatal: bool) -> None:
+        if attempt.registered is not None:
+            self._manager.unregister(attempt.registered)
+        origin, stage = attempt.origin, attempt.stage
+        text = "".join(traceback.format_exception(error))
+        failure = PluginFailure(
+            origin.plugin, origin.distribution, origin.version, stage, error, text
+        )
+        self._trace(str(failure))
+        self.records.append(PluginRecord(origin, "failed", failure=failure))
+        if fatal or self.settings.plugin_strict:
+            if isinstance(error, PluginError):
+                raise error
+            raise _typed(failure) from error
+        error.__traceback__ = None  # its text is kept; frames would keep the plugin's objects
+
+    def _check_listed(self) -> None:
+        """Names in FLOW_PLUGINS that are not installed are failures of their own."""
+        there = [Candidate(record.origin, object) for record in self.records]
+        for name in self.settings.plugins or ():
+            if not any(candidate.is_named_in([name]) for candidate in there):
+                known = sorted({c.origin.plugin for c in there})
+                error = PluginError(
+                    f"looking for plugin {name!r}, which FLOW_PLUGINS names",
+                    found="no installed distribution has it",
+                    allowed=", ".join(known),
+                    hint=nearest(name, known) or None,
+                )
+                self._fail(_Attempt(Origin(name), "find"), error, fatal=False)
+
+    def _calls(self) -> dict[str, tuple[HookCall, ...]]:
+        """Implementations of the hooks that are called later, first caller first."""
+        hooks = (name for name in hook_arguments() if name not in _REGISTERING)
+        return {hook: tuple(self._hook_calls(hook)) for hook in hooks}
+
+    def _hook_calls(self, hook: str) -> Iterator[HookCall]:
+        for impl in reversed(getattr(self._manager.hook, hook).get_hookimpls()):
+            call = _positional(impl.function, impl.argnames, hook_arguments()[hook])
+            origin = self._origins[impl.plugin_name]
+            yield HookCall(origin, self._traced(origin, hook, call))
+
+    def _traced(self, origin: Origin, hook: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        if not self.settings.trace_plugins:
+            return call
+
+        def traced(*arguments: Any) -> Any:
+            result = call(*arguments)
+            self._trace(f"{origin}: {hook} -> {result!r}")
+            return result
+
+        return traced
+
+    def _trace(self, text: str) -> None:
+        if self.settings.trace_plugins:
+            sys.stderr.write(f"flow.plugins: {text}\n")
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """Loading one plugin, as far as it got."""
+
+    origin: Origin
+    stage: str = "import"
+    registered: object = None
+
+
+def _typed(failure: PluginFailure) -> PluginError:
+    return PluginError(
+        f"loading {failure.origin} ({failure.stage})",
+        found=f"{type(failure.error).__name__}: {failure.error}",
+        hint=f"mend the plugin, or leave it out: FLOW_DISABLE_PLUGINS={failure.plugin}",
+    )
+
+
+def _builtin_name(module: str) -> str:
+    """``core.numpy`` for ``flow_core.builtin.numpy_plugin``."""
+    return f"core.{module.rpartition('.')[2].removesuffix('_plugin')}"
+
+
+def _installed() -> Iterator[Candidate]:
+    """The entry points of our group, in an order that does not depend on the file system."""
+    found = [_entry_candidate(entry) for entry in metadata.entry_points(group=GROUP)]
+    yield from sorted(found, key=lambda c: (c.origin.plugin, c.origin.distribution))
+
+
+def _entry_candidate(entry: metadata.EntryPoint) -> Candidate:
+    owner = entry.dist
+    name, version = (owner.name, owner.version) if owner else ("", "")
+    return Candidate(Origin(entry.name, name, version), entry.load, listed=True)
+
+
+def _extra_candidate(plugin: object) -> Candidate:
+    if isinstance(plugin, str):
+        return Candidate(Origin(plugin), partial(importlib.import_module, plugin))
+    name = getattr(plugin, "__name__", None) or type(plugin).__name__
+    return Candidate(Origin(name), lambda: plugin)
+
+
+def _check_api(origin: Origin, plugin: Any) -> None:
+    own = ".".join(map(str, API_VERSION))
+    found = getattr(plugin, "FLOW_PLUGIN_API", None)
+    match = re.fullmatch(r"(\d+)\.(\d+)", found) if isinstance(found, str) else None
+    if match and int(match[1]) == API_VERSION[0]:
+        return
+    too_new = match is not None and int(match[1]) > API_VERSION[0]
+    update = "flow-core" if too_new else origin.distribution
+    raise PluginError(
+        f"checking the plugin API of {origin}",
+        found=f"FLOW_PLUGIN_API = {found!r}" if found is not None else "no FLOW_PLUGIN_API",
+        allowed=f"{API_VERSION[0]}.x: flow-core {flow_core.__version__} has plugin API {own}",
+        hint=f"uv pip install --upgrade {update}" if update else f'FLOW_PLUGIN_API = "{own}"',
+    )
+
+
+def _check_hook(
+    origin: Origin, function: Callable[..., Any], name: str, options: pluggy.HookimplOpts
+) -> None:
+    """A hook must exist, may leave out arguments but not add any, and may not be a wrapper."""
+    hook = options.get("specname") or name
+    known = hook_arguments()
+    if hook not in known:
+        if options.get("optionalhook"):
+            return
+        raise PluginResultError(
+            f"hook {hook!r} of {origin}",
+            found="no hook of that name",
+            allowed=", ".join(known),
+            hint=nearest(hook, known) or None,
+        )
+    if options.get("wrapper") or options.get("hookwrapper"):
+        raise PluginResultError(
+            f"hook {hook!r} of {origin}",
+            found="a hook wrapper",
+            allowed="plain functions: each plugin is called by itself",
+        )
+    wrong = [p for p in inspect.signature(function).parameters.values() if _is_wrong(p, hook)]
+    if wrong:
+        raise PluginResultError(
+            f"hook {hook!r} of {origin}",
+            found=f"unknown arguments: {', '.join(map(str, wrong))}",
+            allowed=f"{signature(hook)}, or fewer arguments, without defaults",
+        )
+
+
+def _is_wrong(parameter: inspect.Parameter, hook: str) -> bool:
+    """Unknown, or with a default: pluggy would never give that one a value."""
+    return parameter.name not in hook_arguments()[hook] or parameter.default is not parameter.empty
+
+
+def _positional(
+    function: Callable[..., Any], takes: Sequence[str], given: Sequence[str]
+) -> Callable[..., Any]:
+    """A function of all of a hook's arguments for one that may take fewer of them."""
+    if tuple(takes) == tuple(given):
+        return function
+    indices = [given.index(name) for name in takes]
+    return lambda *arguments: function(*[arguments[i] for i in indices])
+
+
+def load_plugins(settings: Settings | None = None, extra: Sequence[object] = ()) -> Registry:
+    """A registry of core's own plugins, the installed ones and ``extra`` ones.
+
+    Args:
+        settings: default: the environment's.
+        extra: modules, objects with hooks, or names of modules.
+
+    Raises:
+        PluginConflictError, PluginOrderError, PluginError: see `Host.load`.
+    """
+    return Host(settings or Settings.from_env(), extra).load()
+
+
+class _Default:
+    """The process's registry: loaded once, by whoever asks first."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.registry: Registry | None = None
+        self.loading = False
+
+    def get(self) -> Registry:
+        if self.registry is None:
+            with self.lock:
+                if self.registry is None:
+                    self.registry = self._load()
+        return self.registry
+
+    def _load(self) -> Registry:
+        if self.loading:
+            raise PluginError(
+                "asking for the registry",
+                found="a plugin does so while plugins are being loaded",
+                hint="ask when the kernel, driver or pass is loaded, not in flow_register_...",
+            )
+        self.loading = True
+        try:
+            return load_plugins()
+        finally:
+            self.loading = False
+
+
+_default = _Default()
+
+
+def default_registry() -> Registry:
+    """The registry of this process, loaded at the first call with the environment's settings."""
+    return _default.get()
+
+
+def reset_default_registry() -> None:
+    """Forgets the registry of this process, so that the next call loads it anew (for tests)."""
+    _default.registry = None

@@ -1,0 +1,143 @@
+"""What plugins may register: one row per kind of record, and the check of each record."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from flow_core.errors import PluginResultError
+from flow_core.plugins.specs import (
+    AnnotationSpec,
+    BoxingSpec,
+    CommSpec,
+    DecoderSpec,
+    DeviceSpec,
+    FormatSpec,
+    KernelSpec,
+    OpSpec,
+    PassSpec,
+    ReaderSpec,
+)
+
+STAGES = ("logical", "train", "lower")
+"""Stages of passes, in the order in which they run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of record.
+
+    Attributes:
+        hook: the hook that returns such records.
+        table: name of the registry's table of them.
+        spec: type of the records.
+        noun: the word for messages.
+        key: field with the unique name; kernels have a key of their own.
+        names: further fields that are non-empty texts.
+        lazy: fields that are ``"package.module:attribute"`` texts or callables.
+        optional: lazy fields that may be None.
+        calls: fields that are callables, never texts.
+    """
+
+    hook: str
+    table: str
+    spec: type
+    noun: str
+    key: str = "name"
+    names: tuple[str, ...] = ()
+    lazy: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind("flow_register_ops", "ops", OpSpec, "op", "type", calls=("infer", "sbp")),
+    Kind("flow_register_kernels", "kernels", KernelSpec, "kernel", "op", ("device",), ("load",)),
+    Kind("flow_register_devices", "devices", DeviceSpec, "device", "type", (), ("probe", "driver")),
+    Kind("flow_register_comms", "comms", CommSpec, "comm", lazy=("bootstrap", "load")),
+    Kind(
+        "flow_register_boxing", "boxing", BoxingSpec, "boxing",
+        names=("source", "target"), lazy=("cost", "load"),
+    ),
+    Kind("flow_register_readers", "readers", ReaderSpec, "reader", lazy=("load",)),
+    Kind("flow_register_decoders", "decoders", DecoderSpec, "decoder", lazy=("load",)),
+    Kind(
+        "flow_register_annotations", "annotations", AnnotationSpec, "annotation",
+        optional=("placeholder", "fetch"), calls=("matches",),
+    ),
+    Kind("flow_register_passes", "passes", PassSpec, "pass", lazy=("load",)),
+    Kind(
+        "flow_register_checkpoint_formats", "formats", FormatSpec, "checkpoint format",
+        lazy=("reader",), optional=("writer",), calls=("can_open",),
+    ),
+)  # fmt: skip
+
+_LAZY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+def checked_records(kind: Kind, plugin: str, result: object) -> tuple[Any, ...]:
+    """The records that a hook returned, each of them checked.
+
+    Raises:
+        PluginResultError: the result or one of its elements is not what the hook returns.
+    """
+    if result is None:
+        return ()
+    if isinstance(result, str | dict) or not isinstance(result, Iterable):
+        raise _wrong(kind, plugin, f"{_show(result)}", f"an iterable of {kind.spec.__name__}")
+    records = tuple(result)
+    for index, record in enumerate(records):
+        _check_record(kind, plugin, index, record)
+    return records
+
+
+def _check_record(kind: Kind, plugin: str, index: int, record: object) -> None:
+    if not isinstance(record, kind.spec):
+        raise _wrong(kind, plugin, f"element {index} is {_show(record)}", kind.spec.__name__)
+    for field, good, allowed in _rules(kind):
+        value = getattr(record, field)
+        if not good(value):
+            where = f"element {index}: {kind.spec.__name__}.{field} is {_show(value)}"
+            raise _wrong(kind, plugin, where, allowed)
+
+
+def _rules(kind: Kind) -> Iterable[tuple[str, Any, str]]:
+    """(field, predicate, what is allowed) for all fields of a kind."""
+    for field in (kind.key, *kind.names):
+        yield field, _is_name, "a non-empty text"
+    for field in kind.lazy:
+        yield field, _is_lazy, 'a callable or "package.module:attribute"'
+    for field in kind.optional:
+        yield field, _is_optional_lazy, 'a callable, "package.module:attribute" or None'
+    for field in kind.calls:
+        yield field, callable, "a callable"
+    if kind.spec is PassSpec:
+        yield "stage", STAGES.__contains__, f"one of {', '.join(STAGES)}"
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _is_lazy(value: object) -> bool:
+    return bool(_LAZY.fullmatch(value)) if isinstance(value, str) else callable(value)
+
+
+def _is_optional_lazy(value: object) -> bool:
+    return value is None or _is_lazy(value)
+
+
+def _show(value: object) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} (a {type(value).__name__})"
+
+
+def _wrong(kind: Kind, plugin: str, found: str, allowed: str) -> PluginResultError:
+    return PluginResultError(
+        f"hook {kind.hook} of plugin {plugin!r}",
+        found=found,
+        allowed=allowed,
+        hint=f"mend the plugin, or leave it out: FLOW_DISABLE_PLUGINS={plugin}",
+    )

@@ -1,0 +1,103 @@
+"""The devices that come with core: null and emulated ones."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flow_core.builtin.null_driver import NullDriver
+from flow_core.config import Settings
+from flow_core.device import Driver
+from flow_core.dtypes import float32
+from flow_core.errors import DeviceUnavailableError, PlanError
+from flow_core.ir import tensor_type
+from flow_core.plugins.host import Host
+from flow_core.plugins.registry import Registry
+from flow_core.plugins.specs import Available, BindContext, KernelQuery, load
+
+BUILTINS = ("flow_core.builtin.null_plugin", "flow_core.builtin.emulated_plugin")
+
+
+def registry(emulate_gpus: int = 0, *extra: object) -> Registry:
+    return Host(Settings(plugins=(), emulate_gpus=emulate_gpus), extra, BUILTINS).load()
+
+
+def test_null_is_a_driver() -> None:
+    driver = registry().driver("null", 3)
+    assert isinstance(driver, Driver)
+    assert driver.index == 3
+    assert driver.memory() is None
+
+
+def test_null_allocates_nothing() -> None:
+    tracemalloc.start()
+    arena = NullDriver().allocate(1 << 40)
+    array = arena.view(1 << 39, (1 << 18, 1 << 10), "float32")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert array.nbytes == 1 << 30
+    assert peak < 100_000
+
+
+def test_null_arrays_stay_inside_their_arena() -> None:
+    arena = NullDriver().allocate(64)
+    assert arena.view(0, (4, 4), "float32").size == 16
+    for offset in (-4, 4):
+        with pytest.raises(PlanError, match="0 to 64"):
+            arena.view(offset, (4, 4), "float32")
+
+
+def test_null_counts() -> None:
+    driver = NullDriver()
+    ran: list[int] = []
+    step = driver.compile([lambda: ran.append(1)] * 3)
+    step()
+    step()
+    array = driver.allocate(256).view(0, (2, 3), "float32")
+    driver.copy_in(array, np.ones((2, 3), np.float32))
+    out = driver.copy_out(array)
+    assert (driver.launched, driver.allocated, driver.copied_in, driver.copied_out) == (
+        6,
+        256,
+        24,
+        24,
+    )
+    assert not ran
+    assert (out.shape, out.dtype) == ((2, 3), np.float32)
+
+
+@pytest.mark.parametrize("bad", [np.ones((3, 2), np.float32), np.ones((2, 3))])
+def test_null_checks_what_is_fed(bad: Any) -> None:
+    driver = NullDriver()
+    array = driver.allocate(256).view(0, (2, 3), "float32")
+    with pytest.raises(PlanError, match=r"float32\[2, 3\]"):
+        driver.copy_in(array, bad)
+
+
+def test_null_streams() -> None:
+    stream = NullDriver().stream("compute")
+    stream.wait_event(stream.record())
+    stream.synchronize()
+
+
+def test_null_has_a_kernel_for_every_op() -> None:
+    type_ = tensor_type((2,), float32)
+    query = KernelQuery("anything", {}, (type_,), (type_,))
+    spec = registry().find_kernel(query, "null")
+    assert load(spec.load)(BindContext(query, (), ()))() is None
+
+
+def test_no_gpu_without_the_setting() -> None:
+    with pytest.raises(DeviceUnavailableError, match="ONEFLOW_EMULATE_GPUS=1"):
+        registry().require_device("gpu")
+
+
+def test_as_many_gpus_as_the_setting_says() -> None:
+    found = registry(2)
+    assert found.probe("gpu") == Available(2, "emulated on the CPU")
+    assert found.require_device("gpu", 2).kernels == "cpu"
+    with pytest.raises(DeviceUnavailableError, match="there are 2"):
+        found.require_device("gpu", 3)

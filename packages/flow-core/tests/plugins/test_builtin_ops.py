@@ -1,0 +1,47 @@
+"""Core's own ops and kernels: all families are listed, and each op can run."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import flow_core
+from flow_core.builtin.ops_plugin import FAMILIES
+from flow_core.config import Settings
+from flow_core.plugins.host import load_plugins
+
+ROOT = Path(flow_core.__file__).parent
+
+
+def modules_with(table: str, folder: str) -> set[str]:
+    """Names of the modules that define a table."""
+    return {path.stem for path in (ROOT / folder).glob("*.py") if table in _assigned(path)}
+
+
+def _assigned(path: Path) -> set[str]:
+    body = ast.parse(path.read_text()).body
+    return {
+        node.target.id
+        for node in body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+
+
+@pytest.mark.parametrize(
+    ("table", "folder"), [("OPS", "ops"), ("KERNELS", "builtin/numpy_kernels")]
+)
+def test_all_families_are_listed(table: str, folder: str) -> None:
+    assert modules_with(table, folder) == set(FAMILIES)
+    assert len(set(FAMILIES)) == len(FAMILIES)
+
+
+def test_every_op_that_computes_has_a_kernel_and_every_kernel_an_op() -> None:
+    registry = load_plugins(Settings(plugins=()))
+    kernels = {op for op, device in registry.all_kernels if device == "cpu"}
+    assert kernels <= set(registry.ops)
+    computing = {
+        spec.type for spec in registry.ops.values() if spec.reference and spec.alias is None
+    }
+    assert computing <= kernels

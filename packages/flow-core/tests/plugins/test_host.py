@@ -1,0 +1,392 @@
+"""The host: what it accepts, what it refuses and how it says so."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import flow_core
+from flow_core.config import Settings
+from flow_core.errors import (
+    PluginConflictError,
+    PluginError,
+    PluginOrderError,
+    PluginResultError,
+)
+from flow_core.ops.rules import like_input
+from flow_core.plugins import host
+from flow_core.plugins.hookspecs import hook_arguments, hookimpl
+from flow_core.plugins.host import Host
+from flow_core.plugins.registry import Registry
+from flow_core.plugins.specs import (
+    BoxingSpec,
+    DeviceSpec,
+    FormatSpec,
+    KernelSpec,
+    OpSpec,
+    PassSpec,
+    ReaderSpec,
+)
+
+ALONE = Settings(plugins=())
+CUBE = OpSpec("cube", ("x",), like_input)
+
+
+def plugin(name: str, api: object = "1.0", **hooks: Callable[..., Any]) -> types.ModuleType:
+    """A module with hooks."""
+    module = types.ModuleType(name)
+    if api is not None:
+        module.FLOW_PLUGIN_API = api  # type: ignore[attr-defined]
+    vars(module).update(hooks)
+    return module
+
+
+def load(*plugins: object, settings: Settings = ALONE) -> Registry:
+    return Host(settings, plugins, builtins=()).load()
+
+
+def states(registry: Registry) -> dict[str, str]:
+    """How loading went, but for the installed plugins, which `ALONE` leaves out."""
+    records = (r for r in registry.plugins if r.state != "not allowed")
+    return {record.origin.plugin: record.state for record in records}
+
+
+def failure(bad: object) -> BaseException:
+    """The error that isolates a plugin, after checking that a good neighbour is loaded."""
+    registry = load(plugin("good", flow_register_ops=lambda: [CUBE]), bad)
+    assert list(registry.ops) == ["cube"]
+    (found,) = registry.failures
+    assert states(registry) == {"good": "loaded", found.plugin: "failed"}
+    return found.error
+
+
+def test_hooks_may_be_marked_or_not_and_take_fewer_arguments() -> None:
+    def flow_register_ops(config: Settings) -> list[OpSpec]:
+        assert config is ALONE
+        return [CUBE]
+
+    marked = plugin("marked", flow_register_ops=hookimpl(flow_register_ops))
+    bare = plugin("bare", flow_register_readers=lambda: (ReaderSpec("tar", "tars:Reader"),))
+    registry = load(marked, bare)
+    assert registry.ops["cube"] is CUBE
+    assert list(registry.readers) == ["tar"]
+    assert registry.origins["readers", "tar"].plugin == "bare"
+
+
+def test_a_plugin_may_be_an_object_or_the_name_of_a_module() -> None:
+    class Cubes:
+        FLOW_PLUGIN_API = "1.0"
+
+        def flow_register_ops(self, config: Settings) -> list[OpSpec]:
+            return [CUBE]
+
+    registry = load(Cubes(), "flow_core.builtin.null_plugin")
+    assert list(registry.ops) == ["cube"]
+    assert list(registry.devices) == ["null"]
+
+
+@pytest.mark.parametrize("result", [None, (), [], iter(())])
+def test_a_hook_may_return_nothing(result: object) -> None:
+    registry = load(plugin("empty", flow_register_ops=lambda: result))
+    assert states(registry) == {"empty": "loaded"}
+
+
+@pytest.mark.parametrize(
+    ("hook", "result", "found", "allowed"),
+    [
+        ("flow_register_ops", CUBE, "OpSpec", "an iterable of OpSpec"),
+        ("flow_register_ops", "cube", "a str", "an iterable of OpSpec"),
+        ("flow_register_ops", [CUBE, 3], "element 1 is 3 (a int)", "OpSpec"),
+        ("flow_register_kernels", [CUBE], "element 0", "KernelSpec"),
+        ("flow_register_ops", [OpSpec("", ("x",), like_input)], "OpSpec.type", "non-empty"),
+        ("flow_register_kernels", [KernelSpec("a", "cpu", "nowhere")], "load", "module:attribute"),
+        ("flow_register_devices", [DeviceSpec("a", None, "a:b")], "probe", "callable"),  # type: ignore[arg-type]
+        ("flow_register_passes", [PassSpec("a", "late", "a:B")], "'late'", "logical, train, lower"),
+        ("flow_register_checkpoint_formats", [FormatSpec("a", "x", "a:b")], "can_open", "callable"),  # type: ignore[arg-type]
+    ],
+)  # fmt: skip
+def test_wrong_results(hook: str, result: object, found: str, allowed: str) -> None:
+    error = failure(plugin("bad", **{hook: lambda: result}))
+    assert isinstance(error, PluginResultError)
+    assert hook in error.attempted
+    assert "'bad'" in error.attempted
+    assert found in str(error.found)
+    assert allowed in str(error.allowed)
+
+
+def test_unknown_hook_suggests_the_nearest() -> None:
+    error = failure(plugin("bad", flow_register_opps=lambda config: []))
+    assert isinstance(error, PluginResultError)
+    assert "flow_register_opps" in error.attempted
+    assert "flow_register_ops" in str(error.hint)
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        lambda config, speed: [],
+        lambda config=None: [],
+        lambda *args: [],
+        lambda **options: [],
+    ],
+)
+def test_unknown_arguments(hook: Callable[..., Any]) -> None:
+    error = failure(plugin("bad", flow_register_ops=hook))
+    assert isinstance(error, PluginResultError)
+    assert "unknown arguments" in str(error.found)
+    assert "flow_register_ops(config)" in str(error.allowed)
+
+
+def test_hook_wrappers_are_refused() -> None:
+    def wrapper(config: Settings) -> Any:
+        return (yield)
+
+    error = failure(plugin("bad", flow_register_ops=hookimpl(wrapper=True)(wrapper)))
+    assert isinstance(error, PluginResultError)
+    assert "wrapper" in str(error.found)
+
+
+@pytest.mark.parametrize("api", ["2.0", "0.9", "10.0"])
+def test_other_major_names_both_numbers_and_the_install_line(api: str) -> None:
+    error = failure(plugin("bad", api=api))
+    assert isinstance(error, PluginError)
+    assert api in str(error.found)
+    assert "plugin API 1.0" in str(error.allowed)
+
+
+@pytest.mark.parametrize("api", [None, 1.0, "one", "1"])
+def test_missing_or_malformed_version(api: object) -> None:
+    error = failure(plugin("bad", api=api, flow_register_ops=lambda: [CUBE]))
+    assert isinstance(error, PluginError)
+    assert "FLOW_PLUGIN_API" in str(error.found)
+
+
+def test_newer_minor_is_fine() -> None:
+    assert not load(plugin("newer", api="1.7")).failures
+
+
+def test_a_failing_hook_leaves_nothing_registered() -> None:
+    def fails() -> list[ReaderSpec]:
+        raise ValueError("no cubes today")
+
+    half = plugin(
+        "half",
+        flow_register_ops=lambda: [OpSpec("half", ("x",), like_input)],
+        flow_register_readers=fails,
+        flow_plan_ready=lambda plan: None,
+    )
+    registry = load(half)
+    assert not registry.ops
+    assert not registry.observers("flow_plan_ready")
+    (found,) = registry.failures
+    assert (found.plugin, found.stage) == ("half", "flow_register_readers")
+    assert "no cubes today" in found.traceback
+    assert "no cubes today" in str(found)
+
+
+def test_leaving_the_interpreter_is_a_failure_too() -> None:
+    def leaves() -> None:
+        raise SystemExit(3)
+
+    assert isinstance(failure(plugin("bad", flow_register_passes=leaves)), SystemExit)
+
+
+def test_strict_raises_at_once() -> None:
+    def fails() -> None:
+        raise ValueError("no cubes today")
+
+    strict = Settings(plugins=(), plugin_strict=True)
+    with pytest.raises(PluginError, match="no cubes today") as caught:
+        load(plugin("bad", flow_register_ops=fails), settings=strict)
+    assert isinstance(caught.value.__cause__, ValueError)
+    with pytest.raises(PluginResultError):
+        load(plugin("bad", flow_register_ops=lambda: 3), settings=strict)
+
+
+def test_core_itself_is_never_isolated() -> None:
+    with pytest.raises(PluginError, match="no_such_plugin"):
+        Host(ALONE, builtins=("flow_core.builtin.no_such_plugin",)).load()
+
+
+@pytest.mark.parametrize(
+    ("hook", "spec"),
+    [
+        ("flow_register_ops", CUBE),
+        ("flow_register_devices", DeviceSpec("cubes", "a:b", "a:c")),
+        ("flow_register_passes", PassSpec("cubes", "logical", "a:b")),
+        ("flow_register_checkpoint_formats", FormatSpec("cubes", bool, "a:b")),
+        ("flow_register_readers", ReaderSpec("cubes", "a:b")),
+        ("flow_register_boxing", BoxingSpec("cubes", "P", "B", ("cpu",), "a:b", "a:c")),
+    ],
+)
+def test_twice_names_both(hook: str, spec: object) -> None:
+    first, second = (plugin(name, **{hook: lambda: [spec]}) for name in ("first", "second"))
+    with pytest.raises(PluginConflictError) as caught:
+        load(first, second)
+    assert "'first'" in str(caught.value.found)
+    assert "'second'" in caught.value.attempted
+    assert "FLOW_DISABLE_PLUGINS=second or =first" in str(caught.value.hint)
+    assert not load(
+        first, second, settings=Settings(plugins=(), disabled_plugins=("first",))
+    ).failures
+
+
+def test_twice_within_one_plugin() -> None:
+    with pytest.raises(PluginConflictError):
+        load(plugin("one", flow_register_ops=lambda: [CUBE, CUBE]))
+
+
+def test_two_plugins_of_one_name() -> None:
+    with pytest.raises(PluginConflictError, match="loaded already"):
+        load(plugin("same"), plugin("same"))
+
+
+def never(_: object) -> bool:
+    return False
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "conflict"),
+    [
+        (KernelSpec("a", "cpu", "x:y"), KernelSpec("a", "cpu", "x:z"), True),
+        (KernelSpec("a", "cpu", "x:y", name="p"), KernelSpec("a", "cpu", "x:z", name="q"), True),
+        (KernelSpec("a", "cpu", "x:y", never), KernelSpec("a", "cpu", "x:z", never), True),
+        (KernelSpec("a", "cpu", "x:y"), KernelSpec("a", "cpu", "x:z", never, name="q"), False),
+        (KernelSpec("a", "cpu", "x:y"), KernelSpec("a", "cpu", "x:z", priority=1), False),
+        (KernelSpec("a", "cpu", "x:y"), KernelSpec("a", "gpu", "x:z"), False),
+        (KernelSpec("a", "cpu", "x:y"), KernelSpec("b", "cpu", "x:z"), False),
+    ],
+)
+def test_kernel_conflicts(first: KernelSpec, second: KernelSpec, conflict: bool) -> None:
+    one = plugin("one", flow_register_kernels=lambda: [first])
+    two = plugin("two", flow_register_kernels=lambda: [second])
+    if not conflict:
+        load(one, two)
+        return
+    with pytest.raises(PluginConflictError, match="priority"):
+        load(one, two)
+
+
+def a_pass(name: str, stage: str = "logical", **order: tuple[str, ...]) -> PassSpec:
+    return PassSpec(name, stage, "a:b", **order)
+
+
+def order(*passes: PassSpec) -> list[str]:
+    registry = load(plugin("passes", flow_register_passes=lambda: passes))
+    return [spec.name for spec in registry.passes]
+
+
+def test_passes_are_ordered_by_stage_then_constraints_then_registration() -> None:
+    names = order(
+        a_pass("z", "lower"),
+        a_pass("b", after=("c",)),
+        a_pass("c"),
+        a_pass("a"),
+        a_pass("d", before=("c",), after=("nobody",)),
+        a_pass("t", "train"),
+    )
+    assert names == ["a", "d", "c", "b", "t", "z"]
+
+
+def test_cycles_name_the_passes_and_their_plugins() -> None:
+    one = plugin("one", flow_register_passes=lambda: [a_pass("a", before=("b",)), a_pass("x")])
+    two = plugin("two", flow_register_passes=lambda: [a_pass("b", before=("a",))])
+    with pytest.raises(PluginOrderError) as caught:
+        load(one, two)
+    found = str(caught.value.found)
+    assert "a before b before a" in found or "b before a before b" in found
+    assert "'one'" in found
+    assert "'two'" in found
+
+
+def test_a_pass_may_be_in_a_cycle_with_itself() -> None:
+    with pytest.raises(PluginOrderError, match="a before a"):
+        order(a_pass("a", after=("a",)))
+
+
+def test_constraints_across_stages_are_refused() -> None:
+    with pytest.raises(PluginOrderError, match="'lower'"):
+        order(a_pass("a", before=("b",)), a_pass("b", "lower"))
+
+
+def test_names_in_flow_plugins_that_are_not_installed() -> None:
+    registry = load(settings=Settings(plugins=("no-such-plugin",)))
+    (found,) = registry.failures
+    assert (found.plugin, found.stage) == ("no-such-plugin", "find")
+
+
+def test_later_hooks_get_the_arguments_they_take(capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[object] = []
+    registry = load(
+        plugin("all", flow_step_finished=lambda step, stats: seen.append((step, stats))),
+        plugin("one", flow_step_finished=lambda stats: seen.append(stats)),
+        plugin("none", flow_step_finished=lambda: seen.append(())),
+    )
+    for observer in registry.observers("flow_step_finished"):
+        observer(7, "fast")
+    assert seen == [(), "fast", (7, "fast")]
+    assert not capsys.readouterr().err
+
+
+def test_trace_says_what_happens(capsys: pytest.CaptureFixture[str]) -> None:
+    traced = Settings(plugins=(), trace_plugins=True)
+    one = plugin("one", flow_register_ops=lambda: [CUBE], flow_doctor=lambda: ["fine"])
+    registry = load(one, plugin("two", api="9.0"), settings=traced)
+    registry.calls["flow_doctor"][0].call(traced)
+    lines = capsys.readouterr().err.splitlines()
+    assert all(line.startswith("flow.plugins: ") for line in lines)
+    assert any("'one': flow_register_ops -> 1" in line for line in lines)
+    assert any("'two' failed (api)" in line for line in lines)
+    assert any("flow_doctor -> ['fine']" in line for line in lines)
+
+
+def test_records_count_what_was_registered() -> None:
+    registry = load(plugin("one", flow_register_ops=lambda: [CUBE]))
+    (record,) = (r for r in registry.plugins if r.state == "loaded")
+    assert (record.origin.plugin, record.counts) == ("one", {"ops": 1})
+
+
+def test_every_hook_is_either_registering_or_called_later() -> None:
+    registering = {kind.hook for kind in host.KINDS}
+    later = set(load().calls)
+    assert registering | later == set(hook_arguments())
+    assert not registering & later
+
+
+def test_default_registry_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads: list[Registry] = []
+
+    def count() -> Registry:
+        loads.append(load())
+        return loads[-1]
+
+    monkeypatch.setattr(host, "load_plugins", count)
+    monkeypatch.setattr(host, "_default", host._Default())
+    assert host.default_registry() is host.default_registry()
+    assert len(loads) == 1
+    host.reset_default_registry()
+    assert host.default_registry() is loads[1]
+
+
+def test_a_plugin_may_not_ask_for_the_registry_while_it_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def asks() -> None:
+        host.default_registry()
+
+    monkeypatch.setattr(host, "_default", host._Default())
+    monkeypatch.setattr(host, "load_plugins", lambda: load(plugin("bad", flow_register_ops=asks)))
+    (found,) = host.default_registry().failures
+    assert "while plugins are being loaded" in str(found)
+
+
+def test_importing_the_host_makes_no_manager() -> None:
+    import pluggy
+
+    modules = [value for value in vars(flow_core.plugins).values() if isinstance(value, type(host))]
+    owned = [v for m in modules for v in vars(m).values() if isinstance(v, pluggy.PluginManager)]
+    assert host in modules
+    assert not owned

@@ -1,0 +1,131 @@
+"""The plugin of flow-cuda: what it finds of CUDA, without importing CuPy.
+
+The probe asks NVIDIA's driver library and the metadata of what is installed; both only when
+somebody asks for a "gpu" or runs ``flow doctor``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import metadata
+
+from flow_core.config import Settings
+from flow_core.plugins.specs import Available, DeviceSpec, Unavailable
+
+FLOW_PLUGIN_API = "1.0"
+
+CUPY = {"cupy-cuda12x": 12, "cupy-cuda13x": 13}
+"""CUDA major of CuPy's wheels."""
+
+DRIVER = "flow_cuda.driver"
+LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+EMULATE = "ONEFLOW_EMULATE_GPUS=N runs the program on the CPU"
+_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What there is of CUDA on this machine.
+
+    Attributes:
+        problem: why NVIDIA's driver does not work, empty when it does.
+        version: newest CUDA that the driver runs, as (major, minor).
+        devices: number of devices.
+        cupy: (distribution, version) of the installed CuPy, None when there is none.
+        driver: whether this version of flow-cuda can run plans on a device.
+    """
+
+    problem: str = ""
+    version: tuple[int, int] = (0, 0)
+    devices: int = 0
+    cupy: tuple[str, str] | None = None
+    driver: bool = False
+
+
+def facts() -> Facts:
+    """Asks the machine; initialises NVIDIA's driver library."""
+    problem, version, devices = _ask_driver()
+    has_driver = importlib.util.find_spec(DRIVER) is not None
+    return Facts(problem, version, devices, _cupy(), has_driver)
+
+
+def _ask_driver() -> tuple[str, tuple[int, int], int]:
+    """(problem, CUDA version, number of devices) by NVIDIA's driver library."""
+    try:
+        cuda = ctypes.CDLL(LIBRARY)
+    except OSError:
+        return f"NVIDIA's driver is not installed: there is no {LIBRARY}", (0, 0), 0
+    number = ctypes.c_int()
+    code = cuda.cuDriverGetVersion(ctypes.byref(number))
+    version = (number.value // 1000, number.value % 1000 // 10)
+    code = code or cuda.cuInit(0)
+    if code == _NO_DEVICE:
+        return "", version, 0
+    code = code or cuda.cuDeviceGetCount(ctypes.byref(number))
+    if code:
+        return f"NVIDIA's driver does not start: CUDA error {code}", version, 0
+    return "", version, number.value
+
+
+def _cupy() -> tuple[str, str] | None:
+    for name in (*CUPY, "cupy"):
+        try:
+            return name, metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def judge(found: Facts) -> Available | Unavailable:
+    """Whether programs can use CUDA devices, from facts; the first obstacle is the reason.
+
+    >>> judge(Facts(version=(12, 8), devices=2)).hint
+    "uv add 'flow-cuda[cu12]'"
+    """
+    extra = f"uv add 'flow-cuda[cu{13 if found.version[0] >= 13 else 12}]'"
+    if found.problem:
+        return Unavailable(found.problem, EMULATE)
+    if not found.devices:
+        return Unavailable("NVIDIA's driver finds 0 CUDA devices", EMULATE)
+    if found.cupy is None:
+        return Unavailable("CuPy is not installed", extra)
+    name, version = found.cupy
+    if CUPY.get(name, 0) > found.version[0]:
+        return Unavailable(f"{name} {version} is too new for a driver of {_cuda(found)}", extra)
+    if not found.driver:
+        return Unavailable(
+            f"this version of flow-cuda runs nothing yet on the {found.devices} CUDA devices here",
+            EMULATE,
+        )
+    return Available(found.devices, f"{_cuda(found)}, {name} {version}")
+
+
+def _cuda(found: Facts) -> str:
+    return f"CUDA {found.version[0]}.{found.version[1]}"
+
+
+def probe() -> Available | Unavailable:
+    """Whether programs can use CUDA devices."""
+    return judge(facts())
+
+
+def flow_register_devices(config: Settings) -> Iterable[DeviceSpec]:
+    """The device type "gpu"; nothing while GPUs are emulated."""
+    if config.emulate_gpus:
+        return ()
+    return (DeviceSpec("gpu", "flow_cuda.plugin:probe", f"{DRIVER}:CudaDriver"),)
+
+
+def flow_doctor() -> list[str]:
+    """What there is of CUDA."""
+    found = facts()
+    cupy = " ".join(found.cupy) if found.cupy else "not installed"
+    return [
+        f"NVIDIA driver: {found.problem or f'up to {_cuda(found)}'}",
+        f"CUDA devices: {found.devices}",
+        f"CuPy: {cupy}",
+    ]

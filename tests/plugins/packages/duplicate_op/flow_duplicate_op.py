@@ -1,0 +1,10 @@
+"""Registers an op that flow-cubes has."""
+
+from flow_core.ops.rules import like_input
+from flow_core.plugins.specs import OpSpec
+
+FLOW_PLUGIN_API = "1.0"
+
+
+def flow_register_ops():
+    return [OpSpec("cube", ("x",), like_input)]

@@ -1,0 +1,1 @@
+"""A good plugin: an op, its kernel, a device, a command."""

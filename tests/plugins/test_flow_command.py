@@ -1,0 +1,163 @@
+"""The ``flow`` command with real plugins: what doctor says, how scripts run, sub-commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Site = Any
+
+
+def test_doctor_lists_versions_plugins_and_devices(site: Site) -> None:
+    out = site.install("good").flow("doctor", ONEFLOW_EMULATE_GPUS="2").stdout
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert any(line.startswith("flow-core ") for line in lines)
+    assert "cubes flow-cubes 1.2.3 loaded 1 ops, 1 kernels, 1 devices" in lines
+    assert "cubes flow-cubes available 3, made of cubes" in lines
+    assert "gpu flow-core available 2, emulated on the CPU" in lines
+    assert "ONEFLOW_EMULATE_GPUS 2" in lines
+    assert "cubes 27 is a cube" in lines
+
+
+def test_doctor_says_why_a_device_is_unavailable(site: Site) -> None:
+    out = site.flow("doctor", FLOW_PLUGINS="").stdout
+    assert "gpu   flow-cuda    unavailable" in out
+
+
+def test_doctor_shows_tracebacks_when_asked(site: Site) -> None:
+    site.install("raises_in_hook")
+    assert "Traceback" not in site.flow("doctor").stdout
+    assert "Traceback" in site.flow("doctor", "--traceback").stdout
+
+
+def test_doctor_goes_on_when_strict(site: Site) -> None:
+    done = site.install("raises_in_hook").flow("doctor", FLOW_PLUGIN_STRICT="1")
+    assert done.returncode == 1
+    assert "no cube today" in done.stdout
+    assert "Devices" in done.stdout
+
+
+def test_doctor_survives_what_plugins_say(site: Site) -> None:
+    done = site.install("bad_command").flow("doctor")
+    assert done.returncode == 1
+    assert "flow_doctor failed: ValueError: nothing good to say" in done.stdout
+    assert "registering command 'doctor' of plugin 'bad-command'" in done.stdout
+    assert "flow-core has a command of that name" in done.stdout
+
+
+def test_doctor_names_another_owner_of_oneflow(site: Site) -> None:
+    site.write_metadata("oneflow", "0.3.4", {}, ["oneflow/__init__.py"])
+    done = site.flow("doctor", FLOW_PLUGINS="")
+    assert done.returncode == 1
+    assert "distribution oneflow 0.3.4 owns a top-level 'oneflow' too" in done.stdout
+
+
+def test_doctor_names_a_foreign_oneflow_on_the_path(site: Site) -> None:
+    (site.folder / "oneflow.py").write_text("")
+    done = site.flow("doctor", FLOW_PLUGINS="")
+    assert f"import oneflow gives {site.folder / 'oneflow.py'}" in done.stdout
+
+
+def test_doctor_lists_function_config(site: Site) -> None:
+    out = site.flow("doctor", "--config").stdout
+    rows = {line.split()[0]: line.split()[1] for line in out.splitlines()[2:] if line}
+    assert rows["concurrency_width"] == "yes"
+    assert rows["cudnn_buf_limit_mbyte"] == "no"
+
+
+def test_sub_commands_of_plugins(site: Site) -> None:
+    site.install("good")
+    assert site.flow("cube", "3").stdout == "27\n"
+    assert "The cube of NUMBER" in site.flow("--help").stdout
+    unknown = site.flow("cubes", "3")
+    assert unknown.returncode == 2
+    assert "No such command" in unknown.stderr
+
+
+SCRIPT = """
+import os, sys, helper
+print(__name__, sys.argv[1:], os.environ.get("ONEFLOW_EMULATE_GPUS"), sys.path[0], __file__)
+sys.exit(5)
+"""
+
+
+def test_run_is_what_python_does(site: Site, tmp_path: Path) -> None:
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    (folder / "helper.py").write_text("")
+    script = folder / "program.py"
+    script.write_text(SCRIPT)
+    done = site.flow("run", "--emulate-gpus", "2", str(script), "--lr", "0.1", "--help")
+    assert done.returncode == 5
+    assert done.stdout == f"__main__ ['--lr', '0.1', '--help'] 2 {folder} {script}\n"
+    plain = site.flow("run", str(script))
+    assert plain.stdout == f"__main__ [] None {folder} {script}\n"
+
+
+def test_run_without_a_script(site: Site) -> None:
+    done = site.flow("run", "no_such_script.py")
+    assert done.returncode == 2
+    assert "no_such_script.py" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "parts"),
+    [
+        ("program.py", ["no name of a job", "script.py:job"]),
+        ("nothing.py:job", ["no such file"]),
+        ("program.py:trian_job", ["nothing of that name", "no job at its top level"]),
+    ],
+)
+def test_plan_of_nothing(site: Site, target: str, parts: list[str]) -> None:
+    (site.folder / "program.py").write_text("")
+    done = site.flow("plan", str(site.folder / target))
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    for part in parts:
+        assert part in done.stderr
+
+
+PROGRAM = """
+import sys
+import oneflow as flow
+import oneflow.typing as tp
+import helper
+
+@flow.global_function()
+def job(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+    with flow.scope.placement("gpu", "0:0"):
+        return flow.math.exp(x)
+
+if __name__ == "__main__":
+    sys.exit("a script that is planned must not run")
+"""
+
+
+def test_plan_shows_what_a_job_becomes(site: Site) -> None:
+    (site.folder / "helper.py").write_text("")
+    script = site.folder / "program.py"
+    script.write_text(PROGRAM)
+    done = site.flow("plan", "--emulate-gpus", "1", f"{script}:job", FLOW_PLUGINS=None)
+    assert done.returncode == 0, done.stderr
+    for part in (
+        "exp",
+        "gpu[0:0]",
+        "float32[4,3]",
+        f"{script}:10",
+        "memory of gpu:0:0",
+        "dead_code",
+    ):
+        assert part in done.stdout
+    near = site.flow("plan", f"{script}:jobb", FLOW_PLUGINS=None)
+    assert near.returncode == 1
+    assert "did you mean job?" in near.stderr
+
+
+def test_without_click_it_says_what_to_install(site: Site) -> None:
+    (site.folder / "click.py").write_text("raise ModuleNotFoundError('x', name='click')\n")
+    done = site.flow("doctor")
+    assert done.returncode == 1
+    assert "uv add 'flow-core[cli]'" in done.stderr
+    assert "Traceback" not in done.stderr
