@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from flow_core.compiler.arena import Block, aligned, plan_arena
 from flow_core.compiler.schedule import alias_roots, schedule
@@ -100,23 +100,40 @@ def lower(
     return _emit(state, inputs, job)
 
 
-def single_device(graph: Graph) -> tuple[str, str]:
-    """Text form and type of the one device that a graph runs on."""
-    found: dict[str, Op] = {}
+def single_device(graph: Graph, memory: Callable[[str], str]) -> str:
+    """Text form of the device that a whole graph runs on.
+
+    Ops on several devices run together when these devices share one memory, as emulated
+    devices and the CPU do.
+
+    Args:
+        graph: the graph.
+        memory: kind of memory of a device, by its text form.
+    """
+    users: dict[str, Op] = {}
     for op in graph.ops.values():
-        for rank in range(op.placement.size):
-            found.setdefault(str(op.placement.device(rank)), op)
-    if len(found) > 1:
-        (a, _), (b, op) = list(found.items())[:2]
-        raise UnsupportedError(
-            f"compiling op {op.name!r}",
-            at=graph.lines.get(op.name),
-            found=f"devices {a} and {b} in one job",
-            allowed="one device per job",
-            hint="place the whole job on one device: flow.scope.placement(...)",
-        )
-    text = next(iter(found), "cpu:0:0")
-    return text, text.split(":")[0]
+        if op.placement.size > 1:
+            _refuse(graph, op, f"placement {op.placement} of {op.placement.size} devices")
+        users.setdefault(str(op.placement.device(0)), op)
+    devices = list(users)
+    for other in devices[1:]:
+        if memory(other) != memory(devices[0]):
+            _refuse(graph, users[other], f"devices {devices[0]} and {other} in one job")
+    return max(devices, key=_preference, default="cpu:0:0")
+
+
+def _preference(device: str) -> tuple[bool, str]:
+    return (not device.startswith("cpu:"), device)
+
+
+def _refuse(graph: Graph, op: Op, found: str) -> NoReturn:
+    raise UnsupportedError(
+        f"compiling op {op.name!r}",
+        at=graph.lines.get(op.name),
+        found=found,
+        allowed="one device per job",
+        hint='place the whole job on one device: flow.scope.placement("gpu", "0:0")',
+    )
 
 
 def _protect_results(state: _Lowering) -> list[Op]:
@@ -215,7 +232,7 @@ def _try_inplace(state: _Lowering, op: Op, i: int, spec: OpSpec) -> None:
         owner = roots[k]
         if (
             owner.op not in state.constant
-            and state.graph.ops[owner.op].type not in LEAVES
+            and state.graph.ops[owner.op].type != "variable"
             and state.last[owner] == i
             and roots.count(owner) == 1
             and state.graph.type_of(owner).nbytes == state.graph.type_of(value).nbytes
@@ -266,8 +283,9 @@ def _make_buffers(state: _Lowering) -> _Buffers:
 
 def _buffer(state: _Lowering, op: Op, value: Value, type_: TensorType, end: int) -> Buffer:
     kind = "constant" if op.name in state.constant else _KINDS.get(op.type, "temp")
-    pinned = kind != "temp" or not state.options.reuse
+    pinned = kind in ("constant", "variable") or not state.options.reuse
     first, last = (0, end) if pinned else (state.first[value], state.last[value])
+    first = 0 if kind == "feed" else first  # copied in before the first task
     return Buffer(str(value), kind, state.device, -1, type_, first, last)
 
 

@@ -125,7 +125,7 @@ class BlobDef:
         return _call("pow", self, other)
 
     def __matmul__(self, other: BlobDef) -> BlobDef:
-        return _emit("matmul", self, other)
+        return _emit("matmul" if len(self.shape) == 2 else "batch_matmul", self, other)
 
     def __neg__(self) -> BlobDef:
         return _emit("negative", self)

@@ -142,26 +142,31 @@ def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[st
         session.settings.verify_passes,
     )
     graph = pipeline.run(logical, PassContext(session.registry.ops))
-    device, kind = single_device(graph)
-    _require_device(build, graph, device, kind)
+    _require_devices(build, graph)
+    device = single_device(graph, session.memory)
     started = time.perf_counter()
     plan = lower(graph, session.registry, device, inputs, build.name, _options(build))
     lowering = PassTiming("lower", len(graph), len(plan.tasks), time.perf_counter() - started)
     return Compiled(logical, graph, plan, [*pipeline.timings, lowering])
 
 
-def _require_device(build: JobBuild, graph: Graph, device: str, kind: str) -> None:
-    _, machine, index = device.split(":")
-    first = next(iter(graph.ops), "")
-    line = next((graph.lines[n] for n in graph.ops if n in graph.lines), graph.lines.get(first))
-    if int(machine) >= build.session.resources.machine_num:
-        raise JobError(
-            f"placing job {build.name!r}",
-            at=line,
-            found=f"machine {machine}",
-            allowed=f"machines below {build.session.resources.machine_num}",
-        )
-    build.session.registry.require_device(kind, int(index) + 1, line)
+def _require_devices(build: JobBuild, graph: Graph) -> None:
+    """Every device that the job names must be there; asked once per placement."""
+    session, seen = build.session, set()
+    for name, op in graph.ops.items():
+        if op.placement in seen:
+            continue
+        seen.add(op.placement)
+        line = graph.lines.get(name)
+        for machine, index in op.placement.devices:
+            if machine >= session.resources.machine_num:
+                raise JobError(
+                    f"placing op {name!r} of job {build.name!r}",
+                    at=line,
+                    found=f"machine {machine}",
+                    allowed=f"machines below {session.resources.machine_num}",
+                )
+            session.registry.require_device(op.placement.device_type, index + 1, line)
 
 
 def _options(build: JobBuild) -> CompileOptions:

@@ -94,7 +94,8 @@ class Session:
             driver = self._drivers[device] = self.registry.driver(kind, int(index))
         return driver
 
-    def _memory(self, device: str) -> str:
+    def memory(self, device: str) -> str:
+        """Kind of memory of a device: the device type whose kernels can read it."""
         kind = device.split(":")[0]
         return self.registry.devices[kind].kernels or kind
 
@@ -115,7 +116,7 @@ class Session:
     def variable(self, name: str, device: str) -> Any:
         """The device array of a variable, initialised at its first use."""
         stored = self._stored.get(name) or self._allocate(name, device)
-        if stored.memory != self._memory(device):
+        if stored.memory != self.memory(device):
             raise UnsupportedError(
                 f"variable {name!r}",
                 at=stored.info.line,
@@ -128,7 +129,7 @@ class Session:
         info = self.declared[name]
         driver = self.driver(device)
         array = driver.allocate(info.type.nbytes).view(0, info.type.shape, info.type.dtype.numpy)
-        stored = StoredVariable(info, device, self._memory(device), array, driver)
+        stored = StoredVariable(info, device, self.memory(device), array, driver)
         stored.assign(initial_value(info))
         self._stored[name] = stored
         return stored
