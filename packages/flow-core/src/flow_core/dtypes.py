@@ -45,7 +45,8 @@ class DType:
         if self.name == "bfloat16":
             import ml_dtypes
 
-            return np.dtype(ml_dtypes.bfloat16)
+            storage: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+            return storage
         return np.dtype("int8" if self.name == "char" else self.name)
 
     @property

@@ -61,7 +61,7 @@ class Value(NamedTuple):
     """
 
     op: str
-    index: int
+    index: int  # type: ignore[assignment]  # the field's usual name; tuple.index is not used
 
     def __str__(self) -> str:
         return f"{self.op}:{self.index}"

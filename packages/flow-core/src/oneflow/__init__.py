@@ -10,15 +10,111 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from flow_core import __version__
-from flow_core.api.array import *
-from flow_core.api.dtypes import *
-from flow_core.api.initializers import *
-from flow_core.api.job import *
+from flow_core.api.array import (
+    amp_white_identity,
+    argsort,
+    broadcast_like,
+    broadcast_to_compatible_with,
+    cast_to_static_shape,
+    concat,
+    constant,
+    constant_like,
+    constant_scalar,
+    dim_gather,
+    dynamic_reshape,
+    elem_cnt,
+    expand_dims,
+    flatten,
+    gather,
+    gather_nd,
+    identity,
+    identity_n,
+    in_top_k,
+    masked_fill,
+    one_hot,
+    ones,
+    ones_like,
+    pad,
+    pad_grad,
+    range,
+    reflection_pad2d,
+    reshape,
+    reshape_like,
+    reverse,
+    same_padding,
+    scatter_nd,
+    slice,
+    slice_update,
+    slice_v2,
+    sort,
+    squeeze,
+    stack,
+    tensor_scatter_nd_add,
+    tensor_scatter_nd_update,
+    transpose,
+    unsorted_batch_segment_sum,
+    unsorted_segment_sum,
+    unsorted_segment_sum_like,
+    zeros,
+    zeros_like,
+)
+from flow_core.api.dtypes import (
+    bfloat16,
+    char,
+    convert_oneflow_dtype_to_numpy_dtype,
+    double,
+    dtypes,
+    float,
+    float16,
+    float32,
+    float64,
+    int32,
+    int64,
+    int8,
+    uint8,
+)
+from flow_core.api.env import current_resource
+from flow_core.api.initializers import (
+    constant_initializer,
+    glorot_normal_initializer,
+    glorot_uniform_initializer,
+    kaiming_initializer,
+    ones_initializer,
+    random_normal_initializer,
+    random_uniform_initializer,
+    truncated_normal,
+    truncated_normal_initializer,
+    variance_scaling_initializer,
+    xavier_normal_initializer,
+    xavier_uniform_initializer,
+    zeros_initializer,
+)
+from flow_core.api.job import (
+    FixedTensorDef,
+    FunctionConfig,
+    MirroredTensorDef,
+    MirroredTensorListDef,
+    clear_default_session,
+    current_machine_id,
+    current_scope,
+    eager_execution_enabled,
+    enable_eager_execution,
+    function_config,
+    get_all_variables,
+    get_variable,
+    global_function,
+    load_variables,
+    name_scope,
+    parallel_cast,
+    sync_default_session,
+    watch,
+    watch_diff,
+)
 from flow_core.api.linalg import matmul
-from flow_core.api.math import *
+from flow_core.api.math import cast, clamp, clip, clip_by_scalar, clip_by_value, where
+from flow_core.api.nn_losses import smooth_l1_loss
 from flow_core.api.scope import device_prior_placement, fixed_placement
 from oneflow import (
-    advanced,
     checkpoint,
     config,
     deprecated,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from flow_core.annotations import PlaceholderSpec, placeholder
+from flow_core.annotations import PlaceholderSpec, parse_handler, placeholder
+from flow_core.checkpoint import store
+from flow_core.checkpoint.snapshot import StoredVariable
 from flow_core.dtypes import DType, float32
 from flow_core.errors import JobError, UnsupportedError, user_line
 from flow_core.frontend.blob import BlobDef
@@ -17,6 +18,7 @@ from flow_core.frontend.emit import emit
 from flow_core.frontend.function import global_function
 from flow_core.frontend.function_config import FunctionConfig
 from flow_core.frontend.jobs import Watch, current_job
+from flow_core.frontend.results import FORMS
 from flow_core.frontend.scope import current_scope, name_scope
 from flow_core.frontend.session import (
     clear_default_session,
@@ -37,6 +39,7 @@ __all__ = [
     "current_scope",
     "eager_execution_enabled",
     "enable_eager_execution",
+    "enable_typing_check",
     "function_config",
     "get_all_variables",
     "get_variable",
@@ -44,6 +47,7 @@ __all__ = [
     "load_variables",
     "name_scope",
     "parallel_cast",
+    "square_sum",
     "sync_default_session",
     "unique_str",
     "watch",
@@ -113,14 +117,10 @@ def _watch(
 def _handler(handler: Callable[..., Any] | str | None, name: str) -> Callable[[Any], None]:
     if not callable(handler):
         prompt = name if handler is None else handler
-        return lambda array: print(prompt, array, sep="\n")
-    parameters = list(inspect.signature(handler).parameters.values())
-    annotated = bool(parameters) and parameters[0].annotation is not inspect.Parameter.empty
-    if annotated:
-        return handler
-    from flow_core.frontend.results import LocalBlob
-
-    return lambda array: handler(LocalBlob(array))
+        return lambda array: print(prompt, array, sep="\n")  # noqa: T201 - what a prompt asks for
+    specs = tuple(default_session().registry.annotations.values())
+    form = FORMS[parse_handler(handler, specs).kind]
+    return lambda array: handler(form(array))
 
 
 class VariableBlob:
@@ -162,20 +162,23 @@ def load_variables(value_dict: Mapping[str, Any], ignore_mismatch: bool = True) 
 
     Args:
         value_dict: arrays (or objects with ``numpy()``) by variable name.
-        ignore_mismatch: skip names and shapes that fit no variable, instead of an error.
+        ignore_mismatch: skip names that no job has, instead of an error.
 
     Raises:
-        CheckpointError: names or shapes that do not fit, all listed, unless ignored.
+        CheckpointError: shapes or types that do not fit, and names unless ignored, all listed.
     """
-    from flow_core.checkpoint.store import match
-
     session = default_session()
     wanted = session.types()
-    values = {k: v.numpy() if hasattr(v, "numpy") else np.asarray(v) for k, v in value_dict.items()}
-    fitting = {k: v for k, v in values.items() if k in wanted and v.shape == wanted[k].shape}
-    if not ignore_mismatch:
-        match({k: wanted[k] for k in wanted if k in values or not ignore_mismatch}, values)
-    session.assign(fitting)
+    values = {name: _plain(value) for name, value in value_dict.items()}
+    store.match(wanted, values, missing=False, extra=not ignore_mismatch, at=user_line(2))
+    session.assign({k: store.typed(values, wanted)[k] for k in values if k in wanted})
+
+
+def _plain(value: Any) -> Any:
+    """An array or a stored variable as it is; the array of any other object with ``numpy()``."""
+    if isinstance(value, StoredVariable | np.ndarray):
+        return value
+    return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
 
 
 def parallel_cast(
@@ -194,6 +197,7 @@ def enable_eager_execution(val: bool = True) -> None:
     if val:
         raise UnsupportedError(
             "enable_eager_execution",
+    "enable_typing_check",
             at=user_line(2),
             found="True",
             allowed="False: jobs are compiled, then run",
@@ -209,6 +213,16 @@ def eager_execution_enabled() -> bool:
 def current_machine_id() -> int:
     """The id of this machine among those of the session."""
     return 0
+
+
+def enable_typing_check(val: bool = True) -> None:
+    """Kept for OneFlow's programs; annotations are always checked."""
+
+
+def square_sum(x: BlobDef, name: str | None = None) -> BlobDef:
+    """The sum of the squares of all elements, of shape (1,)."""
+    blob: BlobDef = emit("square_sum", x, name=name)
+    return blob
 
 
 _numbers = itertools.count()

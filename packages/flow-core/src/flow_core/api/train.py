@@ -7,6 +7,7 @@ from typing import Any
 
 from flow_core.checkpoint import store
 from flow_core.checkpoint.manager import CheckpointManager
+from flow_core.checkpoint.snapshot import Snapshot
 from flow_core.frontend.session import default_session
 from flow_core.plugins.specs import FormatSpec
 
@@ -37,9 +38,13 @@ def _array(value: Any) -> Any:
     return value.numpy() if hasattr(value, "numpy") else value
 
 
-def get(path: str) -> Mapping[str, Any]:
-    """The variables of a checkpoint by name; each is read when it is looked up."""
-    return store.load(path, _formats(), types=default_session().types())
+def get(path: str) -> Any:
+    """The variables of a checkpoint by name, or the one variable whose own folder is given.
+
+    Each has ``shape``, ``dtype`` and ``numpy()``, which reads it.
+    """
+    found = store.open_path(path, _formats())
+    return dict(found.variables) if isinstance(found, Snapshot) else found
 
 
 def _load(path: str) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flow_core.dtypes import DType
 from flow_core.ir import Value
 
+if TYPE_CHECKING:
+    # Checkers take a blob for whatever a job's annotation says: jobs return blobs, calls arrays.
+    _Base = Any
+else:
+    _Base = object
 
-class BlobDef:
+
+class BlobDef(_Base):
     """A value of the graph under definition: shape and element type, no data.
 
     Operators make ops: ``+ - * / // % ** @``, comparisons and unary minus, with blobs of the

@@ -81,15 +81,14 @@ def linear(ctx: SbpContext) -> Signatures:
 
 
 def broadcast_sbp(ctx: SbpContext) -> Signatures:
-    """Splits of an elementwise op whose inputs broadcast: an axis of size 1 stays B."""
+    """Splits of an elementwise op whose inputs broadcast: a repeated axis of size 1 stays B."""
     out = ctx.outputs[0].shape
     return tuple(
-        Signature(tuple(_input_split(t.shape, i, len(out)) for t in ctx.inputs), (S(i),))
-        for i, size in enumerate(out)
-        if size != 1 or all(len(t.shape) == len(out) for t in ctx.inputs)
+        Signature(tuple(_input_split(t.shape, i, out) for t in ctx.inputs), (S(i),))
+        for i in range(len(out))
     )
 
 
-def _input_split(shape: tuple[int, ...], axis: int, rank: int) -> Sbp:
-    own = axis - (rank - len(shape))
-    return S(own) if own >= 0 and (shape[own] != 1 or rank == len(shape) == 1) else B
+def _input_split(shape: tuple[int, ...], axis: int, out: tuple[int, ...]) -> Sbp:
+    own = axis - (len(out) - len(shape))
+    return S(own) if own >= 0 and shape[own] == out[axis] else B

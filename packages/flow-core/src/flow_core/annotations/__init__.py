@@ -1,0 +1,61 @@
+"""Annotations of job functions: what is fed, what is fetched, and in which structure.
+
+Core knows the structure (`Tuple`, `List`, `Dict`, None) and the neutral records below; what a
+leaf such as ``tp.Numpy`` means is said by `AnnotationSpec` records of plugins.  Without any of
+them jobs can still be written without annotations.
+
+`parse_signature` reads a job function, `check_returned` holds what it returned against its
+annotation, and `structure` arranges the fetched data of a step in the same form.
+"""
+
+from __future__ import annotations
+
+from flow_core.annotations.parsing import annotation_name, parse_placeholder, parse_result
+from flow_core.annotations.records import (
+    KIND_NAMES,
+    UNANNOTATED,
+    Fetch,
+    FetchBundle,
+    FetchCallback,
+    FetchDict,
+    FetchLeaf,
+    FetchList,
+    FetchNone,
+    FetchOf,
+    FetchTuple,
+    Kind,
+    Placeholders,
+    PlaceholderSpec,
+    placeholder,
+)
+from flow_core.annotations.returned import Layout, Returned, Structure, check_returned, structure
+from flow_core.annotations.signatures import JobSignature, parse_handler, parse_signature
+
+__all__ = [
+    "KIND_NAMES",
+    "UNANNOTATED",
+    "Fetch",
+    "FetchBundle",
+    "FetchCallback",
+    "FetchDict",
+    "FetchLeaf",
+    "FetchList",
+    "FetchNone",
+    "FetchOf",
+    "FetchTuple",
+    "JobSignature",
+    "Kind",
+    "Layout",
+    "PlaceholderSpec",
+    "Placeholders",
+    "Returned",
+    "Structure",
+    "annotation_name",
+    "check_returned",
+    "parse_handler",
+    "parse_placeholder",
+    "parse_result",
+    "parse_signature",
+    "placeholder",
+    "structure",
+]

@@ -1,0 +1,256 @@
+"""Annotations to records: structure by core, leaves by the specs of plugins."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import NoneType
+from typing import Any, NoReturn
+
+from flow_core.annotations.records import (
+    KIND_NAMES,
+    UNANNOTATED,
+    Fetch,
+    FetchBundle,
+    FetchCallback,
+    FetchDict,
+    FetchLeaf,
+    FetchList,
+    FetchNone,
+    FetchOf,
+    FetchTuple,
+    Placeholders,
+    PlaceholderSpec,
+)
+from flow_core.errors import AnnotationError, SourceLine
+from flow_core.plugins.specs import AnnotationSpec, load
+
+
+@dataclass(frozen=True, slots=True)
+class _Parse:
+    """The walk over an annotation: who is asked about leaves, and what messages quote."""
+
+    specs: Sequence[AnnotationSpec]
+    subject: str
+    at: SourceLine | None
+    names: Mapping[str, Any] = field(default_factory=dict)
+
+    def fail(self, found: Any, allowed: str, hint: str | None = None) -> NoReturn:
+        shown = found if isinstance(found, str) else annotation_name(found)
+        raise AnnotationError(self.subject, at=self.at, found=shown, allowed=allowed, hint=hint)
+
+    def evaluated(self, annotation: Any) -> Any:
+        """An annotation given as text (or inside quotes) as the object it names."""
+        text = getattr(annotation, "__forward_arg__", annotation)
+        if not isinstance(text, str):
+            return annotation
+        try:
+            return self.evaluated(eval(text, dict(self.names)))
+        except (NameError, AttributeError, SyntaxError) as error:
+            self.fail(
+                f"{text!r}: {error}", "names that are known where the job function is defined"
+            )
+
+    def spec(self, annotation: Any) -> AnnotationSpec | None:
+        """The one spec that knows an annotation; two are an error."""
+        known = [spec for spec in self.specs if spec.matches(annotation)]
+        if len(known) > 1:
+            self.fail(annotation, "one meaning", f"claimed by {_listed(s.name for s in known)}")
+        return known[0] if known else None
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(sorted(names))
+
+
+def annotation_name(annotation: Any) -> str:
+    """An annotation as messages show it.
+
+    >>> annotation_name(int), annotation_name(typing.Tuple[int, int])
+    ('int', 'Tuple[int, int]')
+    """
+    if isinstance(annotation, type) and not typing.get_args(annotation):
+        return annotation.__qualname__
+    return str(annotation).removeprefix("typing.")
+
+
+def _bare(annotation: Any) -> Any:
+    """The annotation without ``Annotated``."""
+    return annotation.__origin__ if hasattr(annotation, "__metadata__") else annotation
+
+
+def parse_result(
+    annotation: Any,
+    specs: Sequence[AnnotationSpec],
+    *,
+    job: str = "",
+    at: SourceLine | None = None,
+    names: Mapping[str, Any] | None = None,
+) -> Fetch:
+    """What a return annotation asks for; raises `AnnotationError`.
+
+    Args:
+        annotation: the annotation, `inspect.Signature.empty` when there is none.
+        specs: the registered annotations.
+        job: name of the job, for messages.
+        at: the user's line, for messages.
+        names: what names in textual annotations stand for.
+
+    >>> print(parse_result(None, ()))
+    None
+    """
+    parse = _Parse(specs, f"return annotation of job {job!r}", at, names or {})
+    if annotation is inspect.Signature.empty:
+        return UNANNOTATED
+    annotation = _bare(parse.evaluated(annotation))
+    fetch = _own_fetch(parse, annotation)
+    if isinstance(fetch, FetchCallback):
+        return FetchCallback(_fetch(parse, fetch.result))
+    return _fetch(parse, fetch)
+
+
+def _fetch(parse: _Parse, fetch: Fetch) -> Fetch:
+    """A fetch at the top of a result, where None is allowed and callbacks no more."""
+    if isinstance(fetch, FetchOf):
+        annotation = _bare(parse.evaluated(fetch.annotation))
+        return _fetch(parse, _own_fetch(parse, annotation))
+    return fetch if isinstance(fetch, FetchNone) else _nested(parse, fetch)
+
+
+def _nested(parse: _Parse, fetch: Fetch) -> Fetch:
+    """A fetch inside another one, with all `FetchOf` resolved."""
+    match fetch:
+        case FetchOf(annotation):
+            return _nested(parse, _own_fetch(parse, _bare(parse.evaluated(annotation))))
+        case FetchTuple(items):
+            return FetchTuple(tuple(_nested(parse, item) for item in items))
+        case FetchList(item):
+            return FetchList(_nested(parse, item))
+        case FetchDict(key, item):
+            return FetchDict(key, _nested(parse, item))
+        case FetchBundle(leaf):
+            return _bundle(parse, _nested(parse, leaf))
+        case FetchCallback():
+            parse.fail("a Callback inside of another annotation", "Callback[...] around the whole")
+        case FetchNone():
+            parse.fail("None inside of another annotation", "None as the whole annotation")
+    return fetch
+
+
+def _bundle(parse: _Parse, leaf: Fetch) -> FetchBundle:
+    if not isinstance(leaf, FetchLeaf):
+        parse.fail(f"Bundle[{leaf}]", "Bundle of Numpy, ListNumpy or ListListNumpy")
+    return FetchBundle(leaf)
+
+
+def _own_fetch(parse: _Parse, annotation: Any) -> Fetch:
+    """One level of an annotation: structure by core, leaves by specs."""
+    if annotation is None or annotation is NoneType:
+        return FetchNone()
+    container = typing.get_origin(annotation) or annotation
+    build = _CONTAINERS.get(container) if isinstance(container, type) else None
+    if build is not None:
+        return build(parse, annotation, typing.get_args(annotation))
+    spec = parse.spec(annotation)
+    if spec is None or spec.fetch is None:
+        _unknown(parse, annotation)
+    fetch: Fetch = load(spec.fetch)(annotation)
+    return fetch
+
+
+def _tuple(parse: _Parse, annotation: Any, args: tuple[Any, ...]) -> Fetch:
+    if not args or Ellipsis in args:
+        parse.fail(annotation, "Tuple[T, ...] with each of its types written out")
+    return FetchTuple(tuple(FetchOf(a) for a in args))
+
+
+def _list(parse: _Parse, annotation: Any, args: tuple[Any, ...]) -> Fetch:
+    if len(args) != 1:
+        parse.fail(annotation, "List[T]")
+    return FetchList(FetchOf(args[0]))
+
+
+def _dict(parse: _Parse, annotation: Any, args: tuple[Any, ...]) -> Fetch:
+    if len(args) != 2 or not isinstance(args[0], type):
+        parse.fail(annotation, "Dict[K, T] with a type of keys, such as Dict[str, Numpy]")
+    return FetchDict(args[0], FetchOf(args[1]))
+
+
+_CONTAINERS: Mapping[type, Callable[[_Parse, Any, tuple[Any, ...]], Fetch]] = {
+    tuple: _tuple,
+    list: _list,
+    dict: _dict,
+}
+
+
+def _unknown(parse: _Parse, annotation: Any) -> NoReturn:
+    known = [s.name for s in parse.specs if s.fetch is not None]
+    hint = None
+    if isinstance(annotation, PlaceholderSpec):
+        hint = f"placeholders are for parameters; write -> tp.{KIND_NAMES[annotation.kind]}"
+    elif getattr(annotation, "__module__", "") == "numpy" or annotation is list:
+        hint = "for a numpy array write -> tp.Numpy"
+    elif not known:
+        hint = "annotations come with flow-typing: uv add flow-typing"
+    parse.fail(annotation, f"{', '.join([*known, 'Tuple, List, Dict of these', 'None'])}", hint)
+
+
+def parse_placeholder(
+    annotation: Any,
+    specs: Sequence[AnnotationSpec],
+    *,
+    parameter: str = "",
+    job: str = "",
+    at: SourceLine | None = None,
+    names: Mapping[str, Any] | None = None,
+) -> Placeholders:
+    """What the annotation of a parameter stands for; raises `AnnotationError`.
+
+    Returns:
+        A `PlaceholderSpec`, or a tuple of these for ``Tuple[...]``.
+
+    >>> from flow_core.annotations import placeholder
+    >>> parse_placeholder(typing.Annotated[int, placeholder("numpy", (2,))], ()).shape
+    (2,)
+    """
+    subject = f"annotation of parameter {parameter!r} of job {job!r}"
+    return _placeholder(_Parse(specs, subject, at, names or {}), annotation)
+
+
+def _placeholder(parse: _Parse, annotation: Any) -> Placeholders:
+    annotation = parse.evaluated(annotation)
+    if isinstance(annotation, PlaceholderSpec):
+        return annotation
+    if hasattr(annotation, "__metadata__"):
+        return _annotated(parse, annotation)
+    args = typing.get_args(annotation)
+    if typing.get_origin(annotation) is tuple and args and Ellipsis not in args:
+        return tuple(_placeholder(parse, a) for a in args)
+    spec = parse.spec(annotation)
+    if spec is None or spec.placeholder is None:
+        _no_placeholder(parse, annotation, spec)
+    return load(spec.placeholder)(annotation)
+
+
+def _annotated(parse: _Parse, annotation: Any) -> Placeholders:
+    """``Annotated[type for checkers, placeholder]``, the form that static checkers accept."""
+    found = [m for m in annotation.__metadata__ if isinstance(m, PlaceholderSpec)]
+    if len(found) != 1:
+        parse.fail(annotation, "Annotated[T, Numpy.Placeholder(...)] with one placeholder")
+    return found[0]
+
+
+def _no_placeholder(parse: _Parse, annotation: Any, spec: AnnotationSpec | None) -> NoReturn:
+    hint = None
+    if spec is not None:
+        hint = f"{spec.name} is for results; write tp.{spec.name}.Placeholder(shape, dtype=...)"
+    elif not parse.specs:
+        hint = "annotations come with flow-typing: uv add flow-typing"
+    parse.fail(
+        annotation,
+        "Numpy.Placeholder(...), ListNumpy.Placeholder(...), ListListNumpy.Placeholder(...) "
+        "or a Tuple of these",
+        hint,
+    )

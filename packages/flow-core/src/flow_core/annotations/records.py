@@ -1,0 +1,196 @@
+"""The neutral records that annotations are parsed to."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from flow_core.dtypes import DType, as_dtype, float32
+from flow_core.errors import AnnotationError, InferenceError, user_line
+from flow_core.shapes import Shape
+
+Kind = Literal["numpy", "list", "list_list", "blob"]
+"""Form of one fed or fetched value: an array, a list of arrays (one per device), a list of lists
+of arrays, or ("blob") a handle from which the user takes any of these."""
+
+KIND_NAMES: Mapping[str, str] = {
+    "numpy": "Numpy",
+    "list": "ListNumpy",
+    "list_list": "ListListNumpy",
+    "blob": "blob",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceholderSpec:
+    """One fed value.  `placeholder` makes checked ones.
+
+    Attributes:
+        kind: form of the fed value.
+        shape: logical shape; for lists the largest shape of an element.
+        dtype: element type.
+        batch_axis: the axis that counts samples, None when there is none.
+    """
+
+    kind: Kind
+    shape: Shape
+    dtype: DType = float32
+    batch_axis: int | None = 0
+
+    def __str__(self) -> str:
+        return f"{KIND_NAMES[self.kind]}.Placeholder({self.shape}, dtype={self.dtype})"
+
+
+Placeholders = Any  # PlaceholderSpec, or tuples, lists and dicts of these
+"""What one parameter of a job stands for."""
+
+
+def placeholder(
+    kind: Kind, shape: Sequence[int], dtype: object = float32, batch_axis: int | None = 0
+) -> PlaceholderSpec:
+    """A checked `PlaceholderSpec`; raises `AnnotationError` at the user's line.
+
+    >>> placeholder("numpy", (100, 28, 28), "int32", -3)
+    PlaceholderSpec(kind='numpy', shape=(100, 28, 28), dtype=oneflow.int32, batch_axis=0)
+    """
+    try:
+        element = as_dtype(dtype)
+    except InferenceError as error:
+        raise AnnotationError(
+            f"{KIND_NAMES[kind]}.Placeholder({shape!r}, dtype=...)",
+            at=user_line(2),
+            found=error.found,
+            allowed=error.allowed,
+        ) from None
+    sizes = _checked_shape(kind, shape)
+    return PlaceholderSpec(kind, sizes, element, _checked_axis(kind, sizes, batch_axis))
+
+
+def _checked_shape(kind: Kind, shape: object) -> Shape:
+    sizes = [_size(n) for n in shape] if isinstance(shape, Sequence) else []
+    if not isinstance(shape, Sequence) or isinstance(shape, str) or None in sizes:
+        raise AnnotationError(
+            f"{KIND_NAMES[kind]}.Placeholder",
+            at=user_line(3),
+            found=f"shape {shape!r}",
+            allowed="a tuple of positive integers, such as (100, 1, 28, 28)",
+        )
+    return tuple(n for n in sizes if n is not None)
+
+
+def _size(value: Any) -> int | None:
+    """A positive integer as int, anything else as None."""
+    try:
+        size = operator.index(value)
+    except TypeError:
+        return None
+    return size if size > 0 and not isinstance(value, bool) else None
+
+
+def _checked_axis(kind: Kind, shape: Shape, axis: int | None) -> int | None:
+    if axis is None or not shape:
+        return None
+    if not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
+        raise AnnotationError(
+            f"{KIND_NAMES[kind]}.Placeholder({shape})",
+            at=user_line(3),
+            found=f"batch_axis {axis!r}",
+            allowed=f"None or an axis from {-len(shape)} to {len(shape) - 1}",
+        )
+    return axis % len(shape)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLeaf:
+    """One fetched value in the form ``kind``."""
+
+    kind: Kind
+
+    def __str__(self) -> str:
+        return KIND_NAMES[self.kind]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchTuple:
+    """A tuple of as many items."""
+
+    items: tuple[Fetch, ...]
+
+    def __str__(self) -> str:
+        return f"Tuple[{', '.join(map(str, self.items))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchList:
+    """A list of any length; the job's return value decides it."""
+
+    item: Fetch
+
+    def __str__(self) -> str:
+        return f"List[{self.item}]"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchDict:
+    """A dict whose keys are of type ``key``; the job's return value decides them."""
+
+    key: type
+    item: Fetch
+
+    def __str__(self) -> str:
+        return f"Dict[{self.key.__name__}, {self.item}]"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchBundle:
+    """One value or tuples, lists and dicts of values, nested as the job returns them."""
+
+    leaf: Fetch
+
+    def __str__(self) -> str:
+        return f"Bundle[{self.leaf}]"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchCallback:
+    """An asynchronous job: ``job(...)(callback)`` hands ``result`` to the callback."""
+
+    result: Fetch
+
+    def __str__(self) -> str:
+        return f"Callback[{self.result}]"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchNone:
+    """A job that returns nothing."""
+
+    def __str__(self) -> str:
+        return "None"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOf:
+    """What another annotation means: for `AnnotationSpec.fetch` functions of generic types.
+
+    A spec of ``Callback[T]`` gives ``FetchCallback(FetchOf(T))`` and core parses ``T``.
+    """
+
+    annotation: Any
+
+
+Fetch = (
+    FetchLeaf
+    | FetchTuple
+    | FetchList
+    | FetchDict
+    | FetchBundle
+    | FetchCallback
+    | FetchNone
+    | FetchOf
+)
+
+UNANNOTATED = FetchBundle(FetchLeaf("blob"))
+"""The result of a job without return annotation: handles, nested as the job returns blobs."""

@@ -1,0 +1,192 @@
+"""Whole functions: the parameters and the result of jobs, the parameter of handlers."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+from flow_core.annotations.parsing import parse_placeholder, parse_result
+from flow_core.annotations.records import (
+    UNANNOTATED,
+    Fetch,
+    FetchCallback,
+    FetchLeaf,
+    Placeholders,
+    PlaceholderSpec,
+)
+from flow_core.errors import AnnotationError, SourceLine
+from flow_core.plugins.specs import AnnotationSpec
+
+
+@dataclass(frozen=True, slots=True)
+class JobSignature:
+    """What a job function takes and returns.
+
+    Attributes:
+        parameters: what each parameter stands for, by name, in order.
+        result: what the return annotation asks for.
+        at: the line of the function.
+        python: the Python signature, to bind arguments of calls.
+    """
+
+    parameters: Mapping[str, Placeholders]
+    result: Fetch
+    at: SourceLine | None
+    python: inspect.Signature
+
+    @property
+    def is_async(self) -> bool:
+        """Whether calls take a callback."""
+        return isinstance(self.result, FetchCallback)
+
+
+def parse_signature(
+    function: Callable[..., Any], specs: Sequence[AnnotationSpec], *, job: str = ""
+) -> JobSignature:
+    """Reads a job function: parameters with placeholders, and the result.
+
+    Parameters are all annotated, or none is and each has a `PlaceholderSpec` (or tuples, lists,
+    dicts of them) as its default.  Textual annotations are looked up where the function was
+    defined, so call this from there (a decorator may stand in between).
+
+    Raises:
+        AnnotationError: an annotation is missing, unknown or misplaced.
+    """
+    job = job or function.__name__
+    at = _line_of(function)
+    names = _names_of(function)
+    try:
+        python = inspect.signature(function)
+    except NameError as error:  # annotations are evaluated here since Python 3.14
+        raise AnnotationError(f"annotations of job {job!r}", at=at, found=str(error)) from error
+    parameters = {p.name: _parameter(p, specs, job, at, names) for p in python.parameters.values()}
+    _check_uniform(python, job, at)
+    result = parse_result(python.return_annotation, specs, job=job, at=at, names=names)
+    return JobSignature(parameters, result, at, python)
+
+
+def _line_of(function: Callable[..., Any]) -> SourceLine | None:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return SourceLine(code.co_filename, code.co_firstlineno) if code else None
+
+
+def _parameter(
+    p: inspect.Parameter,
+    specs: Sequence[AnnotationSpec],
+    job: str,
+    at: SourceLine | None,
+    names: Mapping[str, Any],
+) -> Placeholders:
+    subject = f"parameter {p.name!r} of job {job!r}"
+    if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+        raise AnnotationError(
+            subject, at=at, found=str(p), allowed="named parameters, as data are fed by name"
+        )
+    if p.annotation is p.empty:
+        return _default(p, subject, at)
+    if p.default is not p.empty:
+        raise AnnotationError(
+            subject, at=at, found=f"a default value {p.default!r:.60}", allowed="no default value"
+        )
+    return parse_placeholder(p.annotation, specs, parameter=p.name, job=job, at=at, names=names)
+
+
+def _default(p: inspect.Parameter, subject: str, at: SourceLine | None) -> Placeholders:
+    if p.default is p.empty or not _all_placeholders(p.default):
+        raise AnnotationError(
+            subject,
+            at=at,
+            found="no annotation" if p.default is p.empty else f"default {p.default!r:.60}",
+            allowed="an annotation, or a placeholder as default value",
+            hint=f"write {p.name}: tp.Numpy.Placeholder(shape, dtype=...)",
+        )
+    return p.default
+
+
+def _all_placeholders(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return all(map(_all_placeholders, value))
+    if isinstance(value, dict):
+        return all(map(_all_placeholders, value.values()))
+    return isinstance(value, PlaceholderSpec)
+
+
+def _check_uniform(python: inspect.Signature, job: str, at: SourceLine | None) -> None:
+    bare = [p.name for p in python.parameters.values() if p.annotation is p.empty]
+    if bare and len(bare) < len(python.parameters):
+        raise AnnotationError(
+            f"parameters of job {job!r}",
+            at=at,
+            found=f"no annotation of {', '.join(bare)}",
+            allowed="annotations of all parameters, or of none",
+        )
+
+
+def parse_handler(function: Callable[..., Any], specs: Sequence[AnnotationSpec]) -> FetchLeaf:
+    """The form in which a handler of ``watch`` takes its one argument.
+
+    Without an annotation it is given a handle (kind "blob").  Raises `AnnotationError`.
+
+    >>> parse_handler(lambda x: None, ())
+    FetchLeaf(kind='blob')
+    """
+    name, at = getattr(function, "__name__", repr(function)), _line_of(function)
+    parameters = list(inspect.signature(function).parameters.values())
+    if len(parameters) != 1:
+        raise AnnotationError(
+            f"handler {name!r}", at=at, found=f"{len(parameters)} parameters", allowed="one"
+        )
+    names = _names_of(function)
+    annotation = parameters[0].annotation
+    fetch = parse_result(annotation, specs, job=name, at=at, names=names)
+    leaf = FetchLeaf("blob") if fetch == UNANNOTATED else fetch
+    if not isinstance(leaf, FetchLeaf):
+        raise AnnotationError(
+            f"parameter of handler {name!r}",
+            at=at,
+            found=str(fetch),
+            allowed="Numpy, ListNumpy or ListListNumpy",
+        )
+    return leaf
+
+
+def _names_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Names that the annotations of a function may use: globals, enclosing scopes, closure."""
+    plain = inspect.unwrap(function)
+    code = getattr(plain, "__code__", None)
+    if code is None:
+        return {}
+    closure = zip(code.co_freevars, plain.__closure__ or (), strict=False)
+    return {
+        **plain.__globals__,
+        **_enclosing_locals(code),
+        **{name: cell.cell_contents for name, cell in closure if _is_filled(cell)},
+    }
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not _is_filled
+    except ValueError:
+        return False
+
+
+def _enclosing_locals(code: CodeType) -> dict[str, Any]:
+    """Local names of the running functions in whose bodies ``code`` is written.
+
+    Names that only annotations use are not in the closure, so the frames are asked: a function
+    body is a constant of the code around it.
+    """
+    found: dict[str, Any] = {}
+    frame = sys._getframe(1)
+    while frame is not None:
+        if any(constant is code for constant in frame.f_code.co_consts):
+            if frame.f_locals is not frame.f_globals:
+                found = {**frame.f_locals, **found}
+            code = frame.f_code
+        frame = frame.f_back  # type: ignore[assignment]  # the outermost frame has no caller
+    return found

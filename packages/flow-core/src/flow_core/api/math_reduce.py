@@ -1,0 +1,182 @@
+"""Reductions of ``flow.math``.
+
+``axis`` is an axis, several, or None for all.  The reduced axes vanish, or stay with size 1 when
+``keepdims`` is set; a reduction of all axes without ``keepdims`` has shape (1,).  With no axes at
+all (``axis=[]``) a reduction changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from flow_core.api.math_binary import add, divide, multiply, subtract
+from flow_core.api.math_unary import exp, log, one, sqrt, square
+from flow_core.errors import InferenceError, user_line
+from flow_core.frontend.blob import BlobDef
+from flow_core.shapes import normal_axis
+
+__all__ = [
+    "reduce_all",
+    "reduce_any",
+    "reduce_euclidean_norm",
+    "reduce_logsumexp",
+    "reduce_max",
+    "reduce_mean",
+    "reduce_min",
+    "reduce_prod",
+    "reduce_std",
+    "reduce_sum",
+    "reduce_variance",
+    "two_stage_reduce_max",
+    "two_stage_reduce_min",
+]
+
+Axis = int | Sequence[int] | None
+
+
+def _inner(name: str | None, step: str) -> str | None:
+    return None if name is None else f"{name}_{step}"
+
+
+def _axes(x: BlobDef, axis: Axis, function: str) -> tuple[int, ...]:
+    """Non-negative axes."""
+    rank = len(x.shape)
+    if axis is None:
+        return tuple(range(rank))
+    try:
+        return tuple(normal_axis(a, rank) for a in ([axis] if isinstance(axis, int) else axis))
+    except (TypeError, ValueError) as error:
+        raise InferenceError(
+            f"flow.math.{function}",
+            at=user_line(),
+            found=f"axis={axis!r} for shape {x.shape}",
+            allowed=f"None, or axes from -{rank} to {rank - 1}",
+        ) from error
+
+
+def _reduce(op: str, x: BlobDef, axis: Axis, keepdims: bool, name: str | None) -> BlobDef:
+    axes = _axes(x, axis, op)
+    return one(op, x, axis=axes, keepdims=bool(keepdims), name=name) if axes else x
+
+
+def reduce_sum(
+    input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> BlobDef:
+    """The sums along some axes."""
+    return _reduce("reduce_sum", input_tensor, axis, keepdims, name)
+
+
+def reduce_max(
+    x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> BlobDef:
+    """The greatest elements along some axes; those that tie share the gradient."""
+    return _reduce("reduce_max", x, axis, keepdims, name)
+
+
+def reduce_min(
+    x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> BlobDef:
+    """The least elements along some axes; those that tie share the gradient."""
+    return _reduce("reduce_min", x, axis, keepdims, name)
+
+
+def reduce_prod(
+    x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> BlobDef:
+    """The products along some axes."""
+    return _reduce("reduce_prod", x, axis, keepdims, name)
+
+
+def _truth(op: str, x: BlobDef, axis: Axis, keepdims: bool, name: str | None) -> BlobDef:
+    if _axes(x, axis, op):
+        return _reduce(op, x, axis, keepdims, name)
+    return one("scalar_logical_not_equal", x, operand=0, name=name)
+
+
+def reduce_any(
+    x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> BlobDef:
+    """1 where some element along the axes is not 0, else 0; int8."""
+    return _truth("reduce_any", x, axis, keepdims, name)
+
+
+def reduce_all(
+    x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> BlobDef:
+    """1 where no element along the axes is 0, else 0; int8."""
+    return _truth("reduce_all", x, axis, keepdims, name)
+
+
+def reduce_mean(
+    input_blob: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> BlobDef:
+    """The means along some axes; those of integers are cut towards zero."""
+    axes = _axes(input_blob, axis, "reduce_mean")
+    if not axes:
+        return input_blob
+    total = reduce_sum(input_blob, axes, keepdims, _inner(name, "reduce_sum"))
+    count = prod(input_blob.shape[i] for i in axes)
+    if input_blob.dtype.is_floating:
+        return multiply(total, 1.0 / count if count else float("nan"), name)
+    return divide(total, max(count, 1), name)
+
+
+def reduce_variance(
+    input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> BlobDef:
+    """The variances (divided by the number of elements) along some axes; 0 without axes."""
+    axes = _axes(input_tensor, axis, "reduce_variance")
+    if not axes:
+        return one("zero_like", input_tensor, name=name)
+    mean = reduce_mean(input_tensor, axes, True, _inner(name, "mean"))
+    centred = subtract(input_tensor, mean, _inner(name, "subtract"))
+    return reduce_mean(square(centred, _inner(name, "square")), axes, keepdims, name)
+
+
+def reduce_std(
+    input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> BlobDef:
+    """The square roots of the variances along some axes; 0 without axes."""
+    axes = _axes(input_tensor, axis, "reduce_std")
+    if not axes:
+        return one("zero_like", input_tensor, name=name)
+    variance = reduce_variance(input_tensor, axes, keepdims, _inner(name, "reduce_variance"))
+    return sqrt(variance, name)
+
+
+def reduce_euclidean_norm(
+    input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> BlobDef:
+    """The square roots of the sums of squares along some axes."""
+    squares = square(input_tensor, _inner(name, "square"))
+    return sqrt(reduce_sum(squares, axis, keepdims, _inner(name, "reduce_sum")), name)
+
+
+def reduce_logsumexp(
+    input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> BlobDef:
+    """The logarithms of the sums of exponentials along some axes, without overflow."""
+    axes = _axes(input_tensor, axis, "reduce_logsumexp")
+    if not axes:
+        return input_tensor
+    greatest = reduce_max(input_tensor, axes, True, _inner(name, "reduce_max"))
+    parts = exp(subtract(input_tensor, greatest, _inner(name, "subtract")), _inner(name, "exp"))
+    total = log(reduce_sum(parts, axes, keepdims, _inner(name, "reduce_sum")), _inner(name, "log"))
+    if greatest.shape != total.shape:
+        greatest = one("reshape", greatest, shape=total.shape, name=_inner(name, "reshape"))
+    return add(total, greatest, name)
+
+
+def two_stage_reduce_max(
+    x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> BlobDef:
+    """`reduce_max`: where ``x`` is split along a reduced axis, it reduces in two stages anyway."""
+    return reduce_max(x, axis, keepdims, name)
+
+
+def two_stage_reduce_min(
+    x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> BlobDef:
+    """`reduce_min`: where ``x`` is split along a reduced axis, it reduces in two stages anyway."""
+    return reduce_min(x, axis, keepdims, name)

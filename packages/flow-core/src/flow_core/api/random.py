@@ -1,0 +1,94 @@
+"""``flow.random``: random numbers, the same for the same seed, op name and step."""
+
+from __future__ import annotations
+
+import random as python_random
+import sys
+from typing import Any
+
+from flow_core.api.array_index import gather
+from flow_core.api.array_shape import check
+from flow_core.dtypes import as_dtype
+from flow_core.frontend.blob import BlobDef
+from flow_core.frontend.emit import emit
+from flow_core.frontend.scope import current_scope
+
+__all__ = [
+    "CoinFlip",
+    "bernoulli",
+    "coin_flip",
+    "gen_seed",
+    "generate_random_batch_permutation_indices",
+    "shuffle",
+]
+
+
+def _seed(seed: int | None) -> dict[str, Any]:
+    """The seed attributes of an op; without a seed it draws from the job's."""
+    return {"seed": -1 if seed is None else int(seed), "has_seed": seed is not None}
+
+
+def bernoulli(
+    x: BlobDef, seed: int | None = None, dtype: Any = None, name: str = "Bernoulli"
+) -> BlobDef:
+    """1 with the probability that ``x`` gives for each element, otherwise 0.
+
+    Args:
+        x: probabilities.
+        seed: own seed of the op; by default it follows from the job's seed and the op's name.
+        dtype: element type of the result, by default that of ``x``.
+        name: name of the op.
+    """
+    wanted = x.dtype if dtype is None else as_dtype(dtype)
+    own_name = None if name == "Bernoulli" else name
+    blob: BlobDef = emit("bernoulli", x, dtype=wanted.name, **_seed(seed), name=own_name)
+    return blob
+
+
+def coin_flip(
+    batch_size: int = 1,
+    seed: int | None = None,
+    probability: float = 0.5,
+    name: str = "CoinFlip",
+) -> BlobDef:
+    """``batch_size`` numbers of type int8, each 1 with one probability, otherwise 0."""
+    own_name = None if name == "CoinFlip" else name
+    blob: BlobDef = emit(
+        "coin_flip",
+        batch_size=batch_size,
+        probability=float(probability),
+        **_seed(seed),
+        name=own_name,
+    )
+    return blob
+
+
+CoinFlip = coin_flip
+
+
+def gen_seed(seed: int | None = None) -> tuple[int, bool]:
+    """A seed, drawn where none is given, and whether ops are to use it.
+
+    In the mirrored view an op without a seed gets (-1, False): its devices differ.
+    """
+    if seed is not None:
+        return seed, True
+    if current_scope().mirrored:
+        return -1, False
+    return python_random.randint(-sys.maxsize, sys.maxsize), True
+
+
+def generate_random_batch_permutation_indices(
+    value: BlobDef, seed: int | None = None, name: str | None = None
+) -> BlobDef:
+    """A random order of the rows of ``value``, another one in each step: int32, one per row."""
+    blob: BlobDef = emit(
+        "generate_random_batch_permutation_indices", value, **_seed(seed), name=name
+    )
+    return blob
+
+
+def shuffle(value: BlobDef, seed: int | None = None, name: str | None = None) -> BlobDef:
+    """The rows of ``value`` (axis 0) in a random order, another one in each step."""
+    check(len(value.shape) > 0, "random.shuffle", f"shape {value.shape}", "at least one axis")
+    return gather(value, generate_random_batch_permutation_indices(value, seed), name=name)

@@ -1,0 +1,29 @@
+"""The built-in checkpoint formats."""
+
+from __future__ import annotations
+
+import pluggy
+
+from flow_core.checkpoint import safetensors_format
+from flow_core.checkpoint.store import SNAPSHOT
+from flow_core.config import Settings
+from flow_core.plugins.specs import FormatSpec
+
+FLOW_PLUGIN_API = "1.0"
+hookimpl = pluggy.HookimplMarker("flow")
+
+FORMATS: tuple[FormatSpec, ...] = (
+    SNAPSHOT,
+    FormatSpec(
+        "safetensors",
+        safetensors_format.can_open,
+        reader="flow_core.checkpoint.safetensors_format:read",
+        writer="flow_core.checkpoint.safetensors_format:write",
+    ),
+)
+
+
+@hookimpl
+def flow_register_checkpoint_formats(config: Settings) -> tuple[FormatSpec, ...]:
+    """OneFlow's folder layout and safetensors."""
+    return FORMATS

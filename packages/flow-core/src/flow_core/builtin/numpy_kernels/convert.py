@@ -1,0 +1,18 @@
+"""Kernels of the changes of element type: casting copies, which need no buffers."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from flow_core.builtin.numpy_kernels.binding import kernel
+from flow_core.device import Launch
+from flow_core.plugins.specs import BindContext, KernelSpec
+
+
+def _cast(ctx: BindContext) -> Launch:
+    return partial(np.copyto, ctx.outputs[0], ctx.inputs[0], casting="unsafe")
+
+
+KERNELS: tuple[KernelSpec, ...] = (kernel("cast", _cast), kernel("cast_like", _cast))

@@ -1,0 +1,89 @@
+"""A series of checkpoints in one folder, named by time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from flow_core.checkpoint.layout import DONE
+from flow_core.errors import CheckpointError
+
+_STAMP = "%Y%m%d_%H%M%S_%f"
+
+
+class CheckpointManager:
+    """Saves under ``root_path/prefix + time``, finds the latest, restores it.
+
+    Args:
+        root_path: the folder; made when it is missing.
+        prefix: start of the checkpoints' names.
+        save: ``save(path)`` writes a checkpoint.
+        load: ``load(path)`` reads one.
+
+    Raises:
+        CheckpointError: ``root_path`` is a file.
+
+    >>> import tempfile
+    >>> saved = []
+    >>> manager = CheckpointManager(tempfile.mkdtemp(), save=saved.append, load=print)
+    >>> manager.initialize_or_restore()  # nothing there yet, so it saves
+    >>> Path(saved[0]).name[:9], manager.latest_checkpoint()
+    ('snapshot_', None)
+    """
+
+    def __init__(
+        self,
+        root_path: str | Path,
+        prefix: str = "snapshot_",
+        *,
+        save: Callable[[str], object],
+        load: Callable[[str], object],
+    ) -> None:
+        self._root = Path(root_path)
+        self._prefix = prefix
+        self._save = save
+        self._load = load
+        if self._root.exists() and not self._root.is_dir():
+            raise CheckpointError(
+                f"checkpoints in {root_path}", found="a file", allowed="a folder, or nothing yet"
+            )
+        self._root.mkdir(parents=True, exist_ok=True)
+
+    def list_checkpoints(self) -> list[str]:
+        """Names of all finished checkpoints, the oldest first."""
+        names = (entry.name for entry in self._root.iterdir() if (entry / DONE).is_file())
+        return sorted(name for name in names if name.startswith(self._prefix))
+
+    def latest_checkpoint(self) -> str | None:
+        """Name of the newest finished checkpoint, None when there is none."""
+        return next(reversed(self.list_checkpoints()), None)
+
+    def path_of(self, name: str) -> str:
+        """Path of a checkpoint."""
+        return str(self._root / name)
+
+    def save(self) -> None:
+        """Saves a new checkpoint, whose name sorts after all others."""
+        self._save(self.path_of(self._next_name()))
+
+    def initialize_or_restore(self) -> None:
+        """Loads the newest checkpoint; saves a first one when there is none."""
+        latest = self.latest_checkpoint()
+        if latest is None:
+            self.save()
+        else:
+            self._load(self.path_of(latest))
+
+    def _next_name(self) -> str:
+        now, latest = datetime.now(), self._latest_time()
+        if latest is not None and now <= latest:  # the clock went back, or two in a microsecond
+            now = latest + timedelta(microseconds=1)
+        return self._prefix + now.strftime(_STAMP)
+
+    def _latest_time(self) -> datetime | None:
+        latest = self.latest_checkpoint()
+        try:
+            return datetime.strptime(latest.removeprefix(self._prefix), _STAMP) if latest else None
+        except ValueError:  # a name that somebody else chose
+            return None

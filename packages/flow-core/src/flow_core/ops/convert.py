@@ -1,0 +1,102 @@
+"""Changes of element type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from flow_core.dtypes import ALL, FLOATS, DType, as_dtype
+from flow_core.ir import TensorType, tensor_type
+from flow_core.ops.build import GradContext, Sym
+from flow_core.ops.rules import split_all_axes
+from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
+from flow_core.sbp import B, P, S, Sbp, Signature, Signatures
+
+
+def _cast_infer(ctx: InferContext) -> tuple[TensorType, ...]:
+    name = ctx.attrs["dtype"]
+    known = ", ".join(d.name for d in ALL)
+    ctx.check(isinstance(name, str), f"element type {name!r}", f"the name of one: {known}")
+    return (tensor_type(ctx.inputs[0].shape, as_dtype(name)),)
+
+
+def _cast_like_infer(ctx: InferContext) -> tuple[TensorType, ...]:
+    return (tensor_type(ctx.inputs[0].shape, ctx.inputs[1].dtype),)
+
+
+def _keeps_sums(ctx: SbpContext) -> bool:
+    """Casts between floating types do; others cut, or wrap around in the narrower type."""
+    return ctx.inputs[0].dtype.is_floating and ctx.outputs[0].dtype.is_floating
+
+
+def _cast_sbp(ctx: SbpContext) -> Signatures:
+    sums = (Signature((P,), (P,)),) if _keeps_sums(ctx) else ()
+    return (*split_all_axes(ctx), *sums)
+
+
+def _cast_like_sbp(ctx: SbpContext) -> Signatures:
+    """The second input gives its type only: any layout of it will do."""
+    shape, like = (t.shape for t in ctx.inputs)
+    any_like: tuple[Sbp, ...] = (B, P, *(S(i) for i in range(len(like))))
+    splits = (Signature((S(i), other), (S(i),)) for i in range(len(shape)) for other in any_like)
+    sums = (Signature((P, other), (P,)) for other in any_like) if _keeps_sums(ctx) else ()
+    return (*splits, *sums, *(Signature((B, other), (B,)) for other in any_like[1:]))
+
+
+def _gradient(g: GradContext) -> Sequence[Sym | None]:
+    """The gradient cast back; none where either type has no gradients."""
+    dtype = g.x.dtype
+    flows = dtype.is_floating and g.y.dtype.is_floating
+    dx = g.one("cast", g.dy, dtype=dtype.name) if flows else None
+    return (dx, *(None for _ in g.inputs[1:]))
+
+
+def _cast(x: Any, dtype: str) -> Any:
+    return x.astype(as_dtype(dtype).numpy)
+
+
+def _samples(rng: Any) -> Iterator[tuple[Any, DType]]:
+    for dtype in ALL:
+        for source in (np.float64, np.int32, np.int8, np.bool_):
+            yield rng.uniform(0, 9, (3, 5)).astype(source), dtype
+    yield rng.uniform(-9, 9, (2, 1, 3)), FLOATS[-1]
+    yield rng.uniform(0, 9, (0, 3)), FLOATS[-1]
+
+
+def _cast_samples(rng: Any) -> Iterator[Sample]:
+    for x, dtype in _samples(rng):
+        smooth = x.dtype.kind == "f" and dtype.name == "float64"
+        yield Sample((x,), {"dtype": dtype.name}, gradient=smooth)
+
+
+def _cast_like_samples(rng: Any) -> Iterator[Sample]:
+    for x, dtype in _samples(rng):
+        if not dtype.is_floating or dtype.name == "float64":
+            smooth = x.dtype.kind == "f" and dtype.is_floating
+            yield Sample((x, np.zeros(2, dtype.numpy)), gradient=smooth)
+
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        type="cast",
+        inputs=("in",),
+        infer=_cast_infer,
+        attrs={"dtype": REQUIRED},
+        sbp=_cast_sbp,
+        gradient=_gradient,
+        reference=_cast,
+        samples=_cast_samples,
+        elementwise=True,
+    ),
+    OpSpec(
+        type="cast_like",
+        inputs=("in", "dtype_like"),
+        infer=_cast_like_infer,
+        sbp=_cast_like_sbp,
+        gradient=_gradient,
+        reference=lambda x, like: x.astype(like.dtype),
+        samples=_cast_like_samples,
+    ),
+)

@@ -1,0 +1,14 @@
+"""``oneflow.experimental``."""
+
+from flow_core.api import scope
+from flow_core.api.array import logical_slice, logical_slice_assign
+from flow_core.api.job import enable_typing_check, name_scope, square_sum
+
+__all__ = [
+    "enable_typing_check",
+    "logical_slice",
+    "logical_slice_assign",
+    "name_scope",
+    "scope",
+    "square_sum",
+]

@@ -1,0 +1,67 @@
+"""Saves checkpoints until it is killed, or kills itself at each line: run by test_kill."""
+
+from __future__ import annotations
+
+import os
+import sys
+from itertools import count
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from flow_core.checkpoint import save, swap
+from flow_core.checkpoint import store as watched
+
+
+def version(number: int) -> dict[str, Any]:
+    """Variables that tell their version; their number differs from version to version."""
+    names = [f"block{i}/weight" for i in range(4 + number % 3)]
+    return {name: np.full((50, 7), number, np.float32) for name in names}
+
+
+def loop(path: str) -> None:
+    for number in count(1):
+        save(path, version(number), overwrite=True)
+        if number == 1:
+            sys.stdout.write("saved\n")
+            sys.stdout.flush()
+
+
+def dying_save(path: Path, line: int) -> None:
+    """Saves version 2 and exits at once when ``line`` lines of the package have run."""
+    folder, left = os.path.dirname(watched.__file__), [line]
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if not frame.f_code.co_filename.startswith(folder):
+            return None
+        if event == "line":
+            left[0] -= 1
+            if left[0] < 0:
+                os._exit(9)
+        return trace
+
+    sys.settrace(trace)
+    save(path, version(2), overwrite=True)
+    os._exit(0)
+
+
+def lines(root: str, how: str) -> None:
+    if how == "two-steps":
+        swap.exchange = lambda *_: False
+    swap.sync = lambda _: None  # only speed: no power is cut here
+    for line in count():
+        path = Path(root) / f"at{line}" / "model"
+        save(path, version(1))
+        child = os.fork()
+        if child == 0:
+            dying_save(path, line)
+        finished = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        sys.stdout.write(f"{path.relative_to(root)} {'finished' if finished else 'killed'}\n")
+        if finished:
+            break
+
+
+if __name__ == "__main__":
+    {"loop": loop, "lines": lines}[sys.argv[1]](*sys.argv[2:])

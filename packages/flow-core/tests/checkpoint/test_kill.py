@@ -1,0 +1,69 @@
+"""A kill at any moment leaves the old or the new checkpoint whole."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import flow_core
+from flow_core.checkpoint import load, save
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="kills and forks as POSIX systems do")
+
+HELPER = Path(__file__).with_name("kill_helper.py")
+SECONDS = 4.0
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    source = str(Path(flow_core.__file__).parents[1])
+    command = [sys.executable, "-W", "ignore", str(HELPER), *map(str, arguments)]
+    env = {**os.environ, "PYTHONPATH": source, "OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE)
+
+
+def check_whole(path: Path) -> int:
+    """The version of a checkpoint, all of whose variables must be of it."""
+    found = load(path)
+    versions = {int(x) for value in found.values() for x in np.unique(value)}
+    assert len(versions) == 1, f"a mix of {versions}"
+    version = versions.pop()
+    assert len(found) == 4 + version % 3
+    return version
+
+
+def test_killed_at_random_moments(tmp_path: Path) -> None:
+    """One process saves version after version until it is killed; again and again."""
+    rng, end, rounds = random.Random(5), time.monotonic() + SECONDS, 0
+    while time.monotonic() < end:
+        child = start("loop", tmp_path / "model")
+        assert child.stdout is not None
+        child.stdout.readline()  # it saved a first time
+        time.sleep(rng.uniform(0.0, 0.05))
+        child.kill()
+        child.communicate()
+        check_whole(tmp_path / "model")
+        rounds += 1
+    assert rounds >= 3
+    save(tmp_path / "model", {"w": np.ones(1, np.float32)}, overwrite=True)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("how", ["exchange", "two-steps"])
+def test_killed_at_every_line(tmp_path: Path, how: str) -> None:
+    """A save dies at each line of its code in turn; with it die all unwritten buffers."""
+    child = start("lines", tmp_path, how)
+    report, _ = child.communicate(timeout=120)
+    assert child.returncode == 0
+    lines = [line.split() for line in report.splitlines()]
+    assert len(lines) > 50
+    versions = [check_whole(tmp_path / folder) for folder, _ in lines]
+    assert versions == sorted(versions), "once the new one is there it stays"
+    assert set(versions) == {1, 2}
+    assert lines[-1][1] == "finished"

@@ -1,0 +1,235 @@
+"""Refusing, replacing, cleaning up, comparing; the series of a manager."""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flow_core.checkpoint import CheckpointManager, load, match, open_path, save, swap
+from flow_core.checkpoint import manager as manager_module
+from flow_core.dtypes import char, float32, int8, int64
+from flow_core.errors import CheckpointError
+from flow_core.ir import TensorType
+
+ONE, TWO = {"w": np.ones(3, np.float32)}, {"v": np.zeros(2, np.int64)}
+
+
+def names(folder: Path) -> set[str]:
+    return {entry.name for entry in folder.iterdir()}
+
+
+def test_refuses_what_is_there(tmp_path: Path) -> None:
+    save(tmp_path / "model", ONE)
+    with pytest.raises(CheckpointError, match="remove it first") as caught:
+        save(tmp_path / "model", TWO)
+    assert "overwrite=True" in str(caught.value)
+    assert set(load(tmp_path / "model")) == {"w"}
+
+
+def test_takes_an_empty_folder_and_makes_parents(tmp_path: Path) -> None:
+    (tmp_path / "a" / "model").mkdir(parents=True)
+    save(tmp_path / "a" / "model", ONE)
+    save(tmp_path / "b" / "c" / "model", ONE)
+    assert set(load(tmp_path / "a" / "model")) == set(load(tmp_path / "b" / "c" / "model")) == {"w"}
+
+
+@pytest.mark.parametrize("in_one_step", [True, False])
+def test_overwrites_when_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_one_step: bool
+) -> None:
+    if not in_one_step:
+        monkeypatch.setattr(swap, "exchange", lambda *_: False)
+    save(tmp_path / "model", ONE)
+    save(tmp_path / "model", TWO, overwrite=True)
+    assert set(load(tmp_path / "model")) == {"v"}
+    assert names(tmp_path) == {"model"}
+
+
+def test_overwrites_its_own_source(tmp_path: Path) -> None:
+    save(tmp_path / "model", ONE)
+    found = load(tmp_path / "model")
+    save(tmp_path / "model", found, overwrite=True)
+    assert load(tmp_path / "model")["w"].tolist() == [1, 1, 1]
+
+
+def test_never_overwrites_other_folders(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "letter.txt").write_text("dear")
+    (tmp_path / "file").write_text("text")
+    for path in ("home", "file"):
+        with pytest.raises(CheckpointError, match="already there"):
+            save(tmp_path / path, ONE, overwrite=True)
+    assert names(tmp_path / "home") == {"letter.txt"}
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    save(tmp_path / "real", ONE)
+    (tmp_path / "link").symlink_to("real")
+    save(tmp_path / "link", TWO, overwrite=True)
+    assert (tmp_path / "link").is_symlink()
+    assert set(load(tmp_path / "real")) == {"v"}
+
+
+def test_a_failed_save_leaves_nothing(tmp_path: Path) -> None:
+    save(tmp_path / "model", ONE)
+    with pytest.raises(CheckpointError, match="'odd'"):
+        save(tmp_path / "model", {"a": ONE["w"], "odd": np.array(["x"])}, overwrite=True)
+    assert names(tmp_path) == {"model"}
+    assert set(load(tmp_path / "model")) == {"w"}
+
+
+def test_errors_of_the_file_system(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    with pytest.raises(CheckpointError, match=r"saving .*model"):
+        save(tmp_path / "file" / "model", ONE)
+
+
+def test_leftovers_go_with_the_next_save(tmp_path: Path) -> None:
+    for name in ("model", ".model.saving-0123", ".model.replaced", ".other.saving-4"):
+        save(tmp_path / name, ONE)
+    save(tmp_path / "model", TWO, overwrite=True)
+    assert names(tmp_path) == {"model", ".other.saving-4"}
+
+
+def test_a_checkpoint_that_was_moved_aside_comes_back(tmp_path: Path) -> None:
+    save(tmp_path / ".model.replaced", ONE)
+    assert set(load(tmp_path / "model")) == {"w"}
+    assert names(tmp_path) == {"model"}
+    save(tmp_path / ".model.replaced", TWO)  # now a leftover: the model is there
+    assert set(load(tmp_path / "model")) == {"w"}
+    save(tmp_path / "model", TWO, overwrite=True)
+    assert names(tmp_path) == {"model"}
+
+
+def test_two_steps_over_an_old_leftover(tmp_path: Path) -> None:
+    for name in ("model", ".model.replaced", "new"):
+        save(tmp_path / name, ONE if name != "new" else TWO)
+    swap._replace_in_two_steps(tmp_path / "new", tmp_path / "model")
+    assert set(load(tmp_path / "model")) == {"v"}
+
+
+def test_saves_into_one_folder_wait_for_each_other(tmp_path: Path) -> None:
+    values = {f"v{i}": np.full(1000, i, np.float32) for i in range(5)}
+    threads = [
+        threading.Thread(
+            target=save,
+            args=(tmp_path / "model", dict.fromkeys(values, v)),
+            kwargs={"overwrite": True},
+        )
+        for v in values.values()
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = load(tmp_path / "model")
+    assert len({float(x) for name in found for x in found[name]}) == 1
+    assert names(tmp_path) == {"model"}
+
+
+# ------------------------------------------------------------------------------ comparing
+
+
+def test_one_error_lists_everything() -> None:
+    wanted = {
+        "dense-weight": TensorType((2, 3), float32),
+        "dense-bias": TensorType((3,), float32),
+        "count": TensorType((), int64),
+        "fine": TensorType((2,), float32),
+    }
+    found = {
+        "dense-weight": np.ones((3, 2), np.float32),
+        "dense-bais": np.ones(3, np.float32),
+        "count": np.float32(3).reshape(()),
+        "fine": np.ones(2, np.float32),
+        "momentum": np.ones(2, np.float32),
+    }
+    with pytest.raises(CheckpointError) as caught:
+        match(wanted, found)
+    message = str(caught.value)
+    for words in (
+        "missing    'dense-bias', float32[3]; did you mean dense-bais?",
+        "misshapen  'dense-weight': saved float32[3,2], wanted float32[2,3]",
+        "misshapen  'count': saved float32[], wanted int64[]",
+        "extra      'dense-bais', which no job has",
+        "extra      'momentum', which no job has",
+    ):
+        assert words in message
+    assert "'fine'" not in message
+
+
+def test_what_counts_as_an_error() -> None:
+    wanted, more = {"w": TensorType((3,), float32)}, {**ONE, "m": np.ones(1)}
+    assert match(wanted, more) == ("m",)
+    with pytest.raises(CheckpointError, match="'m'"):
+        match(wanted, more, extra=True)
+    with pytest.raises(CheckpointError, match="missing"):
+        match(wanted, {})
+    assert match(wanted, {}, missing=False) == ()
+
+
+def test_char_and_int8_are_the_same_bytes() -> None:
+    assert match({"a": TensorType((2,), char)}, {"a": np.zeros(2, np.int8)}) == ()
+    assert int8.numpy == char.numpy
+
+
+def test_older_layout_is_not_misshapen(tmp_path: Path) -> None:
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w" / "out").write_bytes(bytes(12))
+    wanted = {"w": TensorType((3,), float32)}
+    assert match(wanted, load(tmp_path)) == ()
+    assert match(wanted, load(tmp_path, types=wanted)) == ()
+    assert match(wanted, {"w": open_path(tmp_path / "w")}) == ()
+    with pytest.raises(CheckpointError, match=r"12 bytes, wanted float32\[4\]"):
+        match({"w": TensorType((4,), float32)}, load(tmp_path))
+
+
+# --------------------------------------------------------------------------------- series
+
+
+def make_manager(root: Path, loaded: list[str]) -> CheckpointManager:
+    return CheckpointManager(root, save=lambda path: save(path, ONE), load=loaded.append)
+
+
+def test_manager(tmp_path: Path) -> None:
+    loaded: list[str] = []
+    manager = make_manager(tmp_path / "snapshots", loaded)
+    assert manager.latest_checkpoint() is None
+    manager.initialize_or_restore()
+    manager.save()
+    first, second = manager.list_checkpoints()
+    assert first < second == manager.latest_checkpoint()
+    make_manager(tmp_path / "snapshots", loaded).initialize_or_restore()
+    assert loaded == [str(tmp_path / "snapshots" / second)]
+
+
+def test_manager_ignores_the_unfinished_and_the_foreign(tmp_path: Path) -> None:
+    (tmp_path / "snapshot_20990101_000000_000000" / "w").mkdir(parents=True)
+    (tmp_path / "snapshot_note.txt").touch()
+    save(tmp_path / "best", ONE)
+    assert make_manager(tmp_path, []).list_checkpoints() == []
+
+
+def test_manager_is_in_order_though_the_clock_goes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> datetime:
+            return datetime(2001, 1, 1)
+
+    save(tmp_path / "snapshot_20990101_000000_000009", ONE)
+    monkeypatch.setattr(manager_module, "datetime", Clock)
+    manager = make_manager(tmp_path, [])
+    manager.save()
+    assert manager.latest_checkpoint() == "snapshot_20990101_000000_000010"
+
+
+def test_manager_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="a file"):
+        make_manager(tmp_path / "file", [])

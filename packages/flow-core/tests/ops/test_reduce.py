@@ -1,0 +1,97 @@
+"""What the generic kit does not see of the reductions: long and odd shapes, accuracy, no copies."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flow_core.builtin.numpy_kernels import reduce
+from flow_core.ops import reduce as ops
+from flow_core.plugins.specs import BindContext, load
+from flow_core.testing.checks import query
+
+SPECS = {spec.type: spec for spec in ops.OPS}
+KERNELS = {kernel.op: kernel for kernel in reduce.KERNELS}
+
+
+def bind(op: str, *arrays: Any, **attrs: Any) -> tuple[list[Any], Any]:
+    """The launches of a kernel, and the output they write."""
+    asked = query(SPECS[op], arrays, attrs)
+    out = np.full(asked.outputs[0].shape, 77, asked.outputs[0].dtype.numpy)
+    size = KERNELS[op].workspace
+    workspace = np.full(size(asked), 0xA5, np.uint8) if size else None
+    return list(load(KERNELS[op].load)(BindContext(asked, arrays, (out,), workspace))), out
+
+
+def run(op: str, *arrays: Any, **attrs: Any) -> Any:
+    """What a kernel computes."""
+    launches, out = bind(op, *arrays, **attrs)
+    for launch in launches:
+        launch()
+    return out
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_any_axes_of_any_shape(data: st.DataObject) -> None:
+    shape = tuple(data.draw(st.lists(st.sampled_from([0, 1, 2, 3, 5, 9]), min_size=1, max_size=5)))
+    axes = tuple(data.draw(st.sets(st.integers(0, len(shape) - 1))))
+    op = data.draw(st.sampled_from(["reduce_sum", "reduce_max", "reduce_min", "reduce_any"]))
+    keepdims = data.draw(st.booleans())
+    dtype = data.draw(st.sampled_from([np.float64, np.float16, np.int32, np.int8]))
+    x = np.random.default_rng(3).integers(-3, 4, shape).astype(dtype)
+    reference = SPECS[op].reference
+    assert reference is not None
+    found = run(op, x, axis=axes, keepdims=keepdims)
+    np.testing.assert_array_equal(found, reference(x, axes, keepdims))
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [
+        ((70_000,), (0,)), ((9_000, 7), (0,)), ((4_096, 3), (0,)), ((8_193, 2), (0,)),
+        ((3, 9_000), (1,)), ((40, 6, 300), (0, 2)), ((5_000, 3, 2), (0, 2)),
+        ((3, 600, 4), (1,)), ((3, 5_000, 4), (1,)), ((2, 3, 4, 5), (0, 2)),
+    ],
+)  # fmt: skip
+def test_long_sums_stay_accurate_in_single_precision(shape: Any, axes: Any) -> None:
+    x = np.random.default_rng(4).uniform(0, 1, shape).astype(np.float32)
+    expected = x.sum(axes, dtype=np.float64)
+    np.testing.assert_allclose(
+        run("reduce_sum", x, axis=axes).reshape(expected.shape), expected, 3e-6
+    )
+
+
+def test_half_sums_are_added_up_in_single_precision() -> None:
+    x = np.full((5000, 2), 0.1, np.float16)
+    expected = float(x[0, 0]) * 5000
+    np.testing.assert_allclose(run("reduce_sum", x, axis=(0,)), expected, 1e-3)
+
+
+def test_gradients_of_products_with_zeros() -> None:
+    x = np.array([[2.0, 0.0, 3.0], [0.0, 0.0, 5.0]])
+    found = run("reduce_prod_grad", x, np.array([1.0, 1.0]), axis=(1,))
+    np.testing.assert_array_equal(found, [[0, 6, 0], [0, 0, 0]])
+
+
+@pytest.mark.parametrize("op", ["reduce_sum", "reduce_max", "reduce_any", "reduce_prod"])
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
+def test_launches_make_no_copies(op: str, axes: tuple[int, ...]) -> None:
+    launches, _ = bind(op, np.ones((100, 512), np.float32), axis=axes)
+    for launch in launches:
+        launch()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for launch in launches:
+            launch()
+        peak = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    # numpy's iterator over the axes, freed when the call returns
+    assert peak < 2048

@@ -1,0 +1,110 @@
+"""Downloads: with progress on a terminal, verified before the file takes its name."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+from urllib.request import urlopen
+
+from flow_core.errors import DataError
+
+_CHUNK = 1 << 16
+_TIMEOUT = 30.0  # seconds without a byte
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     sha256(Path(file.name))[:8]
+    'e3b0c442'
+    """
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_sha256(path: Path, expected: str, hint: str) -> None:
+    """Raises `DataError` when a file has another SHA-256."""
+    found = sha256(path)
+    if found != expected.lower():
+        raise DataError(
+            f"checking {path}",
+            found=f"SHA-256 {found}",
+            allowed=f"SHA-256 {expected}",
+            hint=hint,
+        )
+
+
+def download(url: str, target: Path, check: Callable[[Path], None]) -> None:
+    """Downloads a file; it appears at ``target`` only when it is whole and ``check`` accepts it.
+
+    Args:
+        url: where from.
+        target: where to; its folder is made when it is missing.
+        check: raises when the file is not what was wanted.
+
+    Raises:
+        DataError: the server or the file system refuses, or the transfer ended early.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _part_of(target) as part:
+            _fetch(url, part, target.name)
+            check(part)
+            os.replace(part, target)
+    except (OSError, ValueError) as error:  # ValueError: a malformed URL
+        raise DataError(f"downloading {url}", found=str(error)) from error
+
+
+@contextmanager
+def _part_of(target: Path) -> Iterator[Path]:
+    """A hidden name beside ``target``; whatever is there at the end is removed."""
+    part = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+    try:
+        yield part
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _fetch(url: str, part: Path, name: str) -> None:
+    with urlopen(url, timeout=_TIMEOUT) as source, open(part, "xb") as out:
+        total = int(source.headers.get("Content-Length") or 0)
+        done = _copy(source, out, name, total)
+        os.fsync(out.fileno())
+    if total and done != total:
+        raise OSError(f"the transfer ended after {done} of {total} bytes")
+
+
+def _copy(source: IO[bytes], out: IO[bytes], name: str, total: int) -> int:
+    done = 0
+    with _progress(name, total) as show:
+        while chunk := source.read(_CHUNK):
+            out.write(chunk)
+            done += len(chunk)
+            show(done)
+    return done
+
+
+@contextmanager
+def _progress(name: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A line that counts megabytes on a terminal; silent in pipes and files."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    end = f" of {total / 1e6:.1f}" if total else ""
+    try:
+        yield lambda done: _show(f"\r{name}: {done / 1e6:.1f}{end} MB")
+    finally:
+        _show("\n")
+
+
+def _show(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()

@@ -1,0 +1,163 @@
+"""The MNIST handwritten digits, normalised and cut into batches."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flow_core.errors import DataError, user_line
+from flow_data.download import check_sha256, download
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Split = tuple[Array, Array]
+
+FILE = "mnist.npz"
+_SIDE = 28
+_PARTS = (("x_train", "y_train"), ("x_test", "y_test"))
+_LAYOUTS: Mapping[str, tuple[int, ...]] = {
+    "NCHW": (1, _SIDE, _SIDE),
+    "NHWC": (_SIDE, _SIDE, 1),
+}
+_WANTED = (
+    f"an archive of x_train, x_test: uint8[n,{_SIDE},{_SIDE}] and y_train, y_test: uint8[n] "
+    "(n is 60000 and 10000)"
+)
+
+
+class _DefaultHash(str):
+    """The default of ``hash_check``: a caller who passes the same text wants every file checked."""
+
+    __slots__ = ()
+
+
+_HASH = _DefaultHash("63d4344077849053dc3036b247fa012b2b381de53fd055a66b539dffd76cf08e")
+
+
+def load_mnist(
+    train_batch_size: int = 100,
+    test_batch_size: int = 100,
+    data_format: str = "NCHW",
+    url: str = "https://oneflow-public.oss-cn-beijing.aliyuncs.com/datasets/mnist.npz",
+    hash_check: str | None = _HASH,
+    out_dir: str = ".",
+) -> tuple[Split, Split]:
+    """Loads MNIST from ``mnist.npz`` in ``out_dir``; downloads that file when it is not there.
+
+    A file that is there is used when its arrays are MNIST's; other archives of the same arrays
+    than the one behind ``url`` are fine, unless you pass a hash.  Nothing is ever unpickled.
+
+    Args:
+        train_batch_size: images per training batch; must divide 60000.
+        test_batch_size: images per test batch; must divide 10000.
+        data_format: "NCHW" or "NHWC".
+        url: where to download from.
+        hash_check: SHA-256 of the file.  Downloads are always held against it, files that are
+            there only when you pass it; None checks nothing.
+        out_dir: folder of the file.
+
+    Returns:
+        ``(train_images, train_labels), (test_images, test_labels)``: float32 images from 0 to 1
+        of shape (batches, batch size, 1, 28, 28), or (..., 28, 28, 1) for NHWC, and int32 labels
+        of shape (batches, batch size), in the order of the file.
+
+    Raises:
+        DataError: there is no such file and none could be downloaded, it is not MNIST, or a
+            batch size or format is not usable.
+    """
+    shape = _image_shape(data_format)
+    path = os.path.join(out_dir, FILE)
+    _provide(Path(path), url, hash_check)
+    arrays = _read(Path(path))
+    _say(f"File {FILE} already exist, path: {path}")
+    train, test = (
+        _batches(arrays[x], arrays[y], size, shape)
+        for (x, y), size in zip(_PARTS, (train_batch_size, test_batch_size), strict=True)
+    )
+    return train, test
+
+
+def _say(text: str) -> None:
+    print(text)  # noqa: T201 - programs written for OneFlow show this line
+
+
+def _image_shape(data_format: str) -> tuple[int, ...]:
+    if data_format not in _LAYOUTS:
+        raise DataError(
+            "load_mnist",
+            at=user_line(2),
+            found=f"data_format {data_format!r}",
+            allowed=" or ".join(map(repr, _LAYOUTS)),
+        )
+    return _LAYOUTS[data_format]
+
+
+def _provide(path: Path, url: str, hash_check: str | None) -> None:
+    """Sees to it that the file is there, and checks its hash where that was asked for."""
+    if not path.is_file():
+        _download(path, url, hash_check)
+    elif hash_check and not isinstance(hash_check, _DefaultHash):
+        check_sha256(path, hash_check, f"remove {path} to download it again")
+
+
+def _download(path: Path, url: str, hash_check: str | None) -> None:
+    def check(part: Path) -> None:
+        if hash_check:
+            check_sha256(part, hash_check, "pass the hash_check of the file behind this url")
+        _read(part)
+
+    _say(f"downloading {FILE} from {url}")
+    try:
+        download(url, path, check)
+    except DataError as error:
+        raise DataError(
+            f"load_mnist: no {FILE} in {str(path.parent.absolute())!r}, and {error.attempted}",
+            at=user_line(4),
+            found=error.found,
+            allowed=error.allowed,
+            hint=f"put {FILE} there yourself: {_WANTED}, or pass its folder as out_dir",
+        ) from error
+
+
+def _read(path: Path) -> dict[str, Array]:
+    """The four arrays of the file; raises `DataError` when they are not MNIST's."""
+    names = [name for part in _PARTS for name in part]
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in names}
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, EOFError) as error:
+        raise _not_mnist(path, f"{type(error).__name__}: {error}") from error
+    for images, labels in _PARTS:
+        _check_arrays(path, images, arrays[images], labels, arrays[labels])
+    return arrays
+
+
+def _check_arrays(path: Path, x_name: str, x: Array, y_name: str, y: Array) -> None:
+    if x.ndim != 3 or x.shape[1:] != (_SIDE, _SIDE) or x.dtype != np.uint8 or not len(x):
+        raise _not_mnist(path, f"{x_name}: {x.dtype}{list(x.shape)}")
+    if y.shape != x.shape[:1] or y.dtype.kind not in "iu":
+        raise _not_mnist(path, f"{y_name}: {y.dtype}{list(y.shape)} beside {len(x)} images")
+
+
+def _not_mnist(path: Path, found: str) -> DataError:
+    return DataError(
+        f"reading {path}", found=found, allowed=_WANTED, hint=f"remove {path} to download it again"
+    )
+
+
+def _batches(images: Array, labels: Array, size: int, shape: tuple[int, ...]) -> Split:
+    count = len(images)
+    if not isinstance(size, int | np.integer) or size <= 0 or count % size:
+        raise DataError(
+            "load_mnist",
+            at=user_line(4),
+            found=f"batch size {size!r} for {count} images",
+            allowed=f"a divisor of {count}",
+        )
+    scaled = images.astype(np.float32)
+    scaled /= np.float32(255)
+    return scaled.reshape(-1, size, *shape), labels.astype(np.int32).reshape(-1, size)

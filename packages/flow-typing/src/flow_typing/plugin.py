@@ -1,0 +1,56 @@
+"""The plugin of flow-typing: tells core what the annotations mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, get_args, get_origin
+
+import pluggy
+
+from flow_core.annotations import (
+    Fetch,
+    FetchBundle,
+    FetchCallback,
+    FetchLeaf,
+    FetchOf,
+    Kind,
+)
+from flow_core.config import Settings
+from flow_core.plugins.specs import AnnotationSpec
+from flow_typing.forms import Bundle, Callback, ListListNumpy, ListNumpy, Numpy
+
+FLOW_PLUGIN_API = "1.0"
+hookimpl = pluggy.HookimplMarker("flow")
+
+
+def _leaf(form: type, kind: Kind) -> AnnotationSpec:
+    """A spec of a class (or subclasses of it) that stands for one value."""
+
+    def matches(annotation: Any) -> bool:
+        return isinstance(annotation, type) and issubclass(annotation, form)
+
+    return AnnotationSpec(form.__name__, matches, fetch=lambda _: FetchLeaf(kind))
+
+
+def _generic(form: Any, name: str, fetch: Callable[[FetchOf], Fetch]) -> AnnotationSpec:
+    """A spec of ``form[T]``."""
+
+    def matches(annotation: Any) -> bool:
+        return get_origin(annotation) is form
+
+    return AnnotationSpec(name, matches, fetch=lambda a: fetch(FetchOf(get_args(a)[0])))
+
+
+SPECS: tuple[AnnotationSpec, ...] = (
+    _leaf(Numpy, "numpy"),
+    _leaf(ListNumpy, "list"),
+    _leaf(ListListNumpy, "list_list"),
+    _generic(Callback, "Callback[T]", FetchCallback),
+    _generic(Bundle, "Bundle[T]", FetchBundle),
+)
+
+
+@hookimpl
+def flow_register_annotations(config: Settings) -> tuple[AnnotationSpec, ...]:
+    """The annotations of `flow_typing`."""
+    return SPECS
