@@ -30,7 +30,6 @@ from flow_core.api.array import (
     identity,
     identity_n,
     in_top_k,
-    masked_fill,
     one_hot,
     ones,
     ones_like,
@@ -111,7 +110,7 @@ from flow_core.api.job import (
     watch_diff,
 )
 from flow_core.api.linalg import matmul
-from flow_core.api.math import cast, clamp, clip, clip_by_scalar, clip_by_value, where
+from flow_core.api.math import cast, clamp, clip, clip_by_scalar, clip_by_value, masked_fill, where
 from flow_core.api.nn_losses import smooth_l1_loss
 from flow_core.api.scope import device_prior_placement, fixed_placement
 from oneflow import (

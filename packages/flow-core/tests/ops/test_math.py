@@ -136,7 +136,11 @@ def test_functions_of_integers_stay_integers() -> None:
         (lambda a, b: m.reduce_sum(a, 2), InferenceError, "axes from -2 to 1"),
         (lambda a, b: m.l2_normalize(a), InferenceError, "axis=None"),
         (lambda a, b: m.exp(m.cast(a, int32)), InferenceError, "float16"),
-        (lambda a, b: m.polyval(3.0, a), InferenceError, "list or tuple"),
+        (
+            lambda a, b: m.polyval(3.0, a),  # type: ignore[arg-type]  # the mistake under test
+            InferenceError,
+            "list or tuple",
+        ),
         (lambda a, b: m.pow(m.cast(a, int32), m.cast(a, int32)), InferenceError, "floating"),
     ],
 )  # fmt: skip

@@ -19,7 +19,6 @@ __all__ = [
     "constant_like",
     "constant_scalar",
     "elem_cnt",
-    "masked_fill",
     "ones",
     "ones_like",
     "range",
@@ -126,20 +125,6 @@ def range(
 def elem_cnt(inputs: BlobDef, dtype: Any = None, name: str | None = None) -> BlobDef:
     """The number of elements of a blob as a constant of shape (1,), int32 by default."""
     return constant(prod(inputs.shape), dtype or int32, (1,), name)
-
-
-def masked_fill(x: BlobDef, mask: BlobDef, value: int | float, name: str | None = None) -> BlobDef:
-    """``x`` with ``value`` where ``mask`` is not 0.
-
-    Args:
-        x: a blob.
-        mask: an integer blob of the same shape.
-        value: the number.
-        name: name of the op.
-    """
-    values = constant_like(x, value, name=inner(name, "_ConstantLike"))
-    blob: BlobDef = emit("where", mask, values, x, name=inner(name, "_Where"))
-    return blob
 
 
 def _fill_attrs(what: str, value: int | float, other: int) -> dict[str, Any]:

@@ -301,6 +301,8 @@ def _emit(state: _Lowering, inputs: Sequence[str], job: str) -> Plan:
             continue
         target = prologue if op.name in state.constant else tasks
         target.append(_task(state, op, i, buffers))
+    feeds = tuple([_view(state, buffers, Value(name, 0)) for name in inputs])
+    fetches = tuple([_view(state, buffers, v) for v in state.graph.results])
     arena, placed = _place(state, buffers)
     registers = step_registers(state.options.width)
     check_no_deadlock(registers)
@@ -310,8 +312,8 @@ def _emit(state: _Lowering, inputs: Sequence[str], job: str) -> Plan:
         buffers=placed,
         prologue=tuple(prologue),
         tasks=tuple(tasks),
-        feeds=tuple(_view(state, buffers, Value(name, 0)) for name in inputs),
-        fetches=tuple(_view(state, buffers, v) for v in state.graph.results),
+        feeds=feeds,
+        fetches=fetches,
         variables={
             op.name: buffers.of[op.output()] for op in state.order if op.type == "variable"
         },

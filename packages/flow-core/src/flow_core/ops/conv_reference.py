@@ -7,6 +7,7 @@ hold for the parts of split tensors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -102,8 +103,8 @@ def filter_grad_reference(dy: Any, x: Any, **attrs: Any) -> Any:
     grad: Any = np.zeros((groups, dy.shape[2], padded.shape[2], *kernel), x.dtype)
     for tap, space in taps(kernel, out, attrs["strides"], attrs["dilation_rate"]):
         window = padded[(slice(None),) * 3 + space]
-        flat = window.reshape(*window.shape[:3], -1)
-        grad[(..., *tap)] = np.einsum("ngfp,ngcp->gfc", dy.reshape(*dy.shape[:3], -1), flat)
+        flat, rows = (a.reshape(*a.shape[:3], prod(a.shape[3:])) for a in (window, dy))
+        grad[(..., *tap)] = np.einsum("ngfp,ngcp->gfc", rows, flat)
     return from_first(grad.reshape(grad.shape[0] * grad.shape[1], *grad.shape[2:]), form)
 
 

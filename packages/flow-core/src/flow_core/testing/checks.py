@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from flow_core.autograd import backward
+from flow_core.builtin.numpy_driver import NumpyDriver
+from flow_core.device import Driver
 from flow_core.dtypes import DType, as_dtype, bfloat16, float16, float32, float64
 from flow_core.ir import Attrs, GraphBuilder, Op, TensorType, Value, tensor_type
 from flow_core.ops.build import Emitter, complete_attrs
@@ -23,23 +25,48 @@ from flow_core.plugins.specs import (
     load,
 )
 from flow_core.testing.interpret import evaluate
+from flow_core.testing.rig import Rig
 from flow_core.topology import Placement
 
-TOLERANCE = {
+Tolerance = tuple[float, float]
+"""Relative and absolute tolerance."""
+
+TOLERANCE: Mapping[DType, Tolerance] = {
     float16: (2e-2, 2e-2),
     bfloat16: (8e-2, 8e-2),
     float32: (2e-5, 2e-5),
     float64: (1e-10, 1e-10),
 }
 CPU = Placement.parse("cpu", "0:0")
+DIRECTIONS = 24
+"""Inputs with more elements are differentiated along as many random directions instead."""
+
+
+def is_floating(array: Any) -> bool:
+    """Whether an array's element type has gradients.
+
+    >>> is_floating(np.float16([1])), is_floating([1])
+    (True, False)
+    """
+    return as_dtype(np.asarray(array).dtype).is_floating
 
 
 def cast_sample(sample: Sample, dtype: DType) -> tuple[Any, ...]:
-    """A sample's inputs with the floating ones cast to ``dtype``."""
-    return tuple(
-        np.asarray(x).astype(dtype.numpy) if np.asarray(x).dtype.kind == "f" else np.asarray(x)
-        for x in sample.inputs
-    )
+    """A sample's inputs with the floating ones cast to ``dtype``.
+
+    >>> x = np.array([-1.8, 0.4])
+    >>> cast_sample(Sample((x,)), as_dtype("int8")), cast_sample(Sample((x,)), as_dtype("uint8"))
+    ((array([-2,  0], dtype=int8),), (array([2, 0], dtype=uint8),))
+    """
+    return tuple(_cast(np.asarray(x), dtype) for x in sample.inputs)
+
+
+def _cast(x: Any, dtype: DType) -> Any:
+    """Rounded for integer types, and without sign for unsigned ones."""
+    if x.dtype.kind != "f" or dtype.is_floating:
+        return x.astype(dtype.numpy) if x.dtype.kind == "f" else x
+    whole = np.rint(x)
+    return (np.abs(whole) if dtype.kind == "u" else whole).astype(dtype.numpy)
 
 
 def query(spec: OpSpec, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> KernelQuery:
@@ -53,13 +80,14 @@ def query(spec: OpSpec, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Kern
 def run_kernel(
     kernel: KernelSpec, asked: KernelQuery, arrays: Sequence[Any], *, seed: int = 0, step: int = 0
 ) -> tuple[Any, ...]:
-    """Binds a host-memory kernel to poisoned outputs and runs it twice (launches repeat)."""
+    """Binds a kernel to host arrays and poisoned outputs, launches it once, gives the outputs.
+
+    Inputs that the op mutates are changed in place.
+    """
     outputs = tuple(_poisoned(t) for t in asked.outputs)
     size = kernel.workspace(asked) if kernel.workspace else 0
     workspace = np.full(size, 0xA5, np.uint8) if kernel.workspace else None
-    context = BindContext(
-        asked, tuple(arrays), outputs, workspace, np.array(step, np.int64), seed
-    )
+    context = BindContext(asked, tuple(arrays), outputs, workspace, np.array(step, np.int64), seed)
     launches = load(kernel.load)(context)
     with np.errstate(all="ignore"):
         for launch in launches if isinstance(launches, list | tuple) else (launches,):
@@ -72,36 +100,76 @@ def _poisoned(type_: TensorType) -> Any:
     return raw.view(type_.dtype.numpy).reshape(type_.shape)
 
 
-def check_kernel(spec: OpSpec, kernel: KernelSpec, sample: Sample, dtype: DType) -> None:
-    """A kernel agrees with the op's reference, computed in float64."""
-    arrays = cast_sample(sample, dtype)
-    asked = query(spec, arrays, sample.attrs)
-    if kernel.accepts is not None and not kernel.accepts(asked):
-        return
-    before = [x.copy() for x in arrays]
-    found = run_kernel(kernel, asked, arrays)
-    for i, (x, copy) in enumerate(zip(arrays, before, strict=True)):
-        if i not in spec.mutates:
-            np.testing.assert_array_equal(x, copy, err_msg=f"{spec.type} changed input {i}")
-    wide = [x.astype(np.float64) if as_dtype(x.dtype).is_floating else x for x in arrays]
+def as_tuple(results: Any) -> tuple[Any, ...]:
+    """What a reference returned, as one tuple of outputs."""
+    return results if isinstance(results, tuple) else (results,)
+
+
+def reference_outputs(spec: OpSpec, asked: KernelQuery, arrays: Sequence[Any]) -> tuple[Any, ...]:
+    """The outputs by the op's reference, computed in float64."""
     assert spec.reference is not None, f"{spec.type} has no reference"
+    wide = [x.astype(np.float64) if is_floating(x) else x for x in arrays]
     with np.errstate(all="ignore"):
-        expected = spec.reference(*wide, **asked.attrs)
-    expected = expected if isinstance(expected, tuple) else (expected,)
-    assert len(expected) == len(found)
-    for type_, want, have in zip(asked.outputs, expected, found, strict=True):
-        assert np.shape(want) == type_.shape, f"{spec.type}: reference gives {np.shape(want)}"
-        _assert_close(spec.type, type_.dtype, want, have)
+        expected = as_tuple(spec.reference(*wide, **asked.attrs))
+    assert len(expected) == len(asked.outputs), f"{spec.type}: {len(expected)} reference outputs"
+    for want, type_ in zip(expected, asked.outputs, strict=True):
+        assert np.shape(want) == type_.shape, (
+            f"{spec.type}: the reference gives shape {np.shape(want)}, inference {type_}"
+        )
+    return expected
 
 
-def _assert_close(name: str, dtype: DType, want: Any, have: Any) -> None:
+def assert_close(name: str, dtype: DType, want: Any, have: Any, tolerance: Tolerance) -> None:
+    """Equal, for floating types within a tolerance; NaN and infinities at the same places."""
     if not dtype.is_floating:
         np.testing.assert_array_equal(have, want, err_msg=name)
         return
-    rtol, atol = TOLERANCE[dtype]
-    np.testing.assert_allclose(
-        have.astype(np.float64), np.asarray(want, np.float64), rtol, atol, err_msg=name
-    )
+    wide = np.asarray(have).astype(np.float64), np.asarray(want, np.float64)
+    np.testing.assert_allclose(*wide, *tolerance, err_msg=name)
+
+
+def check_kernel(
+    spec: OpSpec,
+    kernel: KernelSpec,
+    sample: Sample,
+    dtype: DType,
+    *,
+    driver: Driver | None = None,
+    tolerance: Callable[[DType], Tolerance] = TOLERANCE.__getitem__,
+    repeatable: bool = True,
+) -> None:
+    """A kernel agrees with the op's reference, and writes nothing but its results.
+
+    It is launched twice, on poisoned outputs and workspace.  A sample that the kernel does not
+    accept is no error.
+
+    Args:
+        spec, kernel: the op and its kernel.
+        sample, dtype: inputs, the floating ones cast to ``dtype``.
+        driver: the kernel's device; default: host memory.
+        tolerance: relative and absolute tolerance of an output's type.
+        repeatable: whether both launches must agree to the bit.
+    """
+    arrays = cast_sample(sample, dtype)
+    asked = query(spec, arrays, sample.attrs)
+    if kernel.accepts is None or kernel.accepts(asked):
+        rig = Rig(driver or NumpyDriver(0), kernel, asked, mutates=spec.mutates)
+        check_rig(spec, rig, arrays, tolerance, repeatable)
+
+
+def check_rig(
+    spec: OpSpec,
+    rig: Rig,
+    arrays: Sequence[Any],
+    tolerance: Callable[[DType], Tolerance] = TOLERANCE.__getitem__,
+    repeatable: bool = True,
+) -> None:
+    """What a rig gives on some arrays agrees with the op's reference."""
+    found = rig.check(arrays, repeatable)
+    expected = reference_outputs(spec, rig.asked, arrays)
+    for type_, want, have in zip(rig.asked.outputs, expected, found, strict=True):
+        bounds = tolerance(type_.dtype) if type_.dtype.is_floating else (0.0, 0.0)
+        assert_close(f"{spec.type} ({rig.kernel.name})", type_.dtype, want, have, bounds)
 
 
 def check_gradient(
@@ -109,28 +177,38 @@ def check_gradient(
 ) -> None:
     """The gradient rule agrees with central differences of the reference, in float64."""
     arrays = cast_sample(sample, float64)
-    builder = GraphBuilder()
-    emitter = Emitter(builder, {**specs, _INPUT.type: _INPUT})
-    values = [_feed(builder, f"x{i}", x) for i, x in enumerate(arrays)]
-    outputs = emitter.emit(spec.type, values, sample.attrs, placement=CPU, name="op")
     rng = np.random.default_rng(7)
-    weights = {
-        v: rng.uniform(0.5, 1.5, builder.type_of(v).shape)
-        for v in outputs
-        if builder.type_of(v).dtype.is_floating
-    }
-    seeds = {v: _feed(builder, f"seed{v.index}", w) for v, w in weights.items()}
-    wanted = [v for v, x in zip(values, arrays, strict=True) if x.dtype.kind == "f"]
-    grads = backward(emitter, seeds, wanted)
+    builder, emitter, values, grads, weights = build_gradient(specs, spec, arrays, sample.attrs)
     feeds = {f"x{i}": x for i, x in enumerate(arrays)}
     feeds |= {f"seed{v.index}": w for v, w in weights.items()}
     found = evaluate(builder.build(), emitter.specs, feeds)
+    slope = _Slope(spec, arrays, complete_attrs(spec, sample.attrs, "sample"), weights, epsilon)
     for value, grad in grads.items():
-        index = values.index(value)
-        expected = _central_difference(spec, arrays, index, sample.attrs, weights, epsilon)
-        np.testing.assert_allclose(
-            found[grad], expected, 1e-4, 1e-5, err_msg=f"{spec.type}, input {index}"
-        )
+        slope.check(values.index(value), found[grad], rng)
+
+
+def build_gradient(
+    specs: Mapping[str, OpSpec], spec: OpSpec, arrays: Sequence[Any], attrs: Mapping[str, Any]
+) -> tuple[GraphBuilder, Emitter, list[Value], dict[Value, Value], dict[Value, Any]]:
+    """A graph with one op ``op`` on inputs ``x0`` ... and its backward ops on ``seed0`` ...
+
+    Returns:
+        The graph, its emitter, the inputs, the gradient of each floating input that has one,
+        and random gradients of the floating outputs.
+    """
+    builder = GraphBuilder()
+    emitter = Emitter(builder, {**specs, _INPUT.type: _INPUT})
+    values = [_feed(builder, f"x{i}", x) for i, x in enumerate(arrays)]
+    outputs = emitter.emit(spec.type, values, attrs, placement=CPU, name="op")
+    rng = np.random.default_rng(7)
+    weights = {
+        v: rng.uniform(0.5, 1.5, type_.shape).astype(type_.dtype.numpy)
+        for v, type_ in zip(outputs, builder.types["op"], strict=True)
+        if type_.dtype.is_floating
+    }
+    seeds = {v: _feed(builder, f"seed{v.index}", w) for v, w in weights.items()}
+    wanted = [v for v, x in zip(values, arrays, strict=True) if is_floating(x)]
+    return builder, emitter, values, backward(emitter, seeds, wanted), weights
 
 
 _INPUT = OpSpec(type="kit_input", inputs=(), infer=like_input)
@@ -142,28 +220,37 @@ def _feed(builder: GraphBuilder, name: str, array: Any) -> Value:
     return op.output()
 
 
-def _central_difference(
-    spec: OpSpec,
-    arrays: Sequence[Any],
-    index: int,
-    attrs: Mapping[str, Any],
-    weights: Mapping[Value, Any],
-    epsilon: float,
-) -> Any:
-    full = complete_attrs(spec, attrs, "sample")
-    assert spec.reference is not None
+class _Slope:
+    """Central differences of the weighted sum of an op's outputs."""
 
-    def objective(x: Any) -> float:
-        changed = [x if i == index else a for i, a in enumerate(arrays)]
-        results = spec.reference(*changed, **full)  # type: ignore[misc]  # checked above
-        results = results if isinstance(results, tuple) else (results,)
-        return float(sum((results[v.index] * w).sum() for v, w in weights.items()))
+    def __init__(
+        self,
+        spec: OpSpec,
+        arrays: Sequence[Any],
+        attrs: Mapping[str, Any],
+        weights: Mapping[Value, Any],
+        epsilon: float,
+    ) -> None:
+        assert spec.reference is not None, f"{spec.type} has no reference"
+        self.reference, self.name = spec.reference, spec.type
+        self.arrays, self.attrs, self.weights, self.epsilon = arrays, attrs, weights, epsilon
 
-    base = arrays[index]
-    out = np.zeros(prod(base.shape))
-    for i in range(out.size):
-        step = np.zeros(out.size)
-        step[i] = epsilon
-        step = step.reshape(base.shape)
-        out[i] = (objective(base + step) - objective(base - step)) / (2 * epsilon)
-    return out.reshape(base.shape)
+    def check(self, index: int, grad: Any, rng: Any) -> None:
+        """The gradient of one input has the right components, or these along random directions."""
+        shape = self.arrays[index].shape
+        size = prod(shape)
+        axes = np.eye(size) if size <= DIRECTIONS else rng.normal(0, 1, (DIRECTIONS, size))
+        expected = [self._along(index, axis.reshape(shape)) for axis in axes]
+        np.testing.assert_allclose(
+            axes @ grad.reshape(-1), expected, 1e-4, 1e-5, err_msg=f"{self.name}, input {index}"
+        )
+
+    def _along(self, index: int, direction: Any) -> float:
+        step = self.epsilon * direction
+        ahead, behind = (self._objective(index, sign * step) for sign in (1, -1))
+        return (ahead - behind) / (2 * self.epsilon)
+
+    def _objective(self, index: int, step: Any) -> float:
+        changed = [x + step if i == index else x for i, x in enumerate(self.arrays)]
+        results = as_tuple(self.reference(*changed, **self.attrs))
+        return float(sum((results[v.index] * w).sum() for v, w in self.weights.items()))

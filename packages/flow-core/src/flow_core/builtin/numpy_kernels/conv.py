@@ -31,6 +31,7 @@ from flow_core.builtin.numpy_kernels.windows import (
     Geometry,
     Ints,
     Tile,
+    apply,
     column_matrix,
     column_shape,
     column_view,
@@ -276,6 +277,7 @@ class StridedDataGrad(Tiled):
     def tile_sizes(self, tile: Tile) -> dict[str, int]:
         geo = self.geo
         sizes = {"cols": geo.groups * geo.depth * geo.columns(tile)}
+        sizes |= dict.fromkeys(("one", "two"), self._tap_size(tile))
         if self.staged:
             sizes["dy"] = geo.groups * geo.filters * geo.columns(tile)
             sizes["acc"] = (tile.n1 - tile.n0) * geo.groups * geo.channels * prod(geo.size)
@@ -295,6 +297,10 @@ class StridedDataGrad(Tiled):
             if self.staged and tile.h1 == geo.out[0]:
                 yield _copy(out[tile.n0 : tile.n1], target)
 
+    def _tap_size(self, tile: Tile) -> int:
+        """Columns of one kernel position."""
+        return self.geo.groups * self.geo.channels * self.geo.columns(tile)
+
     def _target(self, scratch: Scratch, dx: Any, tile: Tile) -> Any:
         images = dx[tile.n0 : tile.n1]
         return scratch.take("acc", images.shape) if self.staged else images
@@ -312,13 +318,15 @@ class StridedDataGrad(Tiled):
         matrix = column_matrix(buffer, geo.first, geo.groups, geo.depth, prod(out))
         yield partial(np.matmul, weight, right, matrix)
         columns = column_view(buffer, geo)
+        size = self._tap_size(tile)
+        temporaries = [scratch.take(name, (size,)) for name in ("one", "two")]
         view = data_view(target, geo.first, geo.groups, geo.size)
         for tap in product(*map(range, geo.kernel)):
             into, from_ = _meeting(geo, tile, tap)
             part = columns[(slice(None),) * 3 + tap][(..., *from_)]
             if part.size:
                 goal = view[(..., *into)]
-                yield partial(np.add, goal, part, goal)
+                yield from apply(np.add, (goal, part), goal, temporaries)
 
 
 def _meeting(geo: Geometry, tile: Tile, tap: Ints) -> tuple[list[slice], list[slice]]:

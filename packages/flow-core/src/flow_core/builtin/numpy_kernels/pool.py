@@ -7,7 +7,7 @@ channels come first, every channel is an image of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import product
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.builtin.numpy_kernels.binding import call, carve, carved_bytes, kernel
+from flow_core.builtin.numpy_kernels.windows import apply, flat
 from flow_core.device import Launch
 from flow_core.ops.pool import pool_window, window_counts
 from flow_core.ops.windows import space_axes
@@ -100,108 +101,125 @@ def _at(array: Any, axis: int, part: slice) -> Any:
     return array[(slice(None),) * axis + (part,)]
 
 
-# ------------------------------------------------------------------------------ forward
+# ------------------------------------------------------------------------------ passes
 
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """The passes of a forward pooling over a few images.
+    """The passes of a pooling over a few images.
 
     Attributes:
         shapes: shapes before the first and after each pass.
         axes: the axis of each pass.
-        staged: whether numbers are added up in another type than the stored one.
+        dtype: the type that is computed in.
+        staged: whether numbers are stored in another type.
     """
 
     shapes: tuple[Ints, ...]
     axes: tuple[Axis, ...]
+    dtype: Any
     staged: bool
 
-    def buffers(self) -> list[Ints]:
-        """Shapes of the temporaries; the last pass writes the output unless it is staged."""
-        return list(self.shapes if self.staged else self.shapes[1:-1])
+    def parts(self, backward: bool = False) -> list[tuple[Ints, Any]]:
+        """Two temporaries, then the buffers of shapes that no tensor has.
+
+        A forward pooling has its last result in y, a backward one its first in dx, unless these
+        are staged; the latter also needs a scaled copy of dy.
+        """
+        small = (max(map(prod, self.shapes[1:]), default=0),)
+        between = self.shapes[1:] if backward else self.shapes[1:-1]
+        shapes = (small, small, *(self.shapes if self.staged else between))
+        return [(shape, self.dtype) for shape in shapes]
 
 
-def _passes(shape: Ints, axes: list[Axis], n: int, staged: bool) -> Passes:
-    shapes = [(n, *shape[1:])]
-    work = tuple(axis for axis in axes if not axis.trivial)
-    for axis in work:
-        shapes.append(_cut(shapes[-1], axis.axis, axis.out))
-    return Passes(tuple(shapes), work, staged)
-
-
-def _pass(function: Any, lowest: Any, axis: Axis, source: Any, target: Any) -> Iterator[Launch]:
-    """One axis of windows: ``function`` over the elements of each."""
-    meetings = [axis.meeting(tap) for tap in range(axis.kernel)]
-    full = [m for m in meetings if m[1] == slice(0, axis.out)]
-    rest = [m for m in meetings if m not in full]
-    if not full:
-        yield partial(target.fill, lowest)
-    elif len(full) == 1:
-        yield partial(np.copyto, target, _at(source, axis.axis, full[0][0]))
-    else:
-        first, second = (_at(source, axis.axis, m[0]) for m in full[:2])
-        yield call(function, first, second, out=target)
-    for elements, windows in (*full[2:], *rest):
-        goal = _at(target, axis.axis, windows)
-        if goal.size:
-            yield call(function, goal, _at(source, axis.axis, elements), out=goal)
-
-
-def _work_dtype(query: KernelQuery, function: Any) -> tuple[Any, bool]:
-    """The type that passes compute in, and whether it is not the stored one."""
+def _passes(query: KernelQuery, function: Any, part: slice | None = None) -> Passes:
+    """The passes of a group of images; of the largest group by default."""
+    shape = _split_shape(query, query.inputs[0].shape)
     dtype = query.outputs[0].dtype
     staged = function is np.add and dtype.accumulate is not dtype
-    return (dtype.accumulate if staged else dtype).numpy, staged
+    computed = (dtype.accumulate if staged else dtype).numpy
+    part = part or _images(shape[0], prod(shape[1:]) * computed.itemsize)[0]
+    shapes = [(part.stop - part.start, *shape[1:])]
+    axes = tuple(axis for axis in _axes(query, shape) if not axis.trivial)
+    for axis in axes:
+        shapes.append(_cut(shapes[-1], axis.axis, axis.out))
+    return Passes(tuple(shapes), axes, computed, staged)
 
 
-def _forward_plan(query: KernelQuery, function: Any) -> tuple[list[slice], Any, list[Axis], bool]:
-    shape, (dtype, staged) = query.inputs[0].shape, _work_dtype(query, function)
-    shape = _split_shape(query, shape)
-    image = prod(shape[1:]) * np.dtype(dtype).itemsize
-    return _images(shape[0], image), dtype, _axes(query, shape), staged
+def _groups(query: KernelQuery, passes: Passes) -> list[slice]:
+    shape = _split_shape(query, query.inputs[0].shape)
+    return _images(shape[0], prod(shape[1:]) * passes.dtype.itemsize)
+
+
+def _bind_passes(
+    ctx: BindContext, function: Any, backward: bool
+) -> Iterator[tuple[Passes, slice, list[Any], list[Any]]]:
+    """For each group of images: its passes, the images, temporaries and buffers."""
+    for part in _groups(ctx.query, _passes(ctx.query, function)):
+        passes = _passes(ctx.query, function, part)
+        one, two, *buffers = carve(ctx.workspace, *passes.parts(backward))
+        yield passes, part, [one, two], buffers
+
+
+# ------------------------------------------------------------------------------ forward
+
+
+def _pass(
+    how: tuple[Any, Any], axis: Axis, source: Any, target: Any, temporaries: list[Any]
+) -> Iterator[Launch]:
+    """One axis of windows: a function over the elements of each, which starts from a lowest."""
+    function, lowest = how
+    meetings = [axis.meeting(tap) for tap in range(axis.kernel)]
+    views = [(_at(source, axis.axis, e), _at(target, axis.axis, w)) for e, w in meetings]
+    full = [part for part, goal in views if goal.size == target.size]
+    rest = [(part, goal) for part, goal in views if 0 < goal.size < target.size]
+    if len(full) > 1 and flat(full[0]) and flat(full[1]):
+        yield call(function, full.pop(0), full.pop(0), out=target)
+    elif full:
+        yield partial(np.copyto, target, full.pop(0))
+    else:
+        yield partial(target.fill, lowest)
+    for part, goal in (*((part, target) for part in full), *rest):
+        yield from apply(function, (goal, part), goal, temporaries)
 
 
 def _forward_workspace(function: Any) -> Callable[[KernelQuery], int]:
-    def workspace(query: KernelQuery) -> int:
-        images, dtype, axes, staged = _forward_plan(query, function)
-        count = images[0].stop - images[0].start
-        shapes = _passes(_split_shape(query, query.inputs[0].shape), axes, count, staged).buffers()
-        return carved_bytes(*((shape, dtype) for shape in shapes))
-
-    return workspace
+    return lambda query: carved_bytes(*_passes(query, function).parts())
 
 
 def _bind_forward(function: Any) -> Callable[[BindContext], list[Launch]]:
     def bind(ctx: BindContext) -> list[Launch]:
-        images, dtype, axes, staged = _forward_plan(ctx.query, function)
         x, y = _split(ctx)
-        scale = _scale(ctx.query.attrs, x, axes, dtype) if function is np.add else None
-        lowest = _lowest(np.dtype(dtype)) if function is np.maximum else 0
         launches: list[Launch] = []
-        for part in images:
-            passes = _passes(x.shape, axes, part.stop - part.start, staged)
-            buffers = carve(ctx.workspace, *((shape, dtype) for shape in passes.buffers()))
-            launches += _forward(passes, (function, lowest), x[part], y[part], list(buffers), scale)
+        for passes, part, temporaries, buffers in _bind_passes(ctx, function, False):
+            scale = _scale(ctx.query, passes) if function is np.add else None
+            lowest = _lowest(np.dtype(passes.dtype)) if function is np.maximum else 0
+            how = (function, lowest)
+            launches += _forward(passes, how, (x[part], y[part]), temporaries, buffers, scale)
         return launches if y.size else []
 
     return bind
 
 
 def _forward(
-    passes: Passes, how: tuple[Any, Any], x: Any, y: Any, buffers: list[Any], scale: Any
+    passes: Passes,
+    how: tuple[Any, Any],
+    tensors: tuple[Any, Any],
+    temporaries: list[Any],
+    buffers: list[Any],
+    scale: Any,
 ) -> Iterator[Launch]:
+    source, y = tensors
     if passes.staged:
-        source = buffers.pop(0)
-        yield partial(np.copyto, source, x, casting="unsafe")
-        targets = buffers
+        yield partial(np.copyto, buffers[0], source, casting="unsafe")
+        source, targets = buffers[0], buffers[1:]
     else:
-        source, targets = x, [*buffers, y] if passes.axes else []
+        targets = [*buffers, y] if passes.axes else []
     for axis, target in zip(passes.axes, targets, strict=True):
-        yield from _pass(*how, axis, source, target)
+        yield from _pass(how, axis, source, target, temporaries)
         source = target
     if scale is not None and passes.axes:
-        yield call(np.multiply, source, scale, out=source)
+        yield from _scaled(source, scale, temporaries)
     if source is not y:
         yield partial(np.copyto, y, source, casting="unsafe")
 
@@ -210,94 +228,89 @@ def _lowest(dtype: Any) -> Any:
     return np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
 
 
-def _scale(attrs: Mapping[str, Any], x: Any, axes: list[Axis], dtype: Any) -> Any:
+def _scale(query: KernelQuery, passes: Passes) -> Any:
     """One over the number of elements of each window: a scalar when all are alike."""
-    vectors = window_counts(attrs, tuple(axis.size for axis in axes))
+    axes = _axes(query, _split_shape(query, query.inputs[0].shape))
+    vectors = window_counts(query.attrs, tuple(axis.size for axis in axes))
     if all(np.all(v == v[:1]) for v in vectors):
-        return np.array(1 / prod(int(v[0]) for v in vectors), dtype)
+        return np.array(1 / prod(int(v[0]) for v in vectors), passes.dtype)
     counts = reduce(np.multiply, np.ix_(*vectors))
-    last = attrs["data_format"] == "channels_last"
-    return (1 / counts).astype(dtype)[(..., None) if last else ...]
+    last = query.attrs["data_format"] == "channels_last"
+    return (1 / counts).astype(passes.dtype)[(..., None) if last else ...]
+
+
+def _scaled(array: Any, scale: Any, temporaries: list[Any]) -> Iterator[Launch]:
+    """Multiplies a contiguous array with scale, broadcast, in place."""
+    if not scale.ndim:
+        yield call(np.multiply, array, scale, out=array)
+        return
+    yield from apply(np.multiply, (array, np.broadcast_to(scale, array.shape)), array, temporaries)
 
 
 # ------------------------------------------------------------------------------ averages back
 
 
-def _avg_grad_plan(query: KernelQuery) -> tuple[list[slice], Any, list[Axis], bool]:
-    x = _split_shape(query, query.inputs[0].shape)
-    dtype, staged = _work_dtype(query, np.add)
-    image = prod(x[1:]) * np.dtype(dtype).itemsize
-    return _images(x[0], image), dtype, _axes(query, x), staged
-
-
 def _avg_grad_workspace(query: KernelQuery) -> int:
-    images, dtype, axes, staged = _avg_grad_plan(query)
-    count = images[0].stop - images[0].start
-    passes = _passes(_split_shape(query, query.inputs[0].shape), axes, count, staged)
-    shapes = passes.shapes if staged else passes.shapes[1:]
-    return carved_bytes(*((shape, dtype) for shape in shapes))
+    return carved_bytes(*_passes(query, np.add).parts(backward=True))
 
 
 def _bind_avg_grad(ctx: BindContext) -> list[Launch]:
-    images, dtype, axes, staged = _avg_grad_plan(ctx.query)
-    x, _, dy, dx = _split(ctx)
-    scale = _scale(ctx.query.attrs, x, axes, dtype)
+    _, _, dy, dx = _split(ctx)
     launches: list[Launch] = []
-    for part in images:
-        passes = _passes(x.shape, axes, part.stop - part.start, staged)
-        shapes = passes.shapes if staged else passes.shapes[1:]
-        buffers = list(carve(ctx.workspace, *((shape, dtype) for shape in shapes)))
-        targets = buffers if staged else [dx[part], *buffers]
-        launches += _avg_backward(passes, dy[part], dx[part], targets, scale)
+    for passes, part, temporaries, buffers in _bind_passes(ctx, np.add, True):
+        scale = _scale(ctx.query, passes)
+        launches += _avg_backward(passes, (dy[part], dx[part]), temporaries, buffers, scale)
     return launches if dx.size else []
 
 
 def _avg_backward(
-    passes: Passes, dy: Any, dx: Any, buffers: list[Any], scale: Any
+    passes: Passes, tensors: tuple[Any, Any], temporaries: list[Any], buffers: list[Any], scale: Any
 ) -> Iterator[Launch]:
-    source = buffers[-1]
+    dy, dx = tensors
+    targets = buffers if passes.staged else [dx, *buffers]
+    source = targets[-1]
     yield partial(np.copyto, source, dy, casting="unsafe")
     if passes.axes:
-        yield call(np.multiply, source, scale, out=source)
-    for axis, target in zip(reversed(passes.axes), reversed(buffers[:-1]), strict=True):
-        yield from _spread(axis, source, target)
+        yield from _scaled(source, scale, temporaries)
+    for axis, target in zip(reversed(passes.axes), reversed(targets[:-1]), strict=True):
+        yield from _spread(axis, source, target, temporaries)
         source = target
     if passes.staged:
         yield partial(np.copyto, dx, source, casting="unsafe")
 
 
-def _spread(axis: Axis, source: Any, target: Any) -> Iterator[Launch]:
+def _spread(axis: Axis, source: Any, target: Any, temporaries: list[Any]) -> Iterator[Launch]:
     """The transpose of a pass of sums."""
     if not (axis.disjoint and axis.covers()):
         yield partial(target.fill, 0)
     for tap in range(axis.kernel):
         elements, windows = axis.meeting(tap)
         goal, part = _at(target, axis.axis, elements), _at(source, axis.axis, windows)
-        if goal.size:
-            copy = partial(np.copyto, goal, part)
-            yield copy if axis.disjoint else call(np.add, goal, part, out=goal)
+        if axis.disjoint:
+            yield partial(np.copyto, goal, part)
+        elif goal.size:
+            yield from apply(np.add, (goal, part), goal, temporaries)
 
 
 # ------------------------------------------------------------------------------ maxima back
 
 
 def _max_grad_plan(query: KernelQuery) -> tuple[list[slice], list[tuple[Ints, Any]], list[Axis]]:
-    """Groups of images, the temporaries of one, the axes.
+    """Groups of images, the temporaries of the largest, the axes.
 
-    Temporaries are: hits of one window position, windows served so far, hits as integers as wide
-    as numbers; where windows overlap also the hit numbers and, for half types, these and dx in
-    float32.
+    Temporaries are: windows served so far, hits of a position, hits as integers as wide as
+    numbers, two for `apply`; and for half types of overlapping windows dx in float32.
     """
     x, dy = (_split_shape(query, query.inputs[i].shape) for i in (0, 2))
     dtype, axes = query.outputs[0].dtype, _axes(query, x)
     images = _images(x[0], prod(x[1:]) * dtype.itemsize)
     count = images[0].stop - images[0].start
-    out, big = (count, *dy[1:]), (count, *x[1:])
-    parts: list[tuple[Ints, Any]] = [(out, bool), (out, bool), (out, f"i{dtype.itemsize}")]
-    if not all(axis.disjoint for axis in axes):
-        parts.append((out, dtype.numpy))
-        if dtype.accumulate is not dtype:
-            parts += [(out, np.float32), (big, np.float32)]
+    out = (count * prod(dy[1:]),)
+    wide = dtype.accumulate.numpy
+    parts = [((count, *dy[1:]), bool), (out, bool), (out, f"i{dtype.itemsize}"), (out, wide),
+             (out, wide)]  # fmt: skip
+    if dtype.accumulate is not dtype and not all(axis.disjoint for axis in axes):
+        parts.append(((count, *x[1:]), wide))
     return images, parts, axes
 
 
@@ -308,56 +321,64 @@ def _max_grad_workspace(query: KernelQuery) -> int:
 def _bind_max_grad(ctx: BindContext) -> list[Launch]:
     images, parts, axes = _max_grad_plan(ctx.query)
     split, launches = _split(ctx), list[Launch]()
+    buffers = carve(ctx.workspace, *parts)
     for part in images:
-        count = part.stop - part.start
-        sizes = [((count, *shape[1:]), dtype) for shape, dtype in parts]
-        buffers = carve(ctx.workspace, *sizes)
-        x, y, dy, dx = (a[part] for a in split)
-        launches += _max_backward(axes, x, y, dy, dx, buffers)
+        launches += _max_backward(axes, [a[part] for a in split], buffers, part.stop - part.start)
     return launches if split[3].size else []
 
 
 def _max_backward(
-    axes: list[Axis], x: Any, y: Any, dy: Any, dx: Any, buffers: tuple[Any, ...]
+    axes: list[Axis], tensors: list[Any], buffers: tuple[Any, ...], count: int
 ) -> Iterator[Launch]:
-    served, goal = buffers[1], buffers[5] if len(buffers) == 6 else dx
+    x, y, dy, dx = tensors
+    served, *work = buffers[:5]
+    served = served[:count]
+    goal = buffers[5][:count] if len(buffers) == 6 else dx
     disjoint = all(axis.disjoint for axis in axes)
     yield partial(served.fill, False)
     if not (disjoint and all(axis.covers() for axis in axes)):
         yield partial(goal.fill, 0)
     for tap in product(*(range(axis.kernel) for axis in axes)):
-        meetings = [axis.meeting(t) for axis, t in zip(axes, tap, strict=True)]
         big, small = [slice(None)] * x.ndim, [slice(None)] * x.ndim
-        for axis, (elements, windows) in zip(axes, meetings, strict=True):
-            big[axis.axis], small[axis.axis] = elements, windows
-        views = [a[tuple(small)] for a in (y, dy, *buffers[:5])]
+        for axis, t in zip(axes, tap, strict=True):
+            big[axis.axis], small[axis.axis] = axis.meeting(t)
+        views = [a[tuple(small)] for a in (y, served, dy)]
         if views[0].size:
-            yield from _hits(x[tuple(big)], *views[:5])
-            yield from _collect(goal[tuple(big)], views[4], views[1], views[5:])
+            yield from _position(x[tuple(big)], views, goal[tuple(big)], work, disjoint)
     if goal is not dx:
         yield partial(np.copyto, dx, goal, casting="unsafe")
 
 
-def _hits(x: Any, y: Any, _: Any, hit: Any, served: Any, wide: Any) -> Iterator[Launch]:
-    """Where x is its window's first maximum: all bits of ``wide``."""
-    small = hit.view(np.int8)
-    yield call(np.equal, x, y, out=hit)
-    yield call(np.greater, hit, served, out=hit)
-    yield call(np.logical_or, served, hit, out=served)
+def _position(
+    x: Any, views: list[Any], goal: Any, work: list[Any], disjoint: bool
+) -> Iterator[Launch]:
+    """Adds dy to ``goal`` where x at one position of the windows is the first maximum.
+
+    The numbers of dy are masked bit by bit, so that inf and nan stay where they are.
+    """
+    y, served, dy = views
+    hit, wide = (a[: y.size].reshape(y.shape) for a in work[:2])
+    temporaries, bits, small = work[2:], wide.dtype, hit.view(np.int8)
+    yield from apply(np.equal, (x, y), hit, temporaries)
+    yield from apply(np.greater, (hit, served), hit, temporaries)
+    yield from apply(np.logical_or, (served, hit), served, temporaries)
     yield call(np.negative, small, out=small)
     yield partial(np.copyto, wide, small)
-
-
-def _collect(goal: Any, wide: Any, dy: Any, more: list[Any]) -> Iterator[Launch]:
-    """Adds the hit numbers of dy: bits are masked, so that inf and nan stay where they are."""
-    bits = wide.dtype
-    if not more:
-        yield call(np.bitwise_and, wide, dy.view(bits), out=goal.view(bits))
+    if disjoint:
+        yield from apply(np.bitwise_and, (wide, dy.view(bits)), goal.view(bits), temporaries)
         return
-    yield call(np.bitwise_and, wide, dy.view(bits), out=more[0].view(bits))
-    if len(more) > 1:
-        yield partial(np.copyto, more[1], more[0], casting="unsafe")
-    yield call(np.add, goal, more[-1], out=goal)
+    yield from apply(np.bitwise_and, (wide, dy.view(bits)), wide, temporaries)
+    yield from _accumulate(goal, wide.view(dy.dtype), temporaries)
+
+
+def _accumulate(goal: Any, part: Any, temporaries: list[Any]) -> Iterator[Launch]:
+    """Adds a contiguous part, converted if need be."""
+    if part.dtype == goal.dtype:
+        yield from apply(np.add, (goal, part), goal, temporaries)
+        return
+    copy = temporaries[0][: part.size].reshape(part.shape)
+    yield partial(np.copyto, copy, part, casting="unsafe")
+    yield from apply(np.add, (goal, copy), goal, temporaries[1:])
 
 
 KERNELS: tuple[KernelSpec, ...] = tuple(

@@ -8,15 +8,17 @@ One-dimensional space gets a second axis of size 1, so that "rows" exist in ever
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from flow_core.builtin.numpy_kernels.binding import call
 from flow_core.device import Launch
 from flow_core.ir import TensorType
 from flow_core.plugins.specs import KernelQuery
@@ -257,3 +259,49 @@ def padded(x: Any, geo: Geometry, tile: Tile, buffer: Any) -> tuple[list[Launch]
     given = [slice(t.start - a, t.stop - a) for t, (a, _) in zip(taken, span, strict=True)]
     copy = partial(np.copyto, view[(..., *given)], images[(..., *taken)], casting="unsafe")
     return [partial(buffer.fill, 0), copy], view
+
+
+def flat(array: Any) -> bool:
+    """Whether numpy walks an array with one stride, so that ufuncs on it need no buffers.
+
+    >>> x = np.zeros((4, 6))
+    >>> flat(x[:, ::2]), flat(x[:, :2])
+    (True, False)
+    """
+    axes = [(n, s) for n, s in zip(array.shape, array.strides, strict=True) if n != 1]
+    return all(outer == n * inner for (_, outer), (n, inner) in pairwise(axes))
+
+
+def apply(
+    function: Callable[..., Any], inputs: Sequence[Any], out: Any, temporaries: Sequence[Any]
+) -> Iterator[Launch]:
+    """Launches of a ufunc by way of temporaries, for views on which it would allocate buffers.
+
+    Args:
+        function: the ufunc.
+        inputs: arrays of one shape.
+        out: array of that shape; may be one of the inputs.
+        temporaries: contiguous vectors of as many bytes as the largest array, one per input
+            that is not `flat`, and one more if ``out`` is not and no such input has its type.
+    """
+    free, taken = iter(temporaries), []
+    arguments = []
+    for array in inputs:
+        if not flat(array):
+            copy = _like(next(free), array)
+            yield partial(np.copyto, copy, array)
+            taken.append(copy)
+            array = copy
+        arguments.append(array)
+    if flat(out):
+        yield call(function, *arguments, out=out)
+        return
+    same = [copy for copy in taken if copy.dtype == out.dtype]
+    result = same[0] if same else _like(next(free), out)
+    yield call(function, *arguments, out=result)
+    yield partial(np.copyto, out, result)
+
+
+def _like(vector: Any, array: Any) -> Any:
+    """The start of a vector's memory, as an array like another one."""
+    return vector.view(array.dtype)[: array.size].reshape(array.shape)

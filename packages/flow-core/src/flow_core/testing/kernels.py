@@ -1,0 +1,331 @@
+"""The kit for kernels: subclass `KernelKit`."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from flow_core.device import Driver, Launch
+from flow_core.dtypes import FLOATS, DType, as_dtype
+from flow_core.errors import InferenceError
+from flow_core.plugins.registry import kernel_key
+from flow_core.plugins.specs import (
+    KernelQuery,
+    KernelSpec,
+    OpSpec,
+    SbpContext,
+    Unavailable,
+)
+from flow_core.sbp import Partial, Signature, Split
+from flow_core.testing.checks import (
+    TOLERANCE,
+    Tolerance,
+    cast_sample,
+    check_rig,
+    query,
+    reference_outputs,
+)
+from flow_core.testing.kit import Kit, Parameters, floating_inputs
+from flow_core.testing.rig import Rig
+
+AS_GIVEN = "as_given"
+"""In place of an element type: the samples without floating inputs, which are not cast."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One kernel and what it is launched on.
+
+    Attributes:
+        spec, kernel: the op and the kernel.
+        asked: the op with concrete types.
+        arrays: host arrays for the inputs.
+    """
+
+    spec: OpSpec
+    kernel: KernelSpec
+    asked: KernelQuery
+    arrays: tuple[Any, ...]
+
+    @property
+    def size(self) -> int:
+        """The elements of inputs and outputs."""
+        return sum(t.size for t in (*self.asked.inputs, *self.asked.outputs))
+
+    def of(self, arrays: Sequence[Any]) -> Case | None:
+        """The same op and kernel on other arrays; None when they refuse them."""
+        try:
+            asked = replace(query(self.spec, arrays, self.asked.attrs), find=self.asked.find)
+        except InferenceError:
+            return None
+        if self.kernel.accepts is None or self.kernel.accepts(asked):
+            return Case(self.spec, self.kernel, asked, tuple(arrays))
+        return None
+
+    def grown(self, copies: int) -> Case:
+        """The same case with all split axes ``copies`` times as long, by the first rule that fits.
+
+        An op that splits an axis into parts also takes the concatenation of more parts.
+        """
+        asked = self.asked
+        context = SbpContext(asked.inputs, asked.outputs, asked.attrs)
+        for rule in self.spec.sbp(context) if self.size else ():
+            if any(isinstance(s, Partial) for s in rule.inputs):
+                continue
+            found = self.of([_repeated(*row, copies) for row in zip(self.arrays, rule.inputs)])
+            if found is not None and _fits(asked, found.asked, rule, copies):
+                return found
+        return self
+
+
+def _repeated(array: Any, sbp: object, copies: int) -> Any:
+    return np.concatenate([array] * copies, sbp.axis) if isinstance(sbp, Split) else array
+
+
+def _fits(small: KernelQuery, large: KernelQuery, rule: Signature, copies: int) -> bool:
+    """Whether the outputs grew as the rule says, and something grew at all."""
+    wanted = []
+    for type_, sbp in zip(small.outputs, rule.outputs, strict=True):
+        axis = sbp.axis if isinstance(sbp, Split) else None
+        wanted.append(tuple(n * copies if i == axis else n for i, n in enumerate(type_.shape)))
+    return large.inputs != small.inputs and [t.shape for t in large.outputs] == wanted
+
+
+class KernelKit(Kit):
+    """Kernels of one device type agree with the ops' references and keep their contract.
+
+    Each op is tested with each element type, on all its samples and on samples enlarged along
+    axes that its SBP rules split.
+
+    Attributes:
+        device_type: whose kernels are tested.
+        dtypes: element types to which floating samples are cast.
+        ops: op types; None for all that the plugin has kernels for on the device type.
+        tolerances: (relative, absolute) per (op, element type of an output), where
+            `flow_core.testing.checks.TOLERANCE` does not fit.
+        repeatable: whether two launches on equal inputs agree to the bit.
+        tiles: whether elementwise kernels may be bound to slices, as `fused` kernels bind them.
+        stretches: whether they may also be bound to views of stride 0 (host memory only).
+        steady_bytes: what 50 launches may allocate at most at any time, by tracemalloc; None
+            where that says nothing.
+        steady_elements: size to which samples are enlarged for that, so that a temporary array
+            exceeds ``steady_bytes``.
+    """
+
+    device_type: ClassVar[str] = "cpu"
+    dtypes: ClassVar[tuple[str, ...]] = (
+        "float32", "float64", "float16", "bfloat16", "int8", "int32", "int64", "uint8"
+    )  # fmt: skip
+    ops: ClassVar[tuple[str, ...] | None] = None
+    tolerances: ClassVar[Mapping[tuple[str, str], Tolerance]] = {}
+    repeatable: ClassVar[bool] = True
+    tiles: ClassVar[bool] = True
+    stretches: ClassVar[bool] = True
+    steady_bytes: ClassVar[int | None] = 2048
+    steady_elements: ClassVar[int] = 20_000
+
+    def driver(self) -> Driver:
+        """A driver of the device; skips the test when there is none."""
+        found = self.shared_registry().probe(self.device_type)
+        if isinstance(found, Unavailable):
+            pytest.skip(f"no device of type {self.device_type!r}: {found.reason}")
+        return _driver(type(self))
+
+    def kernels(self, op: str) -> list[KernelSpec]:
+        """The kernels under test of an op."""
+        found = self.shared_registry().kernels(op, self.device_type)
+        return [k for k in found if k.op == op and self.owns("kernels", kernel_key(k))]
+
+    def covered_ops(self) -> tuple[str, ...]:
+        """Types of the ops under test, sorted."""
+        known = sorted(self.shared_registry().ops) if self.ops is None else self.ops
+        return tuple(op for op in known if self.kernels(op))
+
+    def parameters(self, check: str) -> Iterator[Parameters] | None:
+        """The op, and for most tests the element type."""
+        for op in self.covered_ops():
+            spec = self.shared_registry().ops[op]
+            if check == "takes_a_floating_type":
+                if any(map(floating_inputs, self.drawn_or_none(op))):
+                    yield (op,)
+            elif check in _ONLY_FOR and not _ONLY_FOR[check](self, spec):
+                continue
+            else:
+                yield from ((op, dtype) for dtype in self.dtypes_of(op))
+
+    def dtypes_of(self, op: str) -> tuple[str, ...]:
+        """What an op is tested with: element types for its floating samples, `AS_GIVEN`."""
+        kinds = {floating_inputs(sample) for sample in self.drawn_or_none(op)} or {False}
+        return (*(self.dtypes if True in kinds else ()), *((AS_GIVEN,) if False in kinds else ()))
+
+    def cases(self, op: str, dtype: str) -> list[Case]:
+        """All that the kernels of an op accept of its samples in an element type."""
+        registry = self.shared_registry()
+        find = partial(registry.find_kernel, device_type=self.device_type)
+        spec, found = registry.ops[op], []
+        for sample in self.drawn(op):
+            if floating_inputs(sample) == (dtype == AS_GIVEN):
+                continue
+            arrays = cast_sample(sample, as_dtype("float32" if dtype == AS_GIVEN else dtype))
+            for kernel in self.kernels(op):
+                blank = Case(spec, kernel, KernelQuery(op, sample.attrs, (), (), find), arrays)
+                found.append(blank.of(arrays))
+        return [case for case in found if case is not None and _is_representable(case)]
+
+    def accepted(self, op: str, dtype: str) -> list[Case]:
+        """`cases`; skips the test when there are none."""
+        found = self.cases(op, dtype)
+        if not found:
+            pytest.skip(f"not accepted: no kernel of {op} takes {dtype}")
+        return found
+
+    def check(self, case: Case, **binding: Any) -> None:
+        """A case agrees with the reference, however its buffers are bound."""
+        rig = Rig(self.driver(), case.kernel, case.asked, mutates=case.spec.mutates, **binding)
+        tolerance = partial(self.tolerance, case.spec.type)
+        check_rig(case.spec, rig, case.arrays, tolerance, self.repeatable)
+
+    def tolerance(self, op: str, dtype: DType) -> Tolerance:
+        """Relative and absolute tolerance of an output of an op."""
+        return self.tolerances.get((op, dtype.name), TOLERANCE[dtype])
+
+    # ------------------------------------------------------------------------------- tests
+
+    def test_agrees(self, name: str, dtype: str) -> None:
+        """Equals the reference, writes nothing else, and again when launched again."""
+        for case in self.accepted(name, dtype):
+            self.check(case)
+
+    def test_agrees_when_enlarged(self, name: str, dtype: str) -> None:
+        """The same for ragged sizes which are not in the samples."""
+        rng = np.random.default_rng(5)
+        for case in self.accepted(name, dtype)[:: self.draws]:
+            self.check(case.grown(int(rng.integers(2, 6))))
+
+    def test_in_place(self, name: str, dtype: str) -> None:
+        """Output 0 may be the memory of each input that the op's spec lists."""
+        for case in self.accepted(name, dtype):
+            types, result = case.asked.inputs, case.asked.outputs[0]
+            for k in case.spec.inplace:
+                if k < len(types) and types[k].nbytes == result.nbytes:
+                    self.check(case, inplace=k)
+
+    def test_tiles(self, name: str, dtype: str) -> None:
+        """Elementwise kernels work on slices: flat ones, rows, inputs of one element."""
+        for case in self.accepted(name, dtype):
+            for arrays in _tilings(case):
+                tile = case.of(arrays)
+                if tile is not None:
+                    self.check(tile, shift=1)
+
+    def test_stretched_inputs(self, name: str, dtype: str) -> None:
+        """Elementwise kernels work on inputs that repeat one element without memory for it."""
+        for case in self.accepted(name, dtype):
+            for k, arrays in _stretchings(case):
+                self.check(Case(case.spec, case.kernel, case.asked, arrays), stretch=(k,))
+
+    def test_allocates_nothing(self, name: str, dtype: str) -> None:
+        """Launches of a bound kernel leave the allocator alone."""
+        cases = [case for case in self.accepted(name, dtype) if case.size]
+        if not cases:
+            pytest.skip(f"{name} has samples without elements only")
+        for kernel in self.kernels(name):
+            own = [case for case in cases if case.kernel is kernel]
+            if own:
+                self._check_steady(max(own, key=lambda case: case.size))
+
+    def _check_steady(self, case: Case) -> None:
+        case = case.grown(max(1, self.steady_elements // case.size))
+        rig = Rig(self.driver(), case.kernel, case.asked, mutates=case.spec.mutates)
+        rig.run(case.arrays)
+        peak = peak_growth(rig.launch)
+        types = ", ".join(map(str, case.asked.inputs))
+        assert self.steady_bytes is None or peak <= self.steady_bytes, (
+            f"{case.kernel.name} on {types} allocates up to {peak} bytes, {self.steady_bytes} "
+            "are allowed: temporaries belong into the workspace, views are made while binding"
+        )
+
+    def test_takes_a_floating_type(self, name: str) -> None:
+        """An op with floating inputs has a kernel for at least one floating type."""
+        refused = [dtype.name for dtype in FLOATS if not self.cases(name, dtype.name)]
+        assert len(refused) < len(FLOATS), f"no kernel of {name} takes any of {refused}"
+
+
+def _is_representable(case: Case) -> bool:
+    """Whether the sample's attributes are numbers of the element type: -1 is no uint8."""
+    try:
+        if case.spec.reference is not None:
+            reference_outputs(case.spec, case.asked, case.arrays)
+    except OverflowError:
+        return False
+    return True
+
+
+_ONLY_FOR = {
+    "in_place": lambda kit, spec: bool(spec.inplace),
+    "tiles": lambda kit, spec: spec.elementwise and kit.tiles,
+    "stretched_inputs": lambda kit, spec: spec.elementwise and kit.stretches,
+    "allocates_nothing": lambda kit, spec: kit.steady_bytes is not None,
+}
+"""Tests that only some ops of some kits have."""
+
+
+@cache
+def _driver(kit: type[KernelKit]) -> Driver:
+    found: Driver = kit.shared_registry().driver(kit.device_type)
+    return found
+
+
+def _tilings(case: Case) -> Iterator[list[Any]]:
+    """Inputs of a case cut to a part of its elements, and to a part of its leading axis."""
+    shape = case.asked.outputs[0].shape
+    size = case.asked.outputs[0].size
+    if size > 2:
+        yield [_flat(x, shape)[: None if x.size == 1 else size - 1][-size:] for x in case.arrays]
+        yield [_flat(x, shape)[0 if x.size == 1 else 1 :] for x in case.arrays]
+    if shape and shape[0] > 1 and size:
+        wide = [x.reshape((1,) * (len(shape) - x.ndim) + x.shape) for x in case.arrays]
+        yield [x if x.shape[0] == 1 else x[1:] for x in wide]
+
+
+def _flat(array: Any, shape: tuple[int, ...]) -> Any:
+    """An input in the output's flat order; one element stays one."""
+    return array.reshape(1) if array.size == 1 else np.broadcast_to(array, shape).reshape(-1)
+
+
+def _stretchings(case: Case) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """For each input of the output's shape: this input all of one value."""
+    result = case.asked.outputs[0]
+    for k, x in enumerate(case.arrays):
+        if x.shape == result.shape and x.size > 1 and k < len(case.arrays):
+            one = np.broadcast_to(x.reshape(-1)[:1], x.shape)
+            yield k, tuple(one if i == k else y for i, y in enumerate(case.arrays))
+
+
+def peak_growth(launch: Launch, launches: int = 50) -> int:
+    """Bytes by which traced memory exceeds its level before some launches, at its peak.
+
+    >>> peak_growth(lambda: bytes(5000)) > 5000
+    True
+    """
+    for _ in range(3):  # first calls fill caches
+        launch()
+    tracing = tracemalloc.is_tracing()
+    if not tracing:
+        tracemalloc.start()
+    try:
+        launch()
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        for _ in range(launches):
+            launch()
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        if not tracing:
+            tracemalloc.stop()

@@ -1,0 +1,142 @@
+"""What all kits share: gaps, parameters, the registry under test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pytest
+
+from flow_core.plugins.host import default_registry
+from flow_core.plugins.registry import Registry
+from flow_core.plugins.specs import OpSpec, Sample
+from flow_core.testing.checks import is_floating
+
+Parameters = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Something that a plugin does not do, as a strict xfail: the test fails once it works.
+
+    Attributes:
+        what: the op, device or other name that the tests are parametrised over.
+        kind: "notimpl" (can be done, nobody plans to), "notyet" (planned), "never" (impossible,
+            or wrong to want).
+        reason: why, in words.
+        checks: names of the tests without ``test_``; empty for all.
+        dtypes: element types; empty for all.
+
+    >>> Gap("sort", "notyet", "no half types", dtypes=("float16",)).covers("agrees", ("sort", "int8"))
+    False
+    """
+
+    what: str
+    kind: Literal["notimpl", "notyet", "never"]
+    reason: str
+    checks: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+
+    def covers(self, check: str, parameters: Parameters) -> bool:
+        """Whether a test with some parameters, the name first, is expected to fail."""
+        return (
+            self.what == parameters[0]
+            and (not self.checks or check in self.checks)
+            and (not self.dtypes or parameters[-1] in self.dtypes)
+        )
+
+
+class Kit:
+    """Base of the kits.  Subclass a kit in a test module, as ``class Test...``, and run pytest.
+
+    Attributes:
+        plugin: name of the plugin, or of its distribution, whose records are tested; None for
+            those of all plugins.
+        gaps: what is known not to work.
+        draws: how often samples are drawn, each time by another random generator.
+    """
+
+    plugin: ClassVar[str | None] = None
+    gaps: ClassVar[tuple[Gap, ...]] = ()
+    draws: ClassVar[int] = 2
+
+    def registry(self) -> Registry:
+        """The registry under test, asked for once; default: all installed plugins."""
+        return default_registry()
+
+    def samples(self, spec: OpSpec, rng: Any) -> Iterable[Sample]:
+        """The samples of an op; default: its own."""
+        return () if spec.samples is None else spec.samples(rng)
+
+    def parameters(self, check: str) -> Iterator[Parameters] | None:
+        """The parameters of a test, the name that gaps use first; None: it has none."""
+        return None
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Gives each test its parameters, and marks the gaps."""
+        check = metafunc.function.__name__.removeprefix("test_")
+        rows = self.parameters(check)
+        if rows is not None:
+            names = [n for n in ("name", "dtype") if n in metafunc.fixturenames]
+            metafunc.parametrize(names, [self._parameter(check, row) for row in rows])
+
+    def _parameter(self, check: str, row: Parameters) -> Any:
+        found = [gap for gap in self.gaps if gap.covers(check, row)]
+        marks = [
+            pytest.mark.xfail(strict=True, reason=f"{gap.kind}: {gap.reason}") for gap in found[:1]
+        ]
+        return pytest.param(*row, id="-".join(row), marks=marks)
+
+    def owns(self, table: str, key: Any) -> bool:
+        """Whether a record is of the plugin under test."""
+        origin = self.shared_registry().origins[table, key]
+        return self.plugin in (None, origin.plugin, origin.distribution)
+
+    @classmethod
+    def shared_registry(cls) -> Registry:
+        """`registry`, made once per class."""
+        return _registry(cls)
+
+    @classmethod
+    def drawn_or_none(cls, op: str) -> tuple[Sample, ...]:
+        """All samples of an op, drawn once per class."""
+        return _drawn(cls, op)
+
+    @classmethod
+    def drawn(cls, op: str) -> tuple[Sample, ...]:
+        """`drawn_or_none`, of which there must be some.
+
+        Raises:
+            AssertionError: there are none.
+        """
+        found = _drawn(cls, op)
+        assert found, f"op {op!r} has no samples: give its OpSpec some, or override `samples`"
+        return found
+
+    def own_ops(self) -> tuple[str, ...]:
+        """Types of the ops that the plugin under test registers, sorted."""
+        return tuple(sorted(op for op in self.shared_registry().ops if self.owns("ops", op)))
+
+
+@cache
+def _registry(kit: type[Kit]) -> Registry:
+    return kit().registry()
+
+
+@cache
+def _drawn(kit: type[Kit], op: str) -> tuple[Sample, ...]:
+    spec = _registry(kit).ops[op]
+    generators = (np.random.default_rng(seed) for seed in range(kit.draws))
+    return tuple(sample for rng in generators for sample in kit().samples(spec, rng))
+
+
+def floating_inputs(sample: Sample) -> bool:
+    """Whether a sample has inputs that are cast to the type under test."""
+    return any(is_floating(x) for x in sample.inputs)
+
+
+Exceptions = Mapping[str, str]
+"""Reasons why something deliberately is as it is, by op."""

@@ -1,0 +1,197 @@
+"""One kernel, bound to buffers with guard bytes around them, on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flow_core.device import Driver, Launch
+from flow_core.dtypes import uint8
+from flow_core.ir import TensorType, tensor_type
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
+
+ALIGN = 64
+POISONS = (0xA5, 0x5A)
+"""Fillings of memory that nobody wrote: as floating numbers one is tiny, the other huge."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A buffer's place in the arena."""
+
+    name: str
+    offset: int
+    type: TensorType
+
+    @property
+    def bytes(self) -> slice:
+        """Its bytes in an image of the arena."""
+        return slice(self.offset, self.offset + self.type.nbytes)
+
+    def read(self, image: Any) -> Any:
+        """Its contents in an image of the arena, as a new array."""
+        raw = image[self.bytes].copy()
+        return raw.view(self.type.dtype.numpy).reshape(self.type.shape)
+
+
+class Rig:
+    """A kernel bound as a plan binds it: all buffers in one arena, inputs not there yet.
+
+    Every buffer is surrounded by at least `ALIGN` guard bytes, and the workspace has exactly
+    the size that the kernel asked for.
+
+    Args:
+        driver: of the device.
+        kernel: what is tested.
+        asked: the op with its types.
+        mutates: inputs that may be written.
+        inplace: the input whose memory output 0 shares, None for memory of its own.
+        shift: elements by which buffers are off their alignment, as tiles are.
+        stretch: inputs that are one element, bound as a view of stride 0 (host memory only).
+        seed, step: of random ops.
+
+    >>> from flow_core.builtin.numpy_driver import NumpyDriver
+    >>> from flow_core.dtypes import float32
+    >>> import functools
+    >>> def bind(ctx):
+    ...     return functools.partial(np.negative, *ctx.inputs, *ctx.outputs)
+    >>> t = tensor_type((3,), float32)
+    >>> rig = Rig(NumpyDriver(0), KernelSpec("negative", "cpu", bind),
+    ...           KernelQuery("negative", {}, (t,), (t,)))
+    >>> rig.outputs(rig.run([np.float32([1, 2, 3])]))
+    (array([-1., -2., -3.], dtype=float32),)
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        kernel: KernelSpec,
+        asked: KernelQuery,
+        *,
+        mutates: Collection[int] = (),
+        inplace: int | None = None,
+        shift: int = 0,
+        stretch: Collection[int] = (),
+        seed: int = 0,
+        step: int = 0,
+    ) -> None:
+        self.driver, self.kernel, self.asked = driver, kernel, asked
+        self._shift, self._end = shift, ALIGN
+        self._stretch = stretch
+        self._inputs = [self._input(i, t) for i, t in enumerate(asked.inputs)]
+        self._outputs = [self._slot(f"output {i}", t) for i, t in enumerate(asked.outputs)]
+        if inplace is not None:
+            shared = self._inputs[inplace].offset
+            self._outputs[0] = Slot(f"output 0 (input {inplace})", shared, asked.outputs[0])
+        self._workspace = self._workspace_slot()
+        self._results = [*self._outputs, *(self._inputs[i] for i in mutates)]
+        self._arena = driver.allocate(self._end)
+        self._whole = self._arena.view(0, (self._end,), np.uint8)
+        self._stream = driver.stream("kit")
+        self.launch = self._bound(seed, step)
+
+    def _slot(self, name: str, type_: TensorType) -> Slot:
+        start = self._end + self._shift * type_.dtype.itemsize
+        self._end = -(-(start + type_.nbytes) // ALIGN) * ALIGN + ALIGN
+        return Slot(name, start, type_)
+
+    def _input(self, index: int, type_: TensorType) -> Slot:
+        stored = tensor_type((1,), type_.dtype) if index in self._stretch else type_
+        return self._slot(f"input {index}", stored)
+
+    def _workspace_slot(self) -> Slot | None:
+        if self.kernel.workspace is None:
+            return None
+        shift, self._shift = self._shift, 0  # workspaces are aligned, also those of tiles
+        slot = self._slot("the workspace", tensor_type((self.kernel.workspace(self.asked),), uint8))
+        self._shift = shift
+        return slot
+
+    def _array(self, slot: Slot | None) -> Any:
+        if slot is None:
+            return None
+        return self._arena.view(slot.offset, slot.type.shape, slot.type.dtype.numpy)
+
+    def _input_array(self, index: int) -> Any:
+        array = self._array(self._inputs[index])
+        if index not in self._stretch:
+            return array
+        return np.broadcast_to(array, self.asked.inputs[index].shape)
+
+    def _bound(self, seed: int, step: int) -> Launch:
+        context = BindContext(
+            query=self.asked,
+            inputs=tuple(map(self._input_array, range(len(self._inputs)))),
+            outputs=tuple(map(self._array, self._outputs)),
+            workspace=self._array(self._workspace),
+            step=np.array(step, np.int64),
+            seed=seed,
+            stream=self._stream,
+        )
+        bound = load(self.kernel.load)(context)
+        return self.driver.compile(bound if isinstance(bound, tuple | list) else (bound,))
+
+    def run(self, arrays: Sequence[Any], poison: int = POISONS[0]) -> Any:
+        """One launch on host arrays; all other memory is poisoned before.
+
+        Returns:
+            The image of the arena after the launch.
+
+        Raises:
+            AssertionError: something was written that is neither output, workspace nor mutated.
+        """
+        before = np.full(self._end, poison, np.uint8)
+        for slot, array in zip(self._inputs, arrays, strict=True):
+            stored = np.ascontiguousarray(array).reshape(-1)[: slot.type.size]
+            before[slot.bytes] = stored.view(np.uint8)
+        self.driver.copy_in(self._whole, before)
+        self.launch()
+        self._stream.synchronize()
+        after = self.driver.copy_out(self._whole)
+        self._check_rest(before, after)
+        return after
+
+    def outputs(self, image: Any) -> tuple[Any, ...]:
+        """The outputs in an image of the arena."""
+        return tuple(slot.read(image) for slot in self._outputs)
+
+    def check(self, arrays: Sequence[Any], repeatable: bool = True) -> tuple[Any, ...]:
+        """Runs twice, with other poison the second time, and gives the outputs.
+
+        Raises:
+            AssertionError: see `run`; or the results differ by a bit (if ``repeatable``).
+        """
+        first, second = (self.run(arrays, poison) for poison in POISONS)
+        for slot in self._results if repeatable else ():
+            same = np.array_equal(first[slot.bytes], second[slot.bytes])
+            assert same, (
+                f"{self.kernel.name}: two launches on the same inputs give {slot.name} =\n"
+                f"{slot.read(first)}\nand\n{slot.read(second)}\n"
+                "(memory that was not initialised, or state of an earlier launch, was read)"
+            )
+        return self.outputs(first)
+
+    def _writable(self) -> Iterator[Slot]:
+        yield from self._results
+        if self._workspace is not None:
+            yield self._workspace
+
+    def _check_rest(self, before: Any, after: Any) -> None:
+        changed = before != after
+        for slot in self._writable():
+            changed[slot.bytes] = False
+        where = np.flatnonzero(changed)
+        assert not where.size, f"{self.kernel.name} wrote {self._place(int(where[0]))}"
+
+    def _place(self, offset: int) -> str:
+        slots = [*self._inputs, *self._writable()]
+        for slot in slots:
+            if slot.offset <= offset < slot.bytes.stop:
+                return f"{slot.name}, which it must not change"
+        nearest = min(slots, key=lambda s: min(abs(s.offset - offset), abs(s.bytes.stop - offset)))
+        if offset < nearest.offset:
+            return f"{nearest.offset - offset} bytes before {nearest.name}"
+        return f"{offset - nearest.bytes.stop + 1} bytes past the end of {nearest.name}"
