@@ -16,9 +16,9 @@ from random import Random
 import numpy as np
 
 ALIGN = 64
-LARGEST_FIRST_LIMIT = 6000
-PLACEMENTS = 40_000
-TRIES = 300
+LARGEST_FIRST_LIMIT = 3000
+PLACEMENTS = 60_000
+TRIES = 1000
 """How many blocks the search for a better order may place, and how many orders it may try."""
 GOOD = 1.002
 """The search ends at this multiple of the bound."""
@@ -134,20 +134,20 @@ _KEYS: tuple[Callable[[Block], tuple[int, int]], ...] = (_by_size, _by_area, _by
 
 def _lowest_hole(blocks: Sequence[Block], order: Sequence[int]) -> list[int]:
     """Places blocks in some order, each into the lowest hole that it fits."""
-    first, last, low, high = (np.zeros(len(blocks), np.int64) for _ in range(4))
+    placed: list[tuple[int, int, int, int]] = []  # low, high, first, last; by low
     offsets = [0] * len(blocks)
-    for n, i in enumerate(order):
-        block, size = blocks[i], aligned(blocks[i].nbytes)
-        mask = (first[:n] <= block.last) & (last[:n] >= block.first)
-        lows, highs = low[:n][mask], high[:n][mask]
+    for i in order:
+        block = blocks[i]
+        size, begin, end = aligned(block.nbytes), block.first, block.last
         offset = 0
-        by_low = lows.argsort(kind="stable")
-        for start, stop in zip(lows[by_low].tolist(), highs[by_low].tolist(), strict=True):
-            if start - offset >= size:
-                break
-            offset = max(offset, stop)
+        for low, high, first, last in placed:
+            if first <= end and last >= begin:
+                if low - offset >= size:
+                    break
+                if high > offset:
+                    offset = high
         offsets[i] = offset
-        first[n], last[n], low[n], high[n] = block.first, block.last, offset, offset + size
+        bisect.insort(placed, (offset, offset + size, begin, end))
     return offsets
 
 
