@@ -1,7 +1,7 @@
 """``oneflow.experimental``."""
 
 from flow_core.api import scope
-from flow_core.api.array import logical_slice, logical_slice_assign
+from flow_core.api.array_select import logical_slice, logical_slice_assign
 from flow_core.api.job import enable_typing_check, name_scope, square_sum
 
 __all__ = [
