@@ -10,62 +10,34 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flow_core.api.distribute import Distribution, broadcast
-from flow_core.api.initializers import (
-    constant_initializer,
-    ones_initializer,
-    xavier_uniform_initializer,
-    zeros_initializer,
-)
+from flow_core.api import layers_norm
+from flow_core.api.distribute import Distribution
+from flow_core.api.initializers import constant_initializer, xavier_uniform_initializer
+from flow_core.api.layers_common import BROADCAST, check, new_variable
+from flow_core.api.layers_norm import *  # noqa: F403 - a star join, by __all__
 from flow_core.api.nn_basic import bias_add
-from flow_core.api.nn_basic import layer_norm as nn_layer_norm
 from flow_core.api.nn_conv import Ints, Padding, layout
 from flow_core.api.nn_conv import conv1d as nn_conv1d
 from flow_core.api.nn_conv import conv2d as nn_conv2d
 from flow_core.api.nn_conv import conv3d as nn_conv3d
 from flow_core.dtypes import DType
-from flow_core.errors import InferenceError, user_line
 from flow_core.frontend.blob import BlobDef
 from flow_core.frontend.emit import emit
-from flow_core.frontend.jobs import current_job
 from flow_core.frontend.scope import name_scope
-from flow_core.frontend.variables import get_variable
 from flow_core.initializers import Initializer
 from flow_core.ops.windows import channel_axis
-from flow_core.shapes import normal_axis
 
 __all__ = [
-    "batch_normalization",
-    "batch_normalization_add_relu",
-    "batch_normalization_relu",
+    *layers_norm.__all__,
     "conv1d",
     "conv2d",
     "conv3d",
     "dense",
-    "layer_norm",
-    "layer_norm_grad",
-    "layer_norm_param_grad",
     "prelu",
     "upsample_2d",
 ]
 
 Activation = Callable[..., BlobDef]
-
-_BROADCAST = broadcast()
-
-
-def _check(ok: object, function: str, found: object, allowed: object) -> None:
-    if not ok:
-        raise InferenceError(
-            f"flow.layers.{function}", at=user_line(), found=found, allowed=allowed
-        )
-
-
-def _axis(function: str, x: BlobDef, axis: int) -> int:
-    rank = len(x.shape)
-    allowed = f"-{rank} to {rank - 1}"
-    _check(-rank <= axis < rank, function, f"axis {axis} for shape {x.shape}", allowed)
-    return normal_axis(axis, rank)
 
 
 # ------------------------------------------------------------------------------ dense
@@ -82,7 +54,7 @@ def dense(
     bias_regularizer: Any = None,
     trainable: bool = True,
     name: str = "Dense",
-    model_distribute: Distribution = _BROADCAST,
+    model_distribute: Distribution = BROADCAST,
 ) -> BlobDef:
     """A matrix product of the last axis with a weight, plus a bias.
 
@@ -110,19 +82,19 @@ def dense(
         ``hidden = flow.layers.dense(x, 512, activation=flow.nn.relu, name="hidden")``
     """
     shape = inputs.shape
-    _check(len(shape) >= 2, "dense", f"inputs of shape {shape}", "rank 2 or more")
+    check(len(shape) >= 2, "dense", f"inputs of shape {shape}", "rank 2 or more")
     _check_distribution(model_distribute, len(shape))
     x = inputs if len(shape) == 2 else _reshape(inputs, (-1, shape[-1]))
     shared = {"trainable": trainable, "distribute": model_distribute}
     with name_scope(name):
-        weight = _variable(
+        weight = new_variable(
             "weight", (units, shape[-1]), x.dtype, kernel_initializer or constant_initializer(0),
             regularizer=kernel_regularizer, **shared,
         ).with_distribute(model_distribute)  # fmt: skip
         flags = {"transpose_a": False, "transpose_b": True, "alpha": 1.0}
         y: BlobDef = emit("matmul", x, weight, name="matmul", **flags)
         if use_bias:
-            bias = _variable(
+            bias = new_variable(
                 "bias", (units,), x.dtype, bias_initializer or constant_initializer(0),
                 regularizer=bias_regularizer, **shared,
             ).with_distribute(model_distribute)  # fmt: skip
@@ -134,26 +106,18 @@ def dense(
 
 def _check_distribution(distribute: Distribution, rank: int) -> None:
     split = distribute == Distribution("split", 0)
-    _check(
+    check(
         split or getattr(distribute, "kind", None) in ("auto", "broadcast"),
         "dense",
         f"model_distribute={distribute!r:.60}",
         "flow.distribute.broadcast(), split(0) or auto()",
     )
-    _check(rank == 2 or not split, "dense", f"split(0) and inputs of rank {rank}", "rank 2")
+    check(rank == 2 or not split, "dense", f"split(0) and inputs of rank {rank}", "rank 2")
 
 
 def _reshape(x: BlobDef, shape: Sequence[int]) -> BlobDef:
     blob: BlobDef = emit("reshape", x, shape=tuple(shape))
     return blob
-
-
-def _variable(
-    name: str, shape: Sequence[int], dtype: DType, initializer: Initializer, **more: Any
-) -> BlobDef:
-    return get_variable(
-        name, tuple(shape), dtype, initializer, model_name=name, reuse=False, **more
-    )
 
 
 # ------------------------------------------------------------------------------ convolutions
@@ -204,11 +168,11 @@ def _weight_shape(
 ) -> tuple[int, ...]:
     function = f"conv{dims}d"
     form = layout(function, data_format, dims)
-    _check(len(x.shape) == dims + 2, function, f"inputs of shape {x.shape}", f"rank {dims + 2}")
+    check(len(x.shape) == dims + 2, function, f"inputs of shape {x.shape}", f"rank {dims + 2}")
     kernel = (kernel_size,) * dims if isinstance(kernel_size, int) else tuple(kernel_size)
-    _check(len(kernel) == dims, function, f"kernel_size={kernel_size!r}", f"{dims} integers")
+    check(len(kernel) == dims, function, f"kernel_size={kernel_size!r}", f"{dims} integers")
     channels = x.shape[channel_axis(dims + 2, form)]
-    _check(
+    check(
         isinstance(groups, int) and groups > 0 and filters % groups == channels % groups == 0,
         function,
         f"groups={groups!r} for {channels} channels and {filters} filters",
@@ -232,9 +196,9 @@ def _layer_variable(
     more = {"regularizer": regularizer, "trainable": trainable}
     initializer = initializer or default
     if full is not None:
-        return _variable(full, shape, dtype, initializer, **more)
+        return new_variable(full, shape, dtype, initializer, **more)
     with name_scope(layer):
-        return _variable(name, shape, dtype, initializer, **more)
+        return new_variable(name, shape, dtype, initializer, **more)
 
 
 def conv1d(
@@ -358,240 +322,6 @@ def _transpose(x: BlobDef, perm: tuple[int, ...]) -> BlobDef:
     return blob
 
 
-# ------------------------------------------------------------------------------ normalisation
-
-
-def layer_norm(
-    inputs: BlobDef,
-    center: bool = True,
-    scale: bool = True,
-    trainable: bool = True,
-    begin_norm_axis: int = 1,
-    begin_params_axis: int = -1,
-    epsilon: float = 1e-5,
-    name: str = "LayerNorm",
-) -> BlobDef:
-    """Normalises rows to mean 0 and variance 1, then scales and shifts them.
-
-    Variables of shape ``inputs.shape[begin_params_axis:]``: ``beta`` (zeros) if ``center``,
-    ``gamma`` (ones) if ``scale``.
-
-    Args:
-        inputs: a floating point blob; a row is all of the axes from ``begin_norm_axis`` on.
-        center: whether to add ``beta``.
-        scale: whether to multiply with ``gamma``.
-        trainable: whether optimizers update the variables.
-        begin_norm_axis: first axis of a row.
-        begin_params_axis: first axis of the variables.
-        epsilon: added to the variance.
-        name: name of the layer.
-
-    Raises:
-        InferenceError: an axis out of range.
-    """
-    shape = inputs.shape[_axis("layer_norm", inputs, begin_params_axis) :]
-    params: dict[str, BlobDef] = {}
-    more = {"trainable": trainable, "distribute": _BROADCAST}
-    with name_scope(name):
-        if center:
-            params["beta"] = _variable("beta", shape, inputs.dtype, zeros_initializer(), **more)
-        if scale:
-            params["gamma"] = _variable("gamma", shape, inputs.dtype, ones_initializer(), **more)
-    axes = {"begin_norm_axis": begin_norm_axis, "begin_params_axis": begin_params_axis}
-    return nn_layer_norm(inputs, **params, **axes, epsilon=epsilon, name=name)  # type: ignore[arg-type]  # mypy joins the dicts' types
-
-
-def layer_norm_grad(
-    dy: BlobDef,
-    x: BlobDef,
-    mean: BlobDef,
-    inv_variance: BlobDef,
-    begin_norm_axis: int = 1,
-    name: str = "LayerNormGrad",
-) -> BlobDef:
-    """The gradient of x from that of the normalised values.
-
-    Args:
-        dy, x: blobs of one shape and type.
-        mean, inv_variance: of shape ``x.shape[:begin_norm_axis]``.
-        begin_norm_axis: first normalised axis.
-        name: name of the op.
-    """
-    axis = _axis("layer_norm_grad", x, begin_norm_axis)
-    attrs = {"begin_norm_axis": axis, "epsilon": 1e-5}
-    blob: BlobDef = emit("layer_norm_grad", dy, x, mean, inv_variance, name=name, **attrs)
-    return blob
-
-
-def layer_norm_param_grad(
-    dy: BlobDef,
-    norm: BlobDef,
-    gamma: BlobDef,
-    begin_params_axis: int = -1,
-    name: str = "LayerNormParamGrad",
-) -> tuple[BlobDef, BlobDef, BlobDef]:
-    """The gradients of the normalised values, of beta and of gamma.
-
-    Args:
-        dy, norm: the gradient of the result and the normalised values, of one shape and type.
-        gamma: of shape ``dy.shape[begin_params_axis:]``.
-        begin_params_axis: first axis of beta and gamma.
-        name: name of the op.
-    """
-    axis = _axis("layer_norm_param_grad", dy, begin_params_axis)
-    normalized, beta, scale = emit(
-        "layer_norm_param_grad", dy, norm, gamma, begin_params_axis=axis, name=name
-    )
-    return normalized, beta, scale
-
-
-def _statistics(
-    name: str,
-    size: int,
-    dtype: DType,
-    affine: tuple[bool, bool],
-    initializers: tuple[Initializer | None, ...],
-    regularizers: tuple[Any, Any],
-    trainable: bool,
-) -> list[BlobDef]:
-    """Moving mean, moving variance, gamma and beta; constants where one is switched off.
-
-    The other arguments are for beta, gamma and, of initializers, the moving statistics.
-    """
-    blobs = {}
-    names = ("beta", "gamma", "moving_mean", "moving_variance")
-    with name_scope(name):
-        for i, key in enumerate(names):
-            value = i % 2
-            initializer = initializers[i] or (zeros_initializer, ones_initializer)[value]()
-            more = {"regularizer": (*regularizers, None, None)[i], "distribute": _BROADCAST}
-            more |= {"trainable": trainable and i < 2}
-            if i < 2 and not affine[i]:
-                attrs = {"value": float(value), "dtype": dtype.name, "shape": (size,)}
-                blobs[key] = emit("constant", name=key, **attrs)
-            else:
-                blobs[key] = _variable(key, (size,), dtype, initializer, **more)
-    return [blobs[key] for key in ("moving_mean", "moving_variance", "gamma", "beta")]
-
-
-def batch_normalization(
-    inputs: BlobDef,
-    axis: int = -1,
-    momentum: float = 0.99,
-    epsilon: float = 0.001,
-    center: bool = True,
-    scale: bool = True,
-    beta_initializer: Initializer | None = None,
-    gamma_initializer: Initializer | None = None,
-    beta_regularizer: Any = None,
-    gamma_regularizer: Any = None,
-    moving_mean_initializer: Initializer | None = None,
-    moving_variance_initializer: Initializer | None = None,
-    trainable: bool = True,
-    training: bool = True,
-    name: str = "BatchNorm",
-) -> BlobDef:
-    """Normalises each channel to mean 0 and variance 1, then scales and shifts it.
-
-    In train jobs (unless ``training`` or ``trainable`` is off) the statistics are those of the
-    batch, and every step moves the moving ones towards them; else the moving ones are used.
-    Variables of one number per channel, float32 for half types: ``beta`` (zeros), ``gamma``
-    (ones), and ``moving_mean`` (zeros) and ``moving_variance`` (ones), which no optimizer updates.
-
-    Args:
-        inputs: a floating point blob.
-        axis: the axis of the channels.
-        momentum: share of the old moving statistics in the new ones.
-        epsilon: added to the variance.
-        center: whether there is a ``beta``.
-        scale: whether there is a ``gamma``.
-        beta_initializer, gamma_initializer, beta_regularizer, gamma_regularizer,
-            moving_mean_initializer, moving_variance_initializer: of the variables.
-        trainable: whether optimizers update beta and gamma.
-        training: whether to use the statistics of the batch in train jobs.
-        name: name of the layer.
-
-    Raises:
-        InferenceError: an axis out of range.
-    """
-    axis = _axis("batch_normalization", inputs, axis)
-    job = current_job("flow.layers.batch_normalization")
-    initializers = (
-        beta_initializer, gamma_initializer, moving_mean_initializer, moving_variance_initializer
-    )  # fmt: skip
-    vectors = _statistics(
-        name, inputs.shape[axis], inputs.dtype.accumulate, (center, scale), initializers,
-        (beta_regularizer, gamma_regularizer), trainable,
-    )  # fmt: skip
-    training = training and trainable and job.kind == "train"
-    attrs = {"axis": axis, "momentum": float(momentum), "epsilon": float(epsilon)}
-    y: BlobDef = emit("normalization", inputs, *vectors, training=training, name=name, **attrs)[0]
-    return y
-
-
-def batch_normalization_add_relu(
-    inputs: BlobDef,
-    addend: BlobDef | None = None,
-    axis: int = -1,
-    momentum: float = 0.99,
-    epsilon: float = 0.001,
-    center: bool = True,
-    scale: bool = True,
-    beta_initializer: Initializer | None = None,
-    gamma_initializer: Initializer | None = None,
-    beta_regularizer: Any = None,
-    gamma_regularizer: Any = None,
-    moving_mean_initializer: Initializer | None = None,
-    moving_variance_initializer: Initializer | None = None,
-    trainable: bool = True,
-    training: bool = True,
-    name: str = "BatchNorm",
-) -> BlobDef:
-    """``relu(batch_normalization(inputs) + addend)``; see `batch_normalization`.
-
-    Args:
-        inputs: a floating point blob.
-        addend: a blob of the same shape and type, or None for none.
-        axis, momentum, epsilon, center, scale, beta_initializer, gamma_initializer,
-            beta_regularizer, gamma_regularizer, moving_mean_initializer,
-            moving_variance_initializer, trainable, training, name: as there.
-    """
-    y = batch_normalization(
-        inputs, axis, momentum, epsilon, center, scale, beta_initializer, gamma_initializer,
-        beta_regularizer, gamma_regularizer, moving_mean_initializer, moving_variance_initializer,
-        trainable, training, name,
-    )  # fmt: skip
-    with name_scope("BatchNormAddRelu"):
-        y = y if addend is None else y + addend
-        result: BlobDef = emit("relu", y)
-        return result
-
-
-def batch_normalization_relu(
-    inputs: BlobDef,
-    axis: int = -1,
-    momentum: float = 0.99,
-    epsilon: float = 0.001,
-    center: bool = True,
-    scale: bool = True,
-    beta_initializer: Initializer | None = None,
-    gamma_initializer: Initializer | None = None,
-    beta_regularizer: Any = None,
-    gamma_regularizer: Any = None,
-    moving_mean_initializer: Initializer | None = None,
-    moving_variance_initializer: Initializer | None = None,
-    trainable: bool = True,
-    training: bool = True,
-    name: str = "BatchNorm",
-) -> BlobDef:
-    """``relu(batch_normalization(inputs))``; see `batch_normalization`."""
-    return batch_normalization_add_relu(
-        inputs, None, axis, momentum, epsilon, center, scale, beta_initializer, gamma_initializer,
-        beta_regularizer, gamma_regularizer, moving_mean_initializer, moving_variance_initializer,
-        trainable, training, name,
-    )  # fmt: skip
-
-
 # ------------------------------------------------------------------------------ others
 
 
@@ -602,7 +332,7 @@ def prelu(
     shared_axes: Sequence[int] | None = None,
     trainable: bool = True,
     name: str = "PRelu",
-    model_distribute: Distribution = _BROADCAST,
+    model_distribute: Distribution = BROADCAST,
 ) -> BlobDef:
     """``inputs`` where positive, ``alpha * inputs`` elsewhere.
 
@@ -621,10 +351,10 @@ def prelu(
     """
     shape, shared, rank = inputs.shape, tuple(shared_axes or ()), len(inputs.shape)
     ok = all(1 <= i < rank for i in shared)
-    _check(ok, "prelu", f"shared_axes={shared} for shape {shape}", f"axes 1 to {rank - 1}")
+    check(ok, "prelu", f"shared_axes={shared} for shape {shape}", f"axes 1 to {rank - 1}")
     sizes = [1 if i in shared else n for i, n in enumerate(shape)][1:]
     with name_scope(name):
-        alpha = _variable(
+        alpha = new_variable(
             "alpha", sizes, inputs.dtype, alpha_initializer or constant_initializer(0),
             regularizer=alpha_regularizer, trainable=trainable, distribute=model_distribute,
         )  # fmt: skip
@@ -655,7 +385,7 @@ def upsample_2d(
         A blob of shape (1, 32, 16, 16) becomes one of shape (1, 32, 32, 32).
     """
     factors = (size, size) if isinstance(size, int | float) else tuple(size)
-    _check(len(factors) == 2, "upsample_2d", f"size={size!r}", "one or two factors")
+    check(len(factors) == 2, "upsample_2d", f"size={size!r}", "one or two factors")
     last = layout("upsample_2d", data_format, 2) == "channels_last"
     source = _transpose(x, (0, 3, 1, 2)) if last else x
     y: BlobDef = emit(

@@ -80,6 +80,8 @@ def data_grad_reference(dy: Any, weight: Any, x_like: Any, **attrs: Any) -> Any:
     form, groups = attrs["data_format"], attrs["groups"]
     dy, weight = to_first(dy, form), to_first(weight, form)
     shape = to_first(x_like, form).shape
+    if shape[:2] != (dy.shape[0], weight.shape[1] * groups):
+        raise ValueError(f"x_like {shape} for dy {dy.shape}, weights {weight.shape}")
     kernel, out = weight.shape[2:], dy.shape[2:]
     widths = _pad_widths(shape[2:], kernel, out, attrs)
     space_shape = [n + a + b for n, (a, b) in zip(shape[2:], widths, strict=True)]

@@ -146,7 +146,9 @@ def _splits(ctx: SbpContext) -> Signatures:
 
 def _max_sbp(ctx: SbpContext) -> Signatures:
     greatest = Partial("max")
-    return (*_splits(ctx), Signature((greatest,), (greatest,)))
+    selects = set(ctx.attrs["pool_size"]) == {1}
+    linear = (Signature((P,), (P,)),) if selects else ()
+    return (*_splits(ctx), Signature((greatest,), (greatest,)), *linear)
 
 
 def _avg_sbp(ctx: SbpContext) -> Signatures:
@@ -226,9 +228,18 @@ def _crop(padded: Any, before: Ints, size: Ints) -> Any:
     return padded[(..., *(slice(b, b + n) for b, n in zip(before, size, strict=True)))]
 
 
+def _matching(x: Any, y: Any, dy: Any, attrs: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Channels-first arrays, of which the last two must be what x is pooled to."""
+    x, y, dy = (to_first(a, attrs["data_format"]) for a in (x, y, dy))
+    shape = (*x.shape[:2], *pool_windows(attrs, x.shape[2:])[1])
+    if not y.shape == dy.shape == shape:
+        raise ValueError(f"y {y.shape} and dy {dy.shape} for x {x.shape}, not {shape}")
+    return x, y, dy
+
+
 def _max_grad_reference(x: Any, y: Any, dy: Any, **attrs: Any) -> Any:
     form = attrs["data_format"]
-    x, y, dy = (to_first(a, form) for a in (x, y, dy))
+    x, y, dy = _matching(x, y, dy, attrs)
     padded, before, out = _padded(x, attrs, -np.inf)
     grad, free = np.zeros_like(padded), np.ones(y.shape, bool)
     for window in _taps(attrs, out):
@@ -240,7 +251,7 @@ def _max_grad_reference(x: Any, y: Any, dy: Any, **attrs: Any) -> Any:
 
 def _avg_grad_reference(x: Any, y: Any, dy: Any, **attrs: Any) -> Any:
     form = attrs["data_format"]
-    x, dy = to_first(x, form), to_first(dy, form)
+    x, _, dy = _matching(x, y, dy, attrs)
     padded, before, out = _padded(np.zeros(x.shape, dy.dtype), attrs, 0)
     for window in _taps(attrs, out):
         padded[window] += dy / _counts(attrs, x.shape[2:])
@@ -252,7 +263,7 @@ def _avg_grad_reference(x: Any, y: Any, dy: Any, **attrs: Any) -> Any:
 
 def _cases(dims: int) -> Iterator[tuple[Ints, dict[str, Any]]]:
     """Sizes of space and attributes: all paddings, overlaps, gaps, windows of one element."""
-    size, pair, one = ((7,), (6, 5), (4, 5, 3))[dims - 1], (2,) * dims, (1,) * dims
+    size, pair, one = ((7,), (6, 5), (4, 5, 4))[dims - 1], (2,) * dims, (1,) * dims
     for padding, kernel, strides in (
         ("valid", pair, pair),
         ("same", (3, 2, 3)[:dims], (2, 2, 1)[:dims]),
@@ -264,7 +275,7 @@ def _cases(dims: int) -> Iterator[tuple[Ints, dict[str, Any]]]:
     ):
         yield size, {"padding": padding, "pool_size": kernel, "strides": strides}
     wide = {"padding": "customized", "pool_size": (3,) * dims, "strides": pair}
-    edges = {"padding_before": (1, 2, 0)[:dims], "padding_after": (0, 1, 2)[:dims]}
+    edges = {"padding_before": (1, 2, 0)[:dims], "padding_after": (0, 1, 1)[:dims]}
     for ceil_mode in (False, True):
         yield size, wide | edges | {"ceil_mode": ceil_mode}
 
