@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -10,7 +11,7 @@ from mkdocs.structure.files import File, Files
 def public_modules(root: Path) -> Iterator[tuple[str, str]]:
     """Page and dotted name of all modules whose path has no part with an underscore in front.
 
-    A package's own page is the index of its folder.
+    A package's own page is the index of its folder; a module named ``index`` stands aside.
     """
     for source in sorted(root.glob("packages/*/src")):
         for path in sorted(source.rglob("*.py")):
@@ -18,12 +19,34 @@ def public_modules(root: Path) -> Iterator[tuple[str, str]]:
             package = parts[-1] == "__init__"
             name = parts[:-1] if package else parts
             if not any(part.startswith("_") for part in name):
-                page = (*name, "index") if package else name
+                stem = "index" if package else name[-1].replace("index", "index_module")
+                page = (*name, stem) if package else (*name[:-1], stem)
                 yield "/".join(("reference", *page)) + ".md", ".".join(name)
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Adds the pages to the navigation, nested as the modules are."""
+    tree: dict[str, Any] = {}
+    for page, name in public_modules(Path(config.config_file_path).parent):
+        *parents, last = name.split(".")
+        branch = tree
+        for parent in parents:
+            branch = branch[parent]
+        branch[last] = {"": page} if page.endswith("/index.md") else page
+    config.nav = [*(config.nav or []), {"Reference": _nav(tree)}]
+    return config
+
+
+def _nav(tree: dict[str, Any]) -> list[Any]:
+    """A folder's own page first, then its modules."""
+    return [
+        page if not name else {name: page if isinstance(page, str) else _nav(page)}
+        for name, page in tree.items()
+    ]
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages to those that were found in docs/."""
+    """Adds the pages to those that were found in docs/."""
     for page, name in public_modules(Path(config.config_file_path).parent):
         content = f"# {name.rpartition('.')[2]}\n\n`{name}`\n\n::: {name}\n"
         files.append(File.generated(config, page, content=content))

@@ -8,14 +8,14 @@ import sys
 import matplotlib as mpl
 import numpy as np
 from rich.console import Console
-from rich.progress import track
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 import oneflow as flow
 import oneflow.typing as tp
 
-EPOCHS = 20
+EPOCHS = 12
 BATCH = 32
 TESTED = 360
 STEPS = (1797 - TESTED) // BATCH  # per epoch
@@ -23,7 +23,7 @@ PICTURE = "digits_loss.png"
 
 
 def network(images, train=False):
-    initializer = flow.truncated_normal(0.1)
+    initializer = flow.variance_scaling_initializer(2.0, "fan_in", "truncated_normal")
     x = images
     for name, filters in (("conv1", 16), ("conv2", 32)):
         x = flow.layers.conv2d(
@@ -69,17 +69,35 @@ def load_data():
     return train_test_split(images, labels, test_size=TESTED, random_state=1, stratify=labels)
 
 
+def batches(images, labels):
+    """Gives the batches of all epochs, each epoch in an order of its own."""
+    rng = np.random.default_rng(1)
+    for _ in range(EPOCHS):
+        for batch in rng.permutation(len(images))[: STEPS * BATCH].reshape(STEPS, BATCH):
+            yield images[batch], labels[batch]
+
+
+def progress():
+    """A bar on a terminal, nothing elsewhere; the standard output is for results only."""
+    console = Console(stderr=True)
+    columns = [
+        TextColumn("training"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]:.4f}"),
+        TimeRemainingColumn(),
+    ]
+    return Progress(*columns, console=console, disable=not console.is_terminal)
+
+
 def train(images, labels):
     """Gives the mean loss of every step."""
-    rng = np.random.default_rng(1)
     losses = []
-    console = Console(stderr=True)  # results only go to the standard output
-    bar = {"description": "training", "console": console, "disable": not console.is_terminal}
-    for _ in track(range(EPOCHS), **bar):
-        order = rng.permutation(len(images))
-        for first in range(0, len(order) - BATCH + 1, BATCH):
-            batch = order[first : first + BATCH]
-            losses.append(train_job(images[batch], labels[batch]).mean())
+    with progress() as bar:
+        task = bar.add_task("", total=EPOCHS * STEPS, loss=float("nan"))
+        for batch in batches(images, labels):
+            losses.append(float(train_job(*batch).mean()))
+            bar.update(task, advance=1, loss=losses[-1])
     return losses
 
 
@@ -87,18 +105,19 @@ def draw(losses):
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    smooth = np.convolve(losses, np.ones(STEPS) / STEPS, mode="valid")
+    epochs = np.reshape(losses, (EPOCHS, STEPS)).mean(axis=1)
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    axes.semilogy(losses, color="0.8", linewidth=0.5, label="each step")
-    axes.semilogy(np.arange(len(smooth)) + STEPS - 1, smooth, label="mean of an epoch")
-    axes.set(xlabel="step", ylabel="cross entropy", title="Handwritten digits")
+    axes.semilogy(losses, color="0.75", linewidth=0.5, label="each step")
+    axes.semilogy((np.arange(EPOCHS) + 0.5) * STEPS, epochs, marker="o", label="mean of an epoch")
+    axes.set(xlabel="step", ylabel="cross entropy", title="Training on handwritten digits")
     axes.legend()
-    figure.savefig(PICTURE, dpi=120)
+    figure.savefig(PICTURE, dpi=90)
 
 
 def main():
     images, test_images, labels, test_labels = load_data()
     losses = train(images, labels)
+    draw(losses)
     right = np.argmax(predict_job(test_images), axis=1) == test_labels
     print(f"{len(images)} digits, {EPOCHS} epochs, {len(losses)} steps")
     print(f"loss: {np.mean(losses[-STEPS:]):.4f}")

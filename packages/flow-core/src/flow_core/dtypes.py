@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.errors import InferenceError, nearest
+from flow_core.errors import InferenceError, nearest, user_line
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,7 @@ def as_dtype(value: object) -> DType:
     if found is None:
         raise InferenceError(
             "use of an element type",
+            at=user_line(2),
             found=repr(value),
             allowed=", ".join(d.name for d in ALL),
             hint=nearest(str(value), BY_NAME) or None,

@@ -116,6 +116,7 @@ class Plan:
         feeds: buffers of the job's parameters, in order.
         fetches: buffers of the results.
         variables: buffer of each variable, by name.
+        shards: per physical variable that is part of a logical one: its name and region.
         actors: names, in the order of the flow of data.
         registers: between the actors.
     """
@@ -130,6 +131,7 @@ class Plan:
     variables: Mapping[str, int]
     actors: tuple[str, ...] = ()
     registers: tuple[RegisterPlan, ...] = ()
+    shards: Mapping[str, tuple[str, tuple[tuple[int, int], ...]]] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -175,6 +177,7 @@ def _decode(data: Mapping[str, Any]) -> Plan:
         registers=tuple(
             RegisterPlan(**{k: _frozen(v) for k, v in r.items()}) for r in data["registers"]
         ),
+        shards={k: _frozen(v) for k, v in data["shards"].items()},
         notes=data["notes"],
     )
 

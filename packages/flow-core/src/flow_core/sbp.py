@@ -8,10 +8,11 @@ entry per dimension, outermost first.  Pure: nothing here knows graphs or device
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flow_core.errors import GraphError
+from flow_core.shapes import Shape, balanced_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,8 @@ class Partial:
 
 Sbp = Split | Broadcast | Partial
 NdSbp = tuple[Sbp, ...]
+Region = tuple[tuple[int, int], ...]
+"""A box in a logical tensor: (start, stop) per axis."""
 
 B = Broadcast()
 P = Partial()
@@ -139,3 +142,58 @@ def format_nd_sbp(nd: NdSbp) -> str:
 def signature(inputs: Iterable[Sbp], outputs: Iterable[Sbp]) -> Signature:
     """A `Signature` from any iterables."""
     return Signature(tuple(inputs), tuple(outputs))
+
+
+def coordinates(rank: int, hierarchy: Sequence[int]) -> tuple[int, ...]:
+    """Position of a device in its hierarchy, outermost dimension first.
+
+    >>> coordinates(5, (2, 3))
+    (1, 2)
+    """
+    out: list[int] = []
+    for size in reversed(hierarchy):
+        rank, index = divmod(rank, size)
+        out.append(index)
+    return tuple(reversed(out))
+
+
+def local_region(shape: Shape, nd: NdSbp, hierarchy: Sequence[int], rank: int) -> Region:
+    """Which part of the logical tensor a device holds: (start, stop) per axis.
+
+    Splits of several hierarchy dimensions over one axis nest, outermost first; P and B hold
+    the whole extent.
+
+    >>> local_region((7, 4), (S(0), S(0)), (2, 2), 1)
+    ((2, 4), (0, 4))
+    """
+    region = [(0, n) for n in shape]
+    for sbp, parts, index in zip(nd, hierarchy, coordinates(rank, hierarchy), strict=True):
+        if isinstance(sbp, Split):
+            low, high = region[sbp.axis]
+            start, stop = balanced_range(high - low, parts, index)
+            region[sbp.axis] = (low + start, low + stop)
+    return tuple(region)
+
+
+def region_shape(region: Region) -> Shape:
+    """The shape of a region.
+
+    >>> region_shape(((2, 4), (0, 4)))
+    (2, 4)
+    """
+    return tuple([high - low for low, high in region])
+
+
+def intersect(a: Region, b: Region) -> Region | None:
+    """The common part of two regions, None when it is empty.
+
+    >>> intersect(((0, 4),), ((2, 9),)), intersect(((0, 2),), ((2, 3),))
+    (((2, 4),), None)
+    """
+    out = []
+    for (low_a, high_a), (low_b, high_b) in zip(a, b, strict=True):
+        low, high = max(low_a, low_b), min(high_a, high_b)
+        if low >= high:
+            return None
+        out.append((low, high))
+    return tuple(out)

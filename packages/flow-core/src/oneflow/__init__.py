@@ -57,6 +57,8 @@ from flow_core.api.array import (
     zeros,
     zeros_like,
 )
+from flow_core.api.assignment import assign, count_not_finite, multi_count_not_finite
+from flow_core.api.current import current_global_function_desc
 from flow_core.api.dtypes import (
     bfloat16,
     char,
@@ -67,11 +69,12 @@ from flow_core.api.dtypes import (
     float16,
     float32,
     float64,
+    int8,
     int32,
     int64,
-    int8,
     uint8,
 )
+from flow_core.api.encoding import categorical_ordinal_encode
 from flow_core.api.env import current_resource
 from flow_core.api.initializers import (
     constant_initializer,
@@ -111,8 +114,16 @@ from flow_core.api.job import (
 )
 from flow_core.api.linalg import matmul
 from flow_core.api.math import cast, clamp, clip, clip_by_scalar, clip_by_value, masked_fill, where
-from flow_core.api.nn_losses import smooth_l1_loss
+from flow_core.api.nn_losses import combined_margin_loss, smooth_l1_loss
 from flow_core.api.scope import device_prior_placement, fixed_placement
+from flow_core.api.user_op import (
+    consistent_user_op_builder,
+    consistent_user_op_module_builder,
+    find_or_create_module,
+    user_op_builder,
+    user_op_module_builder,
+)
+from flow_core.api.views import cast_to_current_logical_view
 from oneflow import (
     checkpoint,
     config,
@@ -129,6 +140,7 @@ from oneflow import (
     random,
     regularizers,
     scope,
+    system,
     train,
     unittest,
     util,

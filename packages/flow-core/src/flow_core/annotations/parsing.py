@@ -88,6 +88,7 @@ def parse_result(
     job: str = "",
     at: SourceLine | None = None,
     names: Mapping[str, Any] | None = None,
+    subject: str | None = None,
 ) -> Fetch:
     """What a return annotation asks for; raises `AnnotationError`.
 
@@ -97,11 +98,13 @@ def parse_result(
         job: name of the job, for messages.
         at: the user's line, for messages.
         names: what names in textual annotations stand for.
+        subject: what messages call the annotation; that of the job's result by default.
 
     >>> print(parse_result(None, ()))
     None
     """
-    parse = _Parse(specs, f"return annotation of job {job!r}", at, names or {})
+    subject = subject or f"return annotation of job {job!r}"
+    parse = _Parse(specs, subject, at, names or {})
     if annotation is inspect.Signature.empty:
         return UNANNOTATED
     annotation = _bare(parse.evaluated(annotation))

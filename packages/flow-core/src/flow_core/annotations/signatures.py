@@ -142,11 +142,12 @@ def parse_handler(function: Callable[..., Any], specs: Sequence[AnnotationSpec])
         )
     names = _names_of(function)
     annotation = parameters[0].annotation
-    fetch = parse_result(annotation, specs, job=name, at=at, names=names)
+    subject = f"parameter of handler {name!r}"
+    fetch = parse_result(annotation, specs, at=at, names=names, subject=subject)
     leaf = FetchLeaf("blob") if fetch == UNANNOTATED else fetch
     if not isinstance(leaf, FetchLeaf):
         raise AnnotationError(
-            f"parameter of handler {name!r}",
+            subject,
             at=at,
             found=str(fetch),
             allowed="Numpy, ListNumpy or ListListNumpy",

@@ -26,6 +26,7 @@ from flow_core.frontend.session import (
     sync_default_session,
 )
 from flow_core.frontend.variables import get_variable
+from flow_core.ir import TensorType
 
 function_config = FunctionConfig
 
@@ -55,7 +56,7 @@ __all__ = [
 ]
 
 
-def FixedTensorDef(  # noqa: N802 - OneFlow's name
+def FixedTensorDef(
     shape: Sequence[int],
     dtype: DType = float32,
     batch_axis: int | None = 0,
@@ -65,7 +66,7 @@ def FixedTensorDef(  # noqa: N802 - OneFlow's name
     return placeholder("numpy", tuple(shape), dtype, batch_axis)
 
 
-def MirroredTensorDef(  # noqa: N802 - OneFlow's name
+def MirroredTensorDef(
     shape: Sequence[int],
     dtype: DType = float32,
     batch_axis: int | None = 0,
@@ -75,7 +76,7 @@ def MirroredTensorDef(  # noqa: N802 - OneFlow's name
     return placeholder("list", tuple(shape), dtype, batch_axis)
 
 
-def MirroredTensorListDef(  # noqa: N802 - OneFlow's name
+def MirroredTensorListDef(
     shape: Sequence[int],
     dtype: DType = float32,
     batch_axis: int | None = 0,
@@ -108,10 +109,13 @@ def _watch(
 ) -> None:
     job = current_job(what)
     if not isinstance(blob, BlobDef) or blob.job is not job:
+        raise JobError(what, at=user_line(3), found=f"{blob!r:.60}", allowed="a blob of this job")
+    line = user_line(3)
+    if gradient and job.kind != "train":
         raise JobError(
-            what, at=user_line(3), found=f"{blob!r:.60}", allowed="a blob of this job"
+            what, at=line, found='a job of type "predict"', allowed='jobs of type "train"'
         )
-    job.watches.append(Watch(blob.value, _handler(handler, blob.op_name), gradient))
+    job.watches.append(Watch(blob.value, _handler(handler, blob.op_name), gradient, line))
 
 
 def _handler(handler: Callable[..., Any] | str | None, name: str) -> Callable[[Any], None]:
@@ -143,7 +147,8 @@ class VariableBlob:
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """A copy of the value."""
-        array: np.ndarray[Any, Any] = self._stored.numpy()
+        with default_session().still():
+            array: np.ndarray[Any, Any] = self._stored.numpy()
         return array
 
     def __repr__(self) -> str:
@@ -171,7 +176,11 @@ def load_variables(value_dict: Mapping[str, Any], ignore_mismatch: bool = True) 
     wanted = session.types()
     values = {name: _plain(value) for name, value in value_dict.items()}
     store.match(wanted, values, missing=False, extra=not ignore_mismatch, at=user_line(2))
-    session.assign({k: store.typed(values, wanted)[k] for k in values if k in wanted})
+    session.assign({k: _read(values[k], wanted[k]) for k in values if k in wanted})
+
+
+def _read(value: Any, wanted: TensorType) -> Any:
+    return value.typed(wanted).numpy() if isinstance(value, StoredVariable) else value
 
 
 def _plain(value: Any) -> Any:
@@ -197,7 +206,6 @@ def enable_eager_execution(val: bool = True) -> None:
     if val:
         raise UnsupportedError(
             "enable_eager_execution",
-    "enable_typing_check",
             at=user_line(2),
             found="True",
             allowed="False: jobs are compiled, then run",

@@ -397,3 +397,37 @@ def smooth_l1_loss(
     """
     blob: BlobDef = emit("smooth_l1_loss", prediction, label, beta=float(beta), name=name)
     return blob
+
+
+def combined_margin_loss(
+    x: BlobDef,
+    label: BlobDef,
+    m1: float = 1,
+    m2: float = 0,
+    m3: float = 0,
+    name: str | None = None,
+) -> BlobDef:
+    """Cosines with a margin at each example's label: ``cos(m1 * acos(x) + m2) - m3`` there.
+
+    This is ``flow.combined_margin_loss``; it is no part of ``flow.nn``.  With margins (1, 0, m)
+    it is CosFace's, with (1, m, 0) ArcFace's; a softmax cross entropy follows.
+
+    Args:
+        x: cosines of shape (n, classes), floating point.
+        label: class numbers of shape (n,), int32 or int64.
+        m1, m2, m3: the margins.
+        name: name of the last op.
+
+    Raises:
+        InferenceError: shapes that do not fit.
+    """
+    shapes = f"x of shape {x.shape} and label of shape {label.shape}"
+    fits = len(x.shape) == 2 and label.shape == x.shape[:1]
+    _check(fits, "combined_margin_loss", shapes, "(n, classes) and (n,)")
+    chosen: BlobDef = emit("one_hot", label, depth=x.shape[1], dtype="int8")
+    if m1 == 1 and m2 == 0:
+        return flow_math.where(chosen, x - float(m3), x, name=name)
+    # acos has no gradient at -1 and 1, where the cosines of other classes may well lie
+    angle = flow_math.acos(emit("where_scalar_y", chosen, x, operand=0.0))
+    margin = flow_math.cos(angle * float(m1) + float(m2)) - float(m3)
+    return flow_math.where(chosen, margin, x, name=name)

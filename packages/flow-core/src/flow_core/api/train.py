@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flow_core.checkpoint import store
 from flow_core.checkpoint.manager import CheckpointManager
 from flow_core.checkpoint.snapshot import Snapshot
+from flow_core.errors import user_line
 from flow_core.frontend.session import default_session
 from flow_core.plugins.specs import FormatSpec
 
@@ -29,13 +30,29 @@ def save(path: str, var_dict: Mapping[str, Any] | None = None) -> None:
         CheckpointError: the folder holds something, or writing fails; nothing is lost then.
     """
     session = default_session()
-    session.sync()
-    values = session.stored() if var_dict is None else var_dict
-    store.save(path, {k: _array(v) for k, v in values.items()}, _formats())
+    if var_dict is not None:
+        session.sync()
+        store.save(path, _Arrays(var_dict), _formats())
+        return
+    with session.still():
+        store.save(path, _Arrays(session.stored()), _formats())
 
 
-def _array(value: Any) -> Any:
-    return value.numpy() if hasattr(value, "numpy") else value
+class _Arrays(Mapping[str, Any]):
+    """The arrays of variables, each copied to the host when it is asked for."""
+
+    def __init__(self, variables: Mapping[str, Any]) -> None:
+        self._variables = variables
+
+    def __getitem__(self, name: str) -> Any:
+        value = self._variables[name]
+        return value.numpy() if hasattr(value, "numpy") else value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._variables)
+
+    def __len__(self) -> int:
+        return len(self._variables)
 
 
 def get(path: str) -> Any:
@@ -51,7 +68,7 @@ def _load(path: str) -> None:
     session = default_session()
     wanted = session.types()
     found = store.load(path, _formats(), types=wanted)
-    store.match(wanted, found)
+    store.match(wanted, found, attempted=f"loading {path}", at=user_line(2))
     session.assign({name: found[name] for name in wanted})
 
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import unittest
 from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
+from flow_core.errors import DataError
 from flow_core.frontend.session import clear_default_session
 
 __all__ = [
     "TestCase",
     "env",
     "num_nodes_required",
+    "register_test_cases",
     "skip_unless_1n1d",
     "skip_unless_1n2d",
     "skip_unless_1n4d",
@@ -22,6 +27,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+_NODES = "__oneflow_test_case_num_nodes_required__"
 Decorator = Callable[[T], T]
 
 
@@ -76,10 +82,55 @@ def num_nodes_required(num_nodes: int) -> Decorator[Any]:
     """Marks a test as one for so many machines."""
 
     def mark(function: Any) -> Any:
-        function.__oneflow_test_case_num_nodes_required__ = num_nodes
+        setattr(function, _NODES, num_nodes)
         return function
 
     return mark
+
+
+class _FreshSession:
+    """What `register_test_cases` mixes into the cases it makes."""
+
+    def setUp(self) -> None:
+        """Drops all jobs and variables."""
+        clear_default_session()
+
+
+def register_test_cases(
+    scope: dict[str, Any],
+    directory: str,
+    filter_by_num_nodes: Callable[[int], bool],
+    base_class: type[unittest.TestCase] = unittest.TestCase,
+    test_case_mixin: type = _FreshSession,
+) -> None:
+    """Makes a test case of the ``test*`` functions of each ``test*.py`` file in a folder.
+
+    Args:
+        scope: where the classes go under their files' names, such as ``globals()``.
+        directory: the folder.
+        filter_by_num_nodes: takes the number of machines that a test is for.
+        base_class: base of the classes.
+        test_case_mixin: first base of the classes.
+    """
+    for path in sorted(Path(directory).glob("test*.py")):
+        functions = vars(_module(path)).items()
+        tests = {
+            name: value
+            for name, value in functions
+            if name.startswith("test")
+            and callable(value)
+            and filter_by_num_nodes(getattr(value, _NODES, 1))
+        }
+        scope[path.stem] = type(path.stem, (test_case_mixin, base_class), tests)
+
+
+def _module(path: Path) -> ModuleType:
+    spec = spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise DataError("register_test_cases", found=str(path), allowed="Python source files")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _skip_unless(nodes: int, devices: int) -> Decorator[Any]:

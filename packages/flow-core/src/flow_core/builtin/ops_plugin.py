@@ -11,8 +11,8 @@ FLOW_PLUGIN_API = "1.0"
 
 FAMILIES: tuple[str, ...] = (
     "unary", "activation", "binary", "reduce", "convert", "matmul", "softmax", "norm", "dropout",
-    "conv", "pool", "upsample", "shape", "pad", "select", "index", "scatter", "sort", "source",
-    "optim", "schedules", "variable", "io", "fused",
+    "conv", "pool", "upsample", "shape", "pad", "select", "index", "scatter", "sort", "unique",
+    "source", "optim", "schedules", "variable", "io", "fused", "boxing",
 )  # fmt: skip
 """Modules of `flow_core.ops` with ``OPS``, and of the numpy kernels with ``KERNELS``."""
 

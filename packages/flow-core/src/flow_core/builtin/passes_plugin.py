@@ -24,9 +24,8 @@ PASSES: tuple[PassSpec, ...] = (
     ),
     PassSpec(
         "fuse_elementwise",
-        "lower",
+        "physical",
         "flow_core.passes.fuse_elementwise:FuseElementwise",
-        after=("dead_code",),
     ),
 )
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from flow_core.compiler.arena import Block, aligned, plan_arena
 from flow_core.compiler.schedule import alias_roots, schedule
 from flow_core.dtypes import uint8
-from flow_core.errors import OutOfMemoryError, UnsupportedError
+from flow_core.errors import OutOfMemoryError
 from flow_core.ir import Graph, Op, TensorType, Value, tensor_type
 from flow_core.philox import op_seed
 from flow_core.plan import (
@@ -45,6 +45,7 @@ class CompileOptions:
         inplace: whether outputs may overwrite dying inputs.
         reuse: whether memory is used again within a step.
         memory_limit: bytes that a device has for the plan, by device text; None for no limit.
+        origins: logical op of each physical one, where the names differ.
     """
 
     seed: int = 0
@@ -52,6 +53,7 @@ class CompileOptions:
     inplace: bool = True
     reuse: bool = True
     memory_limit: Callable[[str], int | None] | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -61,7 +63,6 @@ class _Lowering:
     graph: Graph
     kernels: Kernels
     options: CompileOptions
-    device: str
     order: list[Op] = field(default_factory=list)
     constant: set[str] = field(default_factory=set)
     root: dict[Value, Value] = field(default_factory=dict)
@@ -77,22 +78,20 @@ LEAVES = ("input", "variable")
 def lower(
     graph: Graph,
     kernels: Kernels,
-    device: str,
     inputs: Sequence[str],
     job: str,
     options: CompileOptions,
 ) -> Plan:
-    """The plan of a graph on one device.
+    """The plan of a physical graph.
 
     Args:
-        graph: the logical graph after all passes.
+        graph: each op on one device, after all passes.
         kernels: the registry.
-        device: text form of the device ("cpu:0:0").
         inputs: names of the ``input`` ops in the order of the job's parameters.
         job: the job's name.
         options: what the job asks for.
     """
-    state = _Lowering(graph, kernels, options, device)
+    state = _Lowering(graph, kernels, options)
     state.order = _protect_results(state)
     _find_constants(state)
     _find_kernels(state)
@@ -100,40 +99,9 @@ def lower(
     return _emit(state, inputs, job)
 
 
-def single_device(graph: Graph, memory: Callable[[str], str]) -> str:
-    """Text form of the device that a whole graph runs on.
-
-    Ops on several devices run together when these devices share one memory, as emulated
-    devices and the CPU do.
-
-    Args:
-        graph: the graph.
-        memory: kind of memory of a device, by its text form.
-    """
-    users: dict[str, Op] = {}
-    for op in graph.ops.values():
-        if op.placement.size > 1:
-            _refuse(graph, op, f"placement {op.placement} of {op.placement.size} devices")
-        users.setdefault(str(op.placement.device(0)), op)
-    devices = list(users)
-    for other in devices[1:]:
-        if memory(other) != memory(devices[0]):
-            _refuse(graph, users[other], f"devices {devices[0]} and {other} in one job")
-    return max(devices, key=_preference, default="cpu:0:0")
-
-
-def _preference(device: str) -> tuple[bool, str]:
-    return (not device.startswith("cpu:"), device)
-
-
-def _refuse(graph: Graph, op: Op, found: str) -> NoReturn:
-    raise UnsupportedError(
-        f"compiling op {op.name!r}",
-        at=graph.lines.get(op.name),
-        found=found,
-        allowed="one device per job",
-        hint='place the whole job on one device: flow.scope.placement("gpu", "0:0")',
-    )
+def device_of(op: Op) -> str:
+    """Text form of the one device of a physical op."""
+    return str(op.placement.device(0))
 
 
 def _protect_results(state: _Lowering) -> list[Op]:
@@ -180,11 +148,10 @@ def _query(state: _Lowering, op: Op, find: Callable[[KernelQuery], KernelSpec]) 
 
 
 def _find_kernels(state: _Lowering) -> None:
-    device_type = state.device.split(":")[0]
-    find = partial(state.kernels.find_kernel, device_type=device_type)
     for op in state.order:
         if op.type in LEAVES:
             continue
+        find = partial(state.kernels.find_kernel, device_type=op.placement.device_type)
         query = _query(state, op, find)
         try:
             kernel = find(query)
@@ -286,7 +253,7 @@ def _buffer(state: _Lowering, op: Op, value: Value, type_: TensorType, end: int)
     pinned = kind in ("constant", "variable") or not state.options.reuse
     first, last = (0, end) if pinned else (state.first[value], state.last[value])
     first = 0 if kind == "feed" else first  # copied in before the first task
-    return Buffer(str(value), kind, state.device, -1, type_, first, last)
+    return Buffer(str(value), kind, device_of(op), -1, type_, first, last)
 
 
 _KINDS = {"input": "feed", "variable": "variable"}
@@ -303,12 +270,12 @@ def _emit(state: _Lowering, inputs: Sequence[str], job: str) -> Plan:
         target.append(_task(state, op, i, buffers))
     feeds = tuple([_view(state, buffers, Value(name, 0)) for name in inputs])
     fetches = tuple([_view(state, buffers, v) for v in state.graph.results])
-    arena, placed = _place(state, buffers)
+    arenas, placed = _place(state, buffers)
     registers = step_registers(state.options.width)
     check_no_deadlock(registers)
     return Plan(
         job=job,
-        arenas=(arena,),
+        arenas=arenas,
         buffers=placed,
         prologue=tuple(prologue),
         tasks=tuple(tasks),
@@ -319,7 +286,6 @@ def _emit(state: _Lowering, inputs: Sequence[str], job: str) -> Plan:
         },
         actors=ACTORS,
         registers=registers,
-        notes={"device": state.device},
     )
 
 
@@ -362,7 +328,7 @@ def _task(state: _Lowering, op: Op, i: int, buffers: _Buffers) -> Task:
         kind = tensor_type((size,), uint8)
         first, last = (0, 0) if op.name in state.constant else (i, i)
         workspace = buffers.add(
-            Buffer(f"{op.name}/workspace", "workspace", state.device, -1, kind, first, last)
+            Buffer(f"{op.name}/workspace", "workspace", device_of(op), -1, kind, first, last)
         )
     return Task(
         op=op.name,
@@ -374,34 +340,56 @@ def _task(state: _Lowering, op: Op, i: int, buffers: _Buffers) -> Task:
             for k in range(len(state.graph.types[op.name]))
         ),
         workspace=workspace,
-        device=state.device,
+        device=device_of(op),
         kernel=state.found[op.name].name,
-        seed=op_seed(state.options.seed, op.name) if state.kernels.ops[op.type].random else 0,
+        seed=_seed(state, op),
         line=str(state.graph.lines.get(op.name, "")),
     )
 
 
-def _place(state: _Lowering, buffers: _Buffers) -> tuple[ArenaPlan, tuple[Buffer, ...]]:
-    layout = plan_arena([block for _, block in buffers.blocks])
-    offsets: dict[int, int] = {
-        index: offset
-        for (index, _), offset in zip(buffers.blocks, layout.offsets, strict=True)
-    }
+def _seed(state: _Lowering, op: Op) -> int:
+    """The same for all devices' parts of a logical op."""
+    if not state.kernels.ops[op.type].random:
+        return 0
+    return op_seed(state.options.seed, state.options.origins.get(op.name, op.name))
+
+
+def _place(
+    state: _Lowering, buffers: _Buffers
+) -> tuple[tuple[ArenaPlan, ...], tuple[Buffer, ...]]:
+    """The arena of each device, and all buffers with their offsets."""
+    by_device: dict[str, list[tuple[int, Block]]] = {}
+    for index, block in buffers.blocks:
+        by_device.setdefault(buffers.items[index].device, []).append((index, block))
+    for buffer in buffers.items:
+        by_device.setdefault(buffer.device, [])
+    arenas: list[ArenaPlan] = []
+    offsets: dict[int, int] = {}
+    for device, blocks in by_device.items():
+        layout = plan_arena([block for _, block in blocks])
+        offsets.update(zip([i for i, _ in blocks], layout.offsets, strict=True))
+        owners = _owners(state, buffers, blocks, layout.peak)
+        arena = ArenaPlan(device, layout.nbytes, layout.lower_bound, layout.peak, owners)
+        _check_memory(state, arena)
+        arenas.append(arena)
+    return tuple(arenas), _placed(buffers, offsets)
+
+
+def _placed(buffers: _Buffers, offsets: Mapping[int, int]) -> tuple[Buffer, ...]:
     placed: list[Buffer] = []
     for index, buffer in enumerate(buffers.items):
         source = int(buffer.kind[5:]) if buffer.kind.startswith("view:") else index
         kind = buffers.items[source].kind
         name = buffers.items[source].name if kind == "variable" else buffer.name
         placed.append(replace(buffer, kind=kind, offset=offsets.get(source, -1), name=name))
-    owners = _owners(state, buffers, layout.peak)
-    arena = ArenaPlan(state.device, layout.nbytes, layout.lower_bound, layout.peak, owners)
-    _check_memory(state, arena)
-    return arena, tuple(placed)
+    return tuple(placed)
 
 
-def _owners(state: _Lowering, buffers: _Buffers, peak: int) -> tuple[tuple[int, str, str], ...]:
+def _owners(
+    state: _Lowering, buffers: _Buffers, blocks: Sequence[tuple[int, Block]], peak: int
+) -> tuple[tuple[int, str, str], ...]:
     rows = []
-    for index, block in buffers.blocks:
+    for index, block in blocks:
         if block.first <= peak <= block.last:
             name = buffers.items[index].name
             op = name.rsplit(":", 1)[0].removesuffix("/workspace")
@@ -411,11 +399,11 @@ def _owners(state: _Lowering, buffers: _Buffers, peak: int) -> tuple[tuple[int, 
 
 def _check_memory(state: _Lowering, arena: ArenaPlan) -> None:
     ask = state.options.memory_limit
-    limit: Any = ask(state.device) if ask else None
+    limit: Any = ask(arena.device) if ask else None
     if limit is not None and arena.nbytes > limit:
         rows = "\n".join(f"    {n:>14,} bytes  {name}  {line}" for n, name, line in arena.owners)
         raise OutOfMemoryError(
-            f"planning the memory of {state.device}",
+            f"planning the memory of {arena.device}",
             found=f"{arena.nbytes:,} bytes, the largest at the peak:\n{rows}",
             allowed=f"{limit:,} bytes",
             hint="make the batch smaller, or place ops on more devices",

@@ -14,7 +14,7 @@ else:
     _Base = object
 
 
-class BlobDef(_Base):
+class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
     """A value of the graph under definition: shape and element type, no data.
 
     Operators make ops: ``+ - * / // % ** @``, comparisons and unary minus, with blobs of the

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
-from flow_core.compiler.lower import CompileOptions, lower, single_device
+from flow_core.compiler.lower import CompileOptions, lower
+from flow_core.compiler.physical import BoxingEntry, Physical, to_physical
 from flow_core.errors import JobError, SourceLine
 from flow_core.frontend.config_training import configured_training
 from flow_core.frontend.jobs import JobBuild, TrainRequest
@@ -17,7 +18,7 @@ from flow_core.ir import Attrs, Graph, Value, verify
 from flow_core.passes.base import PassContext, PassTiming, Pipeline
 from flow_core.plan import Plan
 from flow_core.plugins.specs import load
-from flow_core.topology import Placement
+from flow_core.topology import LinkModel, Placement
 
 STEP_VARIABLE = "System-Train-TrainStep-{job}"
 """Name under which a train job counts its steps, as OneFlow's checkpoints have it."""
@@ -32,12 +33,14 @@ class Compiled:
         graph: the graph after all passes.
         plan: the physical plan.
         timings: time per pass and stage.
+        ledger: all boxing.
     """
 
     logical: Graph
     graph: Graph
     plan: Plan
     timings: list[PassTiming] = field(default_factory=list)
+    ledger: list[BoxingEntry] = field(default_factory=list)
 
 
 def add_training(build: JobBuild, line: SourceLine | None) -> dict[Value, Value]:
@@ -137,17 +140,44 @@ def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[st
     build.builder.results = tuple(results)
     logical = build.builder.build()
     verify(logical)
-    pipeline = Pipeline(
-        [load(spec.load)() for spec in session.registry.passes if spec.default],
-        session.settings.verify_passes,
-    )
-    graph = pipeline.run(logical, PassContext(session.registry.ops))
+    context = PassContext(session.registry.ops)
+    before, after = _pipelines(session)
+    graph = before.run(logical, context)
     _require_devices(build, graph)
-    device = single_device(graph, session.memory)
+    physical, splitting = _timed(
+        "to_physical", len(graph), lambda: to_physical(graph, context.specs, LinkModel())
+    )
+    graph = after.run(physical.graph, context)
+    plan, lowering = _timed(
+        "lower",
+        len(graph),
+        lambda: lower(graph, session.registry, inputs, build.name, _options(build, physical)),
+    )
+    shards = {n: (s.variable, s.region) for n, s in physical.shards.items()}
+    plan = replace(plan, shards=shards)
+    timings = [*before.timings, splitting, *after.timings, lowering]
+    return Compiled(logical, graph, plan, timings, physical.ledger)
+
+
+T = TypeVar("T", Plan, Physical)
+
+
+def _timed(name: str, before: int, work: Callable[[], T]) -> tuple[T, PassTiming]:
     started = time.perf_counter()
-    plan = lower(graph, session.registry, device, inputs, build.name, _options(build))
-    lowering = PassTiming("lower", len(graph), len(plan.tasks), time.perf_counter() - started)
-    return Compiled(logical, graph, plan, [*pipeline.timings, lowering])
+    result = work()
+    after = len(result.tasks) if isinstance(result, Plan) else len(result.graph)
+    return result, PassTiming(name, before, after, time.perf_counter() - started)
+
+
+def _pipelines(session: Any) -> tuple[Pipeline, Pipeline]:
+    """The passes on the logical graph, and those on the graph with an op per device."""
+    specs = [spec for spec in session.registry.passes if spec.default]
+    parts = (
+        [load(s.load)() for s in specs if s.stage != "physical"],
+        [load(s.load)() for s in specs if s.stage == "physical"],
+    )
+    logical, physical = (Pipeline(p, session.settings.verify_passes) for p in parts)
+    return logical, physical
 
 
 def _require_devices(build: JobBuild, graph: Graph) -> None:
@@ -169,13 +199,14 @@ def _require_devices(build: JobBuild, graph: Graph) -> None:
             session.registry.require_device(op.placement.device_type, index + 1, line)
 
 
-def _options(build: JobBuild) -> CompileOptions:
+def _options(build: JobBuild, physical: Physical) -> CompileOptions:
     config = build.config
     return CompileOptions(
         seed=int(config.get("random_seed") or 0),
         width=int(config.get("concurrency_width")),
         inplace=bool(config.get("enable_inplace")),
         reuse=bool(config.get("enable_reused_mem")),
+        origins=physical.origins,
         memory_limit=lambda device: build.session.driver(device).memory(),
     )
 

@@ -49,7 +49,7 @@ def _value_of(job: JobBuild, op_type: str, blob: object) -> Value:
             allowed="blobs of the same job",
         )
     if blob.distribute is not None:
-        job.request_distribution(blob.value, blob.distribute)
+        return job.distributed(blob.value, blob.distribute, user_line(3))
     return blob.value
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dis
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,8 +22,14 @@ from flow_core.annotations import (
 )
 from flow_core.errors import FeedError, JobError, SourceLine, UnsupportedError, nearest, user_line
 from flow_core.frontend.blob import BlobDef
-from flow_core.frontend.compile import Compiled, add_training, compile_graph, input_attrs
-from flow_core.frontend.function_config import FunctionConfig, default_placement
+from flow_core.frontend.compile import (
+    STEP_VARIABLE,
+    Compiled,
+    add_training,
+    compile_graph,
+    input_attrs,
+)
+from flow_core.frontend.function_config import FunctionConfig, default_placement, default_view
 from flow_core.frontend.jobs import JobBuild, Watch, defining, maybe_current_job
 from flow_core.frontend.results import FORMS, Pending
 from flow_core.frontend.session import Session, default_session
@@ -61,7 +69,7 @@ class JobFunction:
         self.session: Session | None = session or default_session()
         specs = tuple(self.session.registry.annotations.values())
         self.signature: JobSignature = parse_signature(function, specs, job=self.name)
-        self.session.jobs.append(self)
+        self._join(self.session)
         self._traced: _Traced | None = None
         self._compiled: Compiled | None = None
         self._executable: Executable | None = None
@@ -78,9 +86,23 @@ class JobFunction:
 
     def _session(self) -> Session:
         if self.session is None:
-            self.session = default_session()
-            self.session.jobs.append(self)
+            session = default_session()
+            self._join(session)
+            self.session = session
         return self.session
+
+    def _join(self, session: Session) -> None:
+        """Makes this one of the session's jobs; train jobs keep their state under their names."""
+        for other in session.jobs if self.kind == "train" else ():
+            if other.kind == "train" and other.name == self.name:
+                raise JobError(
+                    f"defining train job {self.name!r}",
+                    at=self.line,
+                    found=f"another train job of that name at {other.line}",
+                    allowed="one train job of a name, as its step counter is saved under it",
+                    hint="rename one of them, or call flow.clear_default_session() before",
+                )
+        session.jobs.append(self)
 
     # ------------------------------------------------------------------ phases
 
@@ -88,23 +110,25 @@ class JobFunction:
         """Traces the function, once; declares its variables."""
         if self._traced is None:
             session = self._session()
-            asked = default_placement(self.config)
-            build = JobBuild(
-                self.name,
-                self.kind,
-                session.registry.ops,
-                asked or session.default_placement,
-                self.config,
-                session,
-            )
-            self._traced = _trace(self, build)
+            with session.compiling, session.declaring():
+                if self._traced is None:
+                    self._traced = _trace(self, self._build(session))
         return self._traced
+
+    def _build(self, session: Session) -> JobBuild:
+        placement = default_placement(self.config) or session.default_placement
+        return JobBuild(
+            self.name, self.kind, session.registry.ops, placement, self.config, session
+        )
 
     def compile(self) -> Compiled:
         """Traces and compiles, once."""
         if self._compiled is None:
-            traced = self.prepare()
-            self._compiled = compile_graph(traced.build, traced.results, traced.inputs)
+            with self._session().compiling:
+                traced = self.prepare()
+                self._compiled = self._compiled or compile_graph(
+                    traced.build, traced.results, traced.inputs
+                )
         return self._compiled
 
     def plan(self) -> Plan:
@@ -114,18 +138,28 @@ class JobFunction:
     def executable(self) -> Executable:
         """The bound plan; compiles and binds when that has not happened yet."""
         if self._executable is None:
-            plan = self.plan()
             session = self._session()
-            device = plan.arenas[0].device
-            self._executable = Executable(
-                plan,
-                session.registry,
-                session.driver,
-                lambda name: session.variable(name, device),
-            )
-            for observer in session.registry.observers("flow_plan_ready"):
-                observer(plan)
+            with session.compiling:
+                self._executable = self._executable or self._bind(session, self.plan())
         return self._executable
+
+    def _bind(self, session: Session, plan: Plan) -> Executable:
+        executable = Executable(plan, session.registry, session.driver, session.variable)
+        executable.step[...] = self._steps_done(session)
+        for observer in session.registry.observers("flow_plan_ready"):
+            observer(plan)
+        return executable
+
+    def resume(self) -> None:
+        """Goes on at the step that the job's counter says: random ops count steps, too."""
+        if self._executable is not None and self.session is not None:
+            self._executable.step[...] = self._steps_done(self.session)
+
+    def _steps_done(self, session: Session) -> int:
+        """The step counter of a train job, which checkpoints keep; else the executable's."""
+        if self.kind == "train":
+            return int(session.value(STEP_VARIABLE.format(job=self.name))[0])
+        return 0 if self._executable is None else int(self._executable.step)
 
     def device_of(self, variable: str) -> str | None:
         """Text form of the device on which this job has a variable, None when it has not."""
@@ -164,7 +198,8 @@ class JobFunction:
     def _launch(
         self, session: Session, executable: Executable, traced: _Traced, feeds: Sequence[Any]
     ) -> Pending:
-        pending = Pending(traced.arrange)
+        pipeline = session.pipeline
+        pending = Pending(pipeline, traced.arrange)
         deliver, watcher = pending.deliverer(), traced.watcher
 
         def both(step: Step) -> None:
@@ -172,11 +207,15 @@ class JobFunction:
                 watcher(step)
             deliver(step)
 
-        pipeline = session.pipeline
-        pipeline.reserve(traced.credit)
-        step = Step(executable, traced.stage(feeds), traced.credit, both, pending.release)
+        step = Step(executable, (), traced.credit, both, pending.release)
         pending.attach(step)
-        pipeline.enter(step)
+        try:
+            pipeline.reserve(step)
+            step.feeds = traced.stage(feeds)
+            pipeline.enter(step)
+        except BaseException:  # Ctrl-C most likely
+            pipeline.give_up(step)
+            raise
         return pending
 
     def __repr__(self) -> str:
@@ -283,7 +322,7 @@ class _Feeder:
             for key, part in spec.items():
                 self._walk(part, value[key], f"{path}[{key!r}]", arrays)
         else:
-            if not isinstance(value, Sequence) or len(value) != len(spec):
+            if not isinstance(value, list | tuple) or len(value) != len(spec):
                 self._fail(path, _describe(value), f"{len(spec)} values")
             for i, part in enumerate(spec):
                 self._walk(part, value[i], f"{path}[{i}]", arrays)
@@ -295,7 +334,8 @@ class _Feeder:
                 self._fail(path, _describe(value), "a list with one array for the one device")
             value = value[0]
         if not isinstance(value, np.ndarray):
-            self._fail(path, _describe(value), f"a numpy array for {spec}")
+            hint = f"numpy.asarray({path}, numpy.{spec.dtype})"
+            self._fail(path, _describe(value), f"a numpy array for {spec}", hint)
         if value.dtype != spec.dtype.numpy:
             hint = f"{path}.astype(numpy.{spec.dtype})"
             self._fail(path, f"an array of {value.dtype}", f"{spec.dtype}", hint)
@@ -303,6 +343,7 @@ class _Feeder:
             if depth and _smaller(value.shape, spec.shape):
                 raise UnsupportedError(
                     f"feeding {path!r} of job {self.job!r}",
+                    at=user_line(2),
                     found=f"shape {value.shape}",
                     allowed=f"shape {spec.shape}, until lists may hold smaller arrays",
                 )
@@ -337,7 +378,7 @@ def _describe(value: Any) -> str:
 def _trace(job: JobFunction, build: JobBuild) -> _Traced:
     """Runs the function on placeholders."""
     traced = _Traced(job, build)
-    with defining(build):
+    with defining(build, default_view(job.config)):
         arguments = {
             name: _placeholders(traced, name, spec, job.line)
             for name, spec in job.signature.parameters.items()
@@ -348,7 +389,7 @@ def _trace(job: JobFunction, build: JobBuild) -> _Traced:
             returned,
             lambda value: isinstance(value, BlobDef) and value.job is build,
             job=job.name,
-            at=job.line,
+            at=_return_line(job.function) or job.line,
         )
     traced.feeders = [
         _Feeder(job.name, name, spec) for name, spec in job.signature.parameters.items()
@@ -375,18 +416,40 @@ def _placeholders(traced: _Traced, path: str, spec: Any, line: SourceLine | None
     return parts if isinstance(spec, list) else tuple(parts)
 
 
+def _return_line(function: Callable[..., Any]) -> SourceLine | None:
+    """The line of a function's only ``return``, None when it has several."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return None
+    lines = {
+        i.positions.lineno
+        for i in dis.get_instructions(code)
+        if i.opname.startswith("RETURN_") and i.opname != "RETURN_GENERATOR" and i.positions
+    } - {None}
+    (line,) = lines if len(lines) == 1 else (None,)
+    return None if line is None else SourceLine(code.co_filename, line)
+
+
 def _collect_results(traced: _Traced, gradients: Mapping[Value, Value]) -> None:
     """What is fetched: the returned blobs, then the watched ones."""
-    traced.results = [blob.value for blob in traced.returned.blobs]
-    watches: list[Watch] = []
-    for watch in traced.build.watches:
-        value = gradients.get(watch.value) if watch.gradient else watch.value
-        if value is not None:
-            traced.results.append(value)
-            watches.append(watch)
+    watches = traced.build.watches
+    values = [blob.value for blob in traced.returned.blobs]
+    traced.results = [*values, *(_watched(traced, w, gradients) for w in watches)]
     if watches:
-        first = len(traced.returned.blobs)
-        traced.watcher = functools.partial(_show, watches, first)
+        traced.watcher = functools.partial(_show, watches, len(values))
+
+
+def _watched(traced: _Traced, watch: Watch, gradients: Mapping[Value, Value]) -> Value:
+    if not watch.gradient:
+        return watch.value
+    if watch.value not in gradients:
+        raise JobError(
+            f"watch_diff of {watch.value.op!r} in job {traced.job!r}",
+            at=watch.line,
+            found="a blob that no loss depends on",
+            allowed="floating point blobs from which the losses are computed",
+        )
+    return gradients[watch.value]
 
 
 def _show(watches: Sequence[Watch], first: int, step: Step) -> None:
@@ -409,6 +472,7 @@ def global_function(type: Any = "predict", function_config: FunctionConfig | Non
     """
     if isinstance(type, FunctionConfig):
         type, function_config = "predict", type
+    _check_config(function_config)
     if callable(type) and not isinstance(type, str):
         return JobFunction(type, "predict", function_config)
     if type not in KINDS:
@@ -421,6 +485,16 @@ def global_function(type: Any = "predict", function_config: FunctionConfig | Non
         )
     kind: str = type
     return lambda function: JobFunction(function, kind, function_config)
+
+
+def _check_config(config: object) -> None:
+    if config is not None and not isinstance(config, FunctionConfig):
+        raise JobError(
+            "use of global_function",
+            at=user_line(3),
+            found=f"function_config={config!r:.60}",
+            allowed="settings made by flow.function_config()",
+        )
 
 
 def defined_jobs(session: Session | None = None) -> Iterator[JobFunction]:

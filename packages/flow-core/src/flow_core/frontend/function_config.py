@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from flow_core.dtypes import DType, as_dtype, float32
-from flow_core.errors import ConfigError, nearest, user_line
+from flow_core.errors import ConfigError, InferenceError, nearest, user_line
+from flow_core.frontend.scope import Entering, Scope
+from flow_core.initializers import Initializer
 from flow_core.topology import Placement
 
 
@@ -44,8 +46,14 @@ def _positive(name: str, value: Any) -> int:
     return value
 
 
+def _whole(name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _wrong(name, value, "an integer")
+    return value
+
+
 def _number(name: str, value: Any) -> float:
-    if not isinstance(value, int | float):
+    if not isinstance(value, int | float) or isinstance(value, bool):
         raise _wrong(name, value, "a number")
     return float(value)
 
@@ -56,6 +64,14 @@ def _mapping(name: str, value: Any) -> dict[str, Any]:
     return value
 
 
+def _initializer(name: str, value: Any) -> tuple[Any, ...]:
+    """The literal of an initializer, given as one or as OneFlow's dict of it."""
+    try:
+        return initializer_attr(value)
+    except InferenceError as error:
+        raise _wrong(name, value, str(error.allowed)) from None
+
+
 def _switch(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise _wrong(name, value, "True or False")
@@ -63,22 +79,38 @@ def _switch(name: str, value: Any) -> bool:
 
 
 def _placement(name: str, value: Any) -> Any:
+    if isinstance(value, Placement) or _scope_of(value).placement is not None:
+        return value
+    raise _wrong(name, value, 'flow.scope.placement("cpu", "0:0")')
+
+
+def _view(name: str, value: Any) -> Any:
+    if not isinstance(value, Entering):
+        raise _wrong(name, value, "flow.scope.consistent_view() or flow.scope.mirrored_view()")
     return value
 
 
+def _scope_of(value: Any) -> Scope:
+    """The scope that ``with value:`` puts in force; an empty one if it is no scope."""
+    if not isinstance(value, Entering):
+        return Scope()
+    with value as scope:
+        return scope
+
+
 EFFECTIVE: tuple[Setting, ...] = (
-    Setting("default_data_type", float32, "element type of variables and constants", _dtype),
-    Setting("default_initializer_conf", None, "initializer of variables without one", _mapping),
+    Setting("default_data_type", float32, "type of variables made with dtype=None", _dtype),
+    Setting("default_initializer_conf", None, "initializer of variables without one", _initializer),
     Setting("default_placement_scope", None, "where ops outside any scope run", _placement),
-    Setting("default_logical_view", None, "consistent or mirrored view of the job"),
-    Setting("default_distribute_strategy", None, "older name of default_logical_view"),
+    Setting("default_logical_view", None, "consistent or mirrored view of the job", _view),
+    Setting("default_distribute_strategy", None, "older name of default_logical_view", _view),
     Setting("concurrency_width", 4, "steps of an asynchronous job in flight", _positive),
     Setting("enable_inplace", True, "whether results may overwrite dying inputs", _switch),
     Setting("enable_reused_mem", True, "whether memory is used again within a step", _switch),
     Setting("train.primary_lr", None, "learning rate of train.model_update_conf", _number),
     Setting("train.model_update_conf", None, "optimizer of older programs", _mapping),
     Setting("train.loss_scale_factor", None, "factor on the losses of older programs", _number),
-    Setting("random_seed", 0, "seed of the job's random ops and initializers"),
+    Setting("random_seed", 0, "seed of the job's random ops", _whole),
 )
 
 _ACCEPTED = """
@@ -93,16 +125,18 @@ enable_cudnn_fused_normalization_add_relu enable_fuse_add_to_output enable_fuse_
 cudnn_conv_use_deterministic_algo_only enable_inplace_in_reduce_struct enable_nccl
 use_nccl_inter_node_communication use_boxing_v2 do_parallel_cast_before_widening_type_cast
 enable_all_reduce_group all_reduce_group_num all_reduce_lazy_ratio all_reduce_group_min_mbyte
-all_reduce_group_size_warmup all_reduce_fp16 optimizer_placement_optimization_mode
-optimizer_placement_optimization_threshold enable_non_distributed_optimizer
-disable_all_reduce_sequence prune_parallel_cast_ops prune_cast_to_static_shape_ops
+all_reduce_group_size_warmup all_reduce_fp16 allow_cpu_return_op
+optimizer_placement_optimization_mode optimizer_placement_optimization_threshold
+enable_non_distributed_optimizer disable_all_reduce_sequence prune_parallel_cast_ops
+prune_cast_to_static_shape_ops
 non_distributed_optimizer_group_size_mbyte enable_true_half_config_when_conv
 cudnn_conv_enable_true_half cudnn_conv_enable_pseudo_half enable_cudnn_conv_pseudo_half
 enable_float_compute_for_half_gemm enable_quantization_aware_training enable_qat
 qat.per_channel_weight_quantization qat.symmetric qat.moving_min_max_momentum
 qat.moving_min_max_stop_update_after_iters enable_auto_mixed_precision enable_keep_header_only
 indexed_slices_optimizer_conf enable_fuse_model_update_ops enable_gradients_stats_aggregation
-train.secondary_lr train.num_gradient_accumulation_steps use_xla_jit use_tensorrt
+train.optimizer_placement_optimization_mode train.optimizer_placement_optimization_threshold
+train.secondary_lr use_xla_jit use_tensorrt
 tensorrt.use_fp16 tensorrt.use_int8 tensorrt.int8_calibration enable_ssp ssp_partition_strategy
 ssp_partition_scope_ids
 """
@@ -128,7 +162,7 @@ class FunctionConfig:
         self._values: dict[str, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("_"):  # of Python's own protocols, such as copying
             raise AttributeError(name)
         return _Path(self._values, name)
 
@@ -139,7 +173,7 @@ class FunctionConfig:
         """The value of a setting: as set, or what holds when it is not set."""
         if name in self._values:
             return self._values[name]
-        return _UNSET.get(name, SETTINGS[name].default)
+        return SETTINGS[name].default
 
     def is_set(self, name: str) -> bool:
         """Whether the program has set it."""
@@ -157,7 +191,7 @@ class FunctionConfig:
         return other
 
 
-_UNSET: dict[str, Any] = {}
+_NOT_GIVEN: Any = object()
 
 
 class _Path:
@@ -180,19 +214,77 @@ class _Path:
     def __getattr__(self, name: str) -> _Path:
         return _Path(self._values, f"{self._name}.{name}")
 
-    def __call__(self, *args: Any) -> None:
-        setting = SETTINGS[self._name]
-        value = args[0] if args else setting.default
+    def __call__(self, value: Any = _NOT_GIVEN) -> None:
+        setting = SETTINGS.get(self._name)
+        if setting is None:
+            below = sorted(n for n in SETTINGS if n.startswith(f"{self._name}."))
+            raise _wrong(self._name, "a call", ", ".join(below))
+        if value is _NOT_GIVEN:
+            value = setting.default
+            if value is None:
+                raise _wrong(self._name, "no value", "a value")
         if setting.check is not None:
             value = setting.check(self._name, value)
         self._values[self._name] = value
 
 
-def default_placement(config: FunctionConfig | None) -> Placement | None:
+def default_placement(config: FunctionConfig) -> Placement | None:
     """The placement that a job's config asks for, None when it does not."""
-    scope = None if config is None else config.get("default_placement_scope")
-    if scope is None or isinstance(scope, Placement):
-        return scope
-    with scope as entered:
-        placement: Placement | None = entered.placement
-        return placement
+    asked = config.get("default_placement_scope")
+    return asked if isinstance(asked, Placement) else _scope_of(asked).placement
+
+
+def default_view(config: FunctionConfig) -> Scope:
+    """The outermost scope of a job: the view that its config asks for."""
+    names = ("default_logical_view", "default_distribute_strategy")
+    asked = next((config.get(name) for name in names if config.is_set(name)), None)
+    return Scope(mirrored=_scope_of(asked).mirrored)
+
+
+_NORMS = ("fan_in", "fan_out", "fan_avg")
+_DISTRIBUTIONS = ("random_uniform", "random_normal", "truncated_normal")
+
+
+def _scaled(conf: Mapping[str, Any], scale: float, distribution: str) -> tuple[Any, ...]:
+    layout, norm = conf["data_format"], _NORMS[conf["variance_norm"]]
+    return ("variance_scaling", float(scale), norm, distribution, layout)
+
+
+_OLD_INITIALIZERS: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
+    "constant_conf": lambda c: ("constant", c.get("value", 0.0)),
+    "constant_int_conf": lambda c: ("constant", c.get("value", 0)),
+    "random_uniform_conf": lambda c: ("random_uniform", c.get("min", 0.0), c.get("max", 1.0)),
+    "random_uniform_int_conf": lambda c: ("random_uniform_int", c.get("min", 0), c.get("max", 1)),
+    "random_normal_conf": lambda c: ("random_normal", c.get("mean", 0.0), c.get("std", 1.0)),
+    "truncated_normal_conf": lambda c: ("truncated_normal", c.get("mean", 0.0), c.get("std", 0.05)),
+    "xavier_conf": lambda c: _scaled(c, 1.0, "random_uniform"),
+    "msra_conf": lambda c: _scaled(c, 2.0, "random_normal"),
+    "variance_scaling_conf": lambda c: _scaled(c, c["scale"], _DISTRIBUTIONS[c["distribution"]]),
+}
+"""OneFlow's messages of initializers, with the defaults of their fields."""
+
+
+def initializer_attr(value: Any) -> tuple[Any, ...]:
+    """The literal of an initializer: of one of ours, or of OneFlow's dict.
+
+    >>> initializer_attr({"random_normal_conf": {"std": 0.1}})
+    ('random_normal', 0.0, 0.1)
+
+    Raises:
+        InferenceError: it is neither.
+    """
+    if isinstance(value, Initializer):
+        return value.to_attr()
+    names = list(value) if isinstance(value, dict) else []
+    if len(names) == 1 and names[0] in _OLD_INITIALIZERS:
+        try:
+            return _OLD_INITIALIZERS[names[0]](value[names[0]])
+        except (KeyError, IndexError, TypeError, AttributeError):
+            pass  # a field is missing or wrong
+    raise InferenceError(
+        "use of an initializer",
+        at=user_line(2),
+        found=f"{value!r:.80}",
+        allowed="what flow.*_initializer returns, or a dict with one of "
+        + ", ".join(_OLD_INITIALIZERS),
+    )

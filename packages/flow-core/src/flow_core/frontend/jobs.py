@@ -13,6 +13,8 @@ from flow_core.frontend.scope import Scope, current_scope, enter
 from flow_core.ir import GraphBuilder, Value
 from flow_core.ops.build import Emitter
 from flow_core.plugins.specs import OpSpec
+from flow_core.sbp import B, NdSbp, Split
+from flow_core.shapes import Shape, normal_axis
 from flow_core.topology import Placement
 
 
@@ -32,6 +34,7 @@ class Watch:
     value: Value
     handler: Callable[[Any], None]
     gradient: bool = False
+    line: SourceLine | None = None
 
 
 class JobBuild:
@@ -46,7 +49,7 @@ class JobBuild:
         train_requests: calls of ``minimize``.
         losses: losses of older programs, whose optimizer is in the function config.
         watches: calls of ``watch`` and ``watch_diff``.
-        distributions: requested distributions by value.
+        distributions: values in requested distributions, by value and SBP.
     """
 
     def __init__(
@@ -69,7 +72,7 @@ class JobBuild:
         self.train_requests: list[TrainRequest] = []
         self.losses: list[Value] = []
         self.watches: list[Watch] = []
-        self.distributions: dict[Value, Any] = {}
+        self.distributions: dict[tuple[Value, NdSbp], Value] = {}
 
     def add(
         self,
@@ -79,6 +82,7 @@ class JobBuild:
         *,
         name: str | None = None,
         line: SourceLine | None = None,
+        sbp: tuple[NdSbp | None, ...] = (),
     ) -> tuple[Value, ...]:
         """Adds an op at the current scope; ``name`` is below the name scope."""
         scope = current_scope()
@@ -92,6 +96,7 @@ class JobBuild:
             placement=scope.placement or self.default_placement,
             name=full,
             line=line,
+            sbp=sbp,
         )
 
     def returns_many(self, op_type: str) -> bool:
@@ -99,9 +104,45 @@ class JobBuild:
         outputs = self.emitter.specs[op_type].outputs
         return len(outputs) != 1 or outputs[0].endswith("*")
 
-    def request_distribution(self, value: Value, distribute: Any) -> None:
-        """Remembers a requested distribution of a value."""
-        self.distributions[value] = distribute
+    def requested_sbp(
+        self, distribute: Any, shape: Shape, name: str, line: SourceLine | None
+    ) -> tuple[NdSbp, ...]:
+        """The SBP that a requested distribution asks for; empty when it asks for nothing.
+
+        A split asks for S(axis) over the first hierarchy dimension of the devices in scope; on
+        a single device, and for the compiler's choice, nothing is asked for.
+        """
+        placement = current_scope().placement or self.default_placement
+        if distribute is None or placement.size == 1 or distribute.kind == "auto":
+            return ()
+        try:
+            first = B if distribute.axis is None else Split(normal_axis(distribute.axis, len(shape)))
+        except ValueError as error:
+            raise JobError(
+                f"distribution of {name!r} in job {self.name!r}", at=line, found=str(error)
+            ) from None
+        return ((first, *(B,) * (len(placement.hierarchy) - 1)),)
+
+    def distributed(self, value: Value, distribute: Any, line: SourceLine | None) -> Value:
+        """The value in a requested distribution."""
+        shape = self.builder.type_of(value).shape
+        wanted = self.requested_sbp(distribute, shape, value.op, line)
+        if not wanted or self._lies(value, wanted[0]):
+            return value
+        known = self.distributions.get((value, wanted[0]))
+        if known is None:
+            name = self.builder.unique_name(f"{value.op}/cast")
+            placement = current_scope().placement or self.default_placement
+            (known,) = self.emitter.emit(
+                "identity", [value], placement=placement, name=name, line=line, sbp=wanted
+            )
+            self.distributions[value, wanted[0]] = known
+        return known
+
+    def _lies(self, value: Value, wanted: NdSbp) -> bool:
+        op = self.builder.ops[value.op]
+        default = (B,) * len(wanted) if op.type == "variable" else None
+        return (op.sbp[value.index] if op.sbp else default) == wanted
 
     def add_loss(self, loss: Any) -> None:
         """Takes a call of ``losses.add_loss``."""
@@ -171,11 +212,11 @@ def maybe_current_job() -> JobBuild | None:
 
 
 @contextmanager
-def defining(job: JobBuild) -> Iterator[JobBuild]:
-    """Makes a job the one under definition, with a fresh scope."""
+def defining(job: JobBuild, scope: Scope = Scope()) -> Iterator[JobBuild]:
+    """Makes a job the one under definition, with an outermost scope of its own."""
     token = _current.set(job)
     try:
-        with enter(Scope()):
+        with enter(scope):
             yield job
     finally:
         _current.reset(token)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flow_core.errors import JobError, user_line
-from flow_core.runtime.pipeline import Step
+from flow_core.runtime.pipeline import Pipeline, Step
 
 
 class LocalBlob:
@@ -78,12 +78,17 @@ class Pending:
     The callback actor waits until a callback is given, so that callbacks run in the order of
     the calls.  It stops waiting when nobody holds this object any more, or when the wait holds
     up somebody else; a callback that is given later then runs in the giver's thread.
+
+    Args:
+        pipeline: where the step runs.
+        arrange: gives the results of a step the form that the user wants.
     """
 
-    __slots__ = ("_arrange", "_mailbox", "_step")
+    __slots__ = ("_arrange", "_mailbox", "_pipeline", "_step")
 
-    def __init__(self, arrange: Callable[[Step], Any]) -> None:
+    def __init__(self, pipeline: Pipeline, arrange: Callable[[Step], Any]) -> None:
         self._mailbox = _Mailbox()
+        self._pipeline = pipeline
         self._arrange = arrange
         self._step: Step | None = None
 
@@ -130,10 +135,37 @@ class Pending:
         if step is None:
             raise JobError("getting a job's result", found="a call that was not started")
         self._mailbox.put(None)
-        step.wait()
+        self._pipeline.wait_for(step)
         if step.error is not None:
+            self._pipeline.forget(step.error)
             raise step.error
         return self._arrange(step)
+
+    def numpy(self) -> Any:
+        """Waits for the step and gives the array of its one result."""
+        return self._one("numpy").numpy()
+
+    def numpy_list(self) -> list[Any]:
+        """Waits for the step and gives one array per device of its one result."""
+        arrays: list[Any] = self._one("numpy_list").numpy_list()
+        return arrays
+
+    def numpy_lists(self) -> list[list[Any]]:
+        """Waits for the step and gives a list of arrays per device of its one result."""
+        lists: list[list[Any]] = self._one("numpy_lists").numpy_lists()
+        return lists
+
+    def _one(self, what: str) -> LocalBlob:
+        result = self.get()
+        if not isinstance(result, LocalBlob):
+            raise JobError(
+                f"use of {what}()",
+                at=user_line(3),
+                found=f"results in a {type(result).__name__}",
+                allowed="a job without annotation that returns one blob",
+                hint=f"take the results apart: job(...).get()[0].{what}()",
+            )
+        return result
 
     def __del__(self) -> None:
         self._mailbox.put(None)

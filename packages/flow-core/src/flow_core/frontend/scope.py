@@ -32,7 +32,8 @@ class Scope:
         return "".join(f"{name}-" for name in self.names)
 
 
-_current: ContextVar[Scope] = ContextVar("flow_scope", default=Scope())
+_OUTERMOST = Scope()
+_current: ContextVar[Scope] = ContextVar("flow_scope", default=_OUTERMOST)
 
 
 def current_scope() -> Scope:

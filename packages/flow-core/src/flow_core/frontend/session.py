@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Mapping
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,34 +25,64 @@ from flow_core.plugins.host import default_registry
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import Available
 from flow_core.runtime.pipeline import Pipeline
+from flow_core.sbp import Region, region_shape
+from flow_core.shapes import num_elements
 from flow_core.topology import Placement
 
 
 @dataclass(slots=True)
-class StoredVariable:
-    """A variable's memory.
+class Part:
+    """The part of a variable that one device holds.
 
     Attributes:
-        info: what the jobs agreed on.
-        device: text form of the device that owns the memory.
-        memory: kind of memory: the device type whose kernels can read it.
-        array: device array of the logical shape.
+        region: where it lies in the logical variable.
+        array: device array.
         driver: driver of the device.
     """
 
-    info: VariableInfo
-    device: str
-    memory: str
+    region: Region
     array: Any
     driver: Driver
 
+    @property
+    def window(self) -> tuple[slice, ...]:
+        """The part as slices of the logical variable."""
+        return tuple(slice(low, high) for low, high in self.region)
+
+
+@dataclass(slots=True)
+class StoredVariable:
+    """A variable's memory: parts on devices that together hold all of it.
+
+    Attributes:
+        info: what the jobs agreed on.
+        memory: kind of memory: the device type whose kernels can read it.
+        parts: per device, by its text form.
+    """
+
+    info: VariableInfo
+    memory: str
+    parts: dict[str, Part] = field(default_factory=dict)
+
     def numpy(self) -> Any:
-        """A copy of the value."""
-        return self.driver.copy_out(self.array)
+        """A copy of the logical value."""
+        parts = list(self.parts.values())
+        if parts[0].region == whole(self.info):
+            return parts[0].driver.copy_out(parts[0].array)
+        value = np.empty(self.info.type.shape, self.info.type.dtype.numpy)
+        for part in parts:
+            value[part.window] = part.driver.copy_out(part.array)
+        return value
 
     def assign(self, value: Any) -> None:
-        """Overwrites the value with a host array of the same shape and type."""
-        self.driver.copy_in(self.array, value)
+        """Overwrites all parts with those of a host array of the logical shape."""
+        for part in self.parts.values():
+            part.driver.copy_in(part.array, value[part.window])
+
+
+def whole(info: VariableInfo) -> Region:
+    """The region that is all of a variable."""
+    return tuple((0, n) for n in info.type.shape)
 
 
 @dataclass(slots=True)
@@ -66,6 +101,12 @@ class Session:
     Args:
         registry: the plugins; the process's default when None.
         settings: settings of the environment.
+
+    Attributes:
+        jobs: the jobs, in the order of their definition.
+        declared: what the jobs agreed on about each variable.
+        compiling: held while a job is traced, compiled and bound.
+        pipeline: the actors that run steps.
     """
 
     def __init__(self, registry: Registry | None = None, settings: Settings | None = None) -> None:
@@ -76,7 +117,8 @@ class Session:
         self.declared: dict[str, VariableInfo] = {}
         self._stored: dict[str, StoredVariable] = {}
         self._drivers: dict[str, Driver] = {}
-        self._pipeline: Pipeline | None = None
+        self.compiling = threading.RLock()
+        self.pipeline = Pipeline()
 
     # ------------------------------------------------------------------ devices
 
@@ -99,13 +141,6 @@ class Session:
         kind = device.split(":")[0]
         return self.registry.devices[kind].kernels or kind
 
-    @property
-    def pipeline(self) -> Pipeline:
-        """The actors that run steps."""
-        if self._pipeline is None:
-            self._pipeline = Pipeline()
-        return self._pipeline
-
     # ---------------------------------------------------------------- variables
 
     def declare_variable(self, info: VariableInfo) -> None:
@@ -113,26 +148,69 @@ class Session:
         known = self.declared.setdefault(info.name, info)
         known.check_same(info)
 
-    def variable(self, name: str, device: str) -> Any:
-        """The device array of a variable, initialised at its first use."""
-        stored = self._stored.get(name) or self._allocate(name, device)
-        if stored.memory != self.memory(device):
+    @contextmanager
+    def declaring(self) -> Iterator[None]:
+        """Forgets the variables that are declared in a ``with`` block which fails."""
+        before = dict(self.declared)
+        try:
+            yield
+        except BaseException:
+            self.declared = before
+            raise
+
+    def variable(self, name: str, device: str, region: Region | None = None) -> Any:
+        """A device's array of a variable (or its part), initialised at its first use."""
+        stored = self._stored.get(name) or self._store(name, device)
+        part = stored.parts.get(device)
+        if part is None:
+            part = self._adopt(stored, device, region or whole(stored.info))
+        if part.region != (region or whole(stored.info)):
             raise UnsupportedError(
                 f"variable {name!r}",
                 at=stored.info.line,
-                found=f"jobs on {stored.device} and on {device}, which share no memory",
-                allowed="jobs of one session that share variables run on one kind of device",
+                found=f"jobs that hold {part.region} and {region} of it on {device}",
+                allowed="jobs of one session that lay out a shared variable alike",
+                hint="give both jobs the same placement and distribution",
             )
-        return stored.array
+        return part.array
 
-    def _allocate(self, name: str, device: str) -> StoredVariable:
-        info = self.declared[name]
-        driver = self.driver(device)
-        array = driver.allocate(info.type.nbytes).view(0, info.type.shape, info.type.dtype.numpy)
-        stored = StoredVariable(info, device, self.memory(device), array, driver)
-        stored.assign(initial_value(info))
+    def value(self, name: str) -> Any:
+        """A copy of a variable that is in use."""
+        return self._stored[name].numpy()
+
+    def _store(self, name: str, device: str) -> StoredVariable:
+        stored = StoredVariable(self.declared[name], self.memory(device))
         self._stored[name] = stored
         return stored
+
+    def _adopt(self, stored: StoredVariable, device: str, region: Region) -> Part:
+        """Gives a variable another part: in the memory of a part that is the same, else anew."""
+        if stored.memory != self.memory(device):
+            raise UnsupportedError(
+                f"variable {stored.info.name!r}",
+                at=stored.info.line,
+                found=f"jobs on {' and '.join([*stored.parts, device])}, which share no memory",
+                allowed="jobs of one session that share variables run on one kind of device",
+            )
+        driver, dtype = self.driver(device), stored.info.type.dtype
+        part = self._shared(stored, device, region)
+        if part is None:
+            shape = region_shape(region)
+            nbytes = num_elements(shape) * dtype.itemsize
+            array = driver.allocate(nbytes).view(0, shape, dtype.numpy)
+            part = Part(region, array, driver)
+            known = stored.numpy() if stored.parts else initial_value(stored.info)
+            driver.copy_in(part.array, known[part.window])
+        stored.parts[device] = part
+        return part
+
+    def _shared(self, stored: StoredVariable, device: str, region: Region) -> Part | None:
+        """The part of another device type at the same place, as emulated devices and the CPU."""
+        place = device.split(":")[1:]
+        for other, part in stored.parts.items():
+            if other.split(":")[1:] == place and part.region == region:
+                return part
+        return None
 
     def stored(self) -> Mapping[str, StoredVariable]:
         """All variables of all jobs, allocated; traces jobs that have not been traced."""
@@ -140,7 +218,7 @@ class Session:
             job.prepare()
         for name in self.declared:
             if name not in self._stored:
-                self._allocate(name, self._device_of(name))
+                self.variable(name, self._device_of(name))
         return {name: self._stored[name] for name in sorted(self._stored)}
 
     def _device_of(self, name: str) -> str:
@@ -158,36 +236,44 @@ class Session:
 
     def assign(self, values: Mapping[str, Any]) -> None:
         """Overwrites variables; all names must be known and all shapes right."""
-        self.sync()
-        stored = self.stored()
-        for name, value in values.items():
-            if name not in stored:
-                raise VariableError(f"assigning variable {name!r}", found="no such variable")
-            stored[name].assign(np.asarray(value, stored[name].info.type.dtype.numpy))
+        with self.still():
+            stored = self.stored()
+            for name, value in values.items():
+                if name not in stored:
+                    raise VariableError(f"assigning variable {name!r}", found="no such variable")
+                stored[name].assign(np.asarray(value, stored[name].info.type.dtype.numpy))
+            self._resume()
 
     def initialize(self) -> None:
         """Gives every variable its initial value."""
-        self.sync()
-        for stored in self.stored().values():
-            stored.assign(initial_value(stored.info))
+        with self.still():
+            for stored in self.stored().values():
+                stored.assign(initial_value(stored.info))
+            self._resume()
+
+    def _resume(self) -> None:
+        for job in self.jobs:
+            job.resume()
 
     # ---------------------------------------------------------------- life cycle
 
     def sync(self) -> None:
         """Waits until nothing is in flight; raises what callbacks raised."""
-        if self._pipeline is not None:
-            self._pipeline.sync()
+        self.pipeline.sync()
 
-    def close(self) -> None:
-        """Delivers what is pending and forgets jobs and variables."""
-        if self._pipeline is not None:
-            self._pipeline.close()
-            self._pipeline = None
+    def still(self) -> AbstractContextManager[None]:
+        """Waits until nothing is in flight and lets nothing run for a ``with`` block."""
+        return self.pipeline.still()
+
+    def close(self) -> tuple[BaseException, ...]:
+        """Delivers what is pending, forgets jobs and variables, gives errors nobody has seen."""
+        errors = self.pipeline.close()
         for job in self.jobs:
             job.detach()
         self.jobs.clear()
         self.declared.clear()
         self._stored.clear()
+        return errors
 
 
 def initial_value(info: VariableInfo) -> Any:
@@ -212,27 +298,41 @@ def default_session() -> Session:
 
 
 def clear_default_session() -> None:
-    """Delivers pending results, then drops all jobs and variables of the default session."""
+    """Delivers pending results, then drops all jobs and variables of the default session.
+
+    Raises:
+        BaseException: what callbacks have raised; the session is cleared nevertheless.
+    """
     if _default:
-        resources = _default[0].resources
-        _default[0].close()
-        _default[0] = Session(_default[0].registry)
-        _default[0].resources = resources
+        old = _default[0]
+        errors = old.close()
+        _default[0] = Session(old.registry)
+        _default[0].resources = old.resources
+        for error in errors:
+            raise error
 
 
 def sync_default_session() -> None:
-    """Waits until all asynchronous job calls have been delivered."""
+    """Waits until all asynchronous job calls have been delivered; raises what they raised."""
     if _default:
         _default[0].sync()
 
 
 def _deliver_at_exit() -> None:
-    if _default:
-        session = _default[0]
-        try:
-            session.sync()
-        finally:
-            session.close()
+    """Delivers what is pending when the interpreter ends; errors make it end with status 1."""
+    if not _default:
+        return
+    try:
+        errors = _default[0].close()
+    except KeyboardInterrupt:  # a second Ctrl-C: what is pending is given up
+        return
+    for error in errors:
+        sys.excepthook(type(error), error, error.__traceback__)
+    if errors:
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)  # the interpreter would ignore an exception here and report success
 
 
 atexit.register(_deliver_at_exit)

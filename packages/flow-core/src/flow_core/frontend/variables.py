@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 from flow_core.dtypes import DType, as_dtype, float32
 from flow_core.errors import SourceLine, VariableError, user_line
 from flow_core.frontend.blob import BlobDef
-from flow_core.frontend.jobs import current_job
+from flow_core.frontend.function_config import initializer_attr
+from flow_core.frontend.jobs import JobBuild, current_job
 from flow_core.frontend.scope import current_scope
-from flow_core.ir import Attrs, TensorType, tensor_type
+from flow_core.initializers import Initializer
+from flow_core.ir import Attrs, TensorType, Value, tensor_type
 
 DEFAULT_INITIALIZER = ("constant", 0.0)
 
@@ -36,10 +39,9 @@ class VariableInfo:
 
     def check_same(self, other: VariableInfo) -> None:
         """Raises `VariableError` naming both lines when two requests disagree."""
-        checks = [("type", self.type, other.type)]
-        checks += [
-            (key, self.attrs.get(key), other.attrs.get(key)) for key in ("initializer", "seed")
-        ]
+        checks: list[tuple[str, object, object]] = [("type", self.type, other.type)]
+        for key in ("initializer", "seed"):
+            checks.append((key, self.attrs.get(key), other.attrs.get(key)))
         for what, mine, theirs in checks:
             if mine != theirs:
                 raise VariableError(
@@ -54,7 +56,7 @@ class VariableInfo:
 def get_variable(
     name: str,
     shape: Sequence[int] | None = None,
-    dtype: DType = float32,
+    dtype: DType | None = float32,
     initializer: Any = None,
     regularizer: Any = None,
     trainable: bool | None = None,
@@ -68,7 +70,7 @@ def get_variable(
     Args:
         name: unique name below the current name scope.
         shape: logical shape.
-        dtype: element type.
+        dtype: element type; the job's ``default_data_type`` when None.
         initializer: one of ``flow.*_initializer``; the job's default or zeros when None.
         regularizer: one of ``flow.regularizers``.
         trainable: whether optimizers update it; True when None.
@@ -78,51 +80,90 @@ def get_variable(
         reuse: whether a variable of that name in this job may be used again.
 
     Raises:
-        VariableError: no shape, a second use with ``reuse=False``, or a conflict with another
-            request for the same name.
+        VariableError: no shape, a name that another op has, a second use with ``reuse=False``,
+            or a conflict with another request for the same name.
     """
     job = current_job("get_variable")
     line = user_line(2)
+    if not isinstance(name, str) or not name:
+        raise VariableError("get_variable", at=line, found=f"name {name!r}", allowed="a text")
     full = current_scope().prefix + name
-    if shape is None:
-        raise VariableError(f"variable {full!r}", at=line, found="no shape", allowed="a shape")
+    element = as_dtype(job.config.get("default_data_type") if dtype is None else dtype)
     attrs = {
-        "shape": tuple(int(n) for n in shape),
-        "dtype": as_dtype(dtype).name,
+        "shape": _sizes(full, shape, line),
+        "dtype": element.name,
         "initializer": _initializer(job, initializer),
         "trainable": True if trainable is None else bool(trainable),
-        "regularizer": None if regularizer is None else regularizer.to_attr(),
+        "regularizer": _regularizer(full, regularizer, line),
         "seed": random_seed,
     }
-    info = VariableInfo(
-        full, tensor_type(attrs["shape"], as_dtype(dtype)), Attrs(attrs), job.name, line
-    )
-    if full in job.variables:
-        return _reuse(job, info, reuse, line)
+    info = VariableInfo(full, tensor_type(attrs["shape"], element), Attrs(attrs), job.name, line)
+    value = job.variables.get(full)
+    if value is not None:
+        _check_reuse(job, info, value, reuse)
     job.session.declare_variable(info)
-    (value,) = job.add("variable", (), attrs, name=name, line=line)
-    job.variables[full] = value
+    if value is None:
+        value = _new_variable(job, info, name, distribute)
     blob = BlobDef(job, value)
     return blob if distribute is None else blob.with_distribute(distribute)
 
 
-def _initializer(job: Any, initializer: Any) -> tuple[Any, ...]:
-    if initializer is None:
-        initializer = getattr(job.config, "default_initializer", None)
-    if initializer is None:
-        return DEFAULT_INITIALIZER
-    attr: tuple[Any, ...] = initializer.to_attr()
-    return attr
+def _sizes(name: str, shape: Any, line: SourceLine | None) -> tuple[int, ...]:
+    try:
+        sizes = tuple(operator.index(n) for n in shape)
+    except TypeError:
+        sizes = (-1,)
+    if any(n < 0 for n in sizes):
+        raise VariableError(
+            f"variable {name!r}",
+            at=line,
+            found="no shape" if shape is None else f"shape {shape!r:.60}",
+            allowed="a shape: integers of at least 0",
+        )
+    return sizes
 
 
-def _reuse(job: Any, info: VariableInfo, reuse: bool, line: SourceLine | None) -> BlobDef:
-    value = job.variables[info.name]
+def _initializer(job: JobBuild, initializer: Any) -> tuple[Any, ...]:
+    if initializer is not None:
+        return initializer_attr(initializer)
+    return job.config.get("default_initializer_conf") or DEFAULT_INITIALIZER
+
+
+def _regularizer(name: str, regularizer: Any, line: SourceLine | None) -> Any:
+    if regularizer is None:
+        return None
+    if not hasattr(regularizer, "to_attr") or isinstance(regularizer, Initializer):
+        raise VariableError(
+            f"variable {name!r}",
+            at=line,
+            found=f"regularizer {regularizer!r:.60}",
+            allowed="None or what flow.regularizers.* returns",
+        )
+    return regularizer.to_attr()
+
+
+def _check_reuse(job: JobBuild, info: VariableInfo, value: Value, reuse: bool) -> None:
     if not reuse:
         raise VariableError(
             f"variable {info.name!r} in job {job.name!r}",
-            at=line,
+            at=info.line,
             found=f"a variable of that name, made at {job.builder.lines.get(value.op)}",
             allowed="a new name, since reuse=False",
         )
-    job.session.declare_variable(info)
-    return BlobDef(job, value)
+
+
+def _new_variable(job: JobBuild, info: VariableInfo, name: str, distribute: Any) -> Value:
+    """The output of a new ``variable`` op, whose name is the variable's."""
+    taken = job.builder.ops.get(info.name)
+    if taken is not None:
+        raise VariableError(
+            f"variable {info.name!r} in job {job.name!r}",
+            at=info.line,
+            found=f"another op of that name ({taken.type}), made at "
+            f"{job.builder.lines.get(info.name)}",
+            allowed="a name that no op of the job has",
+        )
+    sbp = job.requested_sbp(distribute, info.type.shape, name, info.line)
+    (value,) = job.add("variable", (), info.attrs, name=name, line=info.line, sbp=sbp)
+    job.variables[info.name] = value
+    return value

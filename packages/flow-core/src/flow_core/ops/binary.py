@@ -111,6 +111,11 @@ def _xdivy_right(g: GradContext) -> Sym:
     return -(g.dy * g.one("xdivy", x, y * y))
 
 
+def _flat(g: GradContext) -> Sym:
+    """0 everywhere."""
+    return g.one("zero_like", g.dy)
+
+
 def _compare(name: str, function: Any) -> Binary:
     return Binary(f"broadcast_{name}", function, kinds="fiub", logical=True, domain=(-2.0, 2.0))
 
@@ -130,7 +135,7 @@ TABLE: tuple[Binary, ...] = (
         "broadcast_floor_mod", np.mod,
         lambda g: g.dy, lambda g: -(g.dy * g.one("broadcast_floordiv", *g.inputs)),
     ),
-    Binary("broadcast_floordiv", np.floor_divide),
+    Binary("broadcast_floordiv", np.floor_divide, _flat, _flat),
     Binary("broadcast_pow", np.power, _pow_base, _pow_exponent, "f"),
     Binary(
         "broadcast_maximum", np.maximum,
@@ -345,7 +350,8 @@ def _where_samples(values: int) -> Callable[[Any], Iterator[Sample]]:
             yield Sample((condition, *arrays), attrs)
         for dtype in (np.int32, np.int64, np.bool_, np.float64):
             condition = rng.integers(0, 2, (3, 4)).astype(dtype)
-            yield Sample((condition, *(rng.integers(0, 9, (3, 4)),) * values), attrs, False)
+            arrays = tuple(rng.integers(0, 9, (3, 4)) for _ in range(values))
+            yield Sample((condition, *arrays), attrs, False)
 
     return samples
 

@@ -46,9 +46,9 @@ def _cast_like_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _gradient(g: GradContext) -> Sequence[Sym | None]:
-    """The gradient cast back; none where either type has no gradients."""
+    """The gradient cast back, through whole numbers too, as in OneFlow; none for truth values."""
     dtype = g.x.dtype
-    flows = dtype.is_floating and g.y.dtype.is_floating
+    flows = "b" not in (dtype.kind, g.y.dtype.kind)
     dx = g.one("cast", g.dy, dtype=dtype.name) if flows else None
     return (dx, *(None for _ in g.inputs[1:]))
 
@@ -78,6 +78,37 @@ def _cast_like_samples(rng: Any) -> Iterator[Sample]:
             yield Sample((x, np.zeros(2, dtype.numpy)), gradient=smooth)
 
 
+def _scaled_infer(ctx: InferContext) -> tuple[TensorType, ...]:
+    x, scalar = ctx.inputs
+    both = x.dtype.is_floating and scalar.dtype.is_floating
+    ctx.check(both, f"{x} times {scalar}", "floating types")
+    fits = scalar.size == 1 and len(scalar.shape) <= max(1, len(x.shape))
+    ctx.check(fits, f"a scalar of shape {scalar.shape} for {x}", "one element, such as shape (1,)")
+    return (tensor_type(x.shape, scalar.dtype),)
+
+
+def _scaled_sbp(ctx: SbpContext) -> Signatures:
+    splits = (Signature((S(i), B), (S(i),)) for i in range(len(ctx.inputs[0].shape)))
+    return (*splits, Signature((P, B), (P,)), Signature((B, P), (P,)))
+
+
+def _scaled_gradient(g: GradContext) -> Sequence[Sym | None]:
+    x, scalar = g.inputs
+    dx, dscalar = None, None
+    if g.needed[0]:
+        dx = g.one("cast", g.one("fused_cast_scale", g.dy, scalar), dtype=x.dtype.name)
+    if g.needed[1]:
+        wide = g.one("cast", x, dtype=scalar.dtype.name)
+        total = g.one("reduce_sum", g.dy * wide, axis=tuple(range(len(x.shape))))
+        dscalar = g.one("reshape", total, shape=scalar.shape)
+    return dx, dscalar
+
+
+def _scaled_samples(rng: Any) -> Iterator[Sample]:
+    for shape in ((7,), (3, 5), (2, 1, 3), (), (0, 3)):
+        yield Sample((rng.uniform(-2, 2, shape), rng.uniform(-2, 2, 1)))
+
+
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         type="cast",
@@ -98,5 +129,17 @@ OPS: tuple[OpSpec, ...] = (
         gradient=_gradient,
         reference=lambda x, like: x.astype(like.dtype),
         samples=_cast_like_samples,
+    ),
+    OpSpec(
+        type="fused_cast_scale",
+        inputs=("x", "scalar"),
+        outputs=("y",),
+        infer=_scaled_infer,
+        sbp=_scaled_sbp,
+        gradient=_scaled_gradient,
+        reference=lambda x, scalar: x.astype(scalar.dtype) * scalar.reshape(()),
+        samples=_scaled_samples,
+        elementwise=True,
+        doc="x in the type of a scalar of one element, times the scalar.",
     ),
 )

@@ -135,7 +135,7 @@ def _through_statistics(
 ) -> Sym:
     """Adds what flows back through the outputs mean and inv_variance, which few programs use."""
     (mean, inverse), (d_mean, d_inverse) = statistics, grads
-    count = prod(g.x.shape) / max(prod(shape), 1)
+    count = max(prod(g.x.shape) // max(prod(shape), 1), 1)  # without rows, anything will do
     if d_mean is not None:
         dx = dx + _broadcastable(g, d_mean, shape) / count
     if d_inverse is not None:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -37,11 +38,13 @@ from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.rules import floating_like_input, split_all_axes
 from flow_core.ops.schedules import is_number, sum_sbp
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
-from flow_core.sbp import B, S, Signatures, signature
+from flow_core.sbp import B, P, S, Signatures, signature
 
 COMMON: Mapping[str, Any] = {"scale": 1.0, "l1": 0.0, "l2": 0.0, "weight_decay": 0.0}
 OPTIONAL = ("scale_by_tensor?", "skip_if?")
 MODEL, DIFF, RATE = 0, 1, 2
+MANY = 3
+"""Beyond so many inputs, combinations of their axes are too many to list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,14 +246,36 @@ def _number_of(ctx: InferContext) -> tuple[TensorType, ...]:
     return (tensor_type((), type_.dtype),)
 
 
-def _square_sum_gradient(g: GradContext) -> tuple[Sym]:
-    return (g.x * g.dy * 2,)
+def _square_sum_gradient(g: GradContext) -> tuple[Sym | None, ...]:
+    return tuple(x * g.dy * 2 if n else None for x, n in zip(g.inputs, g.needed, strict=True))
 
 
 def _square_sum_samples(rng: Any) -> Iterator[Sample]:
     for shape in ((7,), (3, 5), ()):
         yield Sample((rng.uniform(-1, 1, shape),))
     yield Sample((rng.uniform(-1, 1, (0, 3)),), gradient=False, note="no elements")
+
+
+def _number_of_all(ctx: InferContext) -> tuple[TensorType, ...]:
+    ctx.check(ctx.inputs, "no inputs", "one or more")
+    dtype = ctx.inputs[0].dtype
+    if any(t.dtype is not dtype for t in ctx.inputs):
+        ctx.fail(", ".join(map(str, ctx.inputs)), "one element type")
+    return _number_of(ctx)
+
+
+def _multi_sum_sbp(ctx: SbpContext) -> Signatures:
+    """All inputs split, each over any of its axes; over the same one when there are many."""
+    ranks = [len(t.shape) for t in ctx.inputs]
+    if len(ranks) > MANY:
+        return tuple(signature((S(i),) * len(ranks), (P,)) for i in range(min(ranks)))
+    return tuple(signature(tuple(map(S, axes)), (P,)) for axes in product(*map(range, ranks)))
+
+
+def _multi_square_sum_samples(rng: Any) -> Iterator[Sample]:
+    for shapes in (((7,),), ((3, 5), (2,)), ((), (4,), (2, 1, 3))):
+        yield Sample(tuple(rng.uniform(-1, 1, shape) for shape in shapes))
+    yield Sample((rng.uniform(-1, 1, (0, 3)), np.ones(2)), gradient=False, note="no elements")
 
 
 def _clip_factor(square_sum: Any, *, clip_norm: float) -> Any:
@@ -290,6 +315,17 @@ OPS: tuple[OpSpec, ...] = (
         reference=lambda x: np.sum(np.square(x)),
         samples=_square_sum_samples,
         doc="The sum of the squares of all elements, a scalar.",
+    ),
+    OpSpec(
+        type="multi_square_sum",
+        inputs=("x*",),
+        outputs=("y",),
+        infer=_number_of_all,
+        sbp=_multi_sum_sbp,
+        gradient=_square_sum_gradient,
+        reference=lambda *xs: sum(np.sum(np.square(x)) for x in xs),
+        samples=_multi_square_sum_samples,
+        doc="The sum of the squares of all elements of all inputs, a scalar.",
     ),
     OpSpec(
         type="global_norm_clip_factor",

@@ -190,7 +190,8 @@ def _tril_gradient(g: GradContext) -> tuple[Sym]:
 def _tril(x: Any, **attrs: Any) -> Any:
     scale = chosen_value(attrs, "scale") if "integer_scale_value" in attrs else 1
     lower = np.tri(x.shape[-2], x.shape[-1], attrs["diagonal"], bool)
-    return np.where(lower, x * scale, chosen_value(attrs, "fill")).astype(x.dtype)
+    scaled = x * np.array(scale).astype(x.dtype)
+    return np.where(lower, scaled, chosen_value(attrs, "fill")).astype(x.dtype)
 
 
 def _tril_samples(rng: Any) -> Iterator[Sample]:

@@ -6,7 +6,8 @@ from flow_core.dtypes import as_dtype
 from flow_core.initializers import attr_problem
 from flow_core.ir import TensorType, tensor_type
 from flow_core.ops.rules import split_all_axes
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec
+from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, SbpContext
+from flow_core.sbp import P, S, Sbp, Signature, Signatures
 
 
 def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -27,6 +28,17 @@ def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
     return (tensor_type(shape, as_dtype(ctx.attrs["dtype"])),)
 
 
+def _infer_assign(ctx: InferContext) -> tuple[TensorType, ...]:
+    ref, value = ctx.inputs
+    ctx.check(ref == value, f"a value of type {value} for {ref}", str(ref))
+    return ()
+
+
+def _assign_sbp(ctx: SbpContext) -> Signatures:
+    kinds: tuple[Sbp, ...] = (*map(S, range(len(ctx.inputs[0].shape))), P)
+    return tuple(Signature((kind, kind), ()) for kind in kinds)
+
+
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         type="variable",
@@ -42,5 +54,15 @@ OPS: tuple[OpSpec, ...] = (
         },
         sbp=split_all_axes,
         doc="A variable of the session; jobs share it by the op's name.",
+    ),
+    OpSpec(
+        type="assign",
+        inputs=("ref", "value"),
+        outputs=(),
+        infer=_infer_assign,
+        sbp=_assign_sbp,
+        mutates=(0,),
+        effect=True,
+        doc="Overwrites a variable.",
     ),
 )

@@ -21,7 +21,7 @@ from flow_core.plugins.specs import (
     ReaderSpec,
 )
 
-STAGES = ("logical", "train", "lower")
+STAGES = ("logical", "train", "lower", "physical")
 """Stages of passes, in the order in which they run."""
 
 

@@ -319,7 +319,8 @@ class PassSpec:
 
     Attributes:
         name: unique name.
-        stage: "logical" (before autograd), "train" (after it) or "lower" (last).
+        stage: "logical", "train" and "lower" passes see the logical graph, in this order;
+            "physical" ones see the graph with an op per device.
         before, after: names of passes of the same stage.
         default: whether it runs unless switched off.
     """

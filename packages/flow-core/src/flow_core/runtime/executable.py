@@ -9,8 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from flow_core.device import Driver, Launch
-from flow_core.plan import Buffer, Plan, Task
+from flow_core.plan import Buffer, Plan, Task, check_no_deadlock
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
+from flow_core.sbp import Region
 
 
 class KernelSource(Protocol):
@@ -27,7 +28,8 @@ class Executable:
         plan: the plan.
         kernels: the registry.
         driver: driver of a device, by its text form.
-        variable: the session's array of a variable, by name.
+        variable: the session's array of a variable's part on a device, by the variable's
+            name, the device's text form and the part's region (None for all of it).
     """
 
     def __init__(
@@ -35,23 +37,29 @@ class Executable:
         plan: Plan,
         kernels: KernelSource,
         driver: Callable[[str], Driver],
-        variable: Callable[[str], Any],
+        variable: Callable[[str, str, Region | None], Any],
     ) -> None:
+        check_no_deadlock(plan.registers)
         self.plan = plan
         self.step = np.zeros((), np.int64)
         self._kernels = kernels
         self._driver = driver(plan.arenas[0].device)
-        self.arena = self._driver.allocate(plan.arenas[0].nbytes)
+        self.arenas = {a.device: driver(a.device).allocate(a.nbytes) for a in plan.arenas}
         self._arrays = [self._array(b, variable) for b in plan.buffers]
         self.feeds = tuple(self._arrays[i] for i in plan.feeds)
         self.fetches = tuple(self._arrays[i] for i in plan.fetches)
         self._driver.compile(self.bind(plan.prologue))()
         self._launch = self._driver.compile(self.bind(plan.tasks))
 
-    def _array(self, buffer: Buffer, variable: Callable[[str], Any]) -> Any:
+    def _array(
+        self, buffer: Buffer, variable: Callable[[str, str, Region | None], Any]
+    ) -> Any:
         if buffer.kind == "variable":
-            return variable(buffer.name.rsplit(":", 1)[0]).reshape(buffer.type.shape)
-        return self.arena.view(buffer.offset, buffer.type.shape, buffer.type.dtype.numpy)
+            name = buffer.name.rsplit(":", 1)[0]
+            logical, region = self.plan.shards.get(name, (name, None))
+            return variable(logical, buffer.device, region).reshape(buffer.type.shape)
+        arena = self.arenas[buffer.device]
+        return arena.view(buffer.offset, buffer.type.shape, buffer.type.dtype.numpy)
 
     def bind(self, tasks: Sequence[Task]) -> list[Launch]:
         """The launches of some tasks, flat and in order."""
@@ -93,4 +101,4 @@ class Executable:
 
     def measured(self) -> Mapping[str, int]:
         """Bytes really allocated, by device: what the plan predicted, to the byte."""
-        return {self.plan.arenas[0].device: self.arena.nbytes}
+        return {device: arena.nbytes for device, arena in self.arenas.items()}

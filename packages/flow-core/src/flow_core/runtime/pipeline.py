@@ -1,17 +1,22 @@
 """The actors of a session: feed (the caller), compute and callback, joined by registers.
 
 A step enters at `Pipeline.submit` when its job has a token, waits in ``fed`` for the compute
-actor and in ``results`` for the callback actor, whose acknowledgement gives the token back.  A synchronous step on an idle pipeline acts in the caller's thread: same
-registers, no hand-over between threads.
+actor and in ``results`` for the callback actor, whose acknowledgement gives the token back.  A
+synchronous step on an idle pipeline acts in the caller's thread: same tokens, no hand-over
+between threads.
+
+An interrupt (Ctrl-C) may strike the feeding thread anywhere.  So waits and `Pipeline.close` go by
+what the registers hold, which only actors change, and not by the number of tokens in use.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
-from flow_core.errors import JobError
+from flow_core.errors import JobError, user_line
 from flow_core.runtime.registers import Register
 
 COMPUTE, CALLBACK = "compute", "callback"
@@ -29,21 +34,30 @@ class Credit:
 
     Attributes:
         width: how many may be in flight.
-        used: how many are.
+        holders: the steps that are.
         peak: the most that ever were.
     """
 
-    __slots__ = ("peak", "used", "width")
+    __slots__ = ("holders", "peak", "width")
 
     def __init__(self, width: int) -> None:
         self.width = width
-        self.used = 0
+        self.holders: set[Step] = set()
         self.peak = 0
 
-    def take(self) -> None:
+    @property
+    def free(self) -> bool:
+        """Whether there is a token left."""
+        return len(self.holders) < self.width
+
+    def take(self, step: Step) -> None:
         """Takes a token."""
-        self.used += 1
-        self.peak = max(self.peak, self.used)
+        self.holders.add(step)
+        self.peak = max(self.peak, len(self.holders))
+
+    def give_back(self, step: Step) -> None:
+        """Gives the token of a step back; once is enough."""
+        self.holders.discard(step)
 
 
 class Step:
@@ -57,9 +71,13 @@ class Step:
         release: makes `deliver` stop waiting for its user, when that holds up somebody.
         results: the results, once computed.
         error: what went wrong in compute or callback.
+        fed: whether it is on its way; a step that is not can be given up.
+        done: whether it is delivered.
     """
 
-    __slots__ = ("_done", "credit", "deliver", "error", "executable", "feeds", "release", "results")
+    __slots__ = (
+        "credit", "deliver", "done", "error", "executable", "fed", "feeds", "release", "results"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -70,19 +88,20 @@ class Step:
         release: Callable[[], object] | None = None,
     ) -> None:
         self.executable = executable
-        self.feeds: Sequence[Any] = feeds
+        self.feeds = feeds
         self.credit = credit
         self.deliver = deliver
         self.release = release
         self.results: tuple[Any, ...] | None = None
         self.error: BaseException | None = None
-        self._done = threading.Event()
+        self.fed = False
+        self.done = False
 
     def compute(self) -> None:
         """Runs the step and keeps results or error."""
         try:
             self.results = self.executable.run(self.feeds)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised where the user waits for it
             self.error = error
         self.feeds = ()
 
@@ -91,19 +110,10 @@ class Step:
         try:
             if self.deliver is not None and self.error is None:
                 self.deliver(self)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised where the user waits for it
             self.error = error
         finally:
-            self._done.set()
-
-    def wait(self) -> None:
-        """Blocks until the step is delivered."""
-        self._done.wait()
-
-    @property
-    def done(self) -> bool:
-        """Whether the step is delivered."""
-        return self._done.is_set()
+            self.done = True
 
 
 class Pipeline:
@@ -112,102 +122,182 @@ class Pipeline:
     def __init__(self) -> None:
         self._fed = Register("fed", [COMPUTE], 1)
         self._results = Register("results", [CALLBACK], 1)
-        self._in_flight = 0
+        self._credits: set[Credit] = set()
         self._delivering: Step | None = None
+        self._inline: threading.Thread | None = None
         self._device = threading.Lock()
         self._changed = threading.Condition()
-        self._threads: list[threading.Thread] = []
+        self._threads: dict[str, threading.Thread] = {}
         self._errors: list[BaseException] = []
         self._closed = False
 
     @property
     def in_flight(self) -> int:
-        """Steps between their call and the end of their callback."""
-        return self._in_flight
+        """Steps that hold a token: between their call and the end of their callback."""
+        return sum(len(credit.holders) for credit in self._credits)
+
+    @property
+    def _actors_idle(self) -> bool:
+        return self._fed.empty and self._results.empty
+
+    @property
+    def in_callback(self) -> bool:
+        """Whether the caller is a callback, for which the callback actor waits."""
+        return threading.current_thread() is self._threads.get(CALLBACK)
+
+    @property
+    def _in_handler(self) -> bool:
+        """Whether the caller sees (``flow.watch``) a synchronous step that is not over yet."""
+        return threading.current_thread() is self._inline
+
+    # ------------------------------------------------------------------- calling
 
     def run(self, step: Step) -> None:
-        """Runs a step to its end: in the caller's thread when nothing is in flight."""
-        with self._changed:
-            inline = self._in_flight == 0
-            if inline:
-                self._take_token(step.credit)
-        if inline:
-            self._run_here(step)
+        """Runs a step to its end: in the caller's thread when nothing is in flight.
+
+        Inside a callback, too: the steps that are already fed run before or after it.
+        """
+        if self.in_callback or self._in_handler:
+            self._run_now(step)
+        elif self._enter_inline(step):
+            self._run_inline(step)
         else:
             self.submit(step)
-            step.wait()
+            self.wait_for(step)
         if step.error is not None:
-            self._forget(step.error)
+            self.forget(step.error)
             raise step.error
 
-    def _run_here(self, step: Step) -> None:
+    def _enter_inline(self, step: Step) -> bool:
+        with self._changed:
+            if self._inline is not None or not self._actors_idle:
+                return False
+            self._take_token(step)
+            self._inline = threading.current_thread()
+            return True
+
+    def _run_inline(self, step: Step) -> None:
         try:
-            with self._device:
-                step.compute()
-            step.finish()
+            self._run_now(step)
         finally:
-            self.give_back(step.credit)
+            self._inline = None
+            self.give_back(step)
+
+    def _run_now(self, step: Step) -> None:
+        with self._device:
+            step.compute()
+        step.finish()
 
     def submit(self, step: Step) -> None:
         """Feeds a step; blocks while its job has no token left."""
-        self.reserve(step.credit)
+        self.reserve(step)
         self.enter(step)
 
-    def reserve(self, credit: Credit) -> None:
-        """Takes a token of a job; blocks while it has none left.
+    def reserve(self, step: Step) -> None:
+        """Takes a token for a step; blocks while its job has none left.
 
-        With the token the job's feeds of ``credit.width`` steps ago are free to be overwritten.
+        With the token the feeds of ``credit.width`` steps ago are free to be overwritten.
         """
-        self._refuse_deadlock(credit)
         with self._changed:
-            while credit.used >= credit.width:
+            while not step.credit.free:
+                self._refuse_deadlock(step.credit)
                 self._wait()
-            self._take_token(credit)
+            self._take_token(step)
 
     def enter(self, step: Step) -> None:
         """Feeds a step whose token is taken."""
         with self._changed:
-            self._start(step.credit.width)
-            while not self._fed.try_put(step):
-                self._wait()
+            self._start()
+            step.fed = True
+            if not self._fed.try_put(step):
+                step.fed = False
+                raise JobError("feeding a step", found="no free slot", allowed="one per token")
             self._changed.notify_all()
+
+    def give_up(self, step: Step) -> None:
+        """Gives back the token of a step unless it is on its way."""
+        if not step.fed:
+            self.give_back(step)
+
+    def _take_token(self, step: Step) -> None:
+        """Takes a token; registers get a slot for each token that there may be."""
+        credit = step.credit
+        if credit not in self._credits:
+            self._credits.add(credit)
+            slots = sum(c.width for c in self._credits)
+            self._fed.widen(slots)
+            self._results.widen(slots)
+        credit.take(step)
+
+    def give_back(self, step: Step) -> None:
+        """Gives back the token of a step that has ended, or was never fed."""
+        with self._changed:
+            step.credit.give_back(step)
+            self._changed.notify_all()
+
+    def _refuse_deadlock(self, credit: Credit) -> None:
+        if self.in_callback:
+            raise JobError(
+                "calling a job inside a callback",
+                at=user_line(2),
+                found=f"{len(credit.holders)} steps in flight, which only this callback's end "
+                "can free",
+                allowed="fewer steps in flight than concurrency_width",
+                hint="raise function_config.concurrency_width, or call the job outside",
+            )
+
+    # ------------------------------------------------------------------- waiting
+
+    def wait_for(self, step: Step) -> None:
+        """Blocks until a step is delivered.
+
+        Raises:
+            JobError: called by the callback of an earlier step, which is in the way.
+        """
+        with self._changed:
+            while not step.done:
+                if self.in_callback:
+                    raise JobError(
+                        "waiting for a step inside a callback",
+                        at=user_line(2),
+                        found="a step that comes after this callback",
+                        allowed="steps that are delivered",
+                        hint="give it a callback of its own",
+                    )
+                self._wait()
 
     def _wait(self) -> None:
         """Waits for a change; a delivery that waits for its user must not hold this up."""
         step = self._delivering
         if step is not None and step.release is not None:
             step.release()
+        self._changed.notify_all()  # an interrupt may have kept somebody from saying so
         self._changed.wait()
 
-    def _take_token(self, credit: Credit) -> None:
-        credit.take()
-        self._in_flight += 1
-
-    def give_back(self, credit: Credit) -> None:
-        """Gives back the token of a step that has ended, or was never fed."""
-        with self._changed:
-            credit.used -= 1
-            self._in_flight -= 1
-            self._changed.notify_all()
-
-    def _refuse_deadlock(self, credit: Credit) -> None:
-        inside = threading.current_thread() in self._threads
-        if inside and (credit.used >= credit.width or self._fed.free == 0):
-            raise JobError(
-                "calling a job inside a callback",
-                found=f"{credit.used} steps in flight, which only this callback's end can free",
-                allowed="fewer steps in flight than concurrency_width",
-                hint="raise function_config.concurrency_width, or call the job outside",
-            )
-
     def sync(self) -> None:
-        """Blocks until nothing is in flight; raises what callbacks raised."""
-        if threading.current_thread() in self._threads:
+        """Blocks until nothing else is in flight; raises what callbacks raised.
+
+        Inside a callback it does not wait: later steps cannot end before it.
+        """
+        if self.in_callback:
             return
-        with self._changed:
-            while self._in_flight:
-                self._wait()
+        self._drain()
         self.raise_pending()
+
+    def _drain(self) -> None:
+        with self._changed:
+            while not (self._actors_idle and (self._inline is None or self._in_handler)):
+                self._wait()
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Delivers what is pending, then keeps the device idle for a ``with`` block.
+
+        Inside a callback, steps that are fed already wait for the end of the block.
+        """
+        self.sync()
+        with self._device:
+            yield
 
     def raise_pending(self) -> None:
         """Raises the first error of an asynchronous step that nobody has seen yet."""
@@ -218,31 +308,43 @@ class Pipeline:
         if error is not None:
             raise error
 
-    def close(self) -> None:
-        """Delivers what is pending, then ends the threads."""
-        with self._changed:
-            while self._in_flight:
-                self._wait()
-            self._closed = True
-            self._changed.notify_all()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
-        self._threads = []
-
-    def _forget(self, error: BaseException) -> None:
+    def forget(self, error: BaseException) -> None:
+        """Takes note that somebody has seen an error."""
         with self._changed:
             self._errors = [e for e in self._errors if e is not error]
 
-    def _start(self, width: int) -> None:
-        self._fed.widen(width)
-        self._results.widen(width)
-        if self._threads:
-            return
+    def close(self) -> tuple[BaseException, ...]:
+        """Delivers what is pending, ends the threads, and gives the errors that nobody has seen.
+
+        Raises:
+            JobError: called by a callback.
+        """
+        if self.in_callback or self._in_handler:
+            raise JobError(
+                "clearing the session inside a callback",
+                at=user_line(2),
+                found="a step in flight: this callback's",
+                allowed="outside of callbacks",
+            )
+        self._drain()
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads.values():
+            thread.join()
+        self._threads = {}
+        return tuple(self._errors)
+
+    # -------------------------------------------------------------------- actors
+
+    def _start(self) -> None:
+        if self._closed:
+            raise JobError("calling a job", at=user_line(2), found="a session that is closed")
         for name, act in ((COMPUTE, self._compute), (CALLBACK, self._callback)):
-            thread = threading.Thread(target=act, name=f"flow-{name}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            if name not in self._threads:
+                thread = threading.Thread(target=act, name=f"flow-{name}", daemon=True)
+                thread.start()
+                self._threads[name] = thread
 
     def _take(self, register: Register, actor: str) -> Any:
         """The actor's next step; None when the pipeline is closed."""
@@ -274,4 +376,4 @@ class Pipeline:
                 if step.error is not None:
                     self._errors.append(step.error)
                 self._results.acknowledge(CALLBACK)
-            self.give_back(step.credit)
+            self.give_back(step)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from flow_core.plugins.specs import OpSpec, Sample
 from flow_core.testing.checks import is_floating
 
 Parameters = tuple[str, ...]
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,9 @@ class Gap:
         checks: names of the tests without ``test_``; empty for all.
         dtypes: element types; empty for all.
 
-    >>> Gap("sort", "notyet", "no half types", dtypes=("float16",)).covers("agrees", ("sort", "int8"))
-    False
+    >>> gap = Gap("sort", "notyet", "no half types", dtypes=("float16",))
+    >>> gap.covers("agrees", ("sort", "float16")), gap.covers("agrees", ("sort", "int8"))
+    (True, False)
     """
 
     what: str
@@ -62,6 +63,7 @@ class Kit:
     plugin: ClassVar[str | None] = None
     gaps: ClassVar[tuple[Gap, ...]] = ()
     draws: ClassVar[int] = 2
+    _made: ClassVar[dict[Hashable, Any]] = {}
 
     def registry(self) -> Registry:
         """The registry under test, asked for once; default: all installed plugins."""
@@ -71,16 +73,16 @@ class Kit:
         """The samples of an op; default: its own."""
         return () if spec.samples is None else spec.samples(rng)
 
-    def parameters(self, check: str) -> Iterator[Parameters] | None:
-        """The parameters of a test, the name that gaps use first; None: it has none."""
-        return None
+    def parameters(self, check: str) -> Iterable[Parameters]:
+        """The parameters of a test, the name that gaps use first."""
+        return ()
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Gives each test its parameters, and marks the gaps."""
         check = metafunc.function.__name__.removeprefix("test_")
-        rows = self.parameters(check)
-        if rows is not None:
-            names = [n for n in ("name", "dtype") if n in metafunc.fixturenames]
+        names = [n for n in ("name", "dtype") if n in metafunc.fixturenames]
+        if names:
+            rows = self.parameters(check)
             metafunc.parametrize(names, [self._parameter(check, row) for row in rows])
 
     def _parameter(self, check: str, row: Parameters) -> Any:
@@ -95,15 +97,27 @@ class Kit:
         origin = self.shared_registry().origins[table, key]
         return self.plugin in (None, origin.plugin, origin.distribution)
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._made = {}
+
+    @classmethod
+    def once(cls, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What ``make`` gives, called once per class and key: pytest makes an object per test."""
+        if key not in cls._made:
+            cls._made[key] = make()
+        found: Made = cls._made[key]
+        return found
+
     @classmethod
     def shared_registry(cls) -> Registry:
         """`registry`, made once per class."""
-        return _registry(cls)
+        return cls.once("registry", cls().registry)
 
     @classmethod
     def drawn_or_none(cls, op: str) -> tuple[Sample, ...]:
         """All samples of an op, drawn once per class."""
-        return _drawn(cls, op)
+        return cls.once(("samples", op), lambda: tuple(cls()._draw(op)))
 
     @classmethod
     def drawn(cls, op: str) -> tuple[Sample, ...]:
@@ -112,25 +126,18 @@ class Kit:
         Raises:
             AssertionError: there are none.
         """
-        found = _drawn(cls, op)
+        found = cls.drawn_or_none(op)
         assert found, f"op {op!r} has no samples: give its OpSpec some, or override `samples`"
         return found
+
+    def _draw(self, op: str) -> Iterator[Sample]:
+        spec = self.shared_registry().ops[op]
+        for seed in range(self.draws):
+            yield from self.samples(spec, np.random.default_rng(seed))
 
     def own_ops(self) -> tuple[str, ...]:
         """Types of the ops that the plugin under test registers, sorted."""
         return tuple(sorted(op for op in self.shared_registry().ops if self.owns("ops", op)))
-
-
-@cache
-def _registry(kit: type[Kit]) -> Registry:
-    return kit().registry()
-
-
-@cache
-def _drawn(kit: type[Kit], op: str) -> tuple[Sample, ...]:
-    spec = _registry(kit).ops[op]
-    generators = (np.random.default_rng(seed) for seed in range(kit.draws))
-    return tuple(sample for rng in generators for sample in kit().samples(spec, rng))
 
 
 def floating_inputs(sample: Sample) -> bool:

@@ -59,8 +59,11 @@ class Rig:
     >>> def bind(ctx):
     ...     return functools.partial(np.negative, *ctx.inputs, *ctx.outputs)
     >>> t = tensor_type((3,), float32)
-    >>> rig = Rig(NumpyDriver(0), KernelSpec("negative", "cpu", bind),
-    ...           KernelQuery("negative", {}, (t,), (t,)))
+    >>> rig = Rig(
+    ...     NumpyDriver(0),
+    ...     KernelSpec("negative", "cpu", bind),
+    ...     KernelQuery("negative", {}, (t,), (t,)),
+    ... )
     >>> rig.outputs(rig.run([np.float32([1, 2, 3])]))
     (array([-1., -2., -3.], dtype=float32),)
     """

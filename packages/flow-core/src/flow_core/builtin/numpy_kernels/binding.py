@@ -29,7 +29,7 @@ def call(function: Callable[..., Any], *arguments: Any, out: Any) -> Launch:
 
 def scalar(value: float, like: Any) -> Any:
     """A 0-d array of an array's element type."""
-    return np.array(value, dtype=like.dtype)
+    return np.array(value).astype(like.dtype)  # wraps numbers that the type does not have
 
 
 def carve(workspace: Any, *parts: tuple[tuple[int, ...], Any]) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ put into 0-d arrays by a first launch, so that all others are plain numpy calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import sqrt
 from typing import Any
@@ -19,6 +19,7 @@ from flow_core.builtin.numpy_kernels.binding import call, carve, carved_bytes, k
 from flow_core.builtin.numpy_kernels.schedules import TILE, number
 from flow_core.device import Launch
 from flow_core.dtypes import DType
+from flow_core.ir import tensor_type
 from flow_core.ops.optim import BY_TYPE, DIFF, MODEL, RATE, Update, optional_inputs
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
@@ -482,6 +483,31 @@ def _square_sum(ctx: BindContext) -> Iterator[Launch]:
         yield partial(_rounded_sum, sums, out)
 
 
+def _multi_square_sum_query(query: KernelQuery, index: int) -> KernelQuery:
+    (out,) = query.outputs
+    wide = tensor_type(out.shape, out.dtype.accumulate)
+    return replace(query, op="square_sum", inputs=(query.inputs[index],), outputs=(wide,))
+
+
+def _multi_square_sum_bytes(query: KernelQuery) -> tuple[int, Part]:
+    """Workspace of the largest input, and the part that keeps a sum per input."""
+    count = len(query.inputs)
+    asked = (_multi_square_sum_query(query, i) for i in range(count))
+    own = max(carved_bytes(*_square_sum_parts(q)) for q in asked)
+    return own, ((count,), query.outputs[0].dtype.accumulate.numpy)
+
+
+def _multi_square_sum(ctx: BindContext) -> Iterator[Launch]:
+    own, part = _multi_square_sum_bytes(ctx.query)
+    (sums,) = carve(ctx.workspace[own:], part)
+    for i, x in enumerate(ctx.inputs):
+        query = _multi_square_sum_query(ctx.query, i)
+        yield from _square_sum(
+            replace(ctx, query=query, inputs=(x,), outputs=(number(sums[i : i + 1]),))
+        )
+    yield partial(_rounded_sum, sums, ctx.outputs[0])
+
+
 def _rounded_sum(sums: Any, out: Any) -> None:
     out[()] = np.add.reduce(sums)
 
@@ -514,6 +540,12 @@ KERNELS: tuple[KernelSpec, ...] = (
         "square_sum",
         _listed(_square_sum),
         workspace=lambda q: carved_bytes(*_square_sum_parts(q)),
+    ),
+    kernel(
+        "multi_square_sum",
+        _listed(_multi_square_sum),
+        workspace=lambda q: _multi_square_sum_bytes(q)[0]
+        + carved_bytes(_multi_square_sum_bytes(q)[1]),
     ),
     kernel("global_norm_clip_factor", _clip_factor),
 )

@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
-from flow_core.plugins.specs import KernelSpec
+from functools import partial
 
-KERNELS: tuple[KernelSpec, ...] = ()
+import numpy as np
+
+from flow_core.builtin.numpy_kernels.binding import kernel
+from flow_core.device import Launch
+from flow_core.plugins.specs import BindContext, KernelSpec
+
+
+def _assign(ctx: BindContext) -> Launch:
+    return partial(np.copyto, *ctx.inputs)
+
+
+KERNELS: tuple[KernelSpec, ...] = (kernel("assign", _assign),)

@@ -1,0 +1,241 @@
+"""The kit for drivers of devices: subclass `DeviceKit`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from flow_core.device import Arena, Driver
+from flow_core.dtypes import ALL, DType, as_dtype
+from flow_core.plugins.specs import Available, Unavailable
+from flow_core.testing.kit import Kit, Parameters
+
+SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (7,), (3, 5), (2, 1, 4), (0,), (3, 0, 2))
+ALIGN = 64
+
+
+class DeviceKit(Kit):
+    """A device's driver allocates, copies, orders and runs as the runtime expects.
+
+    In gaps, the device type is the name; tests over element types have a type, too.
+
+    Attributes:
+        device_type: the device type under test.
+        index: which device.
+        alignment: bytes that arenas are aligned to; plans place buffers at multiples of 64.
+    """
+
+    device_type: ClassVar[str] = "cpu"
+    index: ClassVar[int] = 0
+    alignment: ClassVar[int] = ALIGN
+
+    def driver(self) -> Driver:
+        """The driver under test; skips when there is no device."""
+        found = self.shared_registry().probe(self.device_type)
+        if isinstance(found, Unavailable):
+            pytest.skip(f"no device of type {self.device_type!r}: {found.reason}")
+        driver: Driver = self.once(
+            "driver", lambda: self.shared_registry().driver(self.device_type, self.index)
+        )
+        return driver
+
+    def address(self, array: Any) -> int | None:
+        """Where a device array starts, None when nobody can know; default: by its interfaces."""
+        for name in ("__cuda_array_interface__", "__array_interface__"):
+            interface = getattr(array, name, None)
+            if interface is not None:
+                return int(interface["data"][0])
+        return None
+
+    def work(self, driver: Driver, target: Any, value: int) -> Callable[[], object]:
+        """A launch that writes a number into a device array; default: copies it in."""
+        source = np.full(target.shape, value, target.dtype)
+        return lambda: driver.copy_in(target, source)
+
+    def parameters(self, check: str) -> Iterator[Parameters]:
+        """The device type, and each element type where a test has one."""
+        dtypes = [d.name for d in ALL if d.name != "char"]
+        if check in _PER_DTYPE:
+            return ((self.device_type, dtype) for dtype in dtypes)
+        return iter([(self.device_type,)])
+
+    def array(self, shape: tuple[int, ...], dtype: DType | str) -> Any:
+        """A device array in an arena of its own, at an offset."""
+        type_ = as_dtype(dtype)
+        count = int(np.prod(shape))
+        arena = self.driver().allocate(ALIGN + count * type_.itemsize)
+        return arena.view(ALIGN, shape, type_.numpy)
+
+    # ------------------------------------------------------------------------------- tests
+
+    def test_probe(self, name: str) -> None:
+        """A probe gives a number of devices, or a reason; it does not raise."""
+        found = self.shared_registry().probe(name)
+        if isinstance(found, Available):
+            assert found.count > 0, "Available, but no devices: return Unavailable with a reason"
+        else:
+            assert found.reason, "Unavailable without a reason"
+
+    def test_is_a_driver(self, name: str) -> None:
+        """The driver has all methods of the protocol."""
+        assert isinstance(self.driver(), Driver)
+
+    def test_memory(self, name: str) -> None:
+        """``memory`` gives a number of bytes, or None."""
+        found = self.driver().memory()
+        assert found is None or (type(found) is int and found > 0), repr(found)
+
+    def test_arena_size(self, name: str) -> None:
+        """An arena has the size that was asked for, also none at all."""
+        for nbytes in (0, 1, 64, 4097):
+            assert self.driver().allocate(nbytes).nbytes == nbytes
+
+    def test_views_know_their_type(self, name: str, dtype: str) -> None:
+        """Views have the shape and the element type that were asked for."""
+        for shape in SHAPES:
+            array = self.array(shape, dtype)
+            assert tuple(array.shape) == shape
+            assert array.dtype == as_dtype(dtype).numpy
+
+    def test_alignment(self, name: str) -> None:
+        """Arenas are aligned, and a view starts where it should."""
+        for nbytes in (64, 1000, 100_000):
+            arena = self.driver().allocate(nbytes)
+            start = self.address(arena.view(0, (1,), np.uint8))
+            if start is None:
+                pytest.skip("arrays do not tell their address: override `address`")
+            assert start % self.alignment == 0, f"arena of {nbytes} bytes at {start:#x}"
+            assert self.address(arena.view(16, (8,), np.float32)) == start + 16
+
+    def test_views_share_the_arena(self, name: str) -> None:
+        """What is written through one view is read through another one."""
+        driver = self.driver()
+        arena = driver.allocate(256)
+        whole, part = arena.view(0, (64,), np.int32), arena.view(8, (2, 3), np.int32)
+        driver.copy_in(whole, np.arange(64, dtype=np.int32))
+        np.testing.assert_array_equal(driver.copy_out(part), [[2, 3, 4], [5, 6, 7]])
+        driver.copy_in(part, np.full((2, 3), -1, np.int32))
+        expected = [0, 1, *[-1] * 6, *range(8, 64)]
+        np.testing.assert_array_equal(driver.copy_out(whole), expected)
+
+    def test_arenas_are_separate(self, name: str) -> None:
+        """Two arenas share no memory."""
+        driver = self.driver()
+        first, second = (driver.allocate(64).view(0, (64,), np.uint8) for _ in range(2))
+        for value, array in ((1, first), (2, second)):
+            driver.copy_in(array, np.full(64, value, np.uint8))
+        np.testing.assert_array_equal(driver.copy_out(first), 1)
+
+    def test_arrays_outlive_names(self, name: str) -> None:
+        """A view keeps its memory alive when nobody holds the arena."""
+        array = self.array((1000,), "int32")
+        self.driver().copy_in(array, np.arange(1000, dtype=np.int32))
+        others = [self.array((1000,), "int32") for _ in range(8)]
+        for other in others:
+            self.driver().copy_in(other, np.zeros(1000, np.int32))
+        np.testing.assert_array_equal(self.driver().copy_out(array), np.arange(1000))
+
+    def test_round_trip(self, name: str, dtype: str) -> None:
+        """What is copied in is copied out, for all shapes, to the bit."""
+        for shape in SHAPES:
+            source = _bits(shape, as_dtype(dtype))
+            array = self.array(shape, dtype)
+            self.driver().copy_in(array, source)
+            found = self.driver().copy_out(array)
+            assert isinstance(found, np.ndarray)
+            assert (found.shape, found.dtype) == (source.shape, source.dtype)
+            assert found.tobytes() == source.tobytes(), f"{dtype}{list(shape)}: {found}"
+
+    def test_copy_in_takes_any_host_layout(self, name: str) -> None:
+        """Sources need not be contiguous, nor writable."""
+        source = np.arange(24, dtype=np.float32).reshape(4, 6)[::-1, ::2].T
+        source.flags.writeable = False
+        array = self.array(source.shape, "float32")
+        self.driver().copy_in(array, source)
+        np.testing.assert_array_equal(self.driver().copy_out(array), source)
+
+    def test_copy_in_is_done_with_its_source(self, name: str) -> None:
+        """The source may change as soon as ``copy_in`` returns."""
+        source, array = np.ones(1000, np.float32), self.array((1000,), "float32")
+        self.driver().copy_in(array, source)
+        source[:] = 2
+        np.testing.assert_array_equal(self.driver().copy_out(array), 1)
+
+    def test_copy_out_is_independent(self, name: str) -> None:
+        """Results never change afterwards, and belong to the caller."""
+        driver, array = self.driver(), self.array((3, 4), "float32")
+        driver.copy_in(array, np.ones((3, 4), np.float32))
+        found = driver.copy_out(array)
+        driver.copy_in(array, np.zeros((3, 4), np.float32))
+        np.testing.assert_array_equal(found, 1)
+        found[:] = 7
+        np.testing.assert_array_equal(driver.copy_out(array), 0)
+
+    def test_compile_runs_in_order(self, name: str) -> None:
+        """Compiled launches run in order, each time that they are called."""
+        seen: list[int] = []
+        step = self.driver().compile([partial(seen.append, i) for i in range(5)])
+        assert seen == [], "compiling runs nothing"
+        step()
+        step()
+        assert seen == [0, 1, 2, 3, 4] * 2
+
+    def test_compile_of_nothing(self, name: str) -> None:
+        """No launches make a callable that does nothing."""
+        self.driver().compile([])()
+
+    def test_the_last_launch_wins(self, name: str) -> None:
+        """Device work of a step is done in order, and is seen by ``copy_out``."""
+        driver, array = self.driver(), self.array((100,), "int32")
+        step = driver.compile([self.work(driver, array, value) for value in (1, 2, 3)])
+        for _ in range(2):
+            driver.copy_in(array, np.zeros(100, np.int32))
+            step()
+            np.testing.assert_array_equal(driver.copy_out(array), 3)
+
+    def test_errors_of_launches_surface(self, name: str) -> None:
+        """An exception of a launch reaches who runs the step, and later steps still run."""
+        calls: list[int] = []
+
+        def fails_once() -> None:
+            calls.append(1)
+            if len(calls) == 1:
+                raise ValueError("first launch")
+
+        step = self.driver().compile([fails_once])
+        with pytest.raises(ValueError, match="first launch"):
+            step()
+        step()
+        assert len(calls) == 2
+
+    def test_events(self, name: str) -> None:
+        """Events of one stream order another one, may be waited for again, and by the host."""
+        driver = self.driver()
+        first, second = driver.stream("first"), driver.stream("second")
+        event = first.record()
+        second.wait_event(event)
+        second.wait_event(event)
+        event.wait()
+        second.record().wait()
+        first.synchronize()
+        second.synchronize()
+
+    def test_empty_arena(self, name: str) -> None:
+        """A plan without buffers is a plan."""
+        arena: Arena = self.driver().allocate(0)
+        assert tuple(arena.view(0, (0,), np.float32).shape) == (0,)
+
+
+_PER_DTYPE = ("views_know_their_type", "round_trip")
+
+
+def _bits(shape: tuple[int, ...], dtype: DType) -> Any:
+    """An array with all kinds of bits, NaN and infinities included; truth values for bool."""
+    rng = np.random.default_rng(11)
+    high = 2 if dtype.kind == "b" else 256
+    raw = rng.integers(0, high, int(np.prod(shape)) * dtype.itemsize, np.uint8)
+    return raw.view(dtype.numpy).reshape(shape)

@@ -1,0 +1,40 @@
+"""The gradient rules of core's ops agree with differences of the references."""
+
+from __future__ import annotations
+
+from flow_core.testing import GradientKit
+
+SECOND = "a second derivative that nobody has asked for"
+SECONDS = (
+    "clip_by_scalar_grad", "clip_by_scalar_max_grad", "clip_by_scalar_min_grad", "elu_grad",
+    "gelu_grad", "hardsigmoid_grad", "hardswish_grad", "hardtanh_grad", "l2_normalize_grad",
+    "layer_norm_gamma_grad", "layer_norm_grad", "layer_norm_param_grad", "leaky_relu_grad",
+    "log_softmax_grad", "max_pool_1d_grad", "max_pool_2d_grad", "max_pool_3d_grad",
+    "normalization_grad", "prelu_input_grad", "reduce_prod_grad", "reflection_pad2d_grad",
+    "relu_grad", "sigmoid_cross_entropy_grad", "sigmoid_grad", "smooth_l1_loss_grad",
+    "softmax_cross_entropy_grad", "softmax_grad", "sparse_cross_entropy_grad",
+    "sparse_softmax_cross_entropy_grad", "tanh_grad",
+)  # fmt: skip
+SCHEDULE = "computes a learning rate, or changes gradients before an update"
+LABEL = "labels are data, as in OneFlow"
+STATISTIC = "moving statistics are no parameters"
+
+
+class TestGradients(GradientKit):
+    plugin = "core.ops"
+    no_gradient = {  # noqa: RUF012 - the kit declares it, and nobody changes it
+        **dict.fromkeys(SECONDS, SECOND),
+        "digamma": SECOND,
+        "unique_with_counts": "how many distinct values there are jumps",
+        "boxing": "put into graphs that are differentiated already",
+        "bernoulli": "a draw does not depend on its probability smoothly",
+        "adam_bias_correction_learning_rate": SCHEDULE,
+        "global_norm_clip_factor": SCHEDULE,
+        "indexed_slices_reduce_sum": SCHEDULE,
+        "l1_l2_regularize_gradient": SCHEDULE,
+        "sigmoid_cross_entropy.label": LABEL,
+        "smooth_l1_loss.label": LABEL,
+        "softmax_cross_entropy.label": LABEL,
+        "normalization.moving_mean": STATISTIC,
+        "normalization.moving_variance": STATISTIC,
+    }

@@ -1,0 +1,85 @@
+"""The numpy kernels agree with the references of all ops and keep the contract of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import numpy as np
+
+from flow_core.ops import optim, select
+from flow_core.plugins.specs import OpSpec, Sample
+from flow_core.testing import Gap, KernelKit
+
+
+@contextmanager
+def small_buffers() -> Iterator[None]:
+    """Numpy's ufuncs buffer 8192 elements where operands broadcast; that is no temporary array."""
+    size = np.setbufsize(64)
+    try:
+        yield
+    finally:
+        np.setbufsize(size)
+
+
+def updates(row: optim.Update, rng: Any) -> Iterator[Sample]:
+    """What an optimizer's update gets; test_optim.py checks the numbers."""
+    for shape in ((7,), (3, 5), ()):
+        arrays = [rng.uniform(0.5, 2, shape) for _ in ("model", "model_diff")]
+        arrays += [np.array(0.1)] + [np.array(3)] * row.step
+        arrays += [rng.uniform(0.5, 2, shape) for _ in row.states]
+        arrays += [np.array(0.5) for _ in row.numbers]
+        yield Sample(tuple(arrays), {"l1": 0.1, "l2": 0.2, "weight_decay": 0.01})
+        yield Sample((*arrays, np.array(0.5), np.array(0)))
+        yield Sample((*arrays, np.array(1)), note="skipped")
+
+
+SAMPLES: dict[str, Any] = {
+    "assign": lambda rng: [
+        Sample((rng.uniform(-1, 1, shape), rng.uniform(-1, 1, shape)))
+        for shape in ((3, 5), (), (0, 2))
+    ],
+    "advance_step": lambda _: [Sample((np.array(41),))],
+    "dynamic_loss_scale_schedule": lambda _: [
+        Sample((np.array(bad), np.array(8.0), np.array(steps)), {"increment_period": 4})
+        for bad in (0, 3)
+        for steps in (0, 3)
+    ],
+    "literal": lambda _: [
+        Sample((), {"shape": (2, 3), "dtype": "float16", "data": (1.5, 2, 3, 4, 5, 6)}),
+        Sample((), {"shape": (0,), "dtype": "bool", "data": ()}),
+    ],
+    "logical_slice_assign": next(s for s in select.OPS if s.type == "slice_update").samples,
+    **{row.type: lambda rng, row=row: updates(row, rng) for row in optim.TABLE},
+}
+"""Of ops that have none, since they have no reference."""
+
+TEMPORARIES = "numpy makes temporary arrays"
+
+
+def temporaries(op: str, *dtypes: str) -> Gap:
+    return Gap(op, "notyet", TEMPORARIES, ("allocates_nothing",), dtypes)
+
+
+class TestNumpyKernels(KernelKit):
+    plugin = "core.numpy"
+    gaps = (
+        Gap("fused", "notyet", "a group has no reference and no samples of its own"),
+        temporaries("arg_sort", "float64", "int64", "as_given"),
+        temporaries("batch_gather"),
+        temporaries("dim_gather"),
+        temporaries("dim_scatter_add_like"),
+        temporaries("gather", "as_given"),
+        temporaries("in_top_k"),
+        temporaries("top_k", "float64", "int64"),
+        temporaries("unsorted_batch_segment_sum"),
+        temporaries("unsorted_segment_sum", *KernelKit.dtypes),
+        temporaries("unsorted_segment_sum_like"),
+    )
+
+    def samples(self, spec: OpSpec, rng: Any) -> Iterable[Sample]:
+        return SAMPLES[spec.type](rng) if spec.type in SAMPLES else super().samples(spec, rng)
+
+    def steady_context(self) -> AbstractContextManager[None]:
+        return small_buffers()

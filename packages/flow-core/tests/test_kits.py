@@ -1,0 +1,247 @@
+"""The kits find what is wrong: each broken plugin here breaks one rule of one contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from inspect import signature
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flow_core.config import Settings
+from flow_core.ops.rules import like_input, linear, split_all_axes
+from flow_core.plugins.host import load_plugins
+from flow_core.plugins.registry import Registry
+from flow_core.plugins.specs import BindContext, KernelSpec, OpSpec, Sample
+from flow_core.sbp import P, S, Signature
+from flow_core.testing import Gap, GradientKit, KernelKit, Kit, SbpRuleKit
+
+
+def samples(rng: Any) -> Any:
+    yield Sample((rng.uniform(-2, 2, (3, 5)),))
+
+
+def right(ctx: BindContext) -> Any:
+    return partial(np.add, ctx.inputs[0], ctx.inputs[0], ctx.outputs[0])
+
+
+TWICE = OpSpec(
+    "twice",
+    inputs=("x",),
+    infer=like_input,
+    sbp=linear,
+    gradient=lambda g: (g.dy * 2,),
+    reference=lambda x: x + x,
+    samples=samples,
+    elementwise=True,
+    inplace=(0,),
+)
+
+
+def kit(
+    base: type[Kit], spec: OpSpec = TWICE, bind: Callable[..., Any] = right, **changes: Any
+) -> Any:
+    """A kit, as a subclass of ``base``, for a plugin with one op and its kernel."""
+    kernel = KernelSpec(spec.type, "cpu", bind, name="kits.twice", **changes)
+    module: Any = ModuleType("kits")
+    module.FLOW_PLUGIN_API = "1.0"
+    module.flow_register_ops = lambda: [spec]
+    module.flow_register_kernels = lambda: [kernel]
+
+    class Tested(base):  # type: ignore[misc, valid-type]  # a base chosen by the test
+        plugin = "kits"
+
+        def registry(self) -> Registry:
+            return load_plugins(Settings(plugins=(), plugin_strict=True), [module])
+
+    return Tested()
+
+
+def wrong_result(ctx: BindContext) -> Any:
+    return partial(np.multiply, ctx.inputs[0], ctx.inputs[0], ctx.outputs[0])
+
+
+def past_the_end(ctx: BindContext) -> Any:
+    x, y = ctx.inputs[0], ctx.outputs[0]
+    longer = np.lib.stride_tricks.as_strided(y.reshape(-1), (y.size + 1,))
+    return partial(np.add, x, x, y), partial(longer.__setitem__, y.size, 1)
+
+
+def into_the_input(ctx: BindContext) -> Any:
+    x, y = ctx.inputs[0], ctx.outputs[0]
+    return partial(np.add, x, x, y), partial(np.negative, x, x)
+
+
+def not_all(ctx: BindContext) -> Any:
+    x, y = ctx.inputs[0], ctx.outputs[0]
+    return partial(np.add, x[:-1], x[:-1], y[:-1])
+
+
+def sums_up(ctx: BindContext) -> Any:
+    x, y = ctx.inputs[0], ctx.outputs[0]
+    total = np.zeros_like(y)
+    return partial(np.add, total, x, total), partial(np.add, total, x, y)
+
+
+def while_binding(ctx: BindContext) -> Any:
+    return partial(np.copyto, ctx.outputs[0], ctx.inputs[0] + ctx.inputs[0])
+
+
+def past_the_workspace(ctx: BindContext) -> Any:
+    longer = np.lib.stride_tricks.as_strided(ctx.workspace, (ctx.workspace.size + 1,))
+    return right(ctx), partial(longer.fill, 0)
+
+
+@pytest.mark.parametrize(
+    ("bind", "words"),
+    [
+        (wrong_result, "Not equal to tolerance"),
+        (past_the_end, "bytes past the end of output 0"),
+        (into_the_input, "wrote input 0, which it must not change"),
+        (not_all, "two launches on the same inputs"),
+        (sums_up, "two launches on the same inputs"),
+        (while_binding, "Not equal to tolerance|two launches"),
+        (past_the_workspace, "1 bytes past the end of the workspace"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_wrong_kernels(bind: Callable[..., Any], words: str) -> None:
+    tested = kit(KernelKit, bind=bind, workspace=lambda _: 10)
+    with pytest.raises(AssertionError, match=words):
+        tested.test_agrees("twice", "float32")
+
+
+def test_a_right_kernel() -> None:
+    tested = kit(KernelKit)
+    checks = [name.removeprefix("test_") for name in dir(tested) if name.startswith("test_")]
+    assert len(checks) >= 7
+    for check in checks:
+        test = getattr(tested, f"test_{check}")
+        for row in tested.parameters(check):
+            test(*row[: len(signature(test).parameters)])
+
+
+@pytest.mark.parametrize("base", [KernelKit, GradientKit, SbpRuleKit])
+def test_a_kit_without_anything_to_test_fails(base: type[Kit]) -> None:
+    class Tested(base):  # type: ignore[misc, valid-type]
+        plugin = "kitz"
+
+    with pytest.raises(AssertionError, match="'kitz' registers no"):
+        Tested().test_there_is_something_to_test()
+
+
+def through_the_output(ctx: BindContext) -> Any:
+    x, y = ctx.inputs[0], ctx.outputs[0]
+    return partial(y.fill, 0), partial(np.add, y, x, y), partial(np.add, y, x, y)
+
+
+def aligned_only(ctx: BindContext) -> Any:
+    flag = np.array(2 if ctx.inputs[0].ctypes.data % 64 == 0 else 3, ctx.inputs[0].dtype)
+    return partial(np.multiply, ctx.inputs[0], flag, ctx.outputs[0])
+
+
+def dense_only(ctx: BindContext) -> Any:
+    x = ctx.inputs[0]
+    dense = np.lib.stride_tricks.as_strided(x, (x.size,), (x.itemsize,))
+    return partial(np.add, dense, dense, ctx.outputs[0].reshape(-1))
+
+
+def allocates(ctx: BindContext) -> Any:
+    x, y = ctx.inputs[0], ctx.outputs[0]
+    return lambda: np.copyto(y, x + x)
+
+
+@pytest.mark.parametrize(
+    ("bind", "check"),
+    [
+        (through_the_output, "in_place"),
+        (aligned_only, "tiles"),
+        (dense_only, "stretched_inputs"),
+        (allocates, "allocates_nothing"),
+    ],
+)
+def test_kernels_that_break_finer_rules(bind: Callable[..., Any], check: str) -> None:
+    tested = kit(KernelKit, bind=bind)
+    tested.test_agrees("twice", "float32")
+    with pytest.raises(AssertionError):
+        getattr(tested, f"test_{check}")("twice", "float32")
+
+
+def test_no_floating_type() -> None:
+    tested = kit(KernelKit, accepts=lambda query: not query.inputs[0].dtype.is_floating)
+    with pytest.raises(AssertionError, match="no kernel of twice takes any of"):
+        tested.test_takes_a_floating_type("twice")
+    with pytest.raises(pytest.skip.Exception, match="not accepted"):
+        tested.test_agrees("twice", "float32")
+
+
+def test_no_samples() -> None:
+    with pytest.raises(AssertionError, match="give its OpSpec some"):
+        kit(KernelKit, replace(TWICE, samples=None)).test_agrees("twice", "as_given")
+
+
+def test_gaps_are_strict_xfails() -> None:
+    class Tested(KernelKit):
+        gaps = (Gap("twice", "notyet", "half", ("agrees",), ("float16",)),)
+
+    (mark,) = Tested()._parameter("agrees", ("twice", "float16")).marks
+    assert mark.kwargs == {"strict": True, "reason": "notyet: half"}
+    assert not Tested()._parameter("agrees", ("twice", "float32")).marks
+    assert not Tested()._parameter("tiles", ("twice", "float16")).marks
+
+
+def test_gradients() -> None:
+    wrong = replace(TWICE, gradient=lambda g: (g.dy * 3,))
+    with pytest.raises(AssertionError, match="twice, input 0"):
+        kit(GradientKit, wrong).test_gradient("twice")
+    forgotten = replace(TWICE, gradient=lambda g: (None,))
+    with pytest.raises(AssertionError, match="twice, input 0"):
+        kit(GradientKit, forgotten).test_gradient("twice")
+    with pytest.raises(AssertionError, match="has no gradient: give it a rule"):
+        kit(GradientKit, replace(TWICE, gradient=None)).test_has_a_gradient("twice")
+    kit(GradientKit).test_gradient("twice")
+
+
+def test_stale_exceptions() -> None:
+    tested = kit(GradientKit)
+    tested.no_gradient = {"twice": "no longer"}
+    with pytest.raises(AssertionError, match="twice has a gradient, but is listed"):
+        tested.test_has_a_gradient("twice")
+    tested.no_gradient = {"twice.z": "no such input"}
+    with pytest.raises(AssertionError, match=r"twice\.z"):
+        tested.test_exceptions_are_known()
+
+
+def rules(*signatures: Signature) -> OpSpec:
+    return replace(TWICE, sbp=lambda _: signatures)
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (Signature((S(0),), (S(1),)), "instead of"),
+        (Signature((S(0),), (P,)), "instead of"),
+        (Signature((P,), (S(0),)), "instead of"),
+    ],
+    ids=str,
+)
+def test_wrong_rules(rule: Signature, words: str) -> None:
+    with pytest.raises(AssertionError, match=f"is wrong: .*{words}"):
+        kit(SbpRuleKit, rules(rule)).test_rules_hold("twice")
+
+
+def test_rules_that_are_no_rules() -> None:
+    both = Signature((S(0),), (S(0),))
+    for spec in (rules(Signature((S(2),), (S(2),))), rules(both, both), rules(Signature((), (P,)))):
+        with pytest.raises(AssertionError):
+            kit(SbpRuleKit, spec).test_rules_are_well_formed("twice")
+
+
+def test_missing_rules() -> None:
+    with pytest.raises(AssertionError, match=r"lacks \(P\) -> P;"):
+        kit(SbpRuleKit, replace(TWICE, sbp=split_all_axes)).test_no_rule_is_missing("twice")
+    kit(SbpRuleKit).test_no_rule_is_missing("twice")

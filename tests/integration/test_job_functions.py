@@ -1,0 +1,712 @@
+"""Job functions as programs write them: decorators, settings, annotations, results, watching."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Dict, List, Tuple  # noqa: UP035 - as in OneFlow's programs
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import oneflow as flow
+import oneflow.typing as tp
+from flow_core.cli.app import cli
+from flow_core.errors import ConfigError
+from flow_core.frontend.function import defined_jobs
+from flow_core.frontend.function_config import SETTINGS
+from flow_core.frontend.inspect import plan_report
+from flow_core.plan import Plan
+
+Array = Any
+PAIR = tp.Numpy.Placeholder((2, 3))
+
+
+def pair(start: float = 0.0) -> Array:
+    return np.arange(start, start + 6, dtype=np.float32).reshape(2, 3)
+
+
+# ------------------------------------------------------------------------------- decorators
+
+
+def test_bare_and_called_decorators() -> None:
+    @flow.global_function
+    def bare(x: PAIR) -> tp.Numpy:
+        return x + 1
+
+    @flow.global_function()
+    def called(x: PAIR) -> tp.Numpy:
+        return x + 2
+
+    @flow.global_function(type="predict")
+    def typed(x: PAIR) -> tp.Numpy:
+        return x + 3
+
+    @flow.global_function("predict", flow.function_config())
+    def positional(x: PAIR) -> tp.Numpy:
+        return x + 4
+
+    @flow.global_function(flow.FunctionConfig())
+    def older(x: PAIR) -> tp.Numpy:
+        return x + 5
+
+    @flow.global_function(function_config=flow.FunctionConfig())
+    def named(x: PAIR) -> tp.Numpy:
+        return x + 6
+
+    jobs = [bare, called, typed, positional, older, named]
+    for i, job in enumerate(jobs):
+        np.testing.assert_array_equal(job(pair()), pair(i + 1))
+    assert list(defined_jobs()) == jobs
+
+
+def test_a_job_keeps_name_and_docstring() -> None:
+    @flow.global_function(type="predict")
+    def documented(x: PAIR) -> tp.Numpy:
+        """What it does."""
+        return x
+
+    assert documented.__name__ == "documented"
+    assert documented.__doc__ == "What it does."
+    assert "predict job 'documented'" in repr(documented)
+
+
+# --------------------------------------------------------------------------------- settings
+
+NAMES_OF_0_3_4 = """
+default_data_type default_initializer_conf exp_run_conf use_memory_allocation_algorithm_v2
+static_mem_alloc_policy_white_list.has static_mem_alloc_policy_white_list.add
+static_mem_alloc_policy_white_list.remove
+static_mem_alloc_policy_white_list.policy_mem_size_first
+static_mem_alloc_policy_white_list.policy_mutual_exclusion_first
+static_mem_alloc_policy_white_list.policy_time_line static_mem_alloc_algo_white_list.show
+enable_cudnn cudnn_buf_limit_mbyte cudnn_conv_force_fwd_algo cudnn_conv_force_bwd_data_algo
+cudnn_conv_force_bwd_filter_algo cudnn_conv_heuristic_search_algo
+enable_cudnn_fused_normalization_add_relu enable_fuse_add_to_output
+cudnn_conv_use_deterministic_algo_only enable_inplace enable_inplace_in_reduce_struct enable_nccl
+use_nccl_inter_node_communication use_boxing_v2 do_parallel_cast_before_widening_type_cast
+enable_all_reduce_group all_reduce_group_num all_reduce_lazy_ratio all_reduce_group_min_mbyte
+all_reduce_group_size_warmup all_reduce_fp16 train.optimizer_placement_optimization_mode
+train.optimizer_placement_optimization_threshold optimizer_placement_optimization_mode
+optimizer_placement_optimization_threshold enable_non_distributed_optimizer
+disable_all_reduce_sequence prune_parallel_cast_ops prune_cast_to_static_shape_ops
+non_distributed_optimizer_group_size_mbyte enable_true_half_config_when_conv
+cudnn_conv_enable_true_half cudnn_conv_enable_pseudo_half enable_cudnn_conv_pseudo_half
+enable_float_compute_for_half_gemm enable_quantization_aware_training enable_qat
+qat.per_channel_weight_quantization qat.symmetric qat.moving_min_max_momentum
+qat.moving_min_max_stop_update_after_iters enable_auto_mixed_precision enable_keep_header_only
+indexed_slices_optimizer_conf enable_fuse_cast_scale enable_fuse_model_update_ops
+enable_gradients_stats_aggregation concurrency_width train.model_update_conf
+train.loss_scale_factor train.primary_lr train.secondary_lr default_placement_scope use_xla_jit
+use_tensorrt tensorrt.use_fp16 tensorrt.use_int8 tensorrt.int8_calibration default_logical_view
+allow_cpu_return_op default_distribute_strategy enable_reused_mem
+""".split()
+
+
+def setter(config: flow.FunctionConfig, name: str) -> Callable[..., None]:
+    found: Any = config
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+GIVEN: dict[str, Callable[[], Any]] = {
+    "default_data_type": lambda: flow.float,
+    "default_initializer_conf": lambda: {"constant_conf": {"value": 1.0}},
+    "default_placement_scope": lambda: flow.scope.placement("cpu", "0:0"),
+    "default_logical_view": flow.scope.consistent_view,
+    "default_distribute_strategy": flow.distribute.consistent_strategy,
+    "concurrency_width": lambda: 2,
+    "train.primary_lr": lambda: 0.1,
+    "train.model_update_conf": lambda: {"naive_conf": {}},
+    "train.loss_scale_factor": lambda: 8.0,
+}
+
+
+@pytest.mark.parametrize("name", NAMES_OF_0_3_4)
+def test_every_setting_of_oneflow_is_there(name: str) -> None:
+    config = flow.function_config()
+    value = GIVEN.get(name, lambda: True)()
+    setter(config, name)(value)
+    assert config.is_set(name)
+    other = flow.function_config()
+    setter(other, name)(value=value)
+    assert other.settings.keys() == {name}
+
+
+def test_doctor_lists_the_settings_that_mean_nothing() -> None:
+    result = CliRunner().invoke(cli, ["doctor", "--config"], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    text = result.output
+    for name, setting in SETTINGS.items():
+        rows = (r.replace("│", " ") for r in text.splitlines())
+        (row,) = [r for r in rows if r.split()[:1] == [name]]
+        assert ("without effect" in row) == (not setting.effect), row
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("concurency_width", "concurrency_width"),
+        ("enable_inplac", "enable_inplace"),
+        ("train.primary_rate", "train.primary_lr"),
+        ("tensorrt.use_fp61", "tensorrt.use_fp16"),
+    ],
+)
+def test_an_unknown_setting_is_an_error_with_the_nearest_names(name: str, nearest: str) -> None:
+    with pytest.raises(ConfigError, match=f"did you mean .*{nearest}") as caught:
+        setter(flow.function_config(), name)(True)
+    assert caught.value.at is not None
+    assert caught.value.at.file == __file__
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("concurrency_width", 0),
+        ("concurrency_width", "2"),
+        ("enable_inplace", 1),
+        ("default_initializer_conf", {"no_such_conf": {}}),
+        ("default_initializer_conf", 0.0),
+        ("default_placement_scope", "cpu"),
+        ("default_logical_view", True),
+        ("train.primary_lr", "fast"),
+        ("train.model_update_conf", None),
+    ],
+)
+def test_a_wrong_value_of_a_setting_is_an_error(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"function_config.{name}") as caught:
+        setter(flow.function_config(), name)(value)
+    assert caught.value.at is not None
+    assert caught.value.at.file == __file__
+
+
+def test_a_group_of_settings_is_not_one() -> None:
+    with pytest.raises(ConfigError, match=r"train\.primary_lr"):
+        flow.function_config().train(True)
+
+
+def test_a_setting_without_a_default_needs_a_value() -> None:
+    with pytest.raises(ConfigError, match="no value"):
+        flow.function_config().train.primary_lr()
+
+
+def test_a_job_keeps_the_settings_of_its_definition() -> None:
+    config = flow.function_config()
+    config.concurrency_width(2)
+
+    @flow.global_function(function_config=config)
+    def job(x: PAIR) -> tp.Numpy:
+        return x
+
+    config.concurrency_width(7)
+    assert job.config.get("concurrency_width") == 2
+
+
+def test_default_initializer_and_data_type_hold_for_variables_that_say_nothing() -> None:
+    config = flow.function_config()
+    config.default_initializer_conf({"constant_conf": {"value": 2.5}})
+    config.default_data_type(flow.double)
+
+    @flow.global_function(function_config=config)
+    def job() -> tp.Numpy:
+        return flow.get_variable("w", shape=(3,), dtype=None)
+
+    result = job()
+    assert result.dtype == np.float64
+    np.testing.assert_array_equal(result, [2.5, 2.5, 2.5])
+
+
+@pytest.mark.parametrize(
+    ("conf", "check"),
+    [
+        (flow.ones_initializer(), lambda w: (w == 1).all()),
+        ({"constant_conf": {"value": 3.0}}, lambda w: (w == 3).all()),
+        ({"random_uniform_conf": {"min": 4.0, "max": 5.0}}, lambda w: ((w >= 4) & (w < 5)).all()),
+        ({"random_normal_conf": {"std": 0.1}}, lambda w: 0.05 < w.std() < 0.15),
+        ({"truncated_normal_conf": {}}, lambda w: np.abs(w).max() <= 0.1),
+        ({"xavier_conf": {"variance_norm": 2, "data_format": ""}}, lambda w: np.abs(w).max() < 0.7),
+        ({"msra_conf": {"variance_norm": 0, "data_format": ""}}, lambda w: 0.2 < w.std() < 0.6),
+        (
+            {
+                "variance_scaling_conf": {
+                    "scale": 1.0, "variance_norm": 0, "distribution": 1, "data_format": "",
+                }
+            },
+            lambda w: 0.1 < w.std() < 0.5,
+        ),
+    ],
+)  # fmt: skip
+def test_forms_of_the_default_initializer(conf: Any, check: Callable[[Array], bool]) -> None:
+    config = flow.function_config()
+    config.default_initializer_conf(conf)
+
+    @flow.global_function(function_config=config)
+    def job() -> tp.Numpy:
+        return flow.get_variable("w", shape=(16, 10))
+
+    assert check(job())
+
+
+def test_default_placement_and_view() -> None:
+    seen = []
+    config = flow.function_config()
+    config.default_placement_scope(flow.scope.placement("cpu", "0:0"))
+    config.default_logical_view(flow.scope.mirrored_view())
+
+    @flow.global_function(function_config=config)
+    def job(x: PAIR) -> tp.Numpy:
+        seen.append(flow.scope.mirrored_view_enabled())
+        with flow.scope.consistent_view():
+            seen.append(flow.scope.mirrored_view_enabled())
+        return x * 2
+
+    job(pair())
+    assert seen == [True, False]
+    assert not flow.scope.mirrored_view_enabled()
+    assert job.plan().arenas[0].device == "cpu:0:0"
+
+
+def blocks(job: Any) -> Any:
+    plan: Plan = job.plan()
+    return [b for b in plan.buffers if b.kind in ("temp", "feed")]
+
+
+def test_inplace_and_reuse_can_be_turned_off() -> None:
+    def make(inplace: bool, reuse: bool) -> Any:
+        config = flow.function_config()
+        config.enable_inplace(inplace)
+        config.enable_reused_mem(reuse)
+
+        @flow.global_function(function_config=config)
+        def job(x: tp.Numpy.Placeholder((64, 64))) -> tp.Numpy:
+            for _ in range(3):
+                x = flow.math.relu(flow.matmul(x, x))
+            return x
+
+        return job
+
+    x = np.eye(64, dtype=np.float32)
+    sizes = {}
+    for options in ((True, True), (False, True), (False, False)):
+        job = make(*options)
+        np.testing.assert_array_equal(job(x), x)
+        sizes[options] = (len(blocks(job)), job.plan().arenas[0].nbytes)
+    assert sizes[True, True][0] < sizes[False, True][0]
+    assert sizes[False, True][1] < sizes[False, False][1]
+
+
+def test_training_by_the_settings_of_older_programs() -> None:
+    config = flow.function_config()
+    config.train.primary_lr(0.5)
+    config.train.model_update_conf({"naive_conf": {}})
+
+    @flow.global_function(type="train", function_config=config)
+    def job() -> tp.Numpy:
+        w = flow.get_variable("w", shape=(2,), initializer=flow.constant_initializer(3.0))
+        flow.losses.add_loss(w)
+        return w
+
+    np.testing.assert_array_equal(job(), [3.0, 3.0])
+    np.testing.assert_array_equal(job(), [2.75, 2.75])
+
+
+# ------------------------------------------------------------------------------ annotations
+
+
+def test_shapes_and_types_print_while_a_job_is_defined(capsys: pytest.CaptureFixture[str]) -> None:
+    @flow.global_function(type="predict")
+    def job(x: tp.Numpy.Placeholder((1, 3, 8, 8), dtype=flow.float)) -> tp.Numpy:
+        conv1 = flow.layers.conv2d(x, 4, 3, padding="SAME", name="conv1")
+        print(conv1.shape, conv1.dtype)
+        return conv1
+
+    x = np.zeros((1, 3, 8, 8), np.float32)
+    job(x)
+    job(x)
+    assert capsys.readouterr().out == "(1, 4, 8, 8) float32\n"
+
+
+FORMS = [
+    (lambda x, y: x, tp.Numpy, lambda x, y: x),
+    (lambda x, y: x, tp.ListNumpy, lambda x, y: [x]),
+    (lambda x, y: x, tp.ListListNumpy, lambda x, y: [[x]]),
+    (lambda x, y: (x, y), tp.Tuple[tp.Numpy, tp.Numpy], lambda x, y: (x, y)),
+    (lambda x, y: (x, y), Tuple[tp.Numpy, tp.ListNumpy], lambda x, y: (x, [y])),  # noqa: UP006
+    (lambda x, y: [x, y, x], List[tp.Numpy], lambda x, y: [x, y, x]),  # noqa: UP006
+    (lambda x, y: {"a": x, "b": y}, Dict[str, tp.Numpy], lambda x, y: {"a": x, "b": y}),  # noqa: UP006
+    (lambda x, y: [], List[tp.Numpy], lambda x, y: []),  # noqa: UP006
+    (
+        lambda x, y: ([x, y], {"k": (y,)}),
+        tp.Tuple[tp.List[tp.Numpy], tp.Dict[str, tp.Tuple[tp.ListNumpy]]],
+        lambda x, y: ([x, y], {"k": ([y],)}),
+    ),
+    (lambda x, y: (x, y), tuple[tp.Numpy, tp.Numpy], lambda x, y: (x, y)),
+    (lambda x, y: x, tp.Bundle[tp.Numpy], lambda x, y: x),
+    (lambda x, y: (x, [y, {"z": x}]), tp.Bundle[tp.Numpy], lambda x, y: (x, [y, {"z": x}])),
+    (lambda x, y: {1: x}, tp.Bundle[tp.ListNumpy], lambda x, y: {1: [x]}),
+    (lambda x, y: None, None, lambda x, y: None),
+]
+
+
+def check_equal(found: Any, wanted: Any) -> None:
+    assert type(found) is type(wanted)
+    if isinstance(wanted, dict):
+        assert list(found) == list(wanted)
+        found, wanted = list(found.values()), list(wanted.values())
+    if isinstance(wanted, list | tuple):
+        assert len(found) == len(wanted)
+        for f, w in zip(found, wanted, strict=True):
+            check_equal(f, w)
+    elif wanted is not None:
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize(("make", "annotation", "wanted"), FORMS)
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_results_come_in_the_annotated_form(
+    make: Any, annotation: Any, wanted: Any, asynchronous: bool
+) -> None:
+    def job(x, y):
+        return make(x + 1, y)
+
+    result = tp.Callback[annotation] if asynchronous else annotation
+    job.__annotations__ = {
+        "x": PAIR,
+        "y": tp.Numpy.Placeholder((2,), dtype=flow.int32),
+        "return": result,
+    }
+    job = flow.global_function(type="predict")(job)
+    x, y = pair(), np.array([1, 2], np.int32)
+    if asynchronous:
+        got: list[Any] = []
+        job(x, y)(got.append)
+        flow.sync_default_session()
+        (found,) = got
+    else:
+        found = job(x, y)
+    check_equal(found, wanted(x + 1, y))
+
+
+def test_fed_tuples_and_lists_of_one_device() -> None:
+    @flow.global_function()
+    def job(
+        ab: Tuple[PAIR, tp.Tuple[PAIR]],  # noqa: UP006
+        c: tp.ListNumpy.Placeholder((2, 3)),
+        d: tp.ListListNumpy.Placeholder((2, 3)),
+    ) -> tp.Numpy:
+        a, (b,) = ab
+        return a + b * 10 + c * 100 + d * 1000
+
+    one = np.ones((2, 3), np.float32)
+    np.testing.assert_array_equal(job((one, (one,)), [one], [[one]]), one * 1111)
+
+
+def test_annotations_for_static_checkers() -> None:
+    @flow.global_function()
+    def job(x: Annotated[Any, tp.Numpy.Placeholder((2, 3), batch_axis=None)]) -> tp.Numpy:
+        assert x.batch_axis is None
+        return x * 3
+
+    np.testing.assert_array_equal(job(pair()), pair() * 3)
+
+
+def test_placeholders_keep_type_and_batch_axis() -> None:
+    seen = []
+
+    @flow.global_function()
+    def job(
+        x: tp.Numpy.Placeholder((2, 3), dtype=flow.int64, batch_axis=1),
+        y: tp.Numpy.Placeholder((2, 3), dtype=flow.float16),
+    ) -> tp.Numpy:
+        seen.extend([x.batch_axis, y.batch_axis, x.dtype, y.dtype, x.shape])
+        return flow.cast(x, flow.float16) + y
+
+    out = job(np.full((2, 3), 5, np.int64), np.ones((2, 3), np.float16))
+    assert out.dtype == np.float16
+    assert (out == 6).all()
+    assert seen == [1, 0, flow.int64, flow.float16, (2, 3)]
+
+
+def test_keyword_arguments() -> None:
+    @flow.global_function()
+    def job(x: PAIR, y: PAIR) -> tp.Numpy:
+        return x - y
+
+    np.testing.assert_array_equal(job(y=pair(1), x=pair(2)), np.ones((2, 3)))
+    np.testing.assert_array_equal(job(pair(2), y=pair(1)), np.ones((2, 3)))
+
+
+def test_arrays_of_any_memory_layout_are_fed() -> None:
+    @flow.global_function()
+    def job(x: PAIR) -> tp.Numpy:
+        return x + 0
+
+    columns = np.asfortranarray(pair())
+    np.testing.assert_array_equal(job(columns), pair())
+    strided = np.zeros((4, 6), np.float32)
+    strided[::2, ::2] = pair()
+    np.testing.assert_array_equal(job(strided[::2, ::2]), pair())
+
+
+# ------------------------------------------------------------------------------ unannotated
+
+
+def unannotated(returns: Callable[[Any], Any]) -> Any:
+    @flow.global_function(type="predict")
+    def job(x=flow.FixedTensorDef((2, 3))):
+        return returns(x + 1)
+
+    return job
+
+
+def test_a_job_without_annotations_gives_a_handle() -> None:
+    job = unannotated(lambda x: x)
+    result = job(pair()).get()
+    np.testing.assert_array_equal(result.numpy(), pair(1))
+    np.testing.assert_array_equal(result.numpy(0), pair(1))
+    check_equal(result.numpy_list(), [pair(1)])
+    check_equal(result.numpy_lists(), [[pair(1)]])
+    np.testing.assert_array_equal(np.array(result), pair(1))
+    assert result.shape == (2, 3)
+    assert len(result) == 2
+    assert result[1, 2] == 6
+    handle = job(pair(1))
+    np.testing.assert_array_equal(handle.numpy(), pair(2))
+    check_equal(handle.numpy_list(), [pair(2)])
+    check_equal(handle.numpy_lists(), [[pair(2)]])
+
+
+def test_handles_come_in_the_structure_that_the_job_returns() -> None:
+    a, (b, c) = unannotated(lambda x: [x, (x * 2, {"k": x})])(pair()).get()
+    np.testing.assert_array_equal(a.numpy(), pair(1))
+    np.testing.assert_array_equal(b.numpy(), pair(1) * 2)
+    np.testing.assert_array_equal(c["k"].numpy(), pair(1))
+
+
+def test_async_get() -> None:
+    got: list[Any] = []
+    job = unannotated(lambda x: x)
+    for i in range(5):
+        job(pair(i)).async_get(got.append)
+    flow.sync_default_session()
+    assert [int(g.numpy()[0, 0]) for g in got] == [1, 2, 3, 4, 5]
+
+
+def test_handles_may_be_read_in_any_order() -> None:
+    job = unannotated(lambda x: x)
+    handles = [job(pair(i)) for i in range(3)]
+    for i in (2, 0, 1):
+        np.testing.assert_array_equal(handles[i].get().numpy(), pair(i + 1))
+    np.testing.assert_array_equal(handles[0].get().numpy(), pair(1))
+
+
+def test_handles_that_nobody_reads_hold_up_nobody() -> None:
+    job = unannotated(lambda x: x)
+    handles = [job(pair(i)) for i in range(20)]
+    late: list[Any] = []
+    handles[3].async_get(late.append)
+
+    @flow.global_function()
+    def other(x: PAIR) -> tp.Numpy:
+        return x
+
+    np.testing.assert_array_equal(other(pair()), pair())
+    np.testing.assert_array_equal(late[0].numpy(), pair(4))
+
+
+def test_a_job_without_annotation_that_returns_nothing() -> None:
+    seen: list[Any] = []
+
+    @flow.global_function(type="predict")
+    def job(x: PAIR):
+        flow.watch(x, seen.append)
+
+    assert job(pair()) is None
+    assert len(seen) == 1
+
+
+def test_mirrored_definitions_take_lists() -> None:
+    @flow.global_function()
+    def job(x=flow.MirroredTensorDef((2, 3)), y=flow.MirroredTensorListDef((2, 3))):
+        return x + y
+
+    result = job([pair()], [[pair()]]).get()
+    check_equal(result.numpy_list(), [pair() * 2])
+
+
+# -------------------------------------------------------------------------------- results
+
+
+def test_results_are_never_overwritten_by_later_steps() -> None:
+    @flow.global_function()
+    def job(x: PAIR) -> tp.Tuple[tp.Numpy, tp.Numpy, tp.Numpy, tp.Numpy]:
+        return x, flow.reshape(x, (6,)), x, x + 1
+
+    fed = [pair(i) for i in range(6)]
+    results = [job(x) for x in fed]
+    for x in fed:
+        x[...] = -1
+    for i, (same, flat, again, more) in enumerate(results):
+        np.testing.assert_array_equal(same, pair(i))
+        np.testing.assert_array_equal(flat, pair(i).reshape(-1))
+        np.testing.assert_array_equal(more, pair(i + 1))
+        same[...] = -2  # theirs to change, each by itself
+        np.testing.assert_array_equal(again, pair(i))
+        np.testing.assert_array_equal(flat, pair(i).reshape(-1))
+
+
+def test_a_returned_variable_is_a_copy_of_before_the_update() -> None:
+    @flow.global_function(type="train")
+    def job() -> tp.Numpy:
+        w = flow.get_variable("w", shape=(2,), initializer=flow.ones_initializer())
+        schedule = flow.optimizer.PiecewiseConstantScheduler([], [1.0])
+        flow.optimizer.SGD(schedule, momentum=0).minimize(w)
+        return w
+
+    first, second = job(), job()
+    np.testing.assert_array_equal(first, [1.0, 1.0])
+    np.testing.assert_array_equal(second, [0.5, 0.5])
+
+
+def test_feeding_the_result_of_another_job() -> None:
+    @flow.global_function()
+    def first(x: PAIR) -> tp.Numpy:
+        return x + 1
+
+    @flow.global_function()
+    def second(x: PAIR) -> tp.Numpy:
+        return x * 2
+
+    np.testing.assert_array_equal(second(first(pair())), pair(1) * 2)
+
+
+# -------------------------------------------------------------------------------- sessions
+
+
+def test_jobs_may_be_defined_after_the_first_call() -> None:
+    @flow.global_function()
+    def early(x: PAIR) -> tp.Numpy:
+        return x + 1
+
+    early(pair())
+
+    @flow.global_function()
+    def late(x: PAIR) -> tp.Numpy:
+        return x + 2
+
+    np.testing.assert_array_equal(late(pair()), pair(2))
+    np.testing.assert_array_equal(early(pair()), pair(1))
+
+
+def test_definition_only_traces_at_the_first_call() -> None:
+    traced = []
+
+    @flow.global_function()
+    def job(x: PAIR) -> tp.Numpy:
+        traced.append(type(x).__name__)
+        return x
+
+    assert traced == []
+    job(pair())
+    job(pair())
+    assert traced == ["BlobDef"]
+
+
+def test_clearing_the_session_forgets_variables_and_jobs() -> None:
+    @flow.global_function(type="train")
+    def job() -> tp.Numpy:
+        w = flow.get_variable("w", shape=(1,), initializer=flow.ones_initializer())
+        schedule = flow.optimizer.PiecewiseConstantScheduler([], [0.5])
+        flow.optimizer.SGD(schedule, momentum=0).minimize(w)
+        return w
+
+    assert [float(job()[0]) for _ in range(2)] == [1.0, 0.5]
+    flow.clear_default_session()
+    assert list(defined_jobs()) == []
+    assert flow.get_all_variables() == {}
+    assert [float(job()[0]) for _ in range(2)] == [1.0, 0.5]  # it joined the new session
+
+
+def test_settings_of_the_session_survive_clearing() -> None:
+    flow.config.machine_num(1)
+    flow.config.cpu_device_num(3)
+    flow.clear_default_session()
+    assert flow.env.current_resource()["cpu_device_num"] == 3
+    flow.config.cpu_device_num(1)
+
+
+def test_syncing_an_idle_session() -> None:
+    flow.sync_default_session()
+    flow.clear_default_session()
+    flow.clear_default_session()
+
+
+# -------------------------------------------------------------------------------- watching
+
+
+def train_twice(watch: Callable[[Any, Any], None], asynchronous: bool) -> None:
+    def job(x):
+        w = flow.get_variable("w", shape=(2, 3), initializer=flow.ones_initializer())
+        y = x * w
+        schedule = flow.optimizer.PiecewiseConstantScheduler([], [6.0])
+        flow.optimizer.SGD(schedule, momentum=0).minimize(y)
+        watch(y, w)
+        return y
+
+    result = tp.Callback[tp.Numpy] if asynchronous else tp.Numpy
+    job.__annotations__ = {"x": PAIR, "return": result}
+    job = flow.global_function(type="train")(job)
+    for i in range(2):
+        called = job(pair(i))
+        if asynchronous:
+            called(lambda _: None)
+    flow.sync_default_session()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_watch_and_watch_diff(asynchronous: bool) -> None:
+    values: list[Any] = []
+    gradients: list[Any] = []
+
+    def show(y: tp.Numpy) -> None:
+        values.append(y)
+
+    def show_gradient(w: tp.ListNumpy) -> None:
+        gradients.append(w)
+
+    def watch(y: Any, w: Any) -> None:
+        flow.watch(y, show)
+        flow.watch_diff(w, show_gradient)
+        flow.watch_diff(y, lambda g: gradients.append(g.numpy()))
+
+    train_twice(watch, asynchronous)
+    check_equal(values, [pair(), pair(1) * (1 - pair())])
+    ones = np.ones((2, 3), np.float32)
+    check_equal(gradients, [[pair()], ones, [pair(1)], ones])
+
+
+def test_watching_with_a_prompt(capsys: pytest.CaptureFixture[str]) -> None:
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2,))) -> None:
+        flow.watch(x, "here it comes:")
+        flow.watch(flow.math.relu(x, name="positive"))
+
+    job(np.array([-1, 2], np.float32))
+    assert capsys.readouterr().out == "here it comes:\n[-1.  2.]\npositive\n[0. 2.]\n"
+
+
+# ------------------------------------------------------------------------------------ plans
+
+
+def test_a_plan_goes_through_json_and_is_reported() -> None:
+    @flow.global_function()
+    def job(x: PAIR) -> tp.Numpy:
+        return flow.math.tanh(x) + 1
+
+    plan = job.plan()
+    assert Plan.from_json(plan.to_json()) == plan
+    report = plan_report(job)
+    for part in ("ops", "tasks", "memory of", "registers", "compile time", Path(__file__).name):
+        assert part in report
+    assert dataclasses.is_dataclass(plan)

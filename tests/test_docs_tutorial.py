@@ -1,0 +1,191 @@
+"""The programs on the documentation's pages run, and print what the pages say they print.
+
+On a page, ``python`` blocks run in order as one program; a ``text`` block right below one is
+what it prints.  Blocks with a title are files.  In ``console`` blocks the lines with ``$`` are
+commands, the rest is what they print.  ``...`` stands for anything.
+
+``python tests/test_docs_tutorial.py`` puts what is printed today into the pages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import io
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = ("tutorial.md", "architecture.md", "adr/0007-philox.md")
+FENCED = re.compile(
+    r'^```(?P<kind>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL
+)
+NUMBER = re.compile(r"\d+\.\d+(?:e[-+]\d+)?")
+TIME = re.compile(r"\d+\.\d+ ms$", re.MULTILINE)
+COMMANDS = {"flow": ("-m", "flow_core.cli"), "pytest": ("-m", "pytest"), "python": ()}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block; ``printed`` is what the page says that it prints, ``span`` where."""
+
+    kind: str
+    title: str | None
+    text: str
+    printed: str
+    span: tuple[int, int]
+
+
+def blocks(page: str) -> Iterator[Block]:
+    """The blocks of a page that do something."""
+    found = list(FENCED.finditer(page))
+    for match, after in zip(found, [*found[1:], None], strict=True):
+        kind, title, text = match["kind"], match["title"], match["text"]
+        if title or kind == "python":
+            below = after is not None and after["kind"] == "text" and not title
+            if after is not None and below and not page[match.end() : after.start()].strip():
+                yield Block(kind, title, text, after["text"], after.span("text"))
+            else:
+                yield Block(kind, title, text, "", (0, 0))
+        elif kind == "console":
+            command, _, printed = text.partition("\n")
+            start = match.start("text") + len(command) + 1
+            yield Block(kind, None, command.removeprefix("$ "), printed, (start, match.end("text")))
+
+
+# ------------------------------------------------------------------- in a process of their own
+
+
+def run_blocks(page: str) -> list[str]:
+    """What the blocks of a page print, run in the working directory."""
+    program = {"__name__": "__main__"}
+    printed, line = [], 0
+    for block in blocks(page):
+        if block.title:
+            write_file(Path(block.title), block.text)
+            printed.append("")
+        elif block.kind == "console":
+            printed.append(run_command(block.text))
+        else:
+            code = compile("\n" * line + block.text, "tutorial.py", "exec")
+            line += block.text.count("\n")
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                exec(code, program)
+            printed.append(out.getvalue())
+    return printed
+
+
+def write_file(path: Path, text: str) -> None:
+    """A file of the page; a pyproject.toml also leaves the metadata that an install would."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    if path.name != "pyproject.toml":
+        return
+    project = tomllib.loads(text)["project"]
+    info = Path(f"{project['name'].replace('-', '_')}-{project['version']}.dist-info")
+    info.mkdir()
+    header = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    (info / "METADATA").write_text(header)
+    groups = project["entry-points"].items()
+    lines = [f"[{group}]\n{name} = {value}" for group, e in groups for name, value in e.items()]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+
+
+def run_command(command: str) -> str:
+    """What a command prints; our own commands run by this very Python."""
+    words = shlex.split(command)
+    settings = {}
+    while "=" in words[0]:
+        name, _, value = words.pop(0).partition("=")
+        settings[name] = value
+    done = subprocess.run(
+        [sys.executable, *COMMANDS[words[0]], *words[1:]],
+        env={**os.environ, **settings},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return done.stdout
+
+
+# ---------------------------------------------------------------------------------- comparison
+
+
+def outputs(name: str, folder: Path) -> list[str]:
+    """What a page's blocks print, in a fresh process, without settings of ours."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("FLOW_", "ONEFLOW_"))}
+    path = (str(folder), os.environ.get("PYTHONPATH", ""))
+    env |= {
+        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-W", "error", __file__, "--run", str(DOCS / name)],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    plain: list[str] = json.loads(done.stdout)
+    return [text.replace(f"{folder}{os.sep}", "").rstrip() for text in plain]
+
+
+def agree(said: str, printed: str) -> bool:
+    """Whether texts are the same but for ``...``, times, and small differences of numbers."""
+    if "..." in said:
+        flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+        return doctest.OutputChecker().check_output(said, printed, flags)
+    said, printed = (TIME.sub("0.0 ms", text) for text in (said, printed))
+    pairs = zip(NUMBER.findall(said), NUMBER.findall(printed), strict=False)
+    return NUMBER.sub("0.0", said) == NUMBER.sub("0.0", printed) and all(
+        float(a) == pytest.approx(float(b), rel=0.1, abs=0.05) for a, b in pairs
+    )
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_programs_print_what_the_page_says(name: str, tmp_path: Path) -> None:
+    page = (DOCS / name).read_text()
+    found = list(zip(blocks(page), outputs(name, tmp_path), strict=True))
+    for block, printed in found:
+        said = block.printed.rstrip()
+        assert agree(said, printed), f"{block.text}\nsaid:\n{said}\n\nprinted:\n{printed}"
+    assert found
+
+
+def rewrite(name: str) -> None:
+    """Puts what is printed today into a page, where it says something else."""
+    path = DOCS / name
+    page = path.read_text()
+    with tempfile.TemporaryDirectory() as folder:
+        found = list(zip(blocks(page), outputs(name, Path(folder)), strict=True))
+    for block, printed in reversed(found):
+        start, end = block.span
+        if end and not agree(block.printed.rstrip(), printed):
+            page = page[:start] + printed + "\n" * bool(printed) + page[end:]
+        elif printed and not end:
+            print(f"{name}: nothing says what this prints:\n{block.text}")
+    path.write_text(page)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--run"]:
+        json.dump(run_blocks(Path(sys.argv[2]).read_text()), sys.stdout)
+    else:
+        for page_name in sys.argv[1:] or PAGES:
+            rewrite(page_name)
