@@ -57,12 +57,8 @@ def lenet(x, y):
 
 
 def norm(name, x):
-    count = (x.shape[1],)
-    mean = variable(name + ".mean", count, trainable=False)
-    variance = variable(name + ".variance", count, trainable=False)
-    return flow.nn.batch_normalization_train(
-        x, mean, variance, variable(name + ".g", count), variable(name + ".b", count)
-    )
+    """Batch normalisation; its own variables begin with the ones and zeros of `data.py`."""
+    return flow.layers.batch_normalization(x, axis=1, momentum=0.9, epsilon=1e-5, name=name)
 
 
 def resnet50(x, y):

@@ -21,6 +21,8 @@ from flow_core.errors import JobError, PlanError
 from flow_core.plan import RegisterPlan
 from flow_core.runtime.executable import Executable
 
+pytestmark = pytest.mark.timeout(60)  # a deadlock is a failure, not a hang
+
 ONE = tp.Numpy.Placeholder((1,))
 
 
@@ -454,7 +456,7 @@ def interrupted(program: str, tmp_path: Path, delay: float = 0.3) -> tuple[int, 
 
 LOOPS = {
     "asynchronous": "for i in range(10**9): job(feed(i))(show)",
-    "fast": "for i in range(10**9): job(feed(i))(lambda y: i or print('go', flush=True))",
+    "fast": "for i in range(10**9): job(feed(i))(lambda y: y[0] > 1 or print('go', flush=True))",
     "synchronous": """
         @flow.global_function()
         def blocking(x: tp.Numpy.Placeholder((300, 300))) -> tp.Numpy:

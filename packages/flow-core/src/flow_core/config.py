@@ -15,7 +15,6 @@ class Settings:
 
     Attributes:
         emulate_gpus: number of "gpu" devices to emulate on the CPU (ONEFLOW_EMULATE_GPUS).
-        cpu_threads: threads of the CPU kernels, 0 for the library's default (ONEFLOW_CPU_THREADS).
         plugins: allow-list of plugins, None for all (FLOW_PLUGINS).
         disabled_plugins: plugins not to load (FLOW_DISABLE_PLUGINS).
         plugin_strict: raise a plugin's failure at once (FLOW_PLUGIN_STRICT).
@@ -24,7 +23,6 @@ class Settings:
     """
 
     emulate_gpus: int = 0
-    cpu_threads: int = 0
     plugins: tuple[str, ...] | None = None
     disabled_plugins: tuple[str, ...] = ()
     plugin_strict: bool = False
@@ -41,7 +39,6 @@ class Settings:
         env = os.environ if env is None else env
         return cls(
             emulate_gpus=_count(env, "ONEFLOW_EMULATE_GPUS"),
-            cpu_threads=_count(env, "ONEFLOW_CPU_THREADS"),
             plugins=_names(env["FLOW_PLUGINS"]) if "FLOW_PLUGINS" in env else None,
             disabled_plugins=_names(env.get("FLOW_DISABLE_PLUGINS", "")),
             plugin_strict=_flag(env, "FLOW_PLUGIN_STRICT"),

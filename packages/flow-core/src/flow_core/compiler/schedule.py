@@ -14,6 +14,10 @@ from flow_core.ir import Graph, Op, Value
 from flow_core.plugins.specs import OpSpec
 
 
+TINY = 16
+"""Results of at most so many elements are computed as early as they can be."""
+
+
 def schedule(graph: Graph, specs: Mapping[str, OpSpec]) -> list[Op]:
     """The ops in running order: graph order, but updates right after their last predecessor."""
     before = _predecessors(graph, specs)
@@ -71,13 +75,20 @@ def _also_mutates(graph: Graph, specs: Mapping[str, OpSpec], name: str, target: 
 def _ranks(
     graph: Graph, before: Mapping[str, set[str]], specs: Mapping[str, OpSpec]
 ) -> dict[str, float]:
-    """Graph position; for updates, just after the last predecessor."""
+    """Graph position; for updates and tiny results, just after the last predecessor.
+
+    Tiny results, such as the learning rate, cost nothing to keep and would hold up updates.
+    """
     rank: dict[str, float] = {name: float(i) for i, name in enumerate(graph.ops)}
-    step = 1.0 / (len(rank) + 1)
+    step = 0.5 / (len(rank) + 1)
     for i, (name, op) in enumerate(graph.ops.items()):
-        if specs[op.type].mutates and before[name]:
-            rank[name] = max(rank[other] for other in before[name]) + step * (i + 1) * 0.5
+        if before[name] and (specs[op.type].mutates or _tiny(graph, name)):
+            rank[name] = max(rank[other] for other in before[name]) + step * (i + 1)
     return rank
+
+
+def _tiny(graph: Graph, name: str) -> bool:
+    return all(t.size <= TINY for t in graph.types[name])
 
 
 def alias_roots(graph: Graph, specs: Mapping[str, OpSpec]) -> dict[Value, Value]:

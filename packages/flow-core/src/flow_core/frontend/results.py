@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any
 
 from flow_core.errors import JobError, user_line
@@ -84,7 +86,7 @@ class Pending:
         arrange: gives the results of a step the form that the user wants.
     """
 
-    __slots__ = ("_arrange", "_mailbox", "_pipeline", "_step")
+    __slots__ = ("__weakref__", "_arrange", "_mailbox", "_pipeline", "_step")
 
     def __init__(self, pipeline: Pipeline, arrange: Callable[[Step], Any]) -> None:
         self._mailbox = _Mailbox()
@@ -95,10 +97,11 @@ class Pending:
     def deliverer(self) -> Callable[[Step], None]:
         """What the callback actor calls; it does not keep this object alive."""
         mailbox, arrange = self._mailbox, self._arrange
+        gone = mailbox.give_up_without(self)
 
         def deliver(step: Step) -> None:
             callback = mailbox.wait()
-            if callback is not None:
+            if callback is not None and callback is not gone:
                 callback(arrange(step))
 
         return deliver
@@ -167,29 +170,33 @@ class Pending:
             )
         return result
 
-    def __del__(self) -> None:
-        self._mailbox.put(None)
-
 
 class _Mailbox:
     """A callback that is given at most once, or given up."""
 
-    __slots__ = ("_callback", "_given", "_lock")
+    __slots__ = ("_given", "_items", "_lock")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._given = threading.Event()
-        self._callback: Callable[[Any], Any] | None = None
+        self._items: SimpleQueue[Any] = SimpleQueue()
+        self._given = False
 
     def put(self, callback: Callable[[Any], Any] | None) -> bool:
         """False when it was given (up) before."""
         with self._lock:
-            if self._given.is_set():
+            if self._given:
                 return False
-            self._callback = callback
-            self._given.set()
+            self._given = True
+            self._items.put(callback)
             return True
 
-    def wait(self) -> Callable[[Any], Any] | None:
-        self._given.wait()
-        return self._callback
+    def give_up_without(self, holder: object) -> weakref.ref[object]:
+        """Gives up when an object is gone; `wait` gives the reference then.
+
+        No line of Python runs when that happens, as a Ctrl-C at such a moment would be lost.
+        """
+        return weakref.ref(holder, self._items.put)
+
+    def wait(self) -> Any:
+        """The first that was put."""
+        return self._items.get()

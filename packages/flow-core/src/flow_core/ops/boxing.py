@@ -45,6 +45,9 @@ def _samples(rng: Any) -> Any:
     pieces = ((0, (0, 1), (1, 0), (2, 2), True), (1, (0, 0), (1, 0), (2, 2), False))
     attrs = {**attrs, "shape": (4, 2)}
     yield Sample((a, b), {**attrs, "pieces": pieces, "zero": True}, gradient=False)
+    pieces = ((0, (), (), (), True), (1, (), (), (), False))
+    attrs = {**attrs, "shape": (), "pieces": pieces, "zero": False}
+    yield Sample((a[0, 0], b[0, 0]), attrs, gradient=False, note="scalars")
 
 
 OPS: tuple[OpSpec, ...] = (

@@ -1,18 +1,19 @@
 """Gathers runs of elementwise ops into groups that a backend lowers as one.
 
-A run is a stretch of neighbouring elementwise ops in graph order with one result shape and one
-placement.  No outside op lies between its members, so no path can leave a run and come back:
-groups never make a cycle.
+A run is a stretch of elementwise ops with one result shape that are neighbours among the ops
+of their device, in graph order.  All that a run reads from outside is made before its first
+op, where the group takes its place: no path can leave a run and come back, groups never make a
+cycle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flow_core.ir import Attrs, Graph, Op, TensorType, Value
 from flow_core.ops.fused import Member, encode
 from flow_core.passes.base import PassContext
+from flow_core.topology import Placement
 
 
 @dataclass(frozen=True)
@@ -43,25 +44,48 @@ class FuseElementwise:
         kept = {n: types[n] for n in ops}
         return Graph(ops, kept, results, graph.effects, {n: lines[n] for n in ops if n in lines})
 
-    def _runs(self, graph: Graph, context: PassContext) -> Iterator[list[Op]]:
-        run: list[Op] = []
-        names: set[str] = set()
+    def _runs(self, graph: Graph, context: PassContext) -> list[list[Op]]:
+        """All ops as runs, in the order of the first op of each."""
+        runs: list[_Run] = []
+        open_runs: dict[Placement, _Run] = {}
+        position = {name: i for i, name in enumerate(graph.ops)}
         for op in graph.ops.values():
-            joins = (
-                bool(run)
-                and len(run) < self.limit
-                and _fusible(op, context)
-                and _fusible(run[-1], context)
-                and _same_space(graph, run[-1], op)
-                and any(v.op in names for v in op.inputs)
-            )
-            if not joins and run:
-                yield run
-                run, names = [], set()
-            run.append(op)
-            names.add(op.name)
-        if run:
-            yield run
+            run = open_runs.get(op.placement)
+            if run is not None and self._joins(run, op, graph, context, position):
+                run.ops.append(op)
+                run.names.add(op.name)
+            else:
+                run = _Run([op], {op.name}, position[op.name])
+                runs.append(run)
+                open_runs[op.placement] = run
+        return [run.ops for run in runs]
+
+    def _joins(
+        self,
+        run: _Run,
+        op: Op,
+        graph: Graph,
+        context: PassContext,
+        position: dict[str, int],
+    ) -> bool:
+        last = run.ops[-1]
+        return (
+            len(run.ops) < self.limit
+            and _fusible(op, context)
+            and _fusible(last, context)
+            and _same_space(graph, last, op)
+            and any(v.op in run.names for v in op.inputs)
+            and all(v.op in run.names or position[v.op] < run.first for v in op.inputs)
+        )
+
+
+@dataclass(slots=True)
+class _Run:
+    """Ops that become one, and where the first of them stands."""
+
+    ops: list[Op]
+    names: set[str]
+    first: int
 
 
 def _fusible(op: Op, context: PassContext) -> bool:

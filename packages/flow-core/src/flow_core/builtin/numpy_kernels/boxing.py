@@ -23,8 +23,9 @@ def _launches(ctx: BindContext) -> Iterator[Launch]:
         yield partial(out.fill, 0)
     combine = COMBINE[ctx.attrs["combine"]]
     for source, start, target, size, first in ctx.attrs["pieces"]:
-        new = ctx.inputs[source][window(start, size)]
-        there = out[window(target, size)]
+        # the ellipsis makes a view of a 0-d array, too
+        new = ctx.inputs[source][*window(start, size), ...]
+        there = out[*window(target, size), ...]
         yield partial(np.copyto, there, new) if first else call(combine, there, new, out=there)
 
 

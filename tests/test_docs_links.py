@@ -1,0 +1,55 @@
+"""What the pages refer to is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [
+    path
+    for pattern in ("*.md", "docs/**/*.md", "packages/*/*.md", "examples/*.md")
+    for path in sorted(ROOT.glob(pattern))
+]
+GENERATED = "reference/"  # by docs/reference_pages.py; the strict build of the site checks these
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_linked_files_are_there(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    links = re.findall(r"\]\(([^)\s#]+)", text)
+    local = [link for link in links if not link.startswith(("http", GENERATED))]
+    assert [link for link in local if not (page.parent / link).exists()] == []
+
+
+def test_every_decision_is_listed() -> None:
+    folder = ROOT / "docs" / "adr"
+    index, site = (folder / "index.md").read_text(), (ROOT / "mkdocs.yml").read_text()
+    for path in sorted(folder.glob("[0-9]*.md")):
+        title = path.read_text().partition("\n")[0]
+        assert title.startswith(f"# {path.name[:4]}: ")
+        assert f"({path.name})" in index
+        assert f"adr/{path.name}" in site
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("docs/adr/[0-9]*.md")), ids=lambda p: p.stem)
+def test_decisions_have_all_sections(path: Path) -> None:
+    sections = re.findall(r"^## (.*)$", path.read_text(), re.MULTILINE)
+    template = (path.parent / "0000-template.md").read_text()
+    assert sections == re.findall(r"^## (.*)$", template, re.MULTILINE)
+
+
+def test_the_readme_shows_what_the_example_prints() -> None:
+    example = (ROOT / "examples" / "digits.py").read_text()
+    readme = (ROOT / "README.md").read_text()
+    epochs = re.search(r"^EPOCHS = (\d+)", example, re.MULTILINE)
+    printed = re.search(r"^\d+ digits, (\d+) epochs, \d+ steps$", readme, re.MULTILINE)
+    accuracy = re.search(r"^accuracy on 360 other digits: ([\d.]+) %$", readme, re.MULTILINE)
+    assert epochs is not None
+    assert printed is not None
+    assert accuracy is not None
+    assert epochs[1] == printed[1]
+    assert float(accuracy[1]) > 97
+    assert (ROOT / "docs" / "images" / "digits_loss.png").stat().st_size < 60_000
