@@ -5,6 +5,7 @@
 Prints one line per workload: ``BENCHJSON {...}`` with the median of the step times, the time to
 trace and compile, the peak of resident memory, the first losses, and what the plan predicts.
 """
+# ruff: noqa: E402 - numpy reads the variables set below when it is imported
 
 import os
 
@@ -138,7 +139,7 @@ def main():
         flow.clear_default_session()
         try:
             rec = measure(args.name, workload, args.steps)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - said in the record; the others still run
             rec = {"impl": args.name, "workload": workload, "ok": False, "error": repr(error)[:400]}
         print("BENCHJSON " + json.dumps(rec), flush=True)
 

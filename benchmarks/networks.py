@@ -17,9 +17,7 @@ UNROLLED = {"compile_5k": 5000, "compile_20k": 20000}
 
 
 def variable(name, shape, trainable=True):
-    return flow.get_variable(
-        name, shape, initializer=flow.zeros_initializer(), trainable=trainable
-    )
+    return flow.get_variable(name, shape, initializer=flow.zeros_initializer(), trainable=trainable)
 
 
 def dense(name, x, inputs, outputs):
@@ -35,9 +33,7 @@ def conv(name, x, inputs, outputs, size, stride, pad, bias=False):
 
 
 def cross_entropy(labels, logits):
-    return flow.math.reduce_mean(
-        flow.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    )
+    return flow.math.reduce_mean(flow.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
 
 
 def mlp(x, y):
@@ -111,9 +107,7 @@ def bert(config, vocabulary, ids, segments, mask, positions, labels):
     x = flow.reshape(x, (batch * length, hidden))
     for i in range(config["layers"]):
         x = encoder(f"{i}.", x, bias, config, (batch, length, hidden))
-    picked = flow.gather(
-        flow.reshape(x, (batch, length, hidden)), positions, axis=1, batch_dims=1
-    )
+    picked = flow.gather(flow.reshape(x, (batch, length, hidden)), positions, axis=1, batch_dims=1)
     g = flow.reshape(picked, (-1, hidden))
     g = layer_norm("mlm_ln", flow.math.gelu(dense("mlm", g, hidden, hidden)))
     logits = flow.matmul(g, tokens, transpose_b=True) + variable("mlm_bias", (vocabulary,))

@@ -34,9 +34,7 @@ def test_live_blocks_never_overlap(items: list[Block]) -> None:
 @settings(deadline=None)
 def test_the_lower_bound_is_the_largest_live_set(items: list[Block]) -> None:
     bound, peak = live_peak(items)
-    live = [
-        sum(aligned(b.nbytes) for b in items if b.first <= t <= b.last) for t in range(45)
-    ]
+    live = [sum(aligned(b.nbytes) for b in items if b.first <= t <= b.last) for t in range(45)]
     assert bound == max(live)
     assert live[peak] == bound
     assert plan_arena(items).nbytes >= bound

@@ -76,7 +76,7 @@ class Attrs(Mapping[str, AttrValue]):
 
     __slots__ = ("_dict", "_hash")
 
-    def __init__(self, items: Mapping[str, AttrValue] = {}) -> None:  # noqa: B006 - never changed
+    def __init__(self, items: Mapping[str, AttrValue] = {}) -> None:
         self._dict = {k: items[k] for k in sorted(items)} if len(items) > 1 else dict(items)
         self._hash: int | None = None
 

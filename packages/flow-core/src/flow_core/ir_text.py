@@ -1,10 +1,8 @@
 """The text form of graphs: one op per line, and it parses back.
 
-    graph
-    x = input() : float32[4,3] @cpu[0:0] {'batch_axis': 0, 'dtype': 'float32', 'shape': (4, 3)}
-    y = relu(x:0) : float32[4,3] @cpu[0:0] sbp(S(0)) after(x) {}
-    return y:0
-    effects counter
+A line is ``name = type(inputs) : types @placement [sbp(...)] [after(...)] {attributes}``, for
+example ``y = relu(x:0) : float32[4,3] @cpu[0:0] sbp(S(0)) after(x) {}``; the last two lines name
+the results and the ops with effects.
 """
 
 from __future__ import annotations

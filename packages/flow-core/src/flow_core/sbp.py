@@ -64,7 +64,7 @@ B = Broadcast()
 P = Partial()
 
 
-def S(axis: int) -> Split:  # noqa: N802 - the field's notation
+def S(axis: int) -> Split:
     """``Split(axis)`` in the field's notation."""
     return Split(axis)
 

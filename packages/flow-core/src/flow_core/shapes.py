@@ -64,9 +64,7 @@ def reduced_axes(from_shape: Shape, to_shape: Shape) -> tuple[int, ...]:
     (0, 2)
     """
     lead = len(from_shape) - len(to_shape)
-    tail = tuple(
-        lead + i for i, n in enumerate(to_shape) if n == 1 and from_shape[lead + i] != 1
-    )
+    tail = tuple(lead + i for i, n in enumerate(to_shape) if n == 1 and from_shape[lead + i] != 1)
     return tuple(range(lead)) + tail
 
 

@@ -10,8 +10,7 @@ def missing(piece: str, package: str) -> str:
     """The message about a piece whose package is not installed."""
     distribution = package.replace("_", "-")
     return (
-        f"oneflow.{piece} is provided by the optional package {distribution}: "
-        f"uv add {distribution}"
+        f"oneflow.{piece} is provided by the optional package {distribution}: uv add {distribution}"
     )
 
 

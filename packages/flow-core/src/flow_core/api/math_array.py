@@ -80,5 +80,3 @@ def reduced_shape_elem_cnt(
     target = int32 if dtype is None else as_dtype(dtype)
     value = float(count) if target.is_floating else count
     return one("constant", value=value, dtype=target.name, shape=(1,), name=name)
-
-

@@ -180,8 +180,9 @@ def BCELoss(
     """
     _check_reduction("BCELoss", reduction)
     _same_shapes("BCELoss", input, target)
-    yes, no = flow_math.log(input), flow_math.log(1 - input)
-    loss = -(target * yes + (1 - target) * no)
+    rest: BlobDef = 1 - input
+    yes, no = flow_math.log(input), flow_math.log(rest)
+    loss: BlobDef = -(target * yes + (1 - target) * no)
     return _reduced(_weighted("BCELoss", loss, weight), reduction, name)
 
 
@@ -225,7 +226,7 @@ def BCEWithLogitsLoss(
             f"shape {input.shape[-1:]}",
         )
         positive = positive * ((pos_weight - 1) * target + 1)
-    loss = (1 - target) * input + positive
+    loss: BlobDef = (1 - target) * input + positive
     return _reduced(_weighted("BCEWithLogitsLoss", loss, weight), reduction, name)
 
 

@@ -7,9 +7,7 @@ from flow_core.plugins.specs import PassSpec
 FLOW_PLUGIN_API = "1.0"
 
 PASSES: tuple[PassSpec, ...] = (
-    PassSpec(
-        "constant_folding", "lower", "flow_core.passes.constant_folding:ConstantFolding"
-    ),
+    PassSpec("constant_folding", "lower", "flow_core.passes.constant_folding:ConstantFolding"),
     PassSpec(
         "common_subexpressions",
         "lower",

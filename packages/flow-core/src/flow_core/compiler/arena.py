@@ -74,7 +74,7 @@ def plan_arena(blocks: Sequence[Block]) -> Layout:
 
 def _searched(blocks: Sequence[Block], bound: int) -> list[int]:
     """The best of some orders, and of changes to the best of them."""
-    orders = [sorted(range(len(blocks)), key=lambda i, k=k: k(blocks[i])) for k in _KEYS]
+    orders = [_sorted(blocks, key) for key in _KEYS]
     tried = [(_lowest_hole(blocks, order), order) for order in orders]
     best, order = min(tried, key=lambda t: _height(blocks, t[0]))
     random = Random(0)
@@ -87,6 +87,10 @@ def _searched(blocks: Sequence[Block], bound: int) -> list[int]:
         if _height(blocks, offsets) < _height(blocks, best):
             best = offsets
     return best
+
+
+def _sorted(blocks: Sequence[Block], key: Callable[[Block], tuple[int, int]]) -> list[int]:
+    return sorted(range(len(blocks)), key=lambda i: key(blocks[i]))
 
 
 def _raised(

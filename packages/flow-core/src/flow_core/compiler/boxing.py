@@ -51,9 +51,7 @@ class Layout:
     def partial_at(self, rank: int) -> tuple[int, ...]:
         """The device's coordinates in the dimensions that hold partial results."""
         where = coordinates(rank, self.placement.hierarchy)
-        return tuple(
-            c for c, sbp in zip(where, self.sbp, strict=True) if isinstance(sbp, Partial)
-        )
+        return tuple(c for c, sbp in zip(where, self.sbp, strict=True) if isinstance(sbp, Partial))
 
     def __str__(self) -> str:
         return f"{self.placement} {format_nd_sbp(self.sbp)}"
@@ -194,11 +192,10 @@ def _holders(
 
 def _nearest(source: Layout, ranks: Sequence[int], device: Device, rank: int) -> int:
     """The holder to take a box from: the device itself, its machine, else in turn."""
-    for near in (lambda d: d == device, lambda d: d.machine == device.machine):
-        close = [r for r in ranks if near(source.placement.device(r))]
-        if close:
-            return close[rank % len(close)]
-    return ranks[rank % len(ranks)]
+    devices = {r: source.placement.device(r) for r in ranks}
+    own = [r for r in ranks if devices[r] == device]
+    close = own or [r for r in ranks if devices[r].machine == device.machine] or ranks
+    return close[rank % len(close)]
 
 
 _NAMES = {

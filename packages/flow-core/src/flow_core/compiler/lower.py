@@ -281,9 +281,7 @@ def _emit(state: _Lowering, inputs: Sequence[str], job: str) -> Plan:
         tasks=tuple(tasks),
         feeds=feeds,
         fetches=fetches,
-        variables={
-            op.name: buffers.of[op.output()] for op in state.order if op.type == "variable"
-        },
+        variables={op.name: buffers.of[op.output()] for op in state.order if op.type == "variable"},
         actors=ACTORS,
         registers=registers,
     )
@@ -336,8 +334,7 @@ def _task(state: _Lowering, op: Op, i: int, buffers: _Buffers) -> Task:
         attrs=op.attrs,
         inputs=tuple(_view(state, buffers, v) for v in op.inputs),
         outputs=tuple(
-            _view(state, buffers, Value(op.name, k))
-            for k in range(len(state.graph.types[op.name]))
+            _view(state, buffers, Value(op.name, k)) for k in range(len(state.graph.types[op.name]))
         ),
         workspace=workspace,
         device=device_of(op),
@@ -354,9 +351,7 @@ def _seed(state: _Lowering, op: Op) -> int:
     return op_seed(state.options.seed, state.options.origins.get(op.name, op.name))
 
 
-def _place(
-    state: _Lowering, buffers: _Buffers
-) -> tuple[tuple[ArenaPlan, ...], tuple[Buffer, ...]]:
+def _place(state: _Lowering, buffers: _Buffers) -> tuple[tuple[ArenaPlan, ...], tuple[Buffer, ...]]:
     """The arena of each device, and all buffers with their offsets."""
     by_device: dict[str, list[tuple[int, Block]]] = {}
     for index, block in buffers.blocks:

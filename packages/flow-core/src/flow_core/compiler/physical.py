@@ -223,8 +223,7 @@ class _Expansion:
             "shape": region_shape(region),
             "dtype": type_.dtype.name,
             "pieces": tuple(
-                _box_literal(hop, p, sources.index(values[p.source]), region, type_)
-                for p in pieces
+                _box_literal(hop, p, sources.index(values[p.source]), region, type_) for p in pieces
             ),
             "zero": not _covers(pieces, region),
             "combine": hop.combine,

@@ -13,7 +13,6 @@ from flow_core.errors import GraphError
 from flow_core.ir import Graph, Op, Value
 from flow_core.plugins.specs import OpSpec
 
-
 TINY = 16
 """Results of at most so many elements are computed as early as they can be."""
 
@@ -49,9 +48,7 @@ def schedule(graph: Graph, specs: Mapping[str, OpSpec]) -> list[Op]:
 
 
 def _predecessors(graph: Graph, specs: Mapping[str, OpSpec]) -> dict[str, set[str]]:
-    before = {
-        name: {v.op for v in op.inputs} | set(op.control) for name, op in graph.ops.items()
-    }
+    before = {name: {v.op for v in op.inputs} | set(op.control) for name, op in graph.ops.items()}
     roots = alias_roots(graph, specs)
     readers: dict[Value, set[str]] = {}
     for op in graph.ops.values():

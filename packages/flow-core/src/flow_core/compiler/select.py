@@ -183,8 +183,9 @@ def _chains(
     broadcast = Signature((B,) * len(inputs), (B,) * len(outputs))
     for rule in (*spec.sbp(SbpContext(inputs, outputs, op.attrs)), broadcast):
         if _divides(rule.inputs, inputs, parts) and _divides(rule.outputs, outputs, parts):
-            local_in, local_out = _local(rule.inputs, inputs, parts), _local(
-                rule.outputs, outputs, parts
+            local_in, local_out = (
+                _local(rule.inputs, inputs, parts),
+                _local(rule.outputs, outputs, parts),
             )
             for more in _chains(op, spec, local_in, local_out, rest):
                 yield (rule, *more)
@@ -198,9 +199,7 @@ def _divides(sbps: Sequence[Sbp], types: Sequence[TensorType], parts: int) -> bo
     )
 
 
-def _local(
-    sbps: Sequence[Sbp], types: Sequence[TensorType], parts: int
-) -> tuple[TensorType, ...]:
+def _local(sbps: Sequence[Sbp], types: Sequence[TensorType], parts: int) -> tuple[TensorType, ...]:
     return tuple(
         tensor_type(_shard(t.shape, s.axis, parts), t.dtype) if isinstance(s, Split) else t
         for s, t in zip(sbps, types, strict=True)

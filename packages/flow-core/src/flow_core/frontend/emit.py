@@ -49,7 +49,8 @@ def _value_of(job: JobBuild, op_type: str, blob: object) -> Value:
             allowed="blobs of the same job",
         )
     if blob.distribute is not None:
-        return job.distributed(blob.value, blob.distribute, user_line(3))
+        value: Value = job.distributed(blob.value, blob.distribute, user_line(3))
+        return value
     return blob.value
 
 

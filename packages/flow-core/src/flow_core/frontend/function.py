@@ -117,9 +117,7 @@ class JobFunction:
 
     def _build(self, session: Session) -> JobBuild:
         placement = default_placement(self.config) or session.default_placement
-        return JobBuild(
-            self.name, self.kind, session.registry.ops, placement, self.config, session
-        )
+        return JobBuild(self.name, self.kind, session.registry.ops, placement, self.config, session)
 
     def compile(self) -> Compiled:
         """Traces and compiles, once."""

@@ -116,7 +116,8 @@ class JobBuild:
         if distribute is None or placement.size == 1 or distribute.kind == "auto":
             return ()
         try:
-            first = B if distribute.axis is None else Split(normal_axis(distribute.axis, len(shape)))
+            axis = distribute.axis
+            first = B if axis is None else Split(normal_axis(axis, len(shape)))
         except ValueError as error:
             raise JobError(
                 f"distribution of {name!r} in job {self.name!r}", at=line, found=str(error)
@@ -190,6 +191,8 @@ def _loss_value(job: JobBuild, loss: Any, line: SourceLine | None) -> Value:
     return value
 
 
+OUTERMOST = Scope()
+
 _current: ContextVar[JobBuild | None] = ContextVar("flow_job", default=None)
 
 
@@ -212,7 +215,7 @@ def maybe_current_job() -> JobBuild | None:
 
 
 @contextmanager
-def defining(job: JobBuild, scope: Scope = Scope()) -> Iterator[JobBuild]:
+def defining(job: JobBuild, scope: Scope = OUTERMOST) -> Iterator[JobBuild]:
     """Makes a job the one under definition, with an outermost scope of its own."""
     token = _current.set(job)
     try:

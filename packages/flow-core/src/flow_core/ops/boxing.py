@@ -39,8 +39,8 @@ def _reference(*parts: Any, shape: Any, dtype: str, pieces: Any, zero: bool, com
 
 def _samples(rng: Any) -> Any:
     a, b = rng.normal(size=(2, 3)), rng.normal(size=(4, 3))
-    pieces = ((0, (0, 0), (0, 0), (2, 3), True), (1, (1, 0), (2, 0), (3, 3), True))
-    attrs = {"shape": (5, 3), "dtype": "float32", "combine": "sum"}
+    attrs: dict[str, Any] = {"shape": (5, 3), "dtype": "float32", "combine": "sum"}
+    pieces: tuple[Any, ...] = ((0, (0, 0), (0, 0), (2, 3), True), (1, (1, 0), (2, 0), (3, 3), True))
     yield Sample((a, b), {**attrs, "pieces": pieces, "zero": False}, gradient=False)
     pieces = ((0, (0, 1), (1, 0), (2, 2), True), (1, (0, 0), (1, 0), (2, 2), False))
     attrs = {**attrs, "shape": (4, 2)}

@@ -117,7 +117,9 @@ class Sym:
         return self * other
 
     def __truediv__(self, other: Sym | float) -> Sym:
-        return self * (1.0 / other) if isinstance(other, int | float) else self._binary("div", other)
+        if isinstance(other, int | float):
+            return self * (1.0 / other)
+        return self._binary("div", other)
 
     def __rtruediv__(self, other: float) -> Sym:
         return self.maker.one("reciprocal", self) * other

@@ -43,9 +43,7 @@ def broadcast_type(ctx: InferContext) -> TensorType:
     """The numpy broadcast of all inputs, which must share their element type."""
     dtype = ctx.inputs[0].dtype
     if any(t.dtype is not dtype for t in ctx.inputs):
-        ctx.fail(
-            ", ".join(map(str, ctx.inputs)), "one element type", "flow.cast one of the inputs"
-        )
+        ctx.fail(", ".join(map(str, ctx.inputs)), "one element type", "flow.cast one of the inputs")
     try:
         return tensor_type(broadcast_shapes(*[t.shape for t in ctx.inputs]), dtype)
     except ValueError as error:

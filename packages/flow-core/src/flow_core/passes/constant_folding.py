@@ -48,7 +48,9 @@ def _pairs(ops: list[Op], graph: Graph) -> Any:
     return zip(ops, graph.ops.values(), strict=True)
 
 
-def _evaluate(reference: Any, inputs: list[Any], attrs: Mapping[str, Any], type_: TensorType) -> Any:
+def _evaluate(
+    reference: Any, inputs: list[Any], attrs: Mapping[str, Any], type_: TensorType
+) -> Any:
     with np.errstate(all="ignore"):
         return np.asarray(reference(*inputs, **attrs)).astype(type_.dtype.numpy)
 

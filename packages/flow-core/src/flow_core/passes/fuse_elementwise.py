@@ -95,9 +95,7 @@ def _fusible(op: Op, context: PassContext) -> bool:
 
 def _same_space(graph: Graph, a: Op, b: Op) -> bool:
     ta, tb = graph.types[a.name], graph.types[b.name]
-    return (
-        len(ta) == len(tb) == 1 and ta[0].shape == tb[0].shape and a.placement == b.placement
-    )
+    return len(ta) == len(tb) == 1 and ta[0].shape == tb[0].shape and a.placement == b.placement
 
 
 def _moved(op: Op, same: dict[Value, Value]) -> Op:

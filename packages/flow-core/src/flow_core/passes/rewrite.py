@@ -10,9 +10,7 @@ from flow_core.ir import Graph, Op, Value, rebuild
 
 def substitute(graph: Graph, same: Mapping[Value, Value], dropped: set[str]) -> Graph:
     """The graph with values replaced and the dropped ops taken out."""
-    ops = [
-        redirect(op, same, dropped) for op in graph.ops.values() if op.name not in dropped
-    ]
+    ops = [redirect(op, same, dropped) for op in graph.ops.values() if op.name not in dropped]
     results = tuple(same.get(v, v) for v in graph.results)
     return rebuild(graph, ops, results=results)
 

@@ -51,9 +51,7 @@ class Executable:
         self._driver.compile(self.bind(plan.prologue))()
         self._launch = self._driver.compile(self.bind(plan.tasks))
 
-    def _array(
-        self, buffer: Buffer, variable: Callable[[str, str, Region | None], Any]
-    ) -> Any:
+    def _array(self, buffer: Buffer, variable: Callable[[str, str, Region | None], Any]) -> Any:
         if buffer.kind == "variable":
             name = buffer.name.rsplit(":", 1)[0]
             logical, region = self.plan.shards.get(name, (name, None))

@@ -21,7 +21,8 @@ class Register:
     (True, False)
     >>> r.try_take("compute"), r.try_put("step 1")
     ('step 0', False)
-    >>> r.acknowledge("compute"); r.try_put("step 1")
+    >>> r.acknowledge("compute")
+    ... r.try_put("step 1")
     True
     """
 

@@ -44,7 +44,9 @@ def carve(workspace: Any, *parts: tuple[tuple[int, ...], Any]) -> tuple[Any, ...
 
 def carved_bytes(*parts: tuple[tuple[int, ...], Any]) -> int:
     """The size of workspace that `carve` needs for the same parts."""
-    return sum(-(-prod(shape) * np.dtype(dtype).itemsize // ALIGN) * ALIGN for shape, dtype in parts)
+    return sum(
+        -(-prod(shape) * np.dtype(dtype).itemsize // ALIGN) * ALIGN for shape, dtype in parts
+    )
 
 
 def kernel(

@@ -193,18 +193,14 @@ class _Binder:
         self, member: Member, arguments: tuple[Any, ...], target: Any
     ) -> Sequence[Launch]:
         result = tensor_type(target.shape, member.result.dtype)
-        types = tuple(
-            tensor_type(a.shape, self._dtype(member, j)) for j, a in enumerate(arguments)
-        )
+        types = tuple(tensor_type(a.shape, self._dtype(member, j)) for j, a in enumerate(arguments))
         query = KernelQuery(member.type, Attrs(member.attrs), types, (result,))
         found = _find(self.ctx.query, query)
         own = (self.count + len(self.ctx.attrs["outputs"])) * self.area
         size = found.workspace(query) if found.workspace else 0
         workspace = self.ctx.workspace[own : own + size] if found.workspace else None
         bound = load(found.load)(
-            replace(
-                self.ctx, query=query, inputs=arguments, outputs=(target,), workspace=workspace
-            )
+            replace(self.ctx, query=query, inputs=arguments, outputs=(target,), workspace=workspace)
         )
         return bound if isinstance(bound, tuple | list) else (bound,)
 

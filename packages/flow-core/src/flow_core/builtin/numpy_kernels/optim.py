@@ -544,8 +544,9 @@ KERNELS: tuple[KernelSpec, ...] = (
     kernel(
         "multi_square_sum",
         _listed(_multi_square_sum),
-        workspace=lambda q: _multi_square_sum_bytes(q)[0]
-        + carved_bytes(_multi_square_sum_bytes(q)[1]),
+        workspace=lambda q: (
+            _multi_square_sum_bytes(q)[0] + carved_bytes(_multi_square_sum_bytes(q)[1])
+        ),
     ),
     kernel("global_norm_clip_factor", _clip_factor),
 )
