@@ -180,9 +180,9 @@ def BCELoss(
     """
     _check_reduction("BCELoss", reduction)
     _same_shapes("BCELoss", input, target)
-    rest: BlobDef = 1 - input
+    rest = -input + 1
     yes, no = flow_math.log(input), flow_math.log(rest)
-    loss: BlobDef = -(target * yes + (1 - target) * no)
+    loss = -(target * yes + (-target + 1) * no)
     return _reduced(_weighted("BCELoss", loss, weight), reduction, name)
 
 
@@ -226,7 +226,7 @@ def BCEWithLogitsLoss(
             f"shape {input.shape[-1:]}",
         )
         positive = positive * ((pos_weight - 1) * target + 1)
-    loss: BlobDef = (1 - target) * input + positive
+    loss = (-target + 1) * input + positive
     return _reduced(_weighted("BCEWithLogitsLoss", loss, weight), reduction, name)
 
 

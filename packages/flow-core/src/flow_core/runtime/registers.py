@@ -22,7 +22,7 @@ class Register:
     >>> r.try_take("compute"), r.try_put("step 1")
     ('step 0', False)
     >>> r.acknowledge("compute")
-    ... r.try_put("step 1")
+    >>> r.try_put("step 1")
     True
     """
 
