@@ -63,12 +63,14 @@ class Physical:
         origins: logical op of each physical one.
         shards: what physical variables hold.
         ledger: all boxing, in order.
+        layouts: of the logical values, when there are several devices.
     """
 
     graph: Graph
     origins: dict[str, str] = field(default_factory=dict)
     shards: dict[str, Shard] = field(default_factory=dict)
     ledger: list[BoxingEntry] = field(default_factory=list)
+    layouts: Mapping[Value, Layout] = field(default_factory=dict)
 
 
 def to_physical(graph: Graph, specs: Mapping[str, OpSpec], links: LinkModel) -> Physical:
@@ -98,6 +100,7 @@ class _Expansion:
             self._expand(op)
         results = tuple(self._result(v) for v in self.graph.results)
         effects = tuple(name for e in self.graph.effects for name in self.copies[e])
+        self.found.layouts = self.selection.layouts
         self.found.graph = Graph(self.ops, self.types, results, effects, self.lines)
         return self.found
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from flow_core.compiler.boxing import Layout
 from flow_core.compiler.lower import CompileOptions, lower
 from flow_core.compiler.physical import BoxingEntry, Physical, to_physical
 from flow_core.errors import JobError, SourceLine
@@ -30,17 +31,21 @@ class Compiled:
 
     Attributes:
         logical: the graph as traced and differentiated.
-        graph: the graph after all passes.
+        spread: the logical graph after its passes.
+        graph: the graph after all passes, with an op per device.
         plan: the physical plan.
         timings: time per pass and stage.
         ledger: all boxing.
+        layouts: of the logical values, when there are several devices.
     """
 
     logical: Graph
+    spread: Graph
     graph: Graph
     plan: Plan
     timings: list[PassTiming] = field(default_factory=list)
     ledger: list[BoxingEntry] = field(default_factory=list)
+    layouts: Mapping[Value, Layout] = field(default_factory=dict)
 
 
 def add_training(build: JobBuild, line: SourceLine | None) -> dict[Value, Value]:
@@ -142,10 +147,10 @@ def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[st
     verify(logical)
     context = PassContext(session.registry.ops)
     before, after = _pipelines(session)
-    graph = before.run(logical, context)
-    _require_devices(build, graph)
+    spread = before.run(logical, context)
+    _require_devices(build, spread)
     physical, splitting = _timed(
-        "to_physical", len(graph), lambda: to_physical(graph, context.specs, LinkModel())
+        "to_physical", len(spread), lambda: to_physical(spread, context.specs, LinkModel())
     )
     graph = after.run(physical.graph, context)
     plan, lowering = _timed(
@@ -156,7 +161,7 @@ def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[st
     shards = {n: (s.variable, s.region) for n, s in physical.shards.items()}
     plan = replace(plan, shards=shards)
     timings = [*before.timings, splitting, *after.timings, lowering]
-    return Compiled(logical, graph, plan, timings, physical.ledger)
+    return Compiled(logical, spread, graph, plan, timings, physical.ledger, physical.layouts)
 
 
 T = TypeVar("T", Plan, Physical)

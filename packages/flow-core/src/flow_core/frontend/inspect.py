@@ -7,7 +7,7 @@ from typing import Any
 
 from flow_core.frontend.compile import Compiled
 from flow_core.frontend.function import JobFunction
-from flow_core.ir import Graph, Op
+from flow_core.ir import Op, Value
 from flow_core.plan import ArenaPlan, Buffer, Plan
 from flow_core.sbp import format_nd_sbp
 
@@ -26,11 +26,13 @@ def _sections(job: JobFunction, compiled: Compiled) -> Iterator[str]:
     yield f"{len(compiled.logical)} ops traced, {len(plan.tasks)} tasks per step, " + (
         f"{len(plan.prologue)} run once"
     )
-    yield from _section("ops", _ops(compiled.graph))
+    yield from _section("ops", _ops(compiled))
     yield from _section("tasks", _tasks(plan))
     for arena in plan.arenas:
         yield from _section(f"memory of {arena.device}", _memory(plan, arena))
         yield from _section(f"live at the peak, task {arena.peak}", _owners(arena))
+    if compiled.ledger:
+        yield from _section("boxing", _boxing(compiled))
     yield from _section("registers", _registers(plan))
     yield from _section("compile time", _timings(compiled))
 
@@ -45,12 +47,13 @@ def _section(title: str, rows: Iterator[Row]) -> Iterator[str]:
         yield "  " + "  ".join(t.ljust(w) for t, w in zip(row, widths, strict=False)).rstrip()
 
 
-def _ops(graph: Graph) -> Iterator[Row]:
+def _ops(compiled: Compiled) -> Iterator[Row]:
+    graph = compiled.spread if compiled.layouts else compiled.graph
     yield ("name", "type", "outputs", "placement", "SBP", "line")
     for op in graph.ops.values():
         types = ", ".join(map(str, graph.types[op.name]))
         line = graph.lines.get(op.name)
-        yield (op.name, _kind(op), types, str(op.placement), _sbp(op), str(line or ""))
+        yield (op.name, _kind(op), types, str(op.placement), _sbp(compiled, op), str(line or ""))
 
 
 def _kind(op: Op) -> str:
@@ -59,8 +62,12 @@ def _kind(op: Op) -> str:
     return f"fused({' '.join(dict.fromkeys(row[0] for row in op.attrs['body']))})"
 
 
-def _sbp(op: Op) -> str:
-    return ", ".join("-" if s is None else format_nd_sbp(s) for s in op.sbp) or "B"
+def _sbp(compiled: Compiled, op: Op) -> str:
+    if not compiled.layouts:
+        return "B"
+    count = len(compiled.spread.types[op.name])
+    layouts = [compiled.layouts[Value(op.name, i)] for i in range(count)]
+    return ", ".join(format_nd_sbp(layout.sbp) for layout in layouts)
 
 
 def _tasks(plan: Plan) -> Iterator[Row]:
@@ -97,6 +104,14 @@ def _registers(plan: Plan) -> Iterator[Row]:
     for r in plan.registers:
         slots = f"{r.slots} slots" + (f", {r.initial} filled" if r.initial else "")
         yield (r.name, f"{r.producer} -> {', '.join(r.consumers)}", slots)
+
+
+def _boxing(compiled: Compiled) -> Iterator[Row]:
+    yield ("value", "step", "from", "to", "bytes", "time", "line")
+    for e in compiled.ledger:
+        time = f"{e.seconds * 1e6:.1f} us"
+        yield (e.value, e.hop, e.source, e.target, str(e.nbytes), time, e.line)
+    yield ("all", "", "", "", str(sum(e.nbytes for e in compiled.ledger)))
 
 
 def _timings(compiled: Compiled) -> Iterator[Row]:
