@@ -18,9 +18,13 @@ from flow_core.frontend.session import default_session
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 KIB = 1024
 
+NUMPY_BUFFERS = 64 * KIB
+"""What numpy's iterators take for the length of a call: up to 8192 elements per operand."""
+
 SHAPES = {
     "mlp": ((100, 784), 0.1),
     "lenet": ((100, 1, 28, 28), 0.1),
+    "small lenet": ((16, 1, 28, 28), 0.1),
     "resnet50": ((8, 3, 224, 224), 0.01),
 }
 
@@ -39,7 +43,7 @@ def train_job(networks: ModuleType, name: str, result: Any = tp.Numpy) -> Any:
     shape, rate = SHAPES[name]
 
     def job(x: tp.Numpy.Placeholder(shape), y: tp.Numpy.Placeholder(shape[:1], dtype=flow.int32)):
-        loss = getattr(networks, name)(x, y)
+        loss = getattr(networks, name.split()[-1])(x, y)
         schedule = flow.optimizer.PiecewiseConstantScheduler([], [rate])
         flow.optimizer.SGD(schedule, momentum=0.9).minimize(loss)
         return loss
@@ -55,7 +59,7 @@ def batch(name: str) -> tuple[Any, Any]:
     return images, rng.integers(0, 10, shape[:1]).astype(np.int32)
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", ["mlp", "lenet", "resnet50"])
 def test_the_arena_is_at_most_5_percent_above_its_lower_bound(
     networks: ModuleType, name: str
 ) -> None:
@@ -70,7 +74,7 @@ def parts(plan: Any) -> list[Any]:
     """Buffers with memory of their own, the largest of those that share a place and a time."""
     found: dict[Any, Any] = {}
     for b in plan.buffers:
-        if b.offset >= 0:
+        if b.offset >= 0 and b.type.nbytes:
             found.setdefault((b.offset, b.first, b.last), b)
     return list(found.values())
 
@@ -106,9 +110,12 @@ def traced_by_numpy() -> int:
     return sum(s.size for s in snapshot.filter_traces([only]).statistics("lineno"))
 
 
-@pytest.mark.parametrize("name", ["mlp", "lenet"])
+@pytest.mark.parametrize("name", ["mlp", "small lenet"])
 def test_the_predicted_memory_is_the_measured_one(networks: ModuleType, name: str) -> None:
-    job, (x, y) = train_job(networks, name), batch(name)
+    x, y = batch(name)
+    train_job(networks, name)(x, y)  # fills the tables that all plans of a process share
+    flow.clear_default_session()
+    job = train_job(networks, name)
     plan = job.plan()
     states = sum(plan.buffers[i].type.nbytes for i in plan.variables.values())
     predicted = sum(arena.nbytes for arena in plan.arenas)
@@ -118,16 +125,16 @@ def test_the_predicted_memory_is_the_measured_one(networks: ModuleType, name: st
         for _ in range(3):
             job(x, y)
         measured = traced_by_numpy()
+        before, _ = tracemalloc.get_traced_memory()
         tracemalloc.reset_peak()
-        peak = tracemalloc.get_traced_memory()
         job(x, y)
-        grown = tracemalloc.get_traced_memory()[1] - peak[0]
+        grown = tracemalloc.get_traced_memory()[1] - before
     finally:
         tracemalloc.stop()
     assert job.executable().measured() == {a.device: a.nbytes for a in plan.arenas}
     slack = 64 * (len(plan.arenas) + len(plan.variables)) + 2 * KIB  # each allocation is aligned
     assert predicted + states <= measured <= predicted + states + slack
-    assert grown < 16 * KIB
+    assert grown < NUMPY_BUFFERS
 
 
 def resident() -> int:
@@ -136,7 +143,7 @@ def resident() -> int:
     return pages * 4096
 
 
-def steady(job: Any, feeds: tuple[Any, Any], steps: int, asynchronous: bool) -> tuple[int, int]:
+def steady(job: Any, feeds: tuple[Any, Any], steps: int, asynchronous: bool = False) -> tuple[int, int]:
     """Growth of traced memory over some steps: at their end, and at the peak between."""
 
     def take(_: Any) -> None:
@@ -149,11 +156,9 @@ def steady(job: Any, feeds: tuple[Any, Any], steps: int, asynchronous: bool) -> 
                 called(take)
         flow.sync_default_session()
 
-    run(20)
-    gc.collect()
     tracemalloc.start()
     try:
-        run(20)
+        run(min(steps, 20))
         gc.collect()
         before, _ = tracemalloc.get_traced_memory()
         tracemalloc.reset_peak()
@@ -166,27 +171,27 @@ def steady(job: Any, feeds: tuple[Any, Any], steps: int, asynchronous: bool) -> 
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-@pytest.mark.parametrize("name", ["mlp", "lenet"])
+@pytest.mark.parametrize("name", ["mlp", "small lenet"])
 def test_steps_allocate_nothing_but_their_results(
     networks: ModuleType, name: str, asynchronous: bool
 ) -> None:
     job = train_job(networks, name, tp.Callback[tp.Numpy] if asynchronous else tp.Numpy)
-    grown, peak = steady(job, batch(name), 60 if name == "mlp" else 6, asynchronous)
+    grown, peak = steady(job, batch(name), 60 if name == "mlp" else 5, asynchronous)
     assert grown < 4 * KIB  # the interpreter's own small objects
-    assert peak < 24 * KIB
+    assert peak < NUMPY_BUFFERS
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="counts resident pages")
 def test_ten_thousand_steps_of_an_mlp_allocate_nothing(networks: ModuleType) -> None:
     job, feeds = train_job(networks, "mlp"), batch("mlp")
-    for _ in range(200):
-        job(*feeds)
-    before = resident()
-    grown, peak = steady(job, feeds, 10_000, False)
+    grown, peak = steady(job, feeds, 10_000)
     assert grown < 4 * KIB
-    assert peak < 24 * KIB
-    assert resident() - before < 2 * KIB * KIB
+    assert peak < NUMPY_BUFFERS
+    before = resident()
+    for _ in range(10_000):
+        job(*feeds)
+    assert resident() - before < KIB * KIB
 
 
 def test_results_are_the_only_arrays_of_a_step() -> None:

@@ -18,7 +18,7 @@ from flow_core.frontend.variables import VariableInfo
 from flow_core.ir import Attrs, Graph, Value, verify
 from flow_core.passes.base import PassContext, PassTiming, Pipeline
 from flow_core.plan import Plan
-from flow_core.plugins.specs import load
+from flow_core.plugins.specs import OpSpec, load
 from flow_core.topology import LinkModel, Placement
 
 STEP_VARIABLE = "System-Train-TrainStep-{job}"
@@ -214,6 +214,18 @@ def _options(build: JobBuild, physical: Physical) -> CompileOptions:
         origins=physical.origins,
         memory_limit=lambda device: build.session.driver(device).memory(),
     )
+
+
+def updated_variables(plan: Plan, specs: Mapping[str, OpSpec]) -> dict[str, set[str]]:
+    """The devices on which a plan overwrites variables, by logical variable."""
+    found: dict[str, set[str]] = {}
+    for task in plan.tasks:
+        for index in specs[task.type].mutates:
+            if index < len(task.inputs):
+                name = plan.buffers[task.inputs[index]].name.rsplit(":", 1)[0]
+                logical = plan.shards[name][0] if name in plan.shards else name
+                found.setdefault(logical, set()).add(task.device)
+    return found
 
 
 def input_attrs(shape: Sequence[int], dtype: str, batch_axis: int | None) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from flow_core.frontend.compile import (
     add_training,
     compile_graph,
     input_attrs,
+    updated_variables,
 )
 from flow_core.frontend.function_config import FunctionConfig, default_placement, default_view
 from flow_core.frontend.jobs import JobBuild, Watch, defining, maybe_current_job
@@ -142,9 +143,12 @@ class JobFunction:
         return self._executable
 
     def _bind(self, session: Session, plan: Plan) -> Executable:
-        executable = Executable(plan, session.registry, session.driver, session.variable)
+        registry = session.registry
+        finished = registry.observers("flow_step_finished")
+        executable = Executable(plan, registry, session.driver, session.variable, finished)
+        session.check_replicas(self.name, updated_variables(plan, registry.ops))
         executable.step[...] = self._steps_done(session)
-        for observer in session.registry.observers("flow_plan_ready"):
+        for observer in registry.observers("flow_plan_ready"):
             observer(plan)
         return executable
 

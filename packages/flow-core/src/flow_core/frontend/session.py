@@ -116,6 +116,7 @@ class Session:
         self.jobs: list[Any] = []
         self.declared: dict[str, VariableInfo] = {}
         self._stored: dict[str, StoredVariable] = {}
+        self._updated: dict[str, set[str]] = {}
         self._drivers: dict[str, Driver] = {}
         self.compiling = threading.RLock()
         self.pipeline = Pipeline()
@@ -177,6 +178,29 @@ class Session:
     def value(self, name: str) -> Any:
         """A copy of a variable that is in use."""
         return self._stored[name].numpy()
+
+    def check_replicas(self, job: str, updated: Mapping[str, set[str]]) -> None:
+        """Refuses copies of a variable that an update would leave behind.
+
+        Args:
+            job: a job that is now bound.
+            updated: the devices on which it updates variables, by variable.
+        """
+        for name, devices in updated.items():
+            self._updated.setdefault(name, set()).update(devices)
+        for name, devices in self._updated.items():
+            stored = self._stored[name]
+            kept = {id(stored.parts[d].array) for d in devices}
+            behind = [d for d, part in stored.parts.items() if id(part.array) not in kept]
+            if behind:
+                raise UnsupportedError(
+                    f"binding job {job!r}",
+                    at=stored.info.line,
+                    found=f"variable {name!r}, updated on {', '.join(sorted(devices))} only, "
+                    f"with a copy on {', '.join(behind)}",
+                    allowed="jobs that use a variable where another job updates it",
+                    hint="give both jobs the same placement",
+                )
 
     def _store(self, name: str, device: str) -> StoredVariable:
         stored = StoredVariable(self.declared[name], self.memory(device))
@@ -273,6 +297,7 @@ class Session:
         self.jobs.clear()
         self.declared.clear()
         self._stored.clear()
+        self._updated.clear()
         return errors
 
 

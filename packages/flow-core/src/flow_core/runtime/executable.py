@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -30,6 +31,7 @@ class Executable:
         driver: driver of a device, by its text form.
         variable: the session's array of a variable's part on a device, by the variable's
             name, the device's text form and the part's region (None for all of it).
+        finished: observers, called with the step's number and its statistics: job and seconds.
     """
 
     def __init__(
@@ -38,11 +40,13 @@ class Executable:
         kernels: KernelSource,
         driver: Callable[[str], Driver],
         variable: Callable[[str, str, Region | None], Any],
+        finished: Sequence[Callable[[int, Mapping[str, Any]], object]] = (),
     ) -> None:
         check_no_deadlock(plan.registers)
         self.plan = plan
         self.step = np.zeros((), np.int64)
         self._kernels = kernels
+        self._finished = tuple(finished)
         self._driver = driver(plan.arenas[0].device)
         self.arenas = {a.device: driver(a.device).allocate(a.nbytes) for a in plan.arenas}
         self._arrays = [self._array(b, variable) for b in plan.buffers]
@@ -90,12 +94,17 @@ class Executable:
 
     def run(self, feeds: Sequence[Any]) -> tuple[Any, ...]:
         """One step: copies the feeds in, launches, copies the results out."""
+        started = time.perf_counter() if self._finished else 0.0
         driver = self._driver
         for target, source in zip(self.feeds, feeds, strict=True):
             driver.copy_in(target, source)
         self._launch()
         self.step += 1
-        return tuple([driver.copy_out(array) for array in self.fetches])
+        results = tuple([driver.copy_out(array) for array in self.fetches])
+        for observer in self._finished:
+            seconds = time.perf_counter() - started
+            observer(int(self.step) - 1, {"job": self.plan.job, "seconds": seconds})
+        return results
 
     def measured(self) -> Mapping[str, int]:
         """Bytes really allocated, by device: what the plan predicted, to the byte."""
