@@ -20,6 +20,7 @@ from flow_core.errors import (
     VariableError,
 )
 
+FIXED = flow.FixedTensorDef((2, 3))
 PAIR = tp.Numpy.Placeholder((2, 3))
 ZEROS = np.zeros((2, 3), np.float32)
 
@@ -257,7 +258,7 @@ def test_wrong_arguments(args: Any, kwargs: Any, text: str) -> None:
 
 def test_a_job_without_annotations_needs_its_arguments_too() -> None:
     @flow.global_function()
-    def job(x=flow.FixedTensorDef((2, 3))):
+    def job(x=FIXED):
         return x
 
     with mistake(FeedError, "missing a required argument") as line:
@@ -305,7 +306,10 @@ def test_a_train_job_without_minimize() -> None:
         (lambda x: sgd(x), "trainable variables"),
         (lambda x: sgd(flow.cast(weight(), flow.int32)), "a loss of type int32"),
         (lambda x: sgd([weight(), weight((2, 3))]), "one loss twice"),
-        (lambda x: sgd([weight(), x[0:1] if False else flow.math.reduce_sum(x)]), "losses of types"),
+        (
+            lambda x: sgd([weight(), flow.math.reduce_sum(x)]),
+            "losses of types",
+        ),
     ],
 )
 def test_wrong_losses(body: Callable[[Any], None], text: str) -> None:
@@ -589,7 +593,7 @@ def test_a_callback_that_is_no_function() -> None:
 
 def test_arrays_of_a_structure() -> None:
     @flow.global_function()
-    def job(x=flow.FixedTensorDef((2, 3))):
+    def job(x=FIXED):
         return x, x
 
     with mistake(JobError, r"get\(\)\[0\]\.numpy\(\)") as line:

@@ -20,6 +20,8 @@ from flow_core.plan import Plan
 
 Array = Any
 PAIR = tp.Numpy.Placeholder((2, 3))
+FIXED = flow.FixedTensorDef((2, 3))
+MIRRORED, MIRRORED_LISTS = flow.MirroredTensorDef((2, 3)), flow.MirroredTensorListDef((2, 3))
 
 
 def pair(start: float = 0.0) -> Array:
@@ -73,7 +75,7 @@ def test_a_job_keeps_name_and_docstring() -> None:
 
 # --------------------------------------------------------------------------------- settings
 
-NAMES_OF_0_3_4 = """
+NAMES = """
 default_data_type default_initializer_conf exp_run_conf use_memory_allocation_algorithm_v2
 static_mem_alloc_policy_white_list.has static_mem_alloc_policy_white_list.add
 static_mem_alloc_policy_white_list.remove
@@ -100,7 +102,7 @@ enable_gradients_stats_aggregation concurrency_width train.model_update_conf
 train.loss_scale_factor train.primary_lr train.secondary_lr default_placement_scope use_xla_jit
 use_tensorrt tensorrt.use_fp16 tensorrt.use_int8 tensorrt.int8_calibration default_logical_view
 allow_cpu_return_op default_distribute_strategy enable_reused_mem
-""".split()
+"""
 
 
 def setter(config: flow.FunctionConfig, name: str) -> Callable[..., None]:
@@ -123,7 +125,7 @@ GIVEN: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES_OF_0_3_4)
+@pytest.mark.parametrize("name", NAMES.split())
 def test_every_setting_of_oneflow_is_there(name: str) -> None:
     config = flow.function_config()
     value = GIVEN.get(name, lambda: True)()
@@ -454,7 +456,7 @@ def test_arrays_of_any_memory_layout_are_fed() -> None:
 
 def unannotated(returns: Callable[[Any], Any]) -> Any:
     @flow.global_function(type="predict")
-    def job(x=flow.FixedTensorDef((2, 3))):
+    def job(x=FIXED):
         return returns(x + 1)
 
     return job
@@ -528,7 +530,7 @@ def test_a_job_without_annotation_that_returns_nothing() -> None:
 
 def test_mirrored_definitions_take_lists() -> None:
     @flow.global_function()
-    def job(x=flow.MirroredTensorDef((2, 3)), y=flow.MirroredTensorListDef((2, 3))):
+    def job(x=MIRRORED, y=MIRRORED_LISTS):
         return x + y
 
     result = job([pair()], [[pair()]]).get()

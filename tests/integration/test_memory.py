@@ -143,7 +143,9 @@ def resident() -> int:
     return pages * 4096
 
 
-def steady(job: Any, feeds: tuple[Any, Any], steps: int, asynchronous: bool = False) -> tuple[int, int]:
+def steady(
+    job: Any, feeds: tuple[Any, Any], steps: int, asynchronous: bool = False
+) -> tuple[int, int]:
     """Growth of traced memory over some steps: at their end, and at the peak between."""
 
     def take(_: Any) -> None:

@@ -1,0 +1,164 @@
+"""Who may wait for what, and that a leaked or late token never hangs anybody."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flow_core.errors import JobError
+from flow_core.runtime.pipeline import Credit, Pipeline, Step
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class Work:
+    """Records its steps; waits for a gate."""
+
+    def __init__(self) -> None:
+        self.ran: list[Any] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def run(self, feeds: Sequence[Any]) -> tuple[Any, ...]:
+        self.gate.wait(10)
+        self.ran.append(feeds[0])
+        return (feeds[0],)
+
+
+def step(work: Work, number: int, credit: Credit, deliver: Any = None, release: Any = None) -> Step:
+    return Step(work, [number], credit, deliver, release)
+
+
+Move = tuple[str, int]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    widths=st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    moves=st.lists(
+        st.tuples(st.sampled_from(("submit", "run", "sync", "still")), st.integers(0, 2)),
+        max_size=40,
+    ),
+)
+def test_any_sequence_of_calls_keeps_the_order(widths: list[int], moves: list[Move]) -> None:
+    pipeline, work = Pipeline(), Work()
+    credits, delivered = [Credit(w) for w in widths], []
+    for number, (move, k) in enumerate(moves):
+        credit = credits[k % len(credits)]
+        new = step(work, number, credit, lambda s: delivered.append(s.results[0]))
+        if move == "submit":
+            pipeline.submit(new)
+        elif move == "run":
+            pipeline.run(new)
+            assert delivered[-1] == number
+        elif move == "sync":
+            pipeline.sync()
+        else:
+            with pipeline.still():
+                assert pipeline.in_flight == 0
+    assert pipeline.close() == ()
+    wanted = [i for i, (move, _) in enumerate(moves) if move in ("submit", "run")]
+    assert work.ran == delivered == wanted
+    assert all(c.peak <= c.width for c in credits)
+    assert all(not c.holders for c in credits)
+
+
+def test_a_delivery_that_waits_for_its_user_is_released() -> None:
+    """As handles that nobody reads: whoever waits for a later step must not wait for them."""
+    waits: list[Callable[[Pipeline, Step], None]] = [
+        lambda p, s: p.wait_for(s),
+        lambda p, s: p.sync(),
+        lambda p, s: p.run(step(Work(), 9, Credit(1))),
+    ]
+    for wait in waits:
+        pipeline, work, credit, user = Pipeline(), Work(), Credit(2), threading.Event()
+        pipeline.submit(step(work, 0, credit, lambda _, u=user: u.wait(10), user.set))
+        later = step(work, 1, credit)
+        pipeline.submit(later)
+        wait(pipeline, later)
+        assert user.is_set()
+        assert work.ran == [0, 1]
+        pipeline.close()
+
+
+def test_a_token_that_was_lost_hangs_nobody() -> None:
+    """An interrupt may strike between taking a token and feeding the step."""
+    pipeline, work, credit = Pipeline(), Work(), Credit(2)
+    lost = step(work, 0, credit)
+    pipeline.reserve(lost)
+    pipeline.submit(step(work, 1, credit))
+    pipeline.sync()
+    pipeline.run(step(work, 2, credit))
+    assert pipeline.in_flight == 1
+    pipeline.give_up(lost)
+    pipeline.give_up(lost)
+    assert pipeline.in_flight == 0
+    assert pipeline.close() == ()
+    assert work.ran == [1, 2]
+
+
+def test_giving_up_a_step_that_is_on_its_way_changes_nothing() -> None:
+    pipeline, work, credit = Pipeline(), Work(), Credit(1)
+    work.gate.clear()
+    fed = step(work, 0, credit)
+    pipeline.submit(fed)
+    pipeline.give_up(fed)
+    assert pipeline.in_flight == 1
+    work.gate.set()
+    pipeline.close()
+    assert work.ran == [0]
+
+
+def test_the_device_keeps_still() -> None:
+    pipeline, work, credit = Pipeline(), Work(), Credit(4)
+    with pipeline.still():
+        feeder = threading.Thread(
+            target=lambda: [pipeline.submit(step(work, i, credit)) for i in (0, 1)]
+        )
+        feeder.start()
+        feeder.join(10)
+        time.sleep(0.05)
+        assert work.ran == []
+    pipeline.close()
+    assert work.ran == [0, 1]
+
+
+def test_closing_gives_the_errors_that_nobody_has_seen() -> None:
+    def broken(_: Step) -> None:
+        raise ValueError("first")
+
+    pipeline, credit = Pipeline(), Credit(3)
+    pipeline.submit(step(Work(), 0, credit, broken))
+    pipeline.submit(step(Work(), 1, credit, broken))
+    errors = pipeline.close()
+    assert [str(e) for e in errors] == ["first", "first"]
+
+
+def test_what_would_wait_for_itself_is_refused() -> None:
+    pipeline, credit, work = Pipeline(), Credit(4), Work()
+    refused: list[str] = []
+    later = step(work, 1, credit)
+
+    def callback(_: Step) -> None:
+        for act in (lambda: pipeline.wait_for(later), pipeline.close):
+            with pytest.raises(JobError) as caught:
+                act()
+            refused.append(caught.value.attempted)
+        pipeline.sync()  # waits for nothing here
+        pipeline.run(step(work, 7, credit))
+
+    work.gate.clear()
+    pipeline.submit(step(work, 0, credit, callback))
+    pipeline.submit(later)
+    work.gate.set()
+    pipeline.sync()
+    assert refused == [
+        "waiting for a step inside a callback",
+        "clearing the session inside a callback",
+    ]
+    assert sorted(work.ran) == [0, 1, 7]
+    pipeline.close()

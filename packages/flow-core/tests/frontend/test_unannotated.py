@@ -1,0 +1,137 @@
+"""Jobs of the core alone: no annotation package, handles as results."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flow_core.api import job as flow
+from flow_core.api import math
+from flow_core.config import Settings
+from flow_core.errors import JobError
+from flow_core.frontend.function import JobFunction, defined_jobs
+from flow_core.frontend.results import LocalBlob
+from flow_core.frontend.session import Session, default_session
+from flow_core.plugins.host import default_registry
+from flow_core.runtime.pipeline import Credit, Step
+
+
+@pytest.fixture(autouse=True)
+def fresh_session() -> Iterator[None]:
+    flow.clear_default_session()
+    yield
+    flow.clear_default_session()
+
+
+PLACEHOLDER = flow.FixedTensorDef((2,))
+
+
+def make_double() -> Any:
+    def job(x=PLACEHOLDER):
+        return x * 2
+
+    return flow.global_function(type="predict")(job)
+
+
+X = np.array([1, 2], np.float32)
+
+
+def test_handles() -> None:
+    job = make_double()
+    np.testing.assert_array_equal(job(X).get().numpy(), [2, 4])
+    np.testing.assert_array_equal(job(X).numpy(), [2, 4])
+    got: list[Any] = []
+    job(X).async_get(got.append)
+    flow.sync_default_session()
+    assert isinstance(got[0], LocalBlob)
+
+
+def test_a_handle_acts_as_its_array() -> None:
+    blob = LocalBlob(np.array([[1.0, 2.0]], np.float32))
+    assert blob.shape == (1, 2)
+    assert blob.dtype == np.float32
+    assert len(blob) == 1
+    assert blob[0, 1] == 2
+    assert np.asarray(blob, np.int32).tolist() == [[1, 2]]
+    assert blob.sum() == 3
+    assert blob.parallel_num() == 1
+    assert not blob.is_dynamic
+    assert [a.tolist() for a in blob.numpy_list()] == [[[1.0, 2.0]]]
+    assert blob.numpy_lists()[0][0] is blob.ndarray() is blob.ndarray_list()[0]
+    assert repr(blob).startswith("LocalBlob(array(")
+
+
+def test_sessions_are_apart() -> None:
+    def job(x=PLACEHOLDER):
+        w = flow.get_variable("w", shape=(2,))
+        return x + w
+
+    mine = Session(default_registry(), Settings.from_env())
+    first = JobFunction(job, "predict", session=mine)
+    second = JobFunction(job, "predict")
+    mine.assign({"w": X})
+    np.testing.assert_array_equal(first(X).get().numpy(), X + X)
+    np.testing.assert_array_equal(second(X).get().numpy(), X)
+    assert mine.jobs == [first]
+    assert list(defined_jobs()) == [second]
+    mine.close()
+    with pytest.raises(JobError, match="a session that is closed"):
+        mine.pipeline.submit(Step(Never(), (), Credit(1)))
+
+
+class Never:
+    """What a closed session does not run."""
+
+    def run(self, feeds: Sequence[Any]) -> tuple[Any, ...]:
+        raise AssertionError("a closed session ran a step")
+
+
+def test_a_job_is_traced_once_whoever_calls_first() -> None:
+    traced: list[str] = []
+    start = threading.Barrier(4)
+
+    def job(x=PLACEHOLDER):
+        traced.append(threading.current_thread().name)
+        return math.relu(x)
+
+    shared = flow.global_function(type="predict")(job)
+    results: list[Any] = []
+
+    def call() -> None:
+        start.wait(10)
+        results.append(shared(X).get().numpy())
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(20)
+    assert len(traced) == 1
+    assert len(results) == 4
+    for result in results:
+        np.testing.assert_array_equal(result, X)
+
+
+def test_a_session_starts_no_threads_for_synchronous_steps() -> None:
+    before = threading.active_count()
+
+    def job(x=PLACEHOLDER) -> None:
+        flow.watch(x, seen.append)
+
+    seen: list[Any] = []
+    flow.global_function(type="predict")(job)(X)
+    assert len(seen) == 1
+    assert threading.active_count() == before
+
+
+def test_clearing_ends_the_threads() -> None:
+    before = threading.active_count()
+    job = make_double()
+    job(X).get()
+    assert threading.active_count() == before + 2
+    flow.clear_default_session()
+    assert threading.active_count() == before
+    np.testing.assert_array_equal(job(X).get().numpy(), [2, 4])
+    assert default_session().jobs == [job]
