@@ -10,6 +10,8 @@ from flow_core.frontend.function import JobFunction
 from flow_core.frontend.session import Session, default_session
 from flow_core.plugins.registry import HookCall
 
+TWO = placeholder("numpy", (2,))
+
 
 def test_a_plugin_sees_the_plan_and_each_step() -> None:
     plans: list[str] = []
@@ -24,7 +26,7 @@ def test_a_plugin_sees_the_plan_and_each_step() -> None:
     }
     session = Session(replace(registry, calls={**registry.calls, **observers}))
 
-    def seen(x=placeholder("numpy", (2,))):
+    def seen(x=TWO):
         return emit("negative", x)
 
     job = JobFunction(seen, "predict", session=session)
