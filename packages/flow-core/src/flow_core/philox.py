@@ -89,7 +89,7 @@ def truncated_normal(seed: int, shape: Sequence[int], step: int = 0) -> Any:
     >>> float(abs(truncated_normal(3, (1000,))).max()) <= 2
     True
     """
-    out = normal(seed, shape, step)
+    out = np.asarray(normal(seed, shape, step))  # one number alone is no array
     attempt = 1
     while (far := np.abs(out) > 2).any():
         out[far] = normal(seed, shape, step, attempt)[far]

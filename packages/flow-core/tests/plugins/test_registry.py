@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import types
 from collections.abc import Iterable
 from typing import Any
@@ -194,7 +195,9 @@ def unavailable(registry: Registry, device_type: str = "gpu", count: int = 1) ->
 
 def test_gpu_without_any_plugin() -> None:
     text = unavailable(registry_of([], [device("cpu")]))
-    for part in ("'gpu'", "flow-cuda", "not installed", "uv add", "ONEFLOW_EMULATE_GPUS=1", "cpu"):
+    installed = importlib.util.find_spec("flow_cuda") is not None
+    why = ("FLOW_PLUGINS does not name it",) if installed else ("not installed", "uv add")
+    for part in ("'gpu'", "flow-cuda", *why, "ONEFLOW_EMULATE_GPUS=1", "cpu"):
         assert part in text
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flow_core.errors import ConfigError, user_line
+from flow_core.errors import ConfigError, UnsupportedError, user_line
 from flow_core.frontend.session import default_session
 
 REMEMBERED: tuple[str, ...] = (
@@ -17,8 +17,6 @@ REMEMBERED: tuple[str, ...] = (
     "enable_model_io_v2",
     "enable_numa_aware_cuda_malloc_host",
     "enable_tensor_float_32_compute",
-    "load_library",
-    "load_library_now",
     "max_mdsave_worker_num",
     "persistence_buf_byte",
     "rdma_mem_block_mbyte",
@@ -74,6 +72,8 @@ __all__ = [
     "cpu_device_num",
     "gpu_device_num",
     "legacy_model_io_enabled",
+    "load_library",
+    "load_library_now",
     "machine_num",
 ]
 __all__ += REMEMBERED
@@ -107,6 +107,24 @@ def cpu_device_num(val: int) -> None:
 def machine_num(val: int) -> None:
     """How many machines the session uses."""
     default_session().resources.machine_num = _count("machine_num", val)
+
+
+def load_library(val: str) -> None:
+    """Compiled ops of OneFlow cannot be loaded: always an error.
+
+    Raises:
+        UnsupportedError: always.
+    """
+    raise UnsupportedError(
+        "config.load_library",
+        at=user_line(2),
+        found=f"{val!r}, a library for OneFlow's own runtime",
+        allowed="ops and kernels of plugins",
+        hint="write a plugin that registers the op: see `flow doctor` and the page of all hooks",
+    )
+
+
+load_library_now = load_library
 
 
 def legacy_model_io_enabled() -> bool:

@@ -229,7 +229,7 @@ def enable_typing_check(val: bool = True) -> None:
 
 def square_sum(x: BlobDef, name: str | None = None) -> BlobDef:
     """The sum of the squares of all elements, of shape (1,)."""
-    blob: BlobDef = emit("square_sum", x, name=name)
+    blob: BlobDef = emit("reshape", emit("square_sum", x, name=name), shape=(1,))
     return blob
 
 

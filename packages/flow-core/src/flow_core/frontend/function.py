@@ -408,7 +408,7 @@ def _placeholders(traced: _Traced, path: str, spec: Any, line: SourceLine | None
     """Placeholder blobs in the structure of a parameter's annotation."""
     if isinstance(spec, PlaceholderSpec):
         attrs = input_attrs(spec.shape, spec.dtype.name, spec.batch_axis)
-        name = traced.build.builder.unique_name(path)
+        name = traced.build.builder.unique_name(f"Input_{path}")
         (value,) = traced.build.add("input", (), attrs, name=name, line=line)
         traced.inputs.append(value.op)
         return BlobDef(traced.build, value, spec.batch_axis)
@@ -473,7 +473,7 @@ def global_function(type: Any = "predict", function_config: FunctionConfig | Non
     ``@flow.global_function``, for a predict job.
     """
     if isinstance(type, FunctionConfig):
-        type, function_config = "predict", type
+        type, function_config = _kind_of(type), type
     _check_config(function_config)
     if callable(type) and not isinstance(type, str):
         return JobFunction(type, "predict", function_config)
@@ -487,6 +487,11 @@ def global_function(type: Any = "predict", function_config: FunctionConfig | Non
         )
     kind: str = type
     return lambda function: JobFunction(function, kind, function_config)
+
+
+def _kind_of(config: FunctionConfig) -> str:
+    """Older programs give the settings alone; those that train say how."""
+    return "train" if any(name.startswith("train.") for name in config.settings) else "predict"
 
 
 def _check_config(config: object) -> None:

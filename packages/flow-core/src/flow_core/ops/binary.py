@@ -422,7 +422,7 @@ OPS: tuple[OpSpec, ...] = (
     *map(binary_spec, TABLE),
     *(_same_shape_spec(name, BY_NAME[base]) for name, base in SAME_SHAPE.items()),
     *(_by_tensor_spec(name, BY_NAME[base]) for name, base in BY_TENSOR.items()),
-    *scalar.OPS,
+    *scalar.FAMILY,
     *CHOICE_OPS,
     ADD_N,
 )

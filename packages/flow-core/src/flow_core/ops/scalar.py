@@ -167,7 +167,7 @@ def _clip_specs(suffix: str, *sides: str) -> tuple[OpSpec, OpSpec]:
     return spec, back
 
 
-OPS: tuple[OpSpec, ...] = (
+FAMILY: tuple[OpSpec, ...] = (
     *SCALAR_OPS,
     *(_scalar_comparison(kind, function) for kind, function in COMPARISONS.items()),
     LOGICAL_NOT,

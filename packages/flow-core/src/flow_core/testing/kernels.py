@@ -324,6 +324,15 @@ def _stretchings(case: Case) -> Iterator[tuple[int, tuple[Any, ...]]]:
             yield k, tuple(one if i == k else y for i, y in enumerate(case.arrays))
 
 
+def _peak_growth(launch: Launch, launches: int) -> int:
+    launch()
+    before = tracemalloc.get_traced_memory()[0]
+    tracemalloc.reset_peak()
+    for _ in range(launches):
+        launch()
+    return tracemalloc.get_traced_memory()[1] - before
+
+
 def peak_growth(launch: Launch, launches: int = 50) -> int:
     """Bytes by which traced memory exceeds its level before some launches, at its peak.
 
@@ -336,12 +345,8 @@ def peak_growth(launch: Launch, launches: int = 50) -> int:
     if not tracing:
         tracemalloc.start()
     try:
-        launch()
-        before = tracemalloc.get_traced_memory()[0]
-        tracemalloc.reset_peak()
-        for _ in range(launches):
-            launch()
-        return tracemalloc.get_traced_memory()[1] - before
+        # other threads and the collector allocate, too: the calmest of three tries counts
+        return min(_peak_growth(launch, launches) for _ in range(3))
     finally:
         if not tracing:
             tracemalloc.stop()
