@@ -91,7 +91,7 @@ def typecheck(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
-    """Doctests, then all tests; with arguments, just pytest with these."""
+    """Doctests, then all tests, the slow ones on one Python; with arguments, just pytest."""
     sync(session, "--all-packages", "--group", "test", "--group", "typecheck")
     # CI: hypothesis drops its deadlines.  One BLAS thread each: pytest runs one process per core.
     env = {"CI": "true", "FLOW_PLUGIN_STRICT": "1", "OMP_NUM_THREADS": "1"}
@@ -100,7 +100,9 @@ def tests(session: nox.Session) -> None:
         session.run("pytest", *session.posargs, env=env)
         return
     session.run("pytest", "-q", "--doctest-modules", *SOURCES, env=env)
-    session.run("pytest", "-n", "auto", "--timeout=300", env=env)
+    # The slow tests take minutes and do not depend on the version: once is enough.
+    quick = () if session.python == PYTHONS[0] else ("-m", "not slow")
+    session.run("pytest", "-n", "auto", "--timeout=600", *quick, env=env)
 
 
 @nox.session(python=PYTHONS[0])
