@@ -573,12 +573,11 @@ def test_a_handler_with_another_annotation() -> None:
 # ----------------------------------------------------------------------------------- the rest
 
 
-def test_eager_execution() -> None:
-    with mistake(UnsupportedError, "global_function") as line:
+def test_an_op_outside_of_jobs_in_eager_mode() -> None:
+    flow.enable_eager_execution()
+    with mistake(JobError, "global_function") as line:
         line.append(here() + 1)
-        flow.enable_eager_execution()
-    flow.enable_eager_execution(False)
-    assert not flow.eager_execution_enabled()
+        flow.constant(1.0, shape=(2,), dtype=flow.float)
 
 
 def test_a_callback_that_is_no_function() -> None:

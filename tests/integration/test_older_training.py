@@ -197,3 +197,29 @@ def test_settings_of_the_session_that_mean_nothing_or_cannot_be() -> None:
         flow.config.load_library("my_ops.so")
     with pytest.raises(ConfigError, match="at least 1"):
         flow.config.cpu_device_num(0)
+
+
+def test_eager_mode_defines_the_job_anew_for_every_step() -> None:
+    """The numbers are those of one job that is called as often, dropout and steps included."""
+    feed = np.ones((4, 3), np.float32)
+
+    def define() -> Any:
+        @flow.global_function(type="train")
+        def fit(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+            start = flow.random_normal_initializer(stddev=0.1)
+            y = flow.nn.dropout(flow.layers.dense(x, 2, kernel_initializer=start), rate=0.5)
+            rate = flow.optimizer.PiecewiseConstantScheduler([2], [0.1, 0.5])
+            flow.optimizer.SGD(rate, momentum=0.9).minimize(y)
+            return y
+
+        return fit
+
+    one = define()
+    expected = [one(feed) for _ in range(5)]
+    flow.clear_default_session()
+    flow.enable_eager_execution(True)
+    assert flow.eager_execution_enabled()
+    for wanted in expected:
+        np.testing.assert_array_equal(define()(feed), wanted)
+    flow.clear_default_session()
+    assert not flow.eager_execution_enabled()

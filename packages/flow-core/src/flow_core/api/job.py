@@ -12,7 +12,7 @@ from flow_core.annotations import PlaceholderSpec, parse_handler, placeholder
 from flow_core.checkpoint import store
 from flow_core.checkpoint.snapshot import StoredVariable
 from flow_core.dtypes import DType, float32
-from flow_core.errors import JobError, UnsupportedError, user_line
+from flow_core.errors import JobError, user_line
 from flow_core.frontend.blob import BlobDef
 from flow_core.frontend.emit import emit
 from flow_core.frontend.function import global_function
@@ -202,20 +202,18 @@ def parallel_cast(
 
 
 def enable_eager_execution(val: bool = True) -> None:
-    """Kept for OneFlow's programs; eager execution is not part of this framework."""
-    if val:
-        raise UnsupportedError(
-            "enable_eager_execution",
-            at=user_line(2),
-            found="True",
-            allowed="False: jobs are compiled, then run",
-            hint="decorate the code with @flow.global_function and call it",
-        )
+    """Lets a program define a job anew for every step, as OneFlow's eager mode has it.
+
+    Each definition is traced and compiled, which takes milliseconds, and goes on with the
+    variables and the step counter of the last job of its name.  Ops outside of job functions
+    stay an error.
+    """
+    default_session().eager = bool(val)
 
 
 def eager_execution_enabled() -> bool:
-    """Always False: jobs are compiled, then run."""
-    return False
+    """Whether jobs may be defined anew for every step."""
+    return default_session().eager
 
 
 def current_machine_id() -> int:

@@ -93,7 +93,13 @@ class JobFunction:
         return self.session
 
     def _join(self, session: Session) -> None:
-        """Makes this one of the session's jobs; train jobs keep their state under their names."""
+        """Makes this one of the session's jobs; train jobs keep their state under their names.
+
+        In eager mode programs define a job anew for every step: it takes the place of the last
+        one of its name, and goes on with its variables and its step counter.
+        """
+        if session.eager:
+            session.jobs[:] = [job for job in session.jobs if job.name != self.name]
         for other in session.jobs if self.kind == "train" else ():
             if other.kind == "train" and other.name == self.name:
                 raise JobError(

@@ -114,6 +114,7 @@ class Session:
         self.settings = settings or Settings.from_env()
         self.resources = ResourceConfig()
         self.jobs: list[Any] = []
+        self.eager = False
         self.declared: dict[str, VariableInfo] = {}
         self._stored: dict[str, StoredVariable] = {}
         self._updated: dict[str, set[str]] = {}
