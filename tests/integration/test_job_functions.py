@@ -712,3 +712,17 @@ def test_a_plan_goes_through_json_and_is_reported() -> None:
     for part in ("ops", "tasks", "memory of", "registers", "compile time", Path(__file__).name):
         assert part in report
     assert dataclasses.is_dataclass(plan)
+
+
+def test_the_batch_axis_goes_when_it_is_reduced() -> None:
+    seen: list[tuple[int | None, int | None]] = []
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((10, 3))) -> tp.Numpy:
+        for y in (flow.math.relu(x), flow.math.reduce_sum(x), flow.math.reduce_sum(x, axis=1)):
+            seen.append((y.batch_axis, y.split_axis))
+        return x
+
+    job(np.zeros((10, 3), np.float32))
+    none = flow.INVALID_BATCH_AXIS, flow.INVALID_SPLIT_AXIS
+    assert seen == [(0, none[1]), none, (0, none[1])]

@@ -92,6 +92,8 @@ from flow_core.api.initializers import (
     zeros_initializer,
 )
 from flow_core.api.job import (
+    INVALID_BATCH_AXIS,
+    INVALID_SPLIT_AXIS,
     FixedTensorDef,
     FunctionConfig,
     MirroredTensorDef,

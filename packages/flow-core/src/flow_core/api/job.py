@@ -30,7 +30,14 @@ from flow_core.ir import TensorType
 
 function_config = FunctionConfig
 
+INVALID_BATCH_AXIS = None
+"""The ``batch_axis`` of a blob that has none."""
+INVALID_SPLIT_AXIS = None
+"""The ``split_axis`` of a blob that is not split."""
+
 __all__ = [
+    "INVALID_BATCH_AXIS",
+    "INVALID_SPLIT_AXIS",
     "FixedTensorDef",
     "FunctionConfig",
     "MirroredTensorDef",

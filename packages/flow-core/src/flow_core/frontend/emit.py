@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flow_core.errors import JobError, user_line
@@ -27,9 +27,17 @@ def emit(op_type: str, *inputs: BlobDef, name: str | None = None, **attrs: Any) 
     line = user_line(2)
     values = [_value_of(job, op_type, x) for x in inputs]
     outputs = job.add(op_type, values, attrs, name=name, line=line)
-    axis = next((x.batch_axis for x in inputs if isinstance(x, BlobDef)), None)
-    blobs = tuple([BlobDef(job, v, axis) for v in outputs])
+    blobs = tuple([BlobDef(job, v, _batch_axis(job, v, inputs)) for v in outputs])
     return blobs if job.returns_many(op_type) else blobs[0]
+
+
+def _batch_axis(job: JobBuild, output: Value, inputs: Sequence[BlobDef]) -> int | None:
+    """The first input's batch axis, as far as the output still has it."""
+    if not inputs or inputs[0].batch_axis is None:
+        return None
+    axis: int = inputs[0].batch_axis
+    shape = job.builder.type_of(output).shape
+    return axis if axis < len(shape) and shape[axis] == inputs[0].shape[axis] else None
 
 
 def _value_of(job: JobBuild, op_type: str, blob: object) -> Value:
