@@ -73,6 +73,7 @@ class TestNumpyKernels(KernelKit):
         temporaries("gather", "as_given"),
         temporaries("in_top_k"),
         temporaries("top_k", "float64", "int64"),
+        temporaries("unique_with_counts"),
         temporaries("unsorted_batch_segment_sum"),
         temporaries("unsorted_segment_sum", *KernelKit.dtypes),
         temporaries("unsorted_segment_sum_like"),
