@@ -15,7 +15,7 @@ from flow_core.cli.app import cli
 from flow_core.errors import ConfigError
 from flow_core.frontend.function import defined_jobs
 from flow_core.frontend.function_config import SETTINGS
-from flow_core.frontend.inspect import plan_report
+from flow_core.observe.text import plan_report
 from flow_core.plan import Plan
 
 Array = Any

@@ -158,6 +158,27 @@ def test_plan_shows_what_a_job_becomes(site: Site) -> None:
     assert "did you mean job?" in near.stderr
 
 
+def test_plans_are_saved_and_compared(site: Site) -> None:
+    (site.folder / "helper.py").write_text("")
+    script = site.folder / "program.py"
+    script.write_text(PROGRAM)
+    saved = site.folder / "plan.json"
+    options = {"FLOW_PLUGINS": None, "ONEFLOW_EMULATE_GPUS": "1"}
+    saved.write_text(site.flow("plan", "--json", f"{script}:job", **options).stdout)
+    same = site.flow("plan", "--diff", str(saved), f"{script}:job", **options)
+    assert same.returncode == 0, same.stderr
+    assert "tasks" in same.stdout
+    assert "differ" not in same.stdout
+    script.write_text(PROGRAM.replace("exp(x)", "exp(flow.math.sin(x))"))
+    other = site.flow("plan", "--diff", str(saved), f"{script}:job", **options).stdout
+    assert any("exp  exp gpu[0:0] B  fused(sin exp) gpu[0:0] B" in x for x in other.splitlines())
+    broken = site.folder / "broken.json"
+    broken.write_text("{}")
+    done = site.flow("plan", str(broken))
+    assert done.returncode == 1
+    assert "flow plan script.py:job --json" in done.stderr
+
+
 def test_without_click_it_says_what_to_install(site: Site) -> None:
     (site.folder / "click.py").write_text("raise ModuleNotFoundError('x', name='click')\n")
     done = site.flow("doctor")

@@ -139,6 +139,10 @@ class PlanError(FlowError):
     """A plan that cannot run: a possible deadlock, a bad offset, a missing kernel."""
 
 
+class BudgetError(PlanError, AssertionError):
+    """A plan moves more than a test allows it to."""
+
+
 class CheckpointError(FlowError):
     """A checkpoint could not be written or read, or does not fit."""
 

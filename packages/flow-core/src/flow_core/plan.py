@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from flow_core.dtypes import as_dtype
-from flow_core.errors import PlanError
+from flow_core.errors import BudgetError, PlanError
 from flow_core.ir import Attrs, AttrValue, TensorType, tensor_type
 
 
@@ -104,6 +104,38 @@ class RegisterPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Transfer:
+    """An entry of the ledger: one logical value on its way from one layout to another.
+
+    Attributes:
+        value: the logical value.
+        steps: the primitive steps, in order: "all_gather", "slice" ...
+        source, target: text forms of the layouts, placement and SBP.
+        nbytes: bytes that cross devices, per step of the job.
+        seconds: predicted time.
+        line: the user's line of the op that needs it.
+        links: bytes per link, "from->to" by text forms of devices.
+        why: why the value has to move.
+        alternatives: what else was possible, and what it would have cost.
+    """
+
+    value: str
+    steps: tuple[str, ...]
+    source: str
+    target: str
+    nbytes: int
+    seconds: float
+    line: str = ""
+    links: Mapping[str, int] = field(default_factory=dict)
+    why: str = ""
+    alternatives: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        way = f"{self.source} -> {self.target} by {', '.join(self.steps)}"
+        return f"{self.line or 'no line'}: {self.value} {way}, {self.nbytes:,} bytes"
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything a runtime needs to run a job.
 
@@ -117,6 +149,7 @@ class Plan:
         fetches: buffers of the results.
         variables: buffer of each variable, by name.
         shards: per physical variable that is part of a logical one: its name and region.
+        ledger: everything that crosses devices or changes its layout.
         actors: names, in the order of the flow of data.
         registers: between the actors.
     """
@@ -133,21 +166,77 @@ class Plan:
     registers: tuple[RegisterPlan, ...] = ()
     shards: Mapping[str, tuple[str, tuple[tuple[int, int], ...]]] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
+    ledger: tuple[Transfer, ...] = ()
+
+    @property
+    def bytes_per_step(self) -> int:
+        """Bytes that cross devices in a step, as predicted."""
+        return sum(entry.nbytes for entry in self.ledger)
+
+    def assert_budget(
+        self, *, bytes_per_step: int | None = None, no: str | Iterable[str] = ()
+    ) -> None:
+        """For tests: the plan moves no more than this, and nothing in certain ways.
+
+        Args:
+            bytes_per_step: the most bytes that may cross devices in a step; None for any number.
+            no: the name of a primitive step ("all_gather"), or several, that must not be there.
+
+        Raises:
+            BudgetError: it does; the error, an `AssertionError` too, lists the entries of the
+                ledger that are too much, largest first, with the user's lines.
+
+        >>> gather = Transfer("x:0", ("all_gather",), "gpu[0:0-1] S(0)", "gpu[0:0-1] B", 8, 1e-6)
+        >>> plan = Plan("job", (), (), (), (), (), (), {}, ledger=(gather,))
+        >>> plan.assert_budget(bytes_per_step=8, no="all_reduce")
+        >>> plan.assert_budget(no="all_gather")
+        Traceback (most recent call last):
+        ...
+        flow_core.errors.BudgetError: checking what a step of job 'job' moves
+          found:   1 transfers by all_gather:
+            no line: x:0 gpu[0:0-1] S(0) -> gpu[0:0-1] B by all_gather, 8 bytes
+          allowed: none by all_gather
+          next:    see the whole ledger: flow plan script.py:job
+        """
+        unwanted = {no} if isinstance(no, str) else set(no)
+        offending = [e for e in self.ledger if unwanted.intersection(e.steps)]
+        if offending:
+            ways = ", ".join(sorted(unwanted.intersection(s for e in offending for s in e.steps)))
+            self._over_budget(f"{len(offending)} transfers by {ways}", offending, f"none by {ways}")
+        if bytes_per_step is not None and self.bytes_per_step > bytes_per_step:
+            moving = [e for e in self.ledger if e.nbytes]
+            found = f"{self.bytes_per_step:,} bytes in {len(moving)} transfers"
+            self._over_budget(found, moving, f"{bytes_per_step:,} bytes per step")
+
+    def _over_budget(self, found: str, entries: Iterable[Transfer], allowed: str) -> None:
+        lines = [f"\n    {e}" for e in sorted(entries, key=lambda e: -e.nbytes)]
+        raise BudgetError(
+            f"checking what a step of job {self.job!r} moves",
+            found=f"{found}:{''.join(lines)}",
+            allowed=allowed,
+            hint="see the whole ledger: flow plan script.py:job",
+        )
 
     def to_json(self) -> str:
         """The plan as JSON text."""
-        return json.dumps(asdict(self), default=_encode)
+        return json.dumps(self.to_data())
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
         """The plan of a JSON text."""
-        return _decode(json.loads(text))
+        return cls.from_data(json.loads(text))
 
+    def to_data(self) -> dict[str, Any]:
+        """The plan as what JSON knows, which `from_data` reads."""
+        data = asdict(self)
+        for task in (*data["prologue"], *data["tasks"]):
+            task["attrs"] = dict(task["attrs"])
+        return data
 
-def _encode(value: object) -> object:
-    if isinstance(value, Attrs):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} in a plan")
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Plan:
+        """The plan of parsed JSON."""
+        return _decode(data)
 
 
 def _frozen(value: Any) -> Any:
@@ -179,6 +268,9 @@ def _decode(data: Mapping[str, Any]) -> Plan:
         ),
         shards={k: _frozen(v) for k, v in data["shards"].items()},
         notes=data["notes"],
+        ledger=tuple(
+            Transfer(**{k: _frozen(v) for k, v in entry.items()}) for entry in data["ledger"]
+        ),
     )
 
 

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from flow_core.cli.render import Table, show
+from flow_core.cli.render import show
+from flow_core.observe.tables import Table
 
 TABLE = Table("Devices", ("type", "state"), (("gpu", "unavailable"), ("cpu", "available\nfine")))
 

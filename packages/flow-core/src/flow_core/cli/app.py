@@ -11,7 +11,7 @@ import flow_core
 from flow_core.cli.doctor import diagnose, settings_table
 from flow_core.cli.plugin_commands import plugin_commands
 from flow_core.cli.render import show
-from flow_core.cli.scripts import job_of, run_script
+from flow_core.cli.scripts import document_of, run_script
 from flow_core.config import Settings
 from flow_core.errors import FlowError
 
@@ -85,14 +85,24 @@ def run(emulate_gpus: int | None, script: str, args: tuple[str, ...]) -> None:
 
 @cli.command()
 @emulate_gpus
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.option("--diff", metavar="TARGET", help="Show what differs from this one to the other.")
 @click.argument("target", metavar="SCRIPT.PY:JOB")
-def plan(emulate_gpus: int | None, target: str) -> None:
-    """Show what a job is compiled to: ops, placements, SBP, memory, time of each pass.
+def plan(emulate_gpus: int | None, as_json: bool, diff: str | None, target: str) -> None:
+    """Show what a job is compiled to: ops, placements, SBP, boxing, memory, time of each pass.
 
-    SCRIPT.PY is imported, so what stands under `if __name__ == "__main__"` does not run.
+    SCRIPT.PY is imported, so what stands under `if __name__ == "__main__"` does not run.  A
+    target may also be a file that --json has written.
     """
     if emulate_gpus is not None:
         os.environ["ONEFLOW_EMULATE_GPUS"] = str(emulate_gpus)
-    from flow_core.frontend.inspect import plan_report
+    from flow_core.observe.diff import diff_tables
+    from flow_core.observe.text import plan_tables
 
-    click.echo(plan_report(job_of(target)))
+    found = document_of(target)
+    if as_json:
+        click.echo(found.to_json())
+    elif diff is not None:
+        show(diff_tables(document_of(diff), found))
+    else:
+        show(plan_tables(found))

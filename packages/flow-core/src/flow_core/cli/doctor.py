@@ -13,9 +13,9 @@ from pathlib import Path
 
 import flow_core
 from flow_core.cli.plugin_commands import collect_commands
-from flow_core.cli.render import Table
 from flow_core.config import Settings
 from flow_core.errors import PluginError
+from flow_core.observe.tables import Table
 from flow_core.plugins.host import Host
 from flow_core.plugins.records import PluginRecord
 from flow_core.plugins.registry import PROVIDERS, HookCall, Registry

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 import click
 
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A titled table of texts."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+from flow_core.observe.tables import Table, plain
 
 
 def show(tables: Iterable[Table]) -> None:
@@ -27,24 +19,6 @@ def show(tables: Iterable[Table]) -> None:
         click.echo("\n".join(plain(table)) + "\n")
 
 
-def plain(table: Table) -> Iterator[str]:
-    """The lines of a table without any drawing.
-
-    >>> print(*plain(Table("Fruit", ("name", "count"), (("fig", "3"), ("banana", "12")))), sep="|")
-    Fruit|  name    count|  fig     3|  banana  12
-    """
-    yield table.title
-    rows = [tuple(map(_one_line, row)) for row in (table.columns, *table.rows)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield ("  " + "  ".join(cells)).rstrip()
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
 def _show_rich(tables: Iterable[Table]) -> None:
     from rich.console import Console
     from rich.table import Table as Drawn
@@ -52,7 +26,12 @@ def _show_rich(tables: Iterable[Table]) -> None:
 
     console = Console()
     for table in tables:
-        drawn = Drawn(*table.columns, title=table.title, title_justify="left")
+        drawn = Drawn(
+            *table.columns,
+            title=table.title,
+            title_justify="left",
+            show_header=bool(table.columns),
+        )
         for row in table.rows:
             drawn.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
         console.print(drawn)
@@ -61,8 +40,12 @@ def _show_rich(tables: Iterable[Table]) -> None:
 _STYLES = {
     "loaded": "green",
     "available": "green",
+    "equal": "green",
     "failed": "bold red",
+    "wrong rule": "bold red",
+    "wrong boxing": "bold red",
     "unavailable": "yellow",
+    "rounding": "yellow",
     "disabled": "dim",
     "not allowed": "dim",
 }

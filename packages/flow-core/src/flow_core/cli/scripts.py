@@ -9,9 +9,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from flow_core.errors import JobError, nearest
+
+if TYPE_CHECKING:  # the compiler is loaded when a plan is asked for
+    from flow_core.observe.document import PlanDocument
 
 
 def run_script(script: str, args: Sequence[str], emulate_gpus: int | None) -> NoReturn:
@@ -54,6 +57,24 @@ def job_of(target: str) -> Any:
             hint=nearest(name, jobs) or None,
         )
     return getattr(module, name)
+
+
+def document_of(target: str) -> PlanDocument:
+    """The plan of ``script.py:job``, or one that ``flow plan --json`` has written.
+
+    Raises:
+        JobError: there is no such script or job.
+        PlanError: the file is no saved plan.
+    """
+    from flow_core.frontend.session import ResourceConfig, clear_default_session, default_session
+    from flow_core.observe.document import PlanDocument, document
+
+    if target.endswith(".json") and Path(target).is_file():
+        return PlanDocument.from_json(Path(target).read_text(encoding="utf-8"))
+    found = document(job_of(target))
+    clear_default_session()  # the next script may have jobs and variables of the same names
+    default_session().resources = ResourceConfig()
+    return found
 
 
 def _is_job(value: object) -> bool:

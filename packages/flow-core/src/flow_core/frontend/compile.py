@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from flow_core.compiler.boxing import Layout
@@ -17,7 +17,7 @@ from flow_core.frontend.train import TrainVariable, build_training
 from flow_core.frontend.variables import VariableInfo
 from flow_core.ir import Attrs, Graph, Value, verify
 from flow_core.passes.base import PassContext, PassTiming, Pipeline
-from flow_core.plan import Plan
+from flow_core.plan import Plan, Transfer
 from flow_core.plugins.specs import OpSpec, load
 from flow_core.topology import LinkModel, Placement
 
@@ -35,17 +35,20 @@ class Compiled:
         graph: the graph after all passes, with an op per device.
         plan: the physical plan.
         timings: time per pass and stage.
-        ledger: all boxing.
-        layouts: of the logical values, when there are several devices.
+        physical: the graph with an op per device before its passes, and what is known about it.
     """
 
     logical: Graph
     spread: Graph
     graph: Graph
     plan: Plan
-    timings: list[PassTiming] = field(default_factory=list)
-    ledger: list[BoxingEntry] = field(default_factory=list)
-    layouts: Mapping[Value, Layout] = field(default_factory=dict)
+    timings: list[PassTiming]
+    physical: Physical
+
+    @property
+    def layouts(self) -> Mapping[Value, Layout]:
+        """Layouts of the logical values, when there are several devices."""
+        return self.physical.layouts
 
 
 def add_training(build: JobBuild, line: SourceLine | None) -> dict[Value, Value]:
@@ -159,9 +162,21 @@ def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[st
         lambda: lower(graph, session.registry, inputs, build.name, _options(build, physical)),
     )
     shards = {n: (s.variable, s.region) for n, s in physical.shards.items()}
-    plan = replace(plan, shards=shards)
+    plan = replace(plan, shards=shards, ledger=tuple(map(_transfer, physical.ledger)))
     timings = [*before.timings, splitting, *after.timings, lowering]
-    return Compiled(logical, spread, graph, plan, timings, physical.ledger, physical.layouts)
+    return Compiled(logical, spread, graph, plan, timings, physical)
+
+
+def _transfer(entry: BoxingEntry) -> Transfer:
+    return Transfer(
+        value=entry.value,
+        steps=(entry.hop,),
+        source=entry.source,
+        target=entry.target,
+        nbytes=entry.nbytes,
+        seconds=entry.seconds,
+        line=entry.line,
+    )
 
 
 T = TypeVar("T", Plan, Physical)

@@ -1,0 +1,157 @@
+"""A compiled job as plain data: what reports, comparisons and pages are made of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from flow_core.errors import PlanError
+from flow_core.frontend.compile import Compiled
+from flow_core.frontend.function import JobFunction
+from flow_core.ir import Graph, Op, Value
+from flow_core.plan import Plan
+from flow_core.sbp import format_nd_sbp
+
+FORMAT = "flow plan 1"
+"""First words of a saved document: what it is, and the version of its form."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpRow:
+    """A logical op.
+
+    Attributes:
+        name: unique name.
+        type: its type; a fused group lists its members' types.
+        inputs: values that it reads, as text.
+        outputs: types of its outputs, as text.
+        placement: text form of its devices.
+        sbp: text form of the SBP of each output.
+        line: the user's line, empty when unknown.
+    """
+
+    name: str
+    type: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    placement: str
+    sbp: tuple[str, ...]
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class PassRow:
+    """A pass or stage of compilation: ops before and after, seconds."""
+
+    name: str
+    before: int
+    after: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDocument:
+    """Everything that there is to show about a compiled job.
+
+    Attributes:
+        job, kind, line: name, "train" or "predict", where it is defined.
+        traced: the number of ops traced.
+        ops: the logical ops.
+        origins: the logical op of each task's op.
+        passes: what compilation did, in order.
+        plan: the physical plan.
+    """
+
+    job: str
+    kind: str
+    line: str
+    traced: int
+    ops: tuple[OpRow, ...]
+    origins: Mapping[str, str]
+    passes: tuple[PassRow, ...]
+    plan: Plan
+
+    def to_json(self) -> str:
+        """The document as JSON text, which `from_json` reads."""
+        fields = {n: getattr(self, n) for n in ("job", "kind", "line", "traced", "origins")}
+        rows = {n: [asdict(row) for row in getattr(self, n)] for n in ("ops", "passes")}
+        return json.dumps({"format": FORMAT, **fields, **rows, "plan": self.plan.to_data()})
+
+    @classmethod
+    def from_json(cls, text: str) -> PlanDocument:
+        """The document of a JSON text.
+
+        Raises:
+            PlanError: the text is something else.
+        """
+        data = _parsed(text)
+        return cls(
+            **{n: data[n] for n in ("job", "kind", "line", "traced", "origins")},
+            ops=tuple(OpRow(**_tupled(row)) for row in data["ops"]),
+            passes=tuple(PassRow(**row) for row in data["passes"]),
+            plan=Plan.from_data(data["plan"]),
+        )
+
+
+def _parsed(text: str) -> Any:
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        data = {"format": f"no JSON: {error}"}
+    found = data.get("format", "another kind of JSON") if isinstance(data, dict) else "no object"
+    if found != FORMAT:
+        raise PlanError(
+            "reading a saved plan",
+            found=found,
+            allowed=repr(FORMAT),
+            hint="flow plan script.py:job --json > plan.json",
+        )
+    return data
+
+
+def _tupled(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+
+
+def document(job: JobFunction) -> PlanDocument:
+    """What there is to show about a job; compiles it when that has not happened yet."""
+    compiled = job.compile()
+    graph = compiled.spread if compiled.layouts else compiled.graph
+    return PlanDocument(
+        job=job.name,
+        kind=job.kind,
+        line=str(job.line or ""),
+        traced=len(compiled.logical),
+        ops=tuple(_op_row(compiled, graph, op) for op in graph.ops.values()),
+        origins={
+            task.op: compiled.physical.origins.get(task.op, task.op) for task in compiled.plan.tasks
+        },
+        passes=tuple(PassRow(t.name, t.before, t.after, t.seconds) for t in compiled.timings),
+        plan=compiled.plan,
+    )
+
+
+def _op_row(compiled: Compiled, graph: Graph, op: Op) -> OpRow:
+    return OpRow(
+        name=op.name,
+        type=_kind(op),
+        inputs=tuple(map(str, op.inputs)),
+        outputs=tuple(map(str, graph.types[op.name])),
+        placement=str(op.placement),
+        sbp=tuple(_sbp(compiled, Value(op.name, i)) for i in range(len(graph.types[op.name]))),
+        line=str(graph.lines.get(op.name, "")),
+    )
+
+
+def _kind(op: Op) -> str:
+    if op.type != "fused":
+        return op.type
+    return f"fused({' '.join(dict.fromkeys(row[0] for row in op.attrs['body']))})"
+
+
+def _sbp(compiled: Compiled, value: Value) -> str:
+    """A value's SBP; on a single device, everything is there."""
+    layout = compiled.layouts.get(value)
+    return "B" if layout is None else format_nd_sbp(layout.sbp)

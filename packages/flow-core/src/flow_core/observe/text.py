@@ -1,0 +1,129 @@
+"""A plan as tables: ops, placements, SBP, ledger, memory map, time per pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from flow_core.frontend.function import JobFunction
+from flow_core.observe.document import PlanDocument, document
+from flow_core.observe.tables import Row, Table, count_bytes, joined, micros
+from flow_core.plan import ArenaPlan, Buffer, Plan, Transfer
+
+
+def plan_report(job: JobFunction) -> str:
+    """The text of ``flow plan script.py:job``; compiles the job when needed."""
+    return joined(plan_tables(document(job))) + "\n"
+
+
+def plan_tables(doc: PlanDocument) -> Iterator[Table]:
+    """The tables of ``flow plan``."""
+    plan = doc.plan
+    counts = f"{doc.traced} ops traced, {len(plan.tasks)} tasks per step, "
+    yield Table(
+        f"{doc.kind} job {doc.job!r} at {doc.line}\n{counts}{len(plan.prologue)} run once", (), ()
+    )
+    yield _table("ops", "name type outputs placement SBP line", _ops(doc))
+    yield _table("tasks", "# op kernel reads writes workspace", _tasks(plan))
+    for arena in plan.arenas:
+        yield _table(f"memory of {arena.device}", "", _memory(plan, arena))
+        yield _table(
+            f"arena of {arena.device}", "offset bytes tasks kind name", _blocks(plan, arena)
+        )
+        yield _table(f"live at the peak, task {arena.peak}", "", _owners(arena))
+    yield from ledger_tables(plan.ledger)
+    yield _table("registers", "", _registers(plan))
+    yield _table("compile time", "", _timings(doc))
+
+
+def _table(title: str, columns: str, rows: Iterable[Row]) -> Table:
+    return Table(title, tuple(columns.split()), tuple(rows))
+
+
+def _ops(doc: PlanDocument) -> Iterator[Row]:
+    for op in doc.ops:
+        yield (op.name, op.type, ", ".join(op.outputs), op.placement, ", ".join(op.sbp), op.line)
+
+
+def _tasks(plan: Plan) -> Iterator[Row]:
+    for i, task in enumerate(plan.tasks):
+        size = 0 if task.workspace is None else plan.buffers[task.workspace].type.nbytes
+        reads = " ".join(_place(plan.buffers[b]) for b in task.inputs)
+        writes = " ".join(_place(plan.buffers[b]) for b in task.outputs)
+        yield (str(i), task.op, task.kernel, reads, writes, count_bytes(size) if size else "")
+
+
+def _place(buffer: Buffer) -> str:
+    return buffer.name if buffer.kind == "variable" else f"@{buffer.offset}"
+
+
+def _memory(plan: Plan, arena: ArenaPlan) -> Iterator[Row]:
+    ratio = arena.nbytes / arena.lower_bound if arena.lower_bound else 1.0
+    yield ("arena", count_bytes(arena.nbytes), f"{ratio:.3f} x the largest live set")
+    yield ("largest live set", count_bytes(arena.lower_bound), "")
+    mine = [plan.buffers[i] for i in plan.variables.values()]
+    states = sum(b.type.nbytes for b in mine if b.device == arena.device)
+    yield ("variables", count_bytes(states), "owned by the session")
+
+
+def _blocks(plan: Plan, arena: ArenaPlan) -> Iterator[Row]:
+    mine = [b for b in plan.buffers if b.device == arena.device and b.offset >= 0]
+    for b in sorted(mine, key=lambda b: (b.offset, b.first)):
+        yield (str(b.offset), str(b.type.nbytes), f"{b.first}-{b.last}", b.kind, b.name)
+
+
+def _owners(arena: ArenaPlan) -> Iterator[Row]:
+    for nbytes, name, line in arena.owners:
+        yield (count_bytes(nbytes), name, line)
+
+
+def ledger_tables(ledger: Iterable[Transfer]) -> Iterator[Table]:
+    """What crosses devices, why, over which links, and what else was possible."""
+    entries = tuple(ledger)
+    if not entries:
+        return
+    total = sum(e.nbytes for e in entries)
+    yield _table(
+        f"boxing: {total:,} bytes cross devices per step",
+        "# value steps from to bytes time line",
+        _boxing(entries),
+    )
+    for title, rows in (
+        ("why", [(str(i), e.why) for i, e in enumerate(entries) if e.why]),
+        ("instead", [(str(i), other) for i, e in enumerate(entries) for other in e.alternatives]),
+        ("bytes per link", [(link, f"{n:,}") for link, n in link_bytes(entries).items()]),
+    ):
+        if rows:
+            yield _table(f"boxing: {title}", "", rows)
+
+
+def _boxing(ledger: Iterable[Transfer]) -> Iterator[Row]:
+    for i, e in enumerate(ledger):
+        steps = ", ".join(e.steps)
+        yield (
+            str(i), e.value, steps, e.source, e.target, f"{e.nbytes:,}", micros(e.seconds), e.line
+        )  # fmt: skip
+
+
+def link_bytes(ledger: Iterable[Transfer]) -> Mapping[str, int]:
+    """Bytes per step over each link, by its text form.
+
+    >>> entry = Transfer("x:0", ("copy",), "a", "b", 4, 0.0, links={"gpu:0:0->gpu:0:1": 4})
+    >>> link_bytes([entry, entry])
+    {'gpu:0:0->gpu:0:1': 8}
+    """
+    found: dict[str, int] = {}
+    for entry in ledger:
+        for link, count in entry.links.items():
+            found[link] = found.get(link, 0) + count
+    return dict(sorted(found.items()))
+
+
+def _registers(plan: Plan) -> Iterator[Row]:
+    for r in plan.registers:
+        slots = f"{r.slots} slots" + (f", {r.initial} filled" if r.initial else "")
+        yield (r.name, f"{r.producer} -> {', '.join(r.consumers)}", slots)
+
+
+def _timings(doc: PlanDocument) -> Iterator[Row]:
+    for t in doc.passes:
+        yield (t.name, f"{t.before} -> {t.after}", f"{t.seconds * 1e3:.2f} ms")

@@ -1,0 +1,123 @@
+"""Looking at plans: the ledger, budgets, saved plans, differences."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import oneflow as flow
+import oneflow.typing as tp
+from flow_core.errors import BudgetError, FlowError, PlanError
+from flow_core.observe.diff import diff_tables
+from flow_core.observe.document import PlanDocument, document
+from flow_core.observe.tables import joined
+from flow_core.observe.text import plan_report
+
+HERE = Path(__file__).name
+
+
+def make(devices: str = "0:0-3", **hint: Any) -> Any:
+    @flow.global_function(type="train")
+    def job(
+        x: tp.Numpy.Placeholder((8, 4)), y: tp.Numpy.Placeholder((8,), dtype=flow.int32)
+    ) -> tp.Numpy:
+        with flow.scope.placement("cpu", devices):
+            x = flow.layers.dense(x, 8, activation=flow.nn.relu, name="hidden", **hint)
+            x = flow.layers.dense(x, 4, name="output")
+            loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, x)
+            rate = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
+            flow.optimizer.SGD(rate, momentum=0).minimize(loss)
+        return loss
+
+    return job
+
+
+def documents(*jobs: Any) -> list[PlanDocument]:
+    found = []
+    for how in jobs:
+        found.append(document(make(**how)))
+        flow.clear_default_session()
+    return found
+
+
+def test_the_ledger_is_part_of_the_plan() -> None:
+    plan = make().plan()
+    gathered = [e for e in plan.ledger if e.value == "hidden-matmul/grad/matmul:0"]
+    assert sum(e.nbytes for e in gathered) == 2 * 3 * 8 * 4 * 4  # an all-reduce of the gradient
+    assert all(HERE in e.line for e in plan.ledger)
+    assert plan.bytes_per_step == sum(e.nbytes for e in plan.ledger) > 0
+
+
+def test_a_budget_that_is_kept() -> None:
+    plan = make().plan()
+    plan.assert_budget(bytes_per_step=plan.bytes_per_step, no=("all_to_all", "no_such_step"))
+    flow.clear_default_session()
+    make("0:0").plan().assert_budget(bytes_per_step=0, no="slice")
+
+
+def test_too_many_bytes_are_named_by_line_and_largest_first() -> None:
+    plan = make().plan()
+    with pytest.raises(AssertionError, match="bytes per step") as caught:
+        plan.assert_budget(bytes_per_step=plan.bytes_per_step - 1)
+    assert isinstance(caught.value, BudgetError)
+    lines = [line for line in str(caught.value).splitlines() if HERE in line]
+    counts = [int(line.split()[-2].replace(",", "")) for line in lines]
+    assert counts == sorted(counts, reverse=True)
+    assert sum(counts) == plan.bytes_per_step
+
+
+def test_steps_that_must_not_be_there() -> None:
+    plan = make(model_distribute=flow.distribute.split(0)).plan()
+    steps = {step for entry in plan.ledger for step in entry.steps}
+    step = min(steps)
+    with pytest.raises(BudgetError, match=f"none by {step}") as caught:
+        plan.assert_budget(no=step)
+    offending = [e for e in plan.ledger if step in e.steps]
+    assert all(str(e) in str(caught.value) for e in offending)
+
+
+def test_a_document_goes_through_json() -> None:
+    (doc,) = documents({})
+    assert PlanDocument.from_json(doc.to_json()) == doc
+    assert json.loads(doc.to_json())["plan"]["ledger"][0]["nbytes"] == doc.plan.ledger[0].nbytes
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"format": "flow plan 0"}'])
+def test_something_else_is_no_saved_plan(text: str) -> None:
+    with pytest.raises(PlanError, match="reading a saved plan"):
+        PlanDocument.from_json(text)
+
+
+def test_the_report_shows_layouts_and_the_ledger() -> None:
+    report = plan_report(make())
+    assert "cpu[0:0-3]" in report
+    assert "bytes cross devices per step" in report
+    assert "S(0)" in report
+
+
+def test_equal_plans_do_not_differ() -> None:
+    a, b = documents({}, {})
+    text = joined(diff_tables(a, b))
+    assert "boxing that differs" not in text
+    assert "ops that differ" not in text
+
+
+def test_what_a_hint_changes() -> None:
+    a, b = documents({}, {"model_distribute": flow.distribute.split(0)})
+    text = joined(diff_tables(a, b))
+    rows = [line.split() for line in text.splitlines()]
+    ways = ["variable", "cpu[0:0-3]", "B", "variable", "cpu[0:0-3]", "S(0)"]
+    assert ["changed", "hidden-weight", *ways] in [row[:8] for row in rows]
+    added = [e.value for e in b.plan.ledger if e.value not in {o.value for o in a.plan.ledger}]
+    assert added
+    for value in added:
+        assert any(row[:2] == ["added", value] for row in rows)
+    total = b.plan.bytes_per_step - a.plan.bytes_per_step
+    assert total != 0
+
+
+def test_errors_of_budgets_are_flow_errors() -> None:
+    assert issubclass(BudgetError, FlowError)
