@@ -11,7 +11,7 @@ import flow_core
 from flow_core.cli.doctor import diagnose, settings_table
 from flow_core.cli.plugin_commands import plugin_commands
 from flow_core.cli.render import show
-from flow_core.cli.scripts import document_of, run_script
+from flow_core.cli.scripts import document_of, job_of, run_script
 from flow_core.config import Settings
 from flow_core.errors import FlowError
 
@@ -106,3 +106,30 @@ def plan(emulate_gpus: int | None, as_json: bool, diff: str | None, target: str)
         show(diff_tables(document_of(diff), found))
     else:
         show(plan_tables(found))
+
+
+@cli.command()
+@click.option(
+    "--devices",
+    type=click.IntRange(min=2),
+    metavar="N",
+    help="Give the program N emulated gpus, and spread a job for one device over them.",
+)
+@click.option("--steps", type=click.IntRange(min=1), default=2, show_default=True)
+@click.option("--seed", type=int, default=0, help="Of the random inputs.")
+@click.argument("target", metavar="SCRIPT.PY:JOB")
+@click.pass_context
+def verify(ctx: click.Context, devices: int | None, steps: int, seed: int, target: str) -> None:
+    """Run a job's plan beside the plan of one device, and compare them op by op.
+
+    Inputs are random.  Ends with status 1 when rounding does not explain a difference, and names
+    the first op that is wrong with your line.
+    """
+    if devices is not None:
+        os.environ.setdefault("ONEFLOW_EMULATE_GPUS", str(devices))
+    from flow_core.observe.oracle import verify as compare
+    from flow_core.observe.verdict import verdict_tables
+
+    found = compare(job_of(target), devices, steps=steps, seed=seed)
+    show(verdict_tables(found))
+    ctx.exit(0 if found.ok else 1)

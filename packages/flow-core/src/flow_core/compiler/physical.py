@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from flow_core.compiler.boxing import Hop, Layout, Piece, plan_boxing
-from flow_core.compiler.select import Selection, first_device, greedy
+from flow_core.compiler.select import NdSignature, Selection, first_device, greedy
 from flow_core.errors import SourceLine
 from flow_core.ir import Attrs, Graph, Op, TensorType, Value, tensor_type
 from flow_core.plugins.specs import OpSpec
@@ -64,6 +64,7 @@ class Physical:
         shards: what physical variables hold.
         ledger: all boxing, in order.
         layouts: of the logical values, when there are several devices.
+        signatures: of the logical ops, when there are several devices.
     """
 
     graph: Graph
@@ -71,6 +72,7 @@ class Physical:
     shards: dict[str, Shard] = field(default_factory=dict)
     ledger: list[BoxingEntry] = field(default_factory=list)
     layouts: Mapping[Value, Layout] = field(default_factory=dict)
+    signatures: Mapping[str, NdSignature] = field(default_factory=dict)
 
 
 def to_physical(graph: Graph, specs: Mapping[str, OpSpec], links: LinkModel) -> Physical:
@@ -101,6 +103,7 @@ class _Expansion:
         results = tuple(self._result(v) for v in self.graph.results)
         effects = tuple(name for e in self.graph.effects for name in self.copies[e])
         self.found.layouts = self.selection.layouts
+        self.found.signatures = self.selection.signatures
         self.found.graph = Graph(self.ops, self.types, results, effects, self.lines)
         return self.found
 

@@ -1,0 +1,118 @@
+"""Inputs and weights for a job that nobody feeds: random, seeded, of the right kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from flow_core.frontend.session import initial_value
+from flow_core.frontend.variables import VariableInfo
+from flow_core.ir import Graph, Op, TensorType, Value
+from flow_core.sbp import region_shape
+
+
+def _rows(axis: str | None, table: int = 0) -> Any:
+    """Indices count the elements of an axis of the table that they look into."""
+
+    def bound(op: Op, types: tuple[TensorType, ...]) -> int:
+        where = 0 if axis is None else int(op.attrs[axis])
+        return types[table].shape[where]
+
+    return bound
+
+
+def _classes(op: Op, types: tuple[TensorType, ...]) -> int:
+    """Labels count the classes of the prediction, whose last axis they are."""
+    return int(op.attrs.get("depth") or types[0].shape[-1])
+
+
+def _attribute(name: str) -> Any:
+    return lambda op, types: int(op.attrs[name])
+
+
+INDICES: Mapping[str, tuple[int, Any]] = {
+    "gather": (1, _rows("axis")),
+    "batch_gather": (1, lambda op, types: types[0].shape[len(types[1].shape) - 1]),
+    "gather_nd": (1, lambda op, types: min(types[0].shape[: types[1].shape[-1]])),
+    "scatter_nd": (0, lambda op, types: min(op.attrs["shape"][: types[0].shape[-1]])),
+    "dim_gather": (1, _rows("dim")),
+    "unsorted_segment_sum": (1, _attribute("num_segments")),
+    "unsorted_batch_segment_sum": (1, _attribute("num_segments")),
+    "one_hot": (0, _attribute("depth")),
+    "sparse_softmax_cross_entropy": (1, _classes),
+    "sparse_cross_entropy": (1, _classes),
+}
+"""Ops one input of which has indices: which input, and how many there are to choose from."""
+
+PASSING = frozenset(
+    ("cast", "copy", "identity", "reshape", "squeeze", "expand_dims", "transpose", "concat",
+     "slice", "parallel_cast")
+)  # fmt: skip
+"""Ops that hand indices on."""
+
+UNKNOWN_BOUND = 2
+"""Integers that nothing is known about are 0 or 1."""
+
+
+def index_bounds(graph: Graph) -> dict[str, int]:
+    """How many indices each integer input may choose from, by name of the ``input`` op.
+
+    It is the smallest bound of the ops that the input's elements reach unchanged.
+    """
+    readers = graph.consumers()
+    found: dict[str, int] = {}
+    for op in graph.of_type("input"):
+        if not graph.types[op.name][0].dtype.is_floating:
+            bounds = list(_bounds(graph, readers, op.output()))
+            found[op.name] = min(bounds, default=UNKNOWN_BOUND)
+    return found
+
+
+def _bounds(graph: Graph, readers: Mapping[Value, list[Op]], value: Value) -> Iterator[int]:
+    for op in readers.get(value, ()):
+        if op.type in PASSING:
+            yield from _bounds(graph, readers, op.output())
+        elif op.type in INDICES:
+            position, bound = INDICES[op.type]
+            if op.inputs[position] == value:
+                yield bound(op, graph.input_types(op))
+
+
+def draw_feeds(graph: Graph, names: list[str], rng: np.random.Generator) -> list[Any]:
+    """An array for each of a job's ``input`` ops: floats in [0, 1), indices within their range."""
+    bounds = index_bounds(graph)
+    return [_array(graph.types[name][0], bounds.get(name, 0), rng) for name in names]
+
+
+def _array(type_: TensorType, bound: int, rng: np.random.Generator) -> Any:
+    if type_.dtype.is_floating:
+        return rng.random(type_.shape).astype(type_.dtype.numpy)
+    return rng.integers(0, max(bound, 1), type_.shape).astype(type_.dtype.numpy)
+
+
+NOISE = 0.1
+
+
+def draw_variable(info: VariableInfo, rng: np.random.Generator) -> Any:
+    """A variable's first value; where that is constant, a little noise is added to it.
+
+    With weights of zero, many a wrong rule would give the right result.  Noise is positive, as
+    second moments and variances have to be.
+    """
+    value = initial_value(info)
+    if info.type.dtype.is_floating and value.size and (value == value.flat[0]).all():
+        noise = rng.random(value.shape) * NOISE
+        return (value.astype(np.float64) + noise).astype(info.type.dtype.numpy)
+    return value
+
+
+def pieces(value: Any, region: Any) -> Any:
+    """The part of an array that a region is.
+
+    >>> pieces(np.arange(6), ((1, 3),)).tolist()
+    [1, 2]
+    """
+    part = value[tuple(slice(low, high) for low, high in region)]
+    return part.reshape(region_shape(region))

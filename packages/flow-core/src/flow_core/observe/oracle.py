@@ -1,0 +1,471 @@
+"""The oracle: a job's plan beside the plan of one device, op by op.
+
+Both run on the same inputs and weights, without fusion or reuse of memory, so that every
+logical value can be put together from its parts and compared.  An op whose value differs is run
+again, alone and on one device, from the inputs that it had: what is left of the difference is
+its own.  Rounding explains as much as the result moves when the inputs are disturbed by single
+roundings, times a factor for the length of sums.  More than that is a wrong rule, or a wrong
+boxing if the op's own parts, given what its SBP says, compute the right thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from flow_core.compiler.boxing import Layout
+from flow_core.compiler.lower import CompileOptions
+from flow_core.compiler.physical import Physical, to_physical
+from flow_core.dtypes import as_dtype
+from flow_core.errors import JobError
+from flow_core.frontend.function import JobFunction
+from flow_core.frontend.session import Session
+from flow_core.ir import Attrs, Graph, Op, TensorType, Value, tensor_type
+from flow_core.observe.feeds import draw_feeds, draw_variable
+from flow_core.observe.parts import Whole, assemble, take_apart
+from flow_core.observe.rehearsal import Rehearsal, rehearse, rehearse_graph, same_bits
+from flow_core.observe.verdict import (
+    ROUNDING,
+    WRONG_BOXING,
+    WRONG_RULE,
+    OpVerdict,
+    Verdict,
+)
+from flow_core.plugins.specs import OpSpec, SbpContext
+from flow_core.sbp import Partial, Split
+from flow_core.topology import LinkModel, Placement
+
+DISTURBANCES = 4
+"""How often inputs are disturbed to learn what rounding does to an op."""
+
+SEED_OF_DISTURBANCES = 20
+
+
+def verify(
+    job: JobFunction,
+    devices: int | None = None,
+    *,
+    steps: int = 2,
+    seed: int = 0,
+    feeds: Sequence[Sequence[Any]] | None = None,
+) -> Verdict:
+    """Compares a job's plan with the plan of one device, op by op.
+
+    Args:
+        job: the job function; its session's variables are left alone.
+        devices: spread a job that is placed on one device over so many.
+        steps: how many steps to run.
+        seed: of the random inputs and of the noise on constant weights.
+        feeds: arrays for each step in the order of the job's inputs; random ones when None.
+
+    Raises:
+        JobError: the job is on one device, and `devices` does not say over how many to spread it.
+    """
+    return _Oracle.of(job, devices, seed, feeds).run(steps)
+
+
+@dataclass(slots=True)
+class _Oracle:
+    """Two rehearsals of one job, and what came out of comparing them so far."""
+
+    job: JobFunction
+    session: Session
+    graph: Graph
+    physical: Physical
+    inputs: list[str]
+    options: CompileOptions
+    values: dict[str, Any]
+    rng: np.random.Generator
+    spread: bool
+    feeds: Sequence[Sequence[Any]] | None = None
+    found: dict[str, OpVerdict] = field(default_factory=dict)
+    repeatable: bool = True
+    as_planned: bool | None = None
+
+    @classmethod
+    def of(
+        cls,
+        job: JobFunction,
+        devices: int | None,
+        seed: int,
+        feeds: Sequence[Sequence[Any]] | None,
+    ) -> _Oracle:
+        compiled, traced = job.compile(), job.prepare()
+        session = traced.build.session
+        graph, physical, spread = compiled.spread, compiled.physical, False
+        if not physical.layouts:
+            graph, spread = _spread(job, graph, devices), True
+            physical = to_physical(graph, session.registry.ops, LinkModel())
+        rng = np.random.default_rng(seed)
+        names = [op.name for op in graph.of_type("variable")]
+        values = {name: draw_variable(session.declared[name], rng) for name in names}
+        options = CompileOptions(seed=int(job.config.get("random_seed") or 0))
+        return cls(
+            job, session, graph, physical, traced.inputs, options, values, rng, spread, feeds
+        )
+
+    # --------------------------------------------------------------------- running
+
+    def run(self, steps: int) -> Verdict:
+        one, many, again = self._single(), self._several(), self._several()
+        real = None if self.spread else self._real()
+        self.as_planned = None if real is None else True
+        for step in range(steps):
+            feeds = self.feeds[step] if self.feeds else self._draw()
+            before = many.variables.values()
+            alone, together = one.run(feeds, step), many.run(feeds, step)
+            self._compare(alone, together, one, many, before, feeds, step)
+            self._repeat(again.run(feeds, step), together)
+            if real is not None:
+                self._check_real(real.run(feeds, step), many, real)
+        devices = dict.fromkeys(str(op.placement) for op in self.graph.ops.values())
+        return Verdict(
+            job=self.job.name,
+            line=str(self.job.line or ""),
+            devices=tuple(devices),
+            steps=steps,
+            ops=tuple(self.found[name] for name in self.graph.ops if name in self.found),
+            repeatable=self.repeatable,
+            as_planned=self.as_planned,
+            spread=self.spread,
+        )
+
+    def _draw(self) -> list[Any]:
+        return draw_feeds(self.graph, self.inputs, self.rng)
+
+    def _single(self) -> Rehearsal:
+        graph = on_one_device(self.graph)
+        return rehearse_graph(self.session, graph, self.inputs, self.values, self.options, {})
+
+    def _several(self) -> Rehearsal:
+        physical = self.physical
+        options = replace(self.options, origins=physical.origins)
+        shards = {name: (s.variable, s.region) for name, s in physical.shards.items()}
+        return rehearse_graph(
+            self.session, physical.graph, self.inputs, self.values, options, shards
+        )
+
+    def _real(self) -> Rehearsal:
+        """The plan that the job runs."""
+        compiled = self.job.compile()
+        return rehearse(self.session, compiled.plan, self.values, compiled.graph.results)
+
+    def _repeat(self, again: Mapping[Value, Any], first: Mapping[Value, Any]) -> None:
+        same = all(same_bits(array, first[value]) for value, array in again.items())
+        self.repeatable = self.repeatable and same
+
+    def _check_real(self, results: Mapping[Value, Any], many: Rehearsal, real: Rehearsal) -> None:
+        states, expected = real.variables.values(), many.variables.values()
+        same = all(same_bits(states[name], expected[name]) for name in states)
+        self.as_planned = bool(self.as_planned) and same
+
+    # ------------------------------------------------------------------- comparing
+
+    def _compare(
+        self,
+        alone: Mapping[Value, Any],
+        together: Mapping[Value, Any],
+        one: Rehearsal,
+        many: Rehearsal,
+        before: Mapping[str, Any],
+        feeds: Sequence[Any],
+        step: int,
+    ) -> None:
+        """Verdicts of one step; worse ones replace those of earlier steps."""
+        wholes = {Value(n, 0): Whole(x, np.abs(x)) for n, x in zip(self.inputs, feeds, strict=True)}
+        states = {**self.values, **before}
+        wholes |= {Value(n, 0): Whole(x, np.abs(x)) for n, x in states.items()}
+        after = (one.variables.values(), many.variables.values())
+        for op in self.graph.ops.values():
+            spec = self.session.registry.ops[op.type]
+            if op.type in ("input", "variable"):
+                continue
+            outputs = [Value(op.name, i) for i in range(len(self.graph.types[op.name]))]
+            for value in outputs:
+                wholes[value] = self._whole(value, together)
+            pairs = [(alone[v], wholes[v].array) for v in outputs]
+            changed = [op.inputs[i].op for i in spec.mutates if i < len(op.inputs)]
+            pairs += [(after[0][name], after[1][name]) for name in changed]
+            self._judge(op, spec, pairs, wholes, step)
+
+    def _whole(self, value: Value, together: Mapping[Value, Any]) -> Whole:
+        layout = self.physical.layouts[value]
+        parts = [together[v] for v in local_values(value, layout)]
+        return assemble(layout, self.graph.type_of(value).shape, parts)
+
+    def _judge(
+        self,
+        op: Op,
+        spec: OpSpec,
+        pairs: list[tuple[Any, Any]],
+        wholes: Mapping[Value, Whole],
+        step: int,
+    ) -> None:
+        verdict = self.found.get(op.name) or OpVerdict(
+            op.name,
+            op.type,
+            str(self.graph.lines.get(op.name, "")),
+            str(self.physical.signatures[op.name]),
+        )
+        split = [wholes[Value(op.name, i)] for i in range(len(self.graph.types[op.name]))]
+        torn = next((w.disagreeing for w in split if w.disagreeing), None)
+        if torn or not all(same_bits(*pair) for pair in pairs):
+            error = max((relative_error(*pair) for pair in pairs), default=0.0)
+            first = verdict.step if verdict.step >= 0 else step
+            verdict = replace(verdict, error=max(error, verdict.error), step=first)
+            if not verdict.wrong:
+                verdict = self._explain(verdict, op, spec, pairs, wholes, step, torn)
+        self.found[op.name] = verdict
+
+    def _explain(
+        self,
+        verdict: OpVerdict,
+        op: Op,
+        spec: OpSpec,
+        pairs: list[tuple[Any, Any]],
+        wholes: Mapping[Value, Whole],
+        step: int,
+        torn: tuple[int, int] | None,
+    ) -> OpVerdict:
+        """Why an op differs: it is run alone, from the inputs that it had on several devices."""
+        had = [wholes[v] for v in op.inputs]
+        trial = _Trial(self, op, spec, had, step)
+        together = [pair[1] for pair in pairs]
+        own, note = trial.own_error(together)
+        own = max(own, verdict.own)
+        if torn:
+            note = f"devices {torn[0]} and {torn[1]} hold different values where B says the same"
+        elif own <= 1:
+            return replace(verdict, verdict=ROUNDING, own=own)
+        kind = WRONG_RULE if trial.rule_is_wrong() else WRONG_BOXING
+        return replace(verdict, verdict=kind, own=own, note=note)
+
+
+# ------------------------------------------------------------------------------ one op alone
+
+
+class _Trial:
+    """One op, run alone: on one device, or as the parts that its SBP makes of it."""
+
+    def __init__(
+        self, oracle: _Oracle, op: Op, spec: OpSpec, had: Sequence[Whole], step: int
+    ) -> None:
+        self.oracle, self.op, self.spec, self.had, self.step = oracle, op, spec, had, step
+        self.arrays = [whole.array for whole in had]
+        self.types = oracle.graph.types[op.name]
+        single = replace(op, placement=first_of(op.placement), sbp=(), control=())
+        self.single = _Alone(oracle, single, self.types, spec, op.name)
+        self.right = self.single.run(self.arrays, step)
+        self.bounds = self._bounds()
+
+    def own_error(self, together: Sequence[Any]) -> tuple[float, str]:
+        """The largest error over its bound, and where it is."""
+        worst, note = 0.0, ""
+        for k, (right, found) in enumerate(zip(self.right, together, strict=True)):
+            error = difference(right, found)
+            ratio = over(error, self.bounds[k])
+            if ratio > worst:
+                worst, note = ratio, _where(k, right, found, error, self.bounds[k])
+        return worst, note
+
+    def _bounds(self) -> list[float]:
+        """The error of each output that rounding explains."""
+        moved = [0.0] * len(self.right)
+        if any(is_float(x) for x in self.arrays):
+            rng = np.random.default_rng(SEED_OF_DISTURBANCES)
+            for _ in range(DISTURBANCES):
+                disturbed = [disturb(w, rng) for w in self.had]
+                results = self.single.run(disturbed, self.step)
+                for k, (a, b) in enumerate(zip(self.right, results, strict=True)):
+                    if is_float(a):
+                        moved[k] = max(moved[k], float(difference(a, b).max(initial=0.0)))
+        factor = 8 + 2 * sum_length(self.op, self.spec, self.oracle.graph) ** 0.5
+        return [
+            factor * (m + epsilon(r) * largest(r)) if is_float(r) else 0.0
+            for m, r in zip(moved, self.right, strict=True)
+        ]
+
+    def rule_is_wrong(self) -> bool:
+        """Whether the parts, given what the SBP of the inputs says, make up something else."""
+        oracle, op = self.oracle, self.op
+        signature = oracle.physical.signatures[op.name]
+        layouts = [Layout(op.placement, sbp) for sbp in signature.inputs]
+        inputs = [take_apart(*row) for row in zip(layouts, self.arrays, strict=True)]
+        names = local_names(op.name, op.placement)
+        results = []
+        for rank, name in enumerate(names):
+            local = oracle.physical.graph.ops[name]
+            types = oracle.physical.graph.types[name]
+            part = _Alone(oracle, local, types, self.spec, op.name)
+            results.append(part.run([parts[rank] for parts in inputs], self.step))
+        changed = [signature.inputs[i] for i in self.spec.mutates if i < len(op.inputs)]
+        ways = [Layout(op.placement, sbp) for sbp in (*signature.outputs, *changed)]
+        for k, layout in enumerate(ways):
+            whole = assemble(layout, self.right[k].shape, [r[k] for r in results])
+            wrong = over(difference(self.right[k], whole.array), self.bounds[k]) > 1
+            if wrong or whole.disagreeing:
+                return True
+        return False
+
+
+class _Alone:
+    """An op whose inputs are fed (or are variables that it overwrites), and nothing else."""
+
+    def __init__(
+        self,
+        oracle: _Oracle,
+        op: Op,
+        types: tuple[TensorType, ...],
+        spec: OpSpec,
+        origin: str,
+    ) -> None:
+        self.oracle, self.op, self.types, self.origin = oracle, op, types, origin
+        self.mutated = [i for i in spec.mutates if i < len(op.inputs)]
+
+    def run(self, arrays: Sequence[Any], step: int) -> list[Any]:
+        """Outputs, then the variables that it overwrote."""
+        ops: dict[str, Op] = {}
+        types: dict[str, tuple[TensorType, ...]] = {}
+        fed, values = [], {}
+        for i, array in enumerate(arrays):
+            name, kind = f"in{i}", "input"
+            if i in self.mutated:
+                kind, values[name] = "variable", array
+            else:
+                fed.append(name)
+            ops[name] = Op(name, kind, (), Attrs(), self.op.placement)
+            types[name] = (tensor_type(array.shape, as_dtype(array.dtype)),)
+        inputs = tuple(Value(f"in{i}", 0) for i in range(len(arrays)))
+        op = replace(self.op, inputs=inputs, control=())
+        graph = Graph({**ops, op.name: op}, {**types, op.name: self.types})
+        options = replace(self.oracle.options, origins={op.name: self.origin})
+        rehearsal = rehearse_graph(self.oracle.session, graph, fed, values, options, {})
+        results = rehearsal.run([arrays[int(name[2:])] for name in fed], step)
+        after = rehearsal.variables.values()
+        return [*results.values(), *(after[f"in{i}"] for i in self.mutated)]
+
+
+# ------------------------------------------------------------------------------------ placing
+
+
+def first_of(placement: Placement) -> Placement:
+    """The first device of a placement."""
+    return Placement(placement.device_type, placement.devices[:1])
+
+
+def on_one_device(graph: Graph) -> Graph:
+    """The same graph on one device: of the type that all have, else the CPU."""
+    types = {op.placement.device_type for op in graph.ops.values()}
+    kind = types.pop() if len(types) == 1 else "cpu"
+    return _placed(graph, Placement.parse(kind, "0:0"))
+
+
+def _placed(graph: Graph, placement: Placement) -> Graph:
+    ops = {n: replace(op, placement=placement, sbp=()) for n, op in graph.ops.items()}
+    return replace(graph, ops=ops)
+
+
+def _spread(job: JobFunction, graph: Graph, devices: int | None) -> Graph:
+    """A graph that is placed on one device, on several."""
+    if devices is None or devices < 2:
+        raise JobError(
+            f"verifying job {job.name!r}",
+            at=job.line,
+            found="a job on one device",
+            allowed="a job on several devices, or a number of them to spread it over",
+            hint="flow verify script.py:job --devices 4",
+        )
+    kind = next(iter(graph.ops.values())).placement.device_type
+    return _placed(graph, Placement.parse(kind, f"0:0-{devices - 1}"))
+
+
+def local_names(name: str, placement: Placement) -> list[str]:
+    """The names of a logical op's parts in the physical graph."""
+    return [name] if placement.size == 1 else [f"{name}@{r}" for r in range(placement.size)]
+
+
+def local_values(value: Value, layout: Layout) -> list[Value]:
+    """The parts of a logical value in the physical graph."""
+    return [Value(name, value.index) for name in local_names(value.op, layout.placement)]
+
+
+# ------------------------------------------------------------------------------------ numbers
+
+
+def is_float(array: Any) -> bool:
+    """Whether an array has elements that rounding can change."""
+    return array.dtype.kind not in "iub"
+
+
+def epsilon(array: Any) -> float:
+    """The relative distance of neighbouring numbers of an array's type."""
+    import ml_dtypes
+
+    return float(ml_dtypes.finfo(array.dtype).eps)  # type: ignore[no-untyped-call]  # of its stubs
+
+
+def difference(a: Any, b: Any) -> Any:
+    """Absolute differences; infinite where only one is NaN, or infinities differ."""
+    x, y = (np.asarray(v).astype(np.float64) for v in (a, b))
+    with np.errstate(all="ignore"):
+        same = (x == y) | (np.isnan(x) & np.isnan(y))
+        return np.where(same, 0.0, np.nan_to_num(np.abs(x - y), nan=np.inf, posinf=np.inf))
+
+
+def largest(array: Any) -> float:
+    """The largest finite magnitude."""
+    wide = np.abs(np.asarray(array).astype(np.float64))
+    return float(wide[np.isfinite(wide)].max(initial=0.0))
+
+
+def relative_error(one: Any, many: Any) -> float:
+    """The largest difference relative to the largest element.
+
+    >>> relative_error(np.array([1.0, 4.0]), np.array([1.0, 3.0]))
+    0.25
+    """
+    error = float(difference(one, many).max(initial=0.0))
+    return error / (largest(one) or 1.0)
+
+
+def over(error: Any, bound: float) -> float:
+    """The largest error in units of its bound; infinite when there should be none."""
+    worst = float(error.max(initial=0.0))
+    return worst / bound if bound else float("inf") if worst else 0.0
+
+
+def disturb(whole: Whole, rng: np.random.Generator) -> Any:
+    """An array whose elements are off by about a rounding of what they were made of."""
+    if not is_float(whole.array):
+        return whole.array
+    noise = rng.uniform(-1, 1, whole.array.shape) * epsilon(whole.array)
+    wide = whole.array.astype(np.float64) + noise * whole.size.astype(np.float64)
+    return wide.astype(whole.array.dtype)
+
+
+def sum_length(op: Op, spec: OpSpec, graph: Graph) -> int:
+    """How many terms the op's sums have: the axes that give partial results when they are split.
+
+    These are the axes that the op's own SBP rules split to get a partial output.
+    """
+    inputs = graph.input_types(op)
+    context = SbpContext(inputs, graph.types[op.name], op.attrs)
+    axes: dict[int, set[int]] = {}
+    for rule in spec.sbp(context):
+        if any(isinstance(sbp, Partial) for sbp in rule.outputs):
+            for i, sbp in enumerate(rule.inputs):
+                if isinstance(sbp, Split):
+                    axes.setdefault(i, set()).add(sbp.axis)
+    return max((prod(inputs[i].shape[a] for a in found) for i, found in axes.items()), default=1)
+
+
+def _where(k: int, right: Any, found: Any, error: Any, bound: float) -> str:
+    """The worst element, in words."""
+    index = np.unravel_index(int(np.argmax(error)), error.shape) if error.size else ()
+    place = f"output {k}" + (f" at {tuple(map(int, index))}" if index else "")
+    allowed = f"rounding explains {bound:.2g}" if bound else "rounding explains nothing"
+    return f"{place}: {found[index]} instead of {right[index]}; {allowed}"

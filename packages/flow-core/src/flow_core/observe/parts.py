@@ -1,0 +1,92 @@
+"""A logical array as the parts that devices hold, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flow_core.compiler.boxing import Layout
+from flow_core.observe.rehearsal import same_bits
+from flow_core.sbp import Partial
+
+REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """What the parts of a value make up.
+
+    Attributes:
+        array: the logical value.
+        size: magnitudes of what it was made of: larger than the value where parts cancel.
+        disagreeing: ranks of the first two devices that should hold the same, and do not.
+    """
+
+    array: Any
+    size: Any
+    disagreeing: tuple[int, int] | None = None
+
+
+def assemble(layout: Layout, shape: tuple[int, ...], parts: Sequence[Any]) -> Whole:
+    """The logical array that the devices hold.
+
+    >>> from flow_core.sbp import P
+    >>> from flow_core.topology import Placement
+    >>> two = Layout(Placement.parse("cpu", "0:0-1"), (P,))
+    >>> whole = assemble(two, (2,), [np.array([1.0, 2.0]), np.array([4.0, -2.0])])
+    >>> whole.array.tolist(), whole.size.tolist()
+    ([5.0, 0.0], [5.0, 4.0])
+    """
+    dtype = parts[0].dtype
+    groups: dict[tuple[int, ...], Any] = {}
+    holders: dict[Any, int] = {}
+    disagreeing = None
+    for rank, part in enumerate(parts):
+        where, region = layout.partial_at(rank), layout.region(shape, rank)
+        group = groups.setdefault(where, np.zeros(shape, dtype))
+        group[tuple(slice(a, b) for a, b in region)] = part
+        first = holders.setdefault((where, region), rank)
+        if disagreeing is None and not same_bits(parts[first], part):
+            disagreeing = (first, rank)
+    kinds = [sbp.op for sbp in layout.sbp if isinstance(sbp, Partial)]
+    array, size = _reduced(list(groups.values()), kinds[0] if kinds else "sum")
+    return Whole(array.astype(dtype), size, disagreeing)
+
+
+def _reduced(groups: list[Any], kind: str) -> tuple[Any, Any]:
+    if len(groups) == 1 or groups[0].dtype.kind == "b":
+        total = groups[0]
+        for group in groups[1:]:
+            total = total | group
+        return total, np.abs(total.astype(np.float64))
+    exact = groups[0].dtype.kind in "iu"
+    wide = [g if exact else g.astype(np.float64) for g in groups]
+    with np.errstate(all="ignore"):
+        total, size = wide[0], np.abs(wide[0].astype(np.float64))
+        for group in wide[1:]:
+            total = REDUCE[kind](total, group)
+            size = size + np.abs(group.astype(np.float64))
+    return total, size
+
+
+def take_apart(layout: Layout, array: Any) -> list[Any]:
+    """What each device holds of a logical array: partial sums are all with the first.
+
+    >>> from flow_core.sbp import S
+    >>> from flow_core.topology import Placement
+    >>> two = Layout(Placement.parse("cpu", "0:0-1"), (S(0),))
+    >>> [part.tolist() for part in take_apart(two, np.arange(3))]
+    [[0, 1], [2]]
+    """
+    found = []
+    summed = any(isinstance(sbp, Partial) and sbp.op == "sum" for sbp in layout.sbp)
+    for rank in range(layout.placement.size):
+        region = layout.region(array.shape, rank)
+        part = array[tuple(slice(a, b) for a, b in region)].copy()
+        if summed and any(layout.partial_at(rank)):
+            part[...] = 0
+        found.append(part)
+    return found

@@ -1,0 +1,124 @@
+"""What the oracle found out, and how it says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from flow_core.observe.tables import Row, Table
+
+EQUAL, ROUNDING, WRONG_RULE, WRONG_BOXING = "equal", "rounding", "wrong rule", "wrong boxing"
+
+
+@dataclass(frozen=True, slots=True)
+class OpVerdict:
+    """How one op on several devices compares with one device, over all steps.
+
+    Attributes:
+        op, type, line: the logical op and the user's line.
+        signature: the SBP of inputs and outputs.
+        verdict: "equal" (every bit), "rounding" (only other orders of summation explain it),
+            "wrong rule" (the op gives something else from the same inputs) or "wrong boxing"
+            (its inputs did not arrive as they left).
+        error: largest difference from one device, relative to the largest element there.
+        own: how much of it arises in this op, in units of its bound: its error on the inputs
+            that it had, over the error that rounding explains.
+        step: the first step at which it differs, -1 when it does not.
+        note: what is wrong, empty when nothing is.
+    """
+
+    op: str
+    type: str
+    line: str
+    signature: str
+    verdict: str = EQUAL
+    error: float = 0.0
+    own: float = 0.0
+    step: int = -1
+    note: str = ""
+
+    @property
+    def wrong(self) -> bool:
+        """Whether rounding does not explain the difference."""
+        return self.verdict in (WRONG_RULE, WRONG_BOXING)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the oracle says about a job.
+
+    Attributes:
+        job, line: the job.
+        devices: text forms of the placements that were compared with one device.
+        steps: how many steps were run.
+        ops: a verdict for each op, in graph order; variables are those of their updates.
+        repeatable: whether a second run gave the same bits.
+        as_planned: whether the plan with all its passes and shared memory gives the bits that
+            the observed one gives; None where the job had to be spread over devices first.
+        spread: whether the job, written for one device, was spread over several.
+    """
+
+    job: str
+    line: str
+    devices: tuple[str, ...]
+    steps: int
+    ops: tuple[OpVerdict, ...]
+    repeatable: bool
+    as_planned: bool | None
+    spread: bool
+
+    @property
+    def first(self) -> OpVerdict | None:
+        """The first op that differs from one device, None when no bit does."""
+        return next((op for op in self.ops if op.verdict != EQUAL), None)
+
+    @property
+    def wrong(self) -> tuple[OpVerdict, ...]:
+        """The ops that compute something else."""
+        return tuple(op for op in self.ops if op.wrong)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the job equals one device within rounding, and itself in every run."""
+        return not self.wrong and self.repeatable and self.as_planned is not False
+
+
+def verdict_tables(found: Verdict) -> Iterator[Table]:
+    """The tables of ``flow verify``."""
+    spread = ", spread over them for this check" if found.spread else ""
+    title = f"job {found.job!r} at {found.line} on {', '.join(found.devices)}{spread}"
+    yield Table(title, (), tuple(_summary(found)))
+    shown = found.wrong or [op for op in found.ops if op.verdict != EQUAL]
+    if shown:
+        title = "ops that are wrong" if found.wrong else "ops that differ by rounding"
+        columns = ("op", "type", "SBP", "", "error", "own / bound", "line")
+        yield Table(title, columns, tuple(_row(op) for op in shown))
+    notes = tuple((op.op, line) for op in found.wrong for line in op.note.splitlines())
+    if notes:
+        yield Table("what is wrong", (), notes)
+
+
+def _summary(found: Verdict) -> Iterator[Row]:
+    counts = dict.fromkeys((EQUAL, ROUNDING, WRONG_RULE, WRONG_BOXING), 0)
+    for op in found.ops:
+        counts[op.verdict] += 1
+    yield (f"ops compared over {found.steps} steps", str(len(found.ops)))
+    yield from ((kind, str(count)) for kind, count in counts.items() if count)
+    if found.first is not None:
+        first = found.first
+        yield ("first that differs", f"{first.op} ({first.type}) at {first.line or 'no line'}")
+    worst = max(found.ops, key=lambda op: op.error, default=None)
+    if worst is not None and worst.error:
+        yield ("largest relative error", f"{worst.error:.1e} at {worst.op}")
+    yield ("a second run gives the same bits", _yes(found.repeatable))
+    if found.as_planned is not None:
+        yield ("so does the plan with its passes and shared memory", _yes(found.as_planned))
+
+
+def _yes(holds: bool) -> str:
+    return "yes" if holds else "NO"
+
+
+def _row(op: OpVerdict) -> Row:
+    own = f"{op.own:.2f}"
+    return (op.op, op.type, op.signature, op.verdict, f"{op.error:.1e}", own, op.line)
