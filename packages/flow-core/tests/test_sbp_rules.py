@@ -44,7 +44,6 @@ class TestSbpRules(SbpRuleKit):
         unlisted("split_like", "never", "only mixtures of layouts among unread inputs"),
         unlisted("adam_bias_correction_learning_rate", "notyet", "linear in the learning rate"),
         unlisted("l1_l2_regularize_gradient", "notyet", "linear when l1 is 0"),
-        unlisted("random_mask_like", "notyet", "only the shape of its input is read"),
     )
 
 

@@ -8,7 +8,10 @@ first: eight 32-bit words.  Element i of a float32 draw is ``(word32[i] >> 8) * 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -57,6 +60,97 @@ class Uniform:
         if skip:
             self._generator.random(dtype=np.float32, out=self._skipped[:skip])
         self._generator.random(dtype=np.float32, out=out)
+
+
+Place = tuple[tuple[int, ...], tuple[int, ...]]
+"""Where a box lies in a logical tensor: the tensor's shape, and the box's first index per axis."""
+
+CHUNK = 1 << 14
+"""Elements drawn at a time: a multiple of `WORDS`, small enough for the cache."""
+GAP = 1 << 10
+"""Drawing so many unused numbers costs as much as to start again behind them (measured)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Consecutive logical elements, some of which are neighbours in a box.
+
+    Attributes:
+        start: number of the first logical element.
+        drawn: how many are drawn.
+        kept: how many elements of each period belong to the box.
+        period: distance of the first elements that belong to it.
+        first: index of the first of them among the box's own elements.
+    """
+
+    start: int
+    drawn: int
+    kept: int
+    period: int
+    first: int
+
+    @property
+    def rows(self) -> int:
+        """How often ``kept`` elements are taken."""
+        return -(-self.drawn // self.period)
+
+
+def stretches(shape: Sequence[int], place: Place | None = None) -> Iterator[Stretch]:
+    """What to draw for a box of some shape; without a place it is the whole tensor.
+
+    >>> list(stretches((2, 3), ((4, 5), (1, 2))))
+    [Stretch(start=7, drawn=8, kept=3, period=5, first=0)]
+    """
+    if 0 in shape:
+        return
+    whole, low = place or (tuple(shape), (0,) * len(shape))
+    cut = [i for i, n in enumerate(shape) if n != whole[i]]
+    last = cut[-1] if cut else 0
+    kept, period = prod(shape[last:]), prod(whole[last:])
+    outer = cut[-2] + 1 if len(cut) > 1 else 0
+    rows = prod(shape[outer:last])
+    offset = sum(low[i] * prod(whole[i + 1 :]) for i in range(outer, len(shape)))
+    if not cut:
+        kept, period, rows = prod(shape), prod(shape), 1
+    for count, at in enumerate(product(*map(range, shape[:outer]))):
+        base = sum((a + low[i]) * prod(whole[i + 1 :]) for i, a in enumerate(at))
+        yield from _rows(base + offset, rows, kept, period, count * rows * kept)
+
+
+def _rows(start: int, rows: int, kept: int, period: int, first: int) -> Iterator[Stretch]:
+    """Rows at equal distances: several at once where they are short and close to each other."""
+    if period <= CHUNK and period - kept <= GAP:
+        most = max(1, CHUNK // period)
+        for row in range(0, rows, most):
+            count = min(most, rows - row)
+            drawn = (count - 1) * period + kept
+            yield Stretch(start + row * period, drawn, kept, period, first + row * kept)
+        return
+    for row in range(rows):
+        for at in range(0, kept, CHUNK):
+            size = min(CHUNK, kept - at)
+            yield Stretch(start + row * period + at, size, size, size, first + row * kept + at)
+
+
+def kept_of(stretch: Stretch, drawn: Any) -> Any:
+    """The elements of a stretch that belong to the box, in a view (rows, kept) of those drawn."""
+    step = drawn.strides[0]
+    shape = stretch.rows, stretch.kept
+    return np.lib.stride_tricks.as_strided(drawn, shape, (stretch.period * step, step))
+
+
+def placed_uniform(
+    seed: int, shape: Sequence[int], place: Place | None, step: int = 0, draw: int = 0
+) -> Any:
+    """`uniform` numbers of a box: those that its elements have in the logical tensor.
+
+    >>> whole, part = uniform(7, (4, 5)), placed_uniform(7, (2, 3), ((4, 5), (1, 2)))
+    >>> bool((whole[1:3, 2:] == part).all())
+    True
+    """
+    whole, low = place or (tuple(shape), (0,) * len(shape))
+    box = tuple(slice(a, a + n) for a, n in zip(low, shape, strict=True))
+    return uniform(seed, whole, step, draw)[box]
 
 
 def uniform(seed: int, shape: Sequence[int], step: int = 0, draw: int = 0) -> Any:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from flow_core import philox
-from flow_core.builtin.numpy_kernels.dropout import CHUNK, KERNELS
+from flow_core.builtin.numpy_kernels.dropout import KERNELS
 from flow_core.errors import InferenceError
 from flow_core.ops.dropout import OPS
+from flow_core.philox import CHUNK
 from flow_core.testing.checks import query, run_kernel
 
 MASK = next(spec for spec in OPS if spec.type == "random_mask_like")

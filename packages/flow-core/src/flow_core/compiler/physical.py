@@ -13,7 +13,7 @@ from flow_core.compiler.boxing import Hop, Layout, Piece, plan_boxing
 from flow_core.compiler.select import NdSignature, Selection, first_device, greedy
 from flow_core.errors import SourceLine
 from flow_core.ir import Attrs, Graph, Op, TensorType, Value, tensor_type
-from flow_core.plugins.specs import OpSpec
+from flow_core.plugins.specs import LocalContext, OpSpec, Part, local_attrs
 from flow_core.sbp import B, Region, region_shape
 from flow_core.shapes import num_elements
 from flow_core.topology import LinkModel, Placement
@@ -80,7 +80,7 @@ def to_physical(graph: Graph, specs: Mapping[str, OpSpec], links: LinkModel) -> 
     devices = {op.placement for op in graph.ops.values()}
     if len(devices) <= 1 and all(p.size == 1 for p in devices):
         return Physical(graph)
-    return _Expansion(graph, greedy(graph, specs, links), links).run()
+    return _Expansion(graph, specs, greedy(graph, specs, links), links).run()
 
 
 @dataclass(slots=True)
@@ -88,6 +88,7 @@ class _Expansion:
     """The state of one expansion."""
 
     graph: Graph
+    specs: Mapping[str, OpSpec]
     selection: Selection
     links: LinkModel
     ops: dict[str, Op] = field(default_factory=dict)
@@ -128,6 +129,7 @@ class _Expansion:
                 op,
                 name=name,
                 inputs=tuple(parts[rank] for parts in inputs),
+                attrs=self._attrs(op, chosen, layouts, rank),
                 placement=_device(placement, rank),
                 sbp=(),
                 control=control,
@@ -136,6 +138,18 @@ class _Expansion:
             self._remember_shard(op, name, layouts, rank)
         for index, layout in enumerate(layouts):
             self.local[Value(op.name, index), layout] = tuple(Value(n, index) for n in names)
+
+    def _attrs(self, op: Op, chosen: NdSignature, outputs: list[Layout], rank: int) -> Attrs:
+        """The attributes of a device's part of an op."""
+        if len(self.copies[op.name]) == 1:
+            return op.attrs
+        inputs = [Layout(op.placement, sbp) for sbp in chosen.inputs]
+        types = self.graph.input_types(op), self.graph.types[op.name]
+        parts = [
+            tuple(Part(t, at.region(t.shape, rank)) for t, at in zip(*row, strict=True))
+            for row in zip(types, (inputs, outputs), strict=True)
+        ]
+        return Attrs(local_attrs(self.specs[op.type], LocalContext(op.attrs, *parts)))
 
     def _name(self, name: str, placement: Placement, rank: int) -> str:
         return name if placement.size == 1 else f"{name}@{rank}"

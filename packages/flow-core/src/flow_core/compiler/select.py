@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from flow_core.compiler.boxing import Layout, boxing_seconds
 from flow_core.errors import GraphError
-from flow_core.ir import Graph, Op, TensorType, Value, tensor_type
-from flow_core.plugins.specs import OpSpec, SbpContext
+from flow_core.ir import AttrValue, Graph, Op, TensorType, Value, tensor_type
+from flow_core.plugins.specs import LocalContext, OpSpec, Part, SbpContext, local_attrs
 from flow_core.sbp import (
     B,
     Broadcast,
@@ -157,7 +157,7 @@ def signatures(graph: Graph, op: Op, spec: OpSpec) -> Iterator[NdSignature]:
     """
     inputs, outputs = graph.input_types(op), graph.types[op.name]
     seen: dict[NdSignature, None] = {}
-    for chain in _chains(op, spec, inputs, outputs, op.placement.hierarchy):
+    for chain in _chains(spec, op.attrs, inputs, outputs, op.placement.hierarchy):
         seen[_transposed(chain, len(inputs), len(outputs))] = None
     yield from seen
 
@@ -170,8 +170,8 @@ def _transposed(chain: Sequence[Signature], n_in: int, n_out: int) -> NdSignatur
 
 
 def _chains(
-    op: Op,
     spec: OpSpec,
+    attrs: Mapping[str, AttrValue],
     inputs: tuple[TensorType, ...],
     outputs: tuple[TensorType, ...],
     hierarchy: Sequence[int],
@@ -181,14 +181,31 @@ def _chains(
         return
     parts, rest = hierarchy[0], hierarchy[1:]
     broadcast = Signature((B,) * len(inputs), (B,) * len(outputs))
-    for rule in (*spec.sbp(SbpContext(inputs, outputs, op.attrs)), broadcast):
+    for rule in (*spec.sbp(SbpContext(inputs, outputs, attrs, parts)), broadcast):
         if _divides(rule.inputs, inputs, parts) and _divides(rule.outputs, outputs, parts):
             local_in, local_out = (
                 _local(rule.inputs, inputs, parts),
                 _local(rule.outputs, outputs, parts),
             )
-            for more in _chains(op, spec, local_in, local_out, rest):
+            local = _first_attrs(spec, attrs, inputs, outputs, local_in, local_out) if rest else {}
+            for more in _chains(spec, local, local_in, local_out, rest):
                 yield (rule, *more)
+
+
+def _first_attrs(
+    spec: OpSpec,
+    attrs: Mapping[str, AttrValue],
+    inputs: Sequence[TensorType],
+    outputs: Sequence[TensorType],
+    local_in: Sequence[TensorType],
+    local_out: Sequence[TensorType],
+) -> Mapping[str, AttrValue]:
+    """The attributes of the first device's part, which starts at 0 on every axis."""
+    ins, outs = (
+        tuple(Part(t, tuple((0, n) for n in own.shape)) for t, own in zip(*rows, strict=True))
+        for rows in ((inputs, local_in), (outputs, local_out))
+    )
+    return local_attrs(spec, LocalContext(attrs, ins, outs))
 
 
 def _divides(sbps: Sequence[Sbp], types: Sequence[TensorType], parts: int) -> bool:

@@ -17,7 +17,7 @@ from flow_core import philox
 from flow_core.dtypes import int8
 from flow_core.ir import TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import floating_like_input, split_all_axes
+from flow_core.ops.rules import check_place, floating_like_input, split_all_axes, with_place
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.sbp import B, P, Signature, Signatures
 
@@ -25,6 +25,7 @@ from flow_core.sbp import B, P, Signature, Signatures
 def _mask_type(ctx: InferContext) -> tuple[TensorType, ...]:
     rate, seed = ctx.attrs["rate"], ctx.attrs["seed"]
     ctx.check(0 <= rate < 1, f"rate={rate}", "0 <= rate < 1, the share of elements to drop")
+    check_place(ctx, ctx.inputs[0].shape)
     ctx.check(seed is None or isinstance(seed, int), f"seed={seed!r}", "a whole number or None")
     return (tensor_type(ctx.inputs[0].shape, int8),)
 
@@ -50,9 +51,15 @@ def _dropout_grad_gradient(g: GradContext) -> Sequence[Sym | None]:
     return g.one("dropout", g.dy, g.inputs[1], scale=g.attrs["scale"]), None
 
 
-def _mask(like: Any, *, rate: float, seed: int | None) -> Any:
+def _mask_sbp(ctx: SbpContext) -> Signatures:
+    """Of the input only the shape is read."""
+    return (*split_all_axes(ctx), Signature((P,), (B,)))
+
+
+def _mask(like: Any, *, rate: float, seed: int | None, place: philox.Place | None) -> Any:
     """The mask of step 0 under the seed, 0 if there is none (as the kits run kernels)."""
-    return (np.float32(rate) < philox.uniform(seed or 0, like.shape)).astype(np.int8)
+    drawn = philox.placed_uniform(seed or 0, like.shape, place)
+    return (np.float32(rate) < drawn).astype(np.int8)
 
 
 def _masked(x: Any, mask: Any, *, scale: float) -> Any:
@@ -63,6 +70,10 @@ def _mask_samples(rng: Any) -> Iterator[Sample]:
     for shape, rate in (((7, 5), 0.5), ((3, 1, 11), 0.1), ((0, 4), 0.5), ((20000,), 0.9)):
         yield Sample((rng.uniform(0, 1, shape),), {"rate": rate}, gradient=False)
     yield Sample((rng.uniform(0, 1, (9,)),), {"rate": 0.0, "seed": -3}, gradient=False)
+    for part, whole, low in (((3, 4), (7, 9), (2, 5)), ((4, 5000), (9, 5000), (3, 0)),
+                             ((40, 30, 2), (40, 70, 2), (0, 9, 0))):  # fmt: skip
+        place = {"rate": 0.5, "place": (whole, low)}
+        yield Sample((rng.uniform(0, 1, part),), place, gradient=False, note="a part")
 
 
 def _masked_samples(rng: Any) -> Iterator[Sample]:
@@ -77,13 +88,15 @@ OPS: tuple[OpSpec, ...] = (
     OpSpec(
         type="random_mask_like",
         inputs=("like",),
-        attrs={"rate": REQUIRED, "seed": None},
+        attrs={"rate": REQUIRED, "seed": None, "place": None},
         infer=_mask_type,
+        sbp=_mask_sbp,
+        localize=with_place,
         reference=_mask,
         samples=_mask_samples,
         random=True,
-        doc="1 where an element is kept, 0 where it is dropped.  No rule but all-broadcast: a"
-        " kernel that sees a part of the tensor cannot know its logical element numbers.",
+        doc="1 where an element is kept, 0 where it is dropped; ``place`` says where a device's"
+        " part lies in the logical tensor.",
     ),
     OpSpec(
         type="dropout",

@@ -1,19 +1,29 @@
 """Ops that read or write where indices along one axis say: gathers and segment sums.
 
-An index out of range reads zeros and writes nothing.
+An index out of range reads zeros and writes nothing.  The attribute ``first`` is the index of the
+table's first row: where a table is split on the axis that indices go along, every device reads or
+writes what lies in its own rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from flow_core.ir import TensorType, tensor_type
+from flow_core.ir import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
+from flow_core.plugins.specs import (
+    REQUIRED,
+    InferContext,
+    LocalContext,
+    OpSpec,
+    Part,
+    Sample,
+    SbpContext,
+)
 from flow_core.sbp import B, P, S, Sbp, Signature, Signatures, Split
 from flow_core.shapes import Shape
 
@@ -39,6 +49,40 @@ def rules(*rows: tuple[tuple[Sbp, ...], Sbp]) -> Signatures:
     return tuple(Signature(inputs, (out,)) for inputs, out in rows)
 
 
+Localize = Callable[[LocalContext], Mapping[str, AttrValue]]
+
+
+def from_row(
+    table: Callable[[LocalContext], Part], axis: Callable[[LocalContext], int]
+) -> Localize:
+    """Localizes ``first`` (and ``num_segments``) by the table's part along an axis."""
+
+    def localize(ctx: LocalContext) -> Mapping[str, AttrValue]:
+        low, high = table(ctx).region[axis(ctx)]
+        found = {"first": ctx.attrs["first"] + low}
+        return {**found, "num_segments": high - low} if "num_segments" in ctx.attrs else found
+
+    return localize
+
+
+def first_input(ctx: LocalContext) -> Part:
+    """The table of ops that read."""
+    return ctx.inputs[0]
+
+
+def first_output(ctx: LocalContext) -> Part:
+    """The table of ops that add to zeros."""
+    return ctx.outputs[0]
+
+
+def _by_attr(name: str) -> Callable[[LocalContext], int]:
+    return lambda ctx: int(ctx.attrs[name])
+
+
+def _behind_batch(ctx: LocalContext) -> int:
+    return len(ctx.inputs[1].region) - 1
+
+
 # ------------------------------------------------------------------- along an axis of the table
 
 
@@ -56,21 +100,21 @@ def _gather_sbp(ctx: SbpContext) -> Signatures:
     return rules(
         *(((B, S(i)), S(axis + i)) for i in range(inserted)),
         *(((S(i), B), S(i if i < axis else i + inserted - 1)) for i in others),
+        ((S(axis), B), P),
         ((P, B), P),
     )
 
 
 def _gather_gradient(g: GradContext) -> tuple[Sym, None]:
-    axis, index = g.attrs["axis"], g.inputs[1]
-    count = g.x.shape[axis]
-    dx = g.one("unsorted_segment_sum", g.dy, index, axis=axis, num_segments=count)
+    count = g.x.shape[g.attrs["axis"]]
+    dx = g.one("unsorted_segment_sum", g.dy, g.inputs[1], num_segments=count, **g.attrs)
     return dx, None
 
 
-def _gather(x: Any, index: Any, *, axis: int) -> Any:
+def _gather(x: Any, index: Any, *, axis: int, first: int = 0) -> Any:
     if x.shape[axis] == 0:
         return np.zeros(x.shape[:axis] + index.shape + x.shape[axis + 1 :], x.dtype)
-    valid, index = _in_range(index, x.shape[axis])
+    valid, index = _in_range(index.astype(np.int64) - first, x.shape[axis])
     mask = valid.reshape(valid.shape + (1,) * (x.ndim - axis - 1))
     return np.where(mask, np.take(x, index, axis), 0).astype(x.dtype)
 
@@ -85,6 +129,7 @@ def _gather_samples(rng: Any) -> Iterator[Sample]:
     outside = np.array([[0, -1], [3, 2]], np.int32)
     yield Sample((rng.uniform(-3, 3, (3, 2)), outside), {"axis": 0}, note="out of range")
     yield Sample((rng.integers(0, 99, (3, 2)), outside), {"axis": 1})
+    yield Sample((rng.uniform(-3, 3, (3, 2)), outside), {"axis": 0, "first": 2}, note="a part")
 
 
 def _check_segments(ctx: InferContext) -> tuple[Shape, Shape]:
@@ -102,7 +147,7 @@ def _check_segments(ctx: InferContext) -> tuple[Shape, Shape]:
 def _segments_type(ctx: InferContext) -> tuple[TensorType, ...]:
     before, after = _check_segments(ctx)
     count = ctx.attrs["num_segments"]
-    ctx.check(count >= 1, f"num_segments {count}", "at least 1")
+    ctx.check(count >= 1 or ctx.attrs["first"], f"num_segments {count}", "at least 1")
     return (tensor_type((*before, count, *after), ctx.inputs[0].dtype),)
 
 
@@ -125,6 +170,7 @@ def _segments_sbp(ctx: SbpContext) -> Signatures:
     return rules(
         *(((S(axis + i), S(i)), P) for i in range(merged)),
         *(((S(i), B), S(i if i < axis else i - merged + 1)) for i in others),
+        ((B, B), S(axis)),
         ((P, B), P),
     )
 
@@ -145,22 +191,24 @@ def with_like(signatures: Signatures, position: int) -> Signatures:
 
 
 def _segments_gradient(g: GradContext) -> tuple[Sym | None, ...]:
-    dx = g.one("gather", g.dy, g.inputs[1], axis=g.attrs["axis"])
+    attrs = {key: g.attrs[key] for key in ("axis", "first")}
+    dx = g.one("gather", g.dy, g.inputs[1], **attrs)
     return (dx, *(None for _ in g.inputs[1:]))
 
 
-def _segment_sum(data: Any, ids: Any, *, axis: int, num_segments: int) -> Any:
+def _segment_sum(data: Any, ids: Any, *, axis: int, num_segments: int, first: int = 0) -> Any:
     before, after = data.shape[:axis], data.shape[axis + ids.ndim :]
     out = np.zeros((prod(before), num_segments, prod(after)), data.dtype)
     rows = data.reshape(prod(before), ids.size, prod(after))
     for i, segment in enumerate(ids.ravel()):
-        if 0 <= segment < num_segments:
-            out[:, segment] += rows[:, i]
+        at = int(segment) - first
+        if 0 <= at < num_segments:
+            out[:, at] += rows[:, i]
     return out.reshape(*before, num_segments, *after)
 
 
-def _segment_sum_like(data: Any, ids: Any, like: Any, *, axis: int) -> Any:
-    return _segment_sum(data, ids, axis=axis, num_segments=like.shape[axis])
+def _segment_sum_like(data: Any, ids: Any, like: Any, *, axis: int, first: int) -> Any:
+    return _segment_sum(data, ids, axis=axis, num_segments=like.shape[axis], first=first)
 
 
 def _segments_samples(rng: Any) -> Iterator[Sample]:
@@ -174,13 +222,17 @@ def _segments_samples(rng: Any) -> Iterator[Sample]:
         yield Sample((rng.uniform(-3, 3, shape), segments), attrs, note="some ids out of range")
     whole = (rng.integers(-9, 9, (4, 2)).astype(np.int32), np.array([1, 1, 0, 1], np.int32))
     yield Sample(whole, {"axis": 0, "num_segments": 2})
+    some = np.array([5, 3, 0, 4, -1], np.int64)
+    part = {"axis": 0, "num_segments": 2, "first": 3}
+    yield Sample((rng.uniform(-3, 3, (5, 4)), some), part, note="a part")
 
 
 def _segments_like_samples(rng: Any) -> Iterator[Sample]:
     for sample in _segments_samples(rng):
         (data, ids), axis = sample.inputs, sample.attrs["axis"]
         shape = (*data.shape[:axis], sample.attrs["num_segments"], *data.shape[axis + ids.ndim :])
-        yield Sample((data, ids, np.zeros(shape)), {"axis": axis})
+        first = sample.attrs.get("first", 0)
+        yield Sample((data, ids, np.zeros(shape)), {"axis": axis, "first": first})
 
 
 # ------------------------------------------------------------------------ with leading batch axes
@@ -204,7 +256,7 @@ def _batch_segments_type(ctx: InferContext) -> tuple[TensorType, ...]:
     x, index, lead = _batched(ctx)
     count = ctx.attrs["num_segments"]
     ctx.check(x.shape[lead] == index.shape[-1], f"ids {index} for {x}", "as many ids as rows")
-    ctx.check(count >= 1, f"num_segments {count}", "at least 1")
+    ctx.check(count >= 1 or ctx.attrs["first"], f"num_segments {count}", "at least 1")
     return (tensor_type((*x.shape[:lead], count, *x.shape[lead + 1 :]), x.dtype),)
 
 
@@ -220,21 +272,22 @@ def _batch_sbp(ctx: SbpContext, *along: tuple[tuple[Sbp, ...], Sbp]) -> Signatur
 
 def _batch_gather_sbp(ctx: SbpContext) -> Signatures:
     lead = len(ctx.inputs[1].shape) - 1
-    return _batch_sbp(ctx, ((B, S(lead)), S(lead)))
+    return _batch_sbp(ctx, ((B, S(lead)), S(lead)), ((S(lead), B), P))
 
 
 def _batch_segments_sbp(ctx: SbpContext) -> Signatures:
     lead = len(ctx.inputs[1].shape) - 1
-    return _batch_sbp(ctx, ((S(lead), S(lead)), P))
+    return _batch_sbp(ctx, ((S(lead), S(lead)), P), ((B, B), S(lead)))
 
 
 def _batch_gather_gradient(g: GradContext) -> tuple[Sym, None]:
     count = g.x.shape[len(g.inputs[1].shape) - 1]
-    return g.one("unsorted_batch_segment_sum", g.dy, g.inputs[1], num_segments=count), None
+    attrs = {"num_segments": count, "first": g.attrs["first"]}
+    return g.one("unsorted_batch_segment_sum", g.dy, g.inputs[1], **attrs), None
 
 
 def _batch_segments_gradient(g: GradContext) -> tuple[Sym, None]:
-    return g.one("batch_gather", g.dy, g.inputs[1]), None
+    return g.one("batch_gather", g.dy, g.inputs[1], first=g.attrs["first"]), None
 
 
 def _per_batch(x: Any, index: Any) -> Iterator[tuple[Any, Any]]:
@@ -243,14 +296,14 @@ def _per_batch(x: Any, index: Any) -> Iterator[tuple[Any, Any]]:
     return zip(flat, index.reshape(-1, index.shape[-1]), strict=True)
 
 
-def _batch_gather(x: Any, index: Any) -> Any:
-    rows = [_gather(part, ids, axis=0) for part, ids in _per_batch(x, index)]
+def _batch_gather(x: Any, index: Any, *, first: int) -> Any:
+    rows = [_gather(part, ids, axis=0, first=first) for part, ids in _per_batch(x, index)]
     return np.array(rows, x.dtype).reshape(index.shape + x.shape[index.ndim :])
 
 
-def _batch_segment_sum(data: Any, ids: Any, *, num_segments: int) -> Any:
+def _batch_segment_sum(data: Any, ids: Any, *, num_segments: int, first: int) -> Any:
     rows = [
-        _segment_sum(part, segments, axis=0, num_segments=num_segments)
+        _segment_sum(part, segments, axis=0, num_segments=num_segments, first=first)
         for part, segments in _per_batch(data, ids)
     ]
     lead = ids.ndim - 1
@@ -262,12 +315,15 @@ def _batch_gather_samples(rng: Any) -> Iterator[Sample]:
     for x, index in (((2, 5), (2, 3)), ((2, 3, 4, 2), (2, 3, 6)), ((4, 3), (5,)), ((1, 2), (1, 1))):
         indices = rng.integers(-1, x[len(index) - 1] + 1, index).astype(np.int32)
         yield Sample((rng.uniform(-3, 3, x), indices))
+    indices = rng.integers(-1, 9, (2, 6)).astype(np.int32)
+    yield Sample((rng.uniform(-3, 3, (2, 4, 3)), indices), {"first": 3}, note="a part")
 
 
 def _batch_segments_samples(rng: Any) -> Iterator[Sample]:
     for x, ids, count in (((3, 4), (3, 4), 2), ((2, 3, 4, 2), (2, 3, 4), 3), ((5, 2), (5,), 4)):
         segments = rng.integers(-1, count + 1, ids).astype(np.int64)
-        yield Sample((rng.uniform(-3, 3, x), segments), {"num_segments": count})
+        attrs = {"num_segments": count, "first": count // 3}
+        yield Sample((rng.uniform(-3, 3, x), segments), attrs)
 
 
 # ------------------------------------------------------------------- element by element of an axis
@@ -295,40 +351,41 @@ def _dim_scatter_type(ctx: InferContext) -> tuple[TensorType, ...]:
     return (tensor_type(like.shape, x.dtype),)
 
 
-def _dim_sbp(ctx: SbpContext, along: tuple[tuple[Sbp, ...], Sbp]) -> Signatures:
+def _dim_sbp(ctx: SbpContext, *along: tuple[tuple[Sbp, ...], Sbp]) -> Signatures:
     others = (i for i in range(len(ctx.inputs[0].shape)) if i != ctx.attrs["dim"])
-    return rules(*(((S(i), S(i)), S(i)) for i in others), along, ((P, B), P))
+    return rules(*(((S(i), S(i)), S(i)) for i in others), *along, ((P, B), P))
 
 
 def _dim_gather_sbp(ctx: SbpContext) -> Signatures:
     dim = ctx.attrs["dim"]
-    return _dim_sbp(ctx, ((B, S(dim)), S(dim)))
+    return _dim_sbp(ctx, ((B, S(dim)), S(dim)), ((S(dim), B), P))
 
 
 def _dim_scatter_sbp(ctx: SbpContext) -> Signatures:
     dim = ctx.attrs["dim"]
-    return with_like(_dim_sbp(ctx, ((S(dim), S(dim)), P)), 0)
+    return with_like(_dim_sbp(ctx, ((S(dim), S(dim)), P), ((B, B), S(dim))), 0)
 
 
 def _dim_gather_gradient(g: GradContext) -> tuple[Sym, None]:
     x, index = g.inputs
-    return g.one("dim_scatter_add_like", x, g.dy, index, dim=g.attrs["dim"]), None
+    return g.one("dim_scatter_add_like", x, g.dy, index, **g.attrs), None
 
 
 def _dim_scatter_gradient(g: GradContext) -> tuple[None, Sym, None]:
-    return None, g.one("dim_gather", g.dy, g.inputs[2], dim=g.attrs["dim"]), None
+    return None, g.one("dim_gather", g.dy, g.inputs[2], **g.attrs), None
 
 
-def _dim_gather(x: Any, index: Any, *, dim: int) -> Any:
-    valid, index = _in_range(index.astype(np.int64), x.shape[dim])
+def _dim_gather(x: Any, index: Any, *, dim: int, first: int) -> Any:
+    valid, index = _in_range(index.astype(np.int64) - first, x.shape[dim])
     return np.where(valid, np.take_along_axis(x, index, dim), 0).astype(x.dtype)
 
 
-def _dim_scatter(like: Any, x: Any, index: Any, *, dim: int) -> Any:
+def _dim_scatter(like: Any, x: Any, index: Any, *, dim: int, first: int) -> Any:
     out = np.zeros(like.shape, x.dtype)
     for place in np.ndindex(*index.shape):
-        if 0 <= index[place] < like.shape[dim]:
-            out[(*place[:dim], int(index[place]), *place[dim + 1 :])] += x[place]
+        at = int(index[place]) - first
+        if 0 <= at < like.shape[dim]:
+            out[(*place[:dim], at, *place[dim + 1 :])] += x[place]
     return out
 
 
@@ -338,7 +395,9 @@ DIM_CASES: tuple[tuple[Shape, int, int], ...] = (((3, 4), 1, 2), ((4, 2, 3), 0, 
 def _dim_gather_samples(rng: Any) -> Iterator[Sample]:
     for shape, dim, count in DIM_CASES:
         index = rng.integers(-1, shape[dim] + 1, (*shape[:dim], count, *shape[dim + 1 :]))
-        yield Sample((rng.uniform(-3, 3, shape), index.astype(np.int32)), {"dim": dim})
+        for first in (0, 1):
+            attrs = {"dim": dim, "first": first}
+            yield Sample((rng.uniform(-3, 3, shape), index.astype(np.int32)), attrs)
 
 
 def _dim_scatter_samples(rng: Any) -> Iterator[Sample]:
@@ -352,8 +411,9 @@ OPS: tuple[OpSpec, ...] = (
         type="gather",
         inputs=("in", "indices"),
         infer=_gather_type,
-        attrs={"axis": REQUIRED},
+        attrs={"axis": REQUIRED, "first": 0},
         sbp=_gather_sbp,
+        localize=from_row(first_input, _by_attr("axis")),
         gradient=_gather_gradient,
         reference=_gather,
         samples=_gather_samples,
@@ -362,8 +422,9 @@ OPS: tuple[OpSpec, ...] = (
         type="unsorted_segment_sum",
         inputs=("data", "segment_ids"),
         infer=_segments_type,
-        attrs={"axis": REQUIRED, "num_segments": REQUIRED},
+        attrs={"axis": REQUIRED, "num_segments": REQUIRED, "first": 0},
         sbp=_segments_sbp,
+        localize=from_row(first_output, _by_attr("axis")),
         gradient=_segments_gradient,
         reference=_segment_sum,
         samples=_segments_samples,
@@ -372,8 +433,9 @@ OPS: tuple[OpSpec, ...] = (
         type="unsorted_segment_sum_like",
         inputs=("data", "segment_ids", "like"),
         infer=_segments_like_type,
-        attrs={"axis": REQUIRED},
+        attrs={"axis": REQUIRED, "first": 0},
         sbp=lambda ctx: with_like(_segments_sbp(ctx), 2),
+        localize=from_row(first_output, _by_attr("axis")),
         gradient=_segments_gradient,
         reference=_segment_sum_like,
         samples=_segments_like_samples,
@@ -382,7 +444,9 @@ OPS: tuple[OpSpec, ...] = (
         type="batch_gather",
         inputs=("in", "indices"),
         infer=_batch_gather_type,
+        attrs={"first": 0},
         sbp=_batch_gather_sbp,
+        localize=from_row(first_input, _behind_batch),
         gradient=_batch_gather_gradient,
         reference=_batch_gather,
         samples=_batch_gather_samples,
@@ -391,8 +455,9 @@ OPS: tuple[OpSpec, ...] = (
         type="unsorted_batch_segment_sum",
         inputs=("data", "segment_ids"),
         infer=_batch_segments_type,
-        attrs={"num_segments": REQUIRED},
+        attrs={"num_segments": REQUIRED, "first": 0},
         sbp=_batch_segments_sbp,
+        localize=from_row(first_output, _behind_batch),
         gradient=_batch_segments_gradient,
         reference=_batch_segment_sum,
         samples=_batch_segments_samples,
@@ -402,8 +467,9 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("input", "index"),
         outputs=("output",),
         infer=_dim_gather_type,
-        attrs={"dim": REQUIRED},
+        attrs={"dim": REQUIRED, "first": 0},
         sbp=_dim_gather_sbp,
+        localize=from_row(first_input, _by_attr("dim")),
         gradient=_dim_gather_gradient,
         reference=_dim_gather,
         samples=_dim_gather_samples,
@@ -413,8 +479,9 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("like", "input", "index"),
         outputs=("output",),
         infer=_dim_scatter_type,
-        attrs={"dim": REQUIRED},
+        attrs={"dim": REQUIRED, "first": 0},
         sbp=_dim_scatter_sbp,
+        localize=from_row(first_output, _by_attr("dim")),
         gradient=_dim_scatter_gradient,
         reference=_dim_scatter,
         samples=_dim_scatter_samples,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from flow_core.ir import TensorType, tensor_type
-from flow_core.plugins.specs import InferContext, SbpContext
+from flow_core.ir import AttrValue, TensorType, tensor_type
+from flow_core.plugins.specs import InferContext, LocalContext, SbpContext
 from flow_core.sbp import B, P, S, Sbp, Signature, Signatures
 from flow_core.shapes import broadcast_shapes, normal_axis
 
@@ -90,3 +90,20 @@ def broadcast_sbp(ctx: SbpContext) -> Signatures:
 def _input_split(shape: tuple[int, ...], axis: int, out: tuple[int, ...]) -> Sbp:
     own = axis - (len(out) - len(shape))
     return S(own) if own >= 0 and shape[own] == out[axis] else B
+
+
+def check_place(ctx: InferContext, shape: tuple[int, ...]) -> None:
+    """Fails unless a box of some shape fits where the attribute ``place`` says that it lies."""
+    place = ctx.attrs["place"]
+    if place is not None:
+        rows = zip(shape, *place, strict=False)
+        fits = len(shape) == len(place[0]) and all(0 <= low <= n - size for size, n, low in rows)
+        ctx.check(fits, f"a part of shape {shape} at {place}", "a box within the logical tensor")
+
+
+def with_place(ctx: LocalContext) -> Mapping[str, AttrValue]:
+    """The attribute ``place`` of a device's part of a random op: see `flow_core.philox.Place`."""
+    out = ctx.outputs[0]
+    outer = ctx.attrs["place"] or (out.type.shape, (0,) * len(out.region))
+    low = tuple(a + start for a, (start, _) in zip(outer[1], out.region, strict=True))
+    return {"place": (outer[0], low)}

@@ -59,12 +59,12 @@ def _maps(before: Shape, i: int, after: Shape, j: int, parts: int | None) -> boo
 
 
 def _reshape_sbp(ctx: SbpContext) -> Signatures:
-    pairs = split_map(ctx.inputs[0].shape, ctx.outputs[0].shape)
+    pairs = split_map(ctx.inputs[0].shape, ctx.outputs[0].shape, ctx.parts)
     return (*(Signature((S(i),), (S(j),)) for i, j in pairs), Signature((P,), (P,)))
 
 
 def _reshape_like_sbp(ctx: SbpContext) -> Signatures:
-    pairs = split_map(ctx.inputs[0].shape, ctx.outputs[0].shape)
+    pairs = split_map(ctx.inputs[0].shape, ctx.outputs[0].shape, ctx.parts)
     return (
         *(Signature((S(i), S(j)), (S(j),)) for i, j in pairs),
         *(Signature((P, like), (P,)) for like in LIKE_ANY),

@@ -5,18 +5,25 @@ Of equal numbers the one with the lower index comes first, in both directions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from flow_core.dtypes import as_dtype, int8, int32
-from flow_core.ir import TensorType, tensor_type
+from flow_core.ir import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.index import checked_index
 from flow_core.ops.rules import like_input, split_axes
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
-from flow_core.sbp import S, Signature, Signatures
+from flow_core.plugins.specs import (
+    REQUIRED,
+    InferContext,
+    LocalContext,
+    OpSpec,
+    Sample,
+    SbpContext,
+)
+from flow_core.sbp import B, S, Signature, Signatures
 
 DIRECTIONS = ("ASCENDING", "DESCENDING")
 
@@ -67,7 +74,7 @@ def _in_top_k_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 def _one_hot_type(ctx: InferContext) -> tuple[TensorType, ...]:
     indices, depth = checked_index(ctx, 0), ctx.attrs["depth"]
-    ctx.check(depth >= 1, f"depth {depth}", "at least 1")
+    ctx.check(depth >= 1 or ctx.attrs["classes"], f"depth {depth}", "at least 1")
     return (tensor_type((*indices.shape, depth), as_dtype(ctx.attrs["dtype"])),)
 
 
@@ -75,8 +82,16 @@ def _leading(ctx: SbpContext) -> Signatures:
     return split_axes(ctx, range(len(ctx.inputs[0].shape) - 1))
 
 
-def _every_index(ctx: SbpContext) -> Signatures:
-    return split_axes(ctx, range(len(ctx.inputs[0].shape)))
+def _one_hot_sbp(ctx: SbpContext) -> Signatures:
+    """Every axis of the indices, and the classes: each device has some of them."""
+    rank = len(ctx.inputs[0].shape)
+    return (*split_axes(ctx, range(rank)), Signature((B,), (S(rank),)))
+
+
+def _one_hot_part(ctx: LocalContext) -> Mapping[str, AttrValue]:
+    low, high = ctx.outputs[0].region[-1]
+    classes = ctx.attrs["classes"] or ctx.attrs["depth"]
+    return {"depth": high - low, "first": ctx.attrs["first"] + low, "classes": classes}
 
 
 def _first(_: SbpContext) -> Signatures:
@@ -128,7 +143,7 @@ def hot_value(attrs: Any, which: str) -> Any:
 
 
 def _one_hot(indices: Any, **attrs: Any) -> Any:
-    hot = indices[..., None] == np.arange(attrs["depth"])
+    hot = indices[..., None] == np.arange(attrs["depth"]) + attrs["first"]
     values = np.where(hot, hot_value(attrs, "on"), hot_value(attrs, "off"))
     return values.astype(as_dtype(attrs["dtype"]).numpy)
 
@@ -186,6 +201,8 @@ def _one_hot_samples(rng: Any) -> Iterator[Sample]:
         yield Sample((indices,), {"depth": depth, "dtype": dtype})
     values = {"floating_on_value": 0.5, "floating_off_value": -1.0}
     yield Sample((np.array([1, 0], np.int64),), {"depth": 3, "dtype": "float32", **values})
+    part = {"depth": 3, "dtype": "float32", "first": 2, "classes": 7}
+    yield Sample((np.array([[4, 0, 6], [2, 3, 1]], np.int32),), part, note="a part")
 
 
 OPS: tuple[OpSpec, ...] = (
@@ -241,10 +258,13 @@ OPS: tuple[OpSpec, ...] = (
         infer=_one_hot_type,
         attrs={
             "depth": REQUIRED, "dtype": REQUIRED, "floating_on_value": 1.0, "integer_on_value": 1,
-            "floating_off_value": 0.0, "integer_off_value": 0,
+            "floating_off_value": 0.0, "integer_off_value": 0, "first": 0, "classes": None,
         },
-        sbp=_every_index,
+        sbp=_one_hot_sbp,
+        localize=_one_hot_part,
         reference=_one_hot,
         samples=_one_hot_samples,
+        doc="On a device that has some of the ``classes`` only, ``first`` is the first of its"
+        " ``depth`` ones.",
     ),
 )  # fmt: skip

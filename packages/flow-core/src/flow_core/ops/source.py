@@ -1,8 +1,8 @@
 """Ops that make numbers: constants, ranges, random numbers.
 
-Random ops draw from `flow_core.philox` by seed and step.  Their references draw with seed 0 at
-step 0, as the kits do.  They have no split rules: a kernel does not know where its part lies in
-the logical tensor, so every device draws all numbers.
+Random ops draw from `flow_core.philox` by seed and step, an element by its number in the logical
+tensor: the attribute ``place`` says where a device's part lies in it.  Their references draw with
+seed 0 at step 0, as the kits do.
 """
 
 from __future__ import annotations
@@ -15,9 +15,16 @@ import numpy as np
 from flow_core.dtypes import DType, as_dtype, int8, int32
 from flow_core.ir import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext
-from flow_core.ops.rules import split_all_axes
-from flow_core.philox import uniform
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
+from flow_core.ops.rules import check_place, split_all_axes, with_place
+from flow_core.philox import Place, placed_uniform, uniform
+from flow_core.plugins.specs import (
+    REQUIRED,
+    InferContext,
+    LocalContext,
+    OpSpec,
+    Sample,
+    SbpContext,
+)
 from flow_core.sbp import B, P, S, Sbp, Signature, Signatures
 
 
@@ -99,6 +106,11 @@ def _range_type(ctx: InferContext) -> tuple[TensorType, ...]:
     return (tensor_type((count,), as_dtype(ctx.attrs["dtype"])),)
 
 
+def _range_part(ctx: LocalContext) -> Mapping[str, AttrValue]:
+    (low, high), start, delta = ctx.outputs[0].region[0], ctx.attrs["start"], ctx.attrs["delta"]
+    return {"start": start + low * delta, "limit": start + high * delta}
+
+
 def _range(*, start: int, limit: int, delta: int, dtype: str) -> Any:
     return np.arange(start, limit, delta).astype(as_dtype(dtype).numpy)
 
@@ -119,18 +131,19 @@ SEED = {"seed": -1, "has_seed": False}
 def _bernoulli_type(ctx: InferContext) -> tuple[TensorType, ...]:
     x = ctx.inputs[0]
     ctx.check(x.dtype.is_floating, str(x), "probabilities of a floating type")
+    check_place(ctx, x.shape)
     return (tensor_type(x.shape, _like_dtype(x.dtype, ctx.attrs)),)
 
 
-def _bernoulli(x: Any, *, dtype: str | None, seed: int, has_seed: bool) -> Any:
-    drawn = uniform(seed if has_seed else 0, x.shape) < x
+def _bernoulli(x: Any, *, dtype: str | None, seed: int, has_seed: bool, place: Place | None) -> Any:
+    drawn = placed_uniform(seed if has_seed else 0, x.shape, place) < x
     return drawn.astype(x.dtype if dtype is None else as_dtype(dtype).numpy)
 
 
 def _bernoulli_samples(rng: Any) -> Iterator[Sample]:
     for shape, attrs in (
         ((5, 7), {}), ((40,), {"dtype": "int32"}), ((3, 3), {"seed": 11, "has_seed": True}),
-        ((0,), {"dtype": "float64"}),
+        ((0,), {"dtype": "float64"}), ((4, 3), {"place": ((9, 8), (2, 5))}),
     ):  # fmt: skip
         yield Sample((rng.integers(0, 5, shape) / 4,), attrs)
 
@@ -138,28 +151,38 @@ def _bernoulli_samples(rng: Any) -> Iterator[Sample]:
 def _coin_flip_type(ctx: InferContext) -> tuple[TensorType, ...]:
     size, probability = ctx.attrs["batch_size"], ctx.attrs["probability"]
     ctx.check(size >= 1, f"batch_size {size}", "at least 1")
+    check_place(ctx, (size,))
     ctx.check(0 <= probability <= 1, f"probability {probability}", "between 0 and 1")
     return (tensor_type((size,), int8),)
 
 
-def _coin_flip(*, batch_size: int, probability: float, seed: int, has_seed: bool) -> Any:
-    return (uniform(seed if has_seed else 0, (batch_size,)) < probability).astype(np.int8)
+def _coin_flip_part(ctx: LocalContext) -> Mapping[str, AttrValue]:
+    return {"batch_size": ctx.outputs[0].shape[0], **with_place(ctx)}
+
+
+def _coin_flip(
+    *, batch_size: int, probability: float, seed: int, has_seed: bool, place: Place | None
+) -> Any:
+    drawn = placed_uniform(seed if has_seed else 0, (batch_size,), place)
+    return (drawn < probability).astype(np.int8)
 
 
 def _coin_flip_samples(_: Any) -> Iterator[Sample]:
     for size, probability in ((9, 0.5), (4, 1.0), (1, 0.0)):
         yield Sample((), {"batch_size": size, "probability": probability})
+    yield Sample((), {"batch_size": 5, "place": ((20,), (9,))}, note="a part")
 
 
 def _permutation_type(ctx: InferContext) -> tuple[TensorType, ...]:
     x = ctx.inputs[0]
     ctx.check(len(x.shape) > 0, str(x), "a tensor with a batch axis")
-    return (tensor_type(x.shape[:1], int32),)
+    count = ctx.attrs["count"]
+    return (tensor_type(x.shape[:1] if count is None else (count,), int32),)
 
 
 def _permutation_sbp(ctx: SbpContext) -> Signatures:
-    """Only the size of axis 0 is read."""
-    kinds: tuple[Sbp, ...] = (*(S(i) for i in range(1, len(ctx.inputs[0].shape))), P)
+    """Only the size of axis 0 is read, and ``count`` tells it where that axis is split."""
+    kinds: tuple[Sbp, ...] = (*(S(i) for i in range(len(ctx.inputs[0].shape))), P)
     return tuple(Signature((s,), (B,)) for s in kinds)
 
 
@@ -169,9 +192,9 @@ def permutation_layout(count: int) -> tuple[int, int]:
     return bits, max(0, 48 - (63 - bits))
 
 
-def _permutation(x: Any, *, seed: int, has_seed: bool) -> Any:
+def _permutation(x: Any, *, seed: int, has_seed: bool, count: int | None) -> Any:
     """The order of 48 random bits per element, the index below them to tell equal ones apart."""
-    count, key = len(x), seed if has_seed else 0
+    count, key = len(x) if count is None else count, seed if has_seed else 0
     high, low = ((uniform(key, (count,), 0, i) * 2**24).astype(np.int64) for i in (0, 1))
     bits, cut = permutation_layout(count)
     keys = ((((high << 24) | low) >> cut) << bits) | np.arange(count)
@@ -181,6 +204,7 @@ def _permutation(x: Any, *, seed: int, has_seed: bool) -> Any:
 def _permutation_samples(rng: Any) -> Iterator[Sample]:
     for shape in ((9, 2), (1,), (100,)):
         yield Sample((rng.uniform(-3, 3, shape),))
+    yield Sample((rng.uniform(-3, 3, (4, 2)),), {"count": 9}, note="a part of the batch")
 
 
 OPS: tuple[OpSpec, ...] = (
@@ -217,6 +241,8 @@ OPS: tuple[OpSpec, ...] = (
         inputs=(),
         infer=_range_type,
         attrs={"start": REQUIRED, "limit": REQUIRED, "delta": REQUIRED, "dtype": REQUIRED},
+        sbp=split_all_axes,
+        localize=_range_part,
         reference=_range,
         samples=_range_samples,
     ),
@@ -224,7 +250,9 @@ OPS: tuple[OpSpec, ...] = (
         type="bernoulli",
         inputs=("in",),
         infer=_bernoulli_type,
-        attrs={"dtype": None, **SEED},
+        attrs={"dtype": None, **SEED, "place": None},
+        sbp=split_all_axes,
+        localize=with_place,
         reference=_bernoulli,
         samples=_bernoulli_samples,
         random=True,
@@ -233,7 +261,9 @@ OPS: tuple[OpSpec, ...] = (
         type="coin_flip",
         inputs=(),
         infer=_coin_flip_type,
-        attrs={"batch_size": REQUIRED, "probability": 0.5, **SEED},
+        attrs={"batch_size": REQUIRED, "probability": 0.5, **SEED, "place": None},
+        sbp=split_all_axes,
+        localize=_coin_flip_part,
         reference=_coin_flip,
         samples=_coin_flip_samples,
         random=True,
@@ -243,8 +273,9 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("x",),
         outputs=("y",),
         infer=_permutation_type,
-        attrs=SEED,
+        attrs={**SEED, "count": None},
         sbp=_permutation_sbp,
+        localize=lambda ctx: {"count": ctx.outputs[0].shape[0]},
         reference=_permutation,
         samples=_permutation_samples,
         random=True,

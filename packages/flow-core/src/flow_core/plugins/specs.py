@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 from flow_core.dtypes import DType
 from flow_core.errors import InferenceError, PluginError, SourceLine
-from flow_core.ir import AttrValue, TensorType
-from flow_core.sbp import Signatures
+from flow_core.ir import Attrs, AttrValue, TensorType
+from flow_core.sbp import Region, Signatures, region_shape
 
 Lazy = str | Callable[..., Any]
 
@@ -82,11 +82,58 @@ class InferContext:
 
 @dataclass(frozen=True, slots=True)
 class SbpContext:
-    """What an op's SBP rules see: types of inputs and outputs, attributes."""
+    """What an op's SBP rules see.
+
+    Attributes:
+        inputs, outputs: types, as the hierarchy dimensions before this one have left them.
+        attrs: attributes, localized to the first device of these dimensions.
+        parts: devices of this hierarchy dimension; None asks for the rules that hold for any
+            number.
+    """
 
     inputs: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
     attrs: Mapping[str, AttrValue]
+    parts: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A logical tensor and the box of it that one device holds.
+
+    P and B hold the whole.
+
+    >>> from flow_core.dtypes import float32
+    >>> part = Part(TensorType((7, 2), float32), ((3, 5), (0, 2)))
+    >>> part.shape, part.is_whole(0), part.is_whole(1)
+    ((2, 2), False, True)
+    """
+
+    type: TensorType
+    region: Region
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the box."""
+        return region_shape(self.region)
+
+    def is_whole(self, axis: int) -> bool:
+        """Whether the box has the full extent of an axis."""
+        return self.region[axis] == (0, self.type.shape[axis])
+
+
+@dataclass(frozen=True, slots=True)
+class LocalContext:
+    """What `OpSpec.localize` sees: a logical op's attributes, and one device's parts."""
+
+    attrs: Mapping[str, AttrValue]
+    inputs: tuple[Part, ...]
+    outputs: tuple[Part, ...]
+
+
+def local_shape(ctx: LocalContext) -> Mapping[str, AttrValue]:
+    """The default of `OpSpec.localize`: an attribute ``shape`` is the shape of output 0."""
+    return {"shape": ctx.outputs[0].shape} if "shape" in ctx.attrs else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +164,8 @@ class OpSpec:
         attrs: default per attribute, `REQUIRED` for none.
         infer: output types from an `InferContext`.
         sbp: rules for one hierarchy dimension, all but the always valid all-broadcast one.
+        localize: the attributes that say something else about one device's part of the op than
+            about the whole, from a `LocalContext`.  It is asked only where something is split.
         gradient: builds the gradient of each input (None where there is none) from a
             `flow_core.ops.build.GradContext`; None when the op has no gradient at all.
         reference: numpy semantics ``reference(*inputs, **attrs)``: array or tuple of arrays.
@@ -136,6 +185,7 @@ class OpSpec:
     outputs: tuple[str, ...] = ("out",)
     attrs: Mapping[str, AttrValue] = field(default_factory=dict)
     sbp: Callable[[SbpContext], Signatures] = lambda _: ()
+    localize: Callable[[LocalContext], Mapping[str, AttrValue]] = local_shape
     gradient: Callable[[Any], Sequence[Any]] | None = None
     reference: Callable[..., Any] | None = None
     samples: Callable[[Any], Any] | None = None
@@ -146,6 +196,15 @@ class OpSpec:
     effect: bool = False
     random: bool = False
     doc: str = ""
+
+
+def local_attrs(spec: OpSpec, ctx: LocalContext) -> Mapping[str, AttrValue]:
+    """All attributes of one device's part of an op."""
+    parts = (*ctx.inputs, *ctx.outputs)
+    if all(part.is_whole(i) for part in parts for i in range(len(part.region))):
+        return ctx.attrs
+    changed = spec.localize(ctx)
+    return Attrs({**ctx.attrs, **changed}) if changed else ctx.attrs
 
 
 @dataclass(frozen=True, slots=True)

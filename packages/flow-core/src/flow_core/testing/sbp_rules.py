@@ -11,10 +11,18 @@ import pytest
 
 from flow_core.dtypes import as_dtype, float64
 from flow_core.errors import InferenceError
-from flow_core.ir import Attrs, AttrValue, TensorType, tensor_type
-from flow_core.plugins.specs import InferContext, KernelQuery, OpSpec, SbpContext
-from flow_core.sbp import B, Broadcast, P, Partial, S, Sbp, Signature, Split
-from flow_core.shapes import balanced_range, balanced_split
+from flow_core.ir import TensorType, tensor_type
+from flow_core.plugins.specs import (
+    InferContext,
+    KernelQuery,
+    LocalContext,
+    OpSpec,
+    Part,
+    SbpContext,
+    local_attrs,
+)
+from flow_core.sbp import B, Broadcast, P, Partial, S, Sbp, Signature, Split, local_region
+from flow_core.shapes import balanced_range
 from flow_core.testing.checks import (
     TOLERANCE,
     as_tuple,
@@ -118,14 +126,14 @@ def is_close(found: Any, wanted: Any) -> bool:
     return bool(np.allclose(have, want, *bounds, equal_nan=True))
 
 
-def local_type(type_: TensorType, sbp: Sbp, parts: int, rank: int) -> TensorType:
-    """The type of what one device holds of a tensor."""
-    if not isinstance(sbp, Split):
-        return type_
-    size = balanced_split(type_.shape[sbp.axis], parts)[rank]
-    return tensor_type(
-        tuple(size if i == sbp.axis else n for i, n in enumerate(type_.shape)), type_.dtype
-    )
+def local_context(asked: KernelQuery, rule: Signature, parts: int, rank: int) -> LocalContext:
+    """What one device holds of an op's tensors."""
+
+    def of(types: Sequence[TensorType], sbps: Sequence[Sbp]) -> tuple[Part, ...]:
+        rows = zip(types, sbps, strict=True)
+        return tuple(Part(t, local_region(t.shape, (sbp,), (parts,), rank)) for t, sbp in rows)
+
+    return LocalContext(asked.attrs, of(asked.inputs, rule.inputs), of(asked.outputs, rule.outputs))
 
 
 # ------------------------------------------------------------------------------------ the kit
@@ -151,16 +159,6 @@ class SbpRuleKit(Kit):
     max_inputs: ClassVar[int] = 3
     cases: ClassVar[int] = 8
 
-    def localize(
-        self, spec: OpSpec, attrs: Mapping[str, AttrValue], outputs: Sequence[TensorType]
-    ) -> Mapping[str, AttrValue]:
-        """The attributes of an op on one device, whose outputs have the given types.
-
-        By convention an attribute ``shape`` is the shape of output 0, and all others say the
-        same about a part as about the whole.  Override this for ops that are different.
-        """
-        return {**attrs, "shape": outputs[0].shape} if "shape" in attrs else attrs
-
     def parameters(self, check: str) -> Iterator[Parameters]:
         """The ops of the plugin under test."""
         for op in self.own_ops():
@@ -184,26 +182,27 @@ class SbpRuleKit(Kit):
         spec: OpSpec,
         asked: KernelQuery,
         inputs: Sequence[Any],
-        outputs: Sequence[TensorType],
+        local: LocalContext,
     ) -> tuple[Any, ...]:
         """What one device computes.
 
         Args:
             spec, asked: the logical op.
             inputs: what the device holds.
-            outputs: the types of what it must give.
+            local: its parts of inputs and outputs.
 
         Raises:
             CannotForm: there is no such op.
         """
         rows = zip(inputs, asked.inputs, strict=True)
         types = tuple(tensor_type(x.shape, t.dtype) for x, t in rows)
-        attrs = Attrs(dict(self.localize(spec, asked.attrs, outputs)))
+        outputs = tuple(tensor_type(part.shape, part.type.dtype) for part in local.outputs)
+        attrs = local_attrs(spec, local)
         try:
             found = tuple(spec.infer(InferContext("local", spec.type, types, attrs)))
         except InferenceError as error:
             raise CannotForm(f"the op refuses {', '.join(map(str, types))}: {error}") from error
-        if found != tuple(outputs):
+        if found != outputs:
             raise CannotForm(
                 f"{', '.join(map(str, types))} give {', '.join(map(str, found))} instead of "
                 f"{', '.join(map(str, outputs))}"
@@ -228,9 +227,8 @@ class SbpRuleKit(Kit):
             held = [scatter(*row, parts, rng) for row in rows]
             local = []
             for rank in range(parts):
-                results = zip(asked.outputs, rule.outputs, strict=True)
-                types = [local_type(type_, sbp, parts, rank) for type_, sbp in results]
-                local.append(self.local_outputs(spec, asked, [h[rank] for h in held], types))
+                mine = local_context(asked, rule, parts, rank)
+                local.append(self.local_outputs(spec, asked, [h[rank] for h in held], mine))
             for k, want in enumerate(reference_outputs(spec, asked, arrays)):
                 found = gather([outputs[k] for outputs in local], rule.outputs[k])
                 if not is_close(found, want):

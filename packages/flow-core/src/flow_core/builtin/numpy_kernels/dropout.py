@@ -8,40 +8,27 @@ from functools import partial
 import numpy as np
 
 from flow_core.builtin.numpy_kernels.binding import call, carve, carved_bytes, kernel, scalar
+from flow_core.builtin.numpy_kernels.drawing import Part, drawing, scratch_part
 from flow_core.device import Launch
 from flow_core.philox import Uniform
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
-CHUNK = 1 << 14
-"""Elements drawn at a time: a multiple of the generator's block, small enough for the cache."""
 
-
-def _drawn(query: KernelQuery) -> int:
-    return min(query.outputs[0].size, CHUNK)
+def _mask_parts(query: KernelQuery) -> Part:
+    return scratch_part(query.outputs[0].shape, query.attrs["place"])
 
 
 def _mask_bytes(query: KernelQuery) -> int:
-    return carved_bytes(((_drawn(query),), np.float32))
+    return carved_bytes(_mask_parts(query))
 
 
 def _random_mask(ctx: BindContext) -> Launch:
-    seed, step = ctx.attrs["seed"], ctx.step
-    keep = ctx.outputs[0].reshape(-1).view(np.bool_)
-    (drawn,) = carve(ctx.workspace, ((_drawn(ctx.query),), np.float32))
-    rate = scalar(ctx.attrs["rate"], drawn)
-    fill = Uniform(ctx.seed if seed is None else seed).fill
-    chunks = [
-        (start, drawn[: keep.size - start], keep[start : start + CHUNK])
-        for start in range(0, keep.size, CHUNK)
-    ]
-
-    def launch() -> None:
-        now = int(step)
-        for start, numbers, kept in chunks:
-            fill(numbers, now, 0, start)
-            np.less(rate, numbers, kept)
-
-    return launch
+    seed = ctx.attrs["seed"]
+    keep = ctx.outputs[0].view(np.bool_)
+    (drawn,) = carve(ctx.workspace, _mask_parts(ctx.query))
+    above = partial(np.less, scalar(ctx.attrs["rate"], drawn))
+    generator = Uniform(ctx.seed if seed is None else seed)
+    return drawing(generator, keep, ctx.attrs["place"], drawn, ctx.step, above)
 
 
 def _masked(ctx: BindContext) -> Sequence[Launch]:

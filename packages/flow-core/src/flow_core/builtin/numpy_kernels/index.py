@@ -67,29 +67,31 @@ def scatter_kernel(row: Scatter) -> KernelSpec:
 
 def _gather(query: KernelQuery) -> Addressing:
     table, index = query.inputs
-    return along_axis(table.shape, query.attrs["axis"], index.size)
+    return along_axis(table.shape, query.attrs["axis"], index.size, query.attrs["first"])
 
 
 def _batch_gather(query: KernelQuery) -> Addressing:
     table, index = query.inputs
-    return per_batch(table.shape, index.shape)
+    return per_batch(table.shape, index.shape, query.attrs["first"])
 
 
 def _dim_gather(query: KernelQuery) -> Addressing:
     table, index = query.inputs
-    return per_element(table.shape, query.attrs["dim"], index.shape)
+    return per_element(table.shape, query.attrs["dim"], index.shape, query.attrs["first"])
 
 
 def _segments(query: KernelQuery) -> Addressing:
-    return along_axis(query.outputs[0].shape, query.attrs["axis"], query.inputs[1].size)
+    attrs, count = query.attrs, query.inputs[1].size
+    return along_axis(query.outputs[0].shape, attrs["axis"], count, attrs["first"])
 
 
 def _batch_segments(query: KernelQuery) -> Addressing:
-    return per_batch(query.outputs[0].shape, query.inputs[1].shape)
+    return per_batch(query.outputs[0].shape, query.inputs[1].shape, query.attrs["first"])
 
 
 def _dim_scatter(query: KernelQuery) -> Addressing:
-    return per_element(query.outputs[0].shape, query.attrs["dim"], query.inputs[2].shape)
+    attrs, index = query.attrs, query.inputs[2].shape
+    return per_element(query.outputs[0].shape, attrs["dim"], index, attrs["first"])
 
 
 KERNELS: tuple[KernelSpec, ...] = (

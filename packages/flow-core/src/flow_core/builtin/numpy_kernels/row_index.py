@@ -38,6 +38,7 @@ class Addressing:
         view: shape to which the index tensor is brought, with one component per last entry.
         limits, strides: size and stride, in rows, of what each component goes along.
         offsets: added to the row numbers, broadcast.
+        first: what the components of the table's first row are.
     """
 
     rows: int
@@ -47,6 +48,7 @@ class Addressing:
     limits: tuple[int, ...]
     strides: tuple[int, ...] = (1,)
     offsets: tuple[Any, ...] = ()
+    first: tuple[int, ...] = (0,)
 
     @property
     def count(self) -> int:
@@ -59,38 +61,44 @@ def _steps(count: int, step: int, *shape: int) -> tuple[Any, ...]:
     return (np.arange(count, dtype=np.int64).reshape(shape) * step,) if count > 1 else ()
 
 
-def along_axis(table: Shape, axis: int, count: int) -> Addressing:
+def along_axis(table: Shape, axis: int, count: int, first: int = 0) -> Addressing:
     """``count`` indices along an axis of the table, for everything before that axis."""
     before, size, after = prod(table[:axis]), table[axis], prod(table[axis + 1 :])
     offsets = _steps(before, size, before, 1)
     shape = (before, count)
-    return Addressing(before * size, after, shape, (1, count, 1), (size,), offsets=offsets)
+    return Addressing(
+        before * size, after, shape, (1, count, 1), (size,), offsets=offsets, first=(first,)
+    )
 
 
-def per_batch(table: Shape, index: Shape) -> Addressing:
+def per_batch(table: Shape, index: Shape, first: int = 0) -> Addressing:
     """Own indices, on the last axis of ``index``, for each entry of the axes before that."""
     axis = len(index) - 1
     before, size, after = prod(table[:axis]), table[axis], prod(table[axis + 1 :])
     shape = (before, index[-1])
     offsets = _steps(before, size, before, 1)
-    return Addressing(before * size, after, shape, (*shape, 1), (size,), offsets=offsets)
+    return Addressing(
+        before * size, after, shape, (*shape, 1), (size,), offsets=offsets, first=(first,)
+    )
 
 
-def per_element(table: Shape, axis: int, index: Shape) -> Addressing:
+def per_element(table: Shape, axis: int, index: Shape, first: int = 0) -> Addressing:
     """An own index along an axis for each element of ``index``."""
     before, size, after = prod(table[:axis]), table[axis], prod(table[axis + 1 :])
     shape = (before, index[axis], after)
     offsets = (*_steps(before, size * after, before, 1, 1), *_steps(after, 1, 1, 1, after))
     rows = before * size * after
-    return Addressing(rows, 1, shape, (*shape, 1), (size,), (after,), offsets)
+    return Addressing(rows, 1, shape, (*shape, 1), (size,), (after,), offsets, (first,))
 
 
-def at_positions(table: Shape, index: Shape) -> Addressing:
+def at_positions(table: Shape, index: Shape, first: Shape = ()) -> Addressing:
     """Positions on the leading axes of the table, one per row of the last axis of ``index``."""
     *batch, depth = index
     count, limits = prod(batch), table[:depth]
-    strides = contiguous_strides(limits)
-    return Addressing(prod(limits), prod(table[depth:]), (count,), (count, depth), limits, strides)
+    return Addressing(
+        prod(limits), prod(table[depth:]), (count,), (count, depth), limits,
+        contiguous_strides(limits), first=first[:depth] or (0,) * depth,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +148,8 @@ def _component(addressing: Addressing, k: int, index: Any, rows: Any, bad: Any) 
     limit = np.array(addressing.limits[k], np.uint64)
     unsigned = rows.reshape(-1).view(np.uint64)
     yield partial(np.copyto, rows, index.reshape(addressing.view)[..., k])
+    if addressing.first[k]:
+        yield call(np.subtract, rows, np.array(addressing.first[k], np.int64), out=rows)
     yield call(np.greater_equal, unsigned, limit, out=bad)
     if addressing.strides[k] != 1:
         stride = np.array(addressing.strides[k], np.int64)

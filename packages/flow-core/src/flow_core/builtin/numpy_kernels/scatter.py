@@ -22,19 +22,19 @@ from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 
 def _gather_nd(query: KernelQuery) -> Addressing:
-    return at_positions(query.inputs[0].shape, query.inputs[1].shape)
+    return at_positions(query.inputs[0].shape, query.inputs[1].shape, query.attrs["first"])
 
 
 def _scatter_nd(query: KernelQuery) -> Addressing:
-    return at_positions(query.outputs[0].shape, query.inputs[0].shape)
+    return at_positions(query.outputs[0].shape, query.inputs[0].shape, query.attrs["first"])
 
 
 def _scatter_nd_like(query: KernelQuery) -> Addressing:
-    return at_positions(query.outputs[0].shape, query.inputs[1].shape)
+    return at_positions(query.outputs[0].shape, query.inputs[1].shape, query.attrs["first"])
 
 
 def _tensor_scatter(query: KernelQuery) -> Addressing:
-    return at_positions(query.outputs[0].shape, query.inputs[2].shape)
+    return at_positions(query.outputs[0].shape, query.inputs[2].shape, query.attrs["first"])
 
 
 def _tensor_scatter_add(ctx: BindContext) -> Sequence[Launch]:

@@ -18,6 +18,7 @@ from flow_core.builtin.numpy_kernels.binding import call, carve, carved_bytes, k
 from flow_core.builtin.numpy_kernels.row_index import (
     Addressing,
     RowNumbers,
+    either,
     numbers_bytes,
     per_batch,
     row_numbers,
@@ -177,29 +178,36 @@ def _in_top_k_bytes(query: KernelQuery) -> int:
 
 def _hot_addressing(query: KernelQuery) -> Addressing:
     out = query.outputs[0].shape
-    return per_batch((prod(out[:-1]), out[-1]), (prod(out[:-1]), 1))
+    return per_batch((prod(out[:-1]), out[-1]), (prod(out[:-1]), 1), query.attrs["first"])
 
 
 def _one_hot(ctx: BindContext) -> Sequence[Launch]:
     (indices,), (out,) = ctx.inputs, ctx.outputs
     numbers = row_numbers(_hot_addressing(ctx.query), indices, ctx.workspace)
     flat, on = out.reshape(-1), np.array(hot_value(ctx.attrs, "on"), out.dtype)
+    some = _set_some if ctx.attrs["classes"] else _refuse
+    rare = partial(some, flat, numbers, on, indices, ctx.attrs["classes"] or ctx.attrs["depth"])
     return (
         fill(out, hot_value(ctx.attrs, "off")),
         *numbers.launches,
-        partial(_set_hot, flat, numbers, on, indices),
+        partial(either, numbers.any_bad, rare, (partial(flat.__setitem__, numbers.rows, on),)),
     )
 
 
-def _set_hot(flat: Any, numbers: RowNumbers, on: Any, indices: Any) -> None:
-    if numbers.any_bad[0]:
-        raise DataError(
-            "one_hot of an index out of range",
-            found=int(indices.reshape(-1)[numbers.bad][0]),
-            allowed=f"0 <= index < {len(flat) // max(1, indices.size)}",
-            hint="a larger depth, or indices of the classes that there are",
-        )
-    flat[numbers.rows] = on
+def _refuse(flat: Any, numbers: RowNumbers, on: Any, indices: Any, classes: int) -> None:
+    raise DataError(
+        "one_hot of an index out of range",
+        found=int(indices.reshape(-1)[(indices < 0) | (indices >= classes)][0]),
+        allowed=f"0 <= index < {classes}",
+        hint="a larger depth, or indices of the classes that there are",
+    )
+
+
+def _set_some(flat: Any, numbers: RowNumbers, on: Any, indices: Any, classes: int) -> None:
+    """Classes that this device does not have are those of other devices, or errors."""
+    if indices.size and not 0 <= indices.min() <= indices.max() < classes:
+        _refuse(flat, numbers, on, indices, classes)
+    flat[numbers.rows[~numbers.bad]] = on
 
 
 KERNELS: tuple[KernelSpec, ...] = (
