@@ -14,11 +14,12 @@ SUBSETS = {
     "core": (),
     "core+typing": ("typing",),
     "core+typing+data": ("typing", "data"),
-    "all": ("typing", "data", "cuda", "dist"),
+    "all": ("typing", "data", "cuda", "dist", "onednn"),
 }
 FACADE_PIECES = ("typing", "data")  # those with a module in oneflow
 HEAVY = (
     "PIL",
+    "cffi",
     "click",
     "cupy",
     "cv2",

@@ -1,0 +1,1 @@
+"""Kernels by family: each module has a table `KERNELS`."""

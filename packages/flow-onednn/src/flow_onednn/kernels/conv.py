@@ -1,0 +1,188 @@
+"""Convolutions in two dimensions, forward and backward, on NHWC activations.
+
+Weights are in the order of the variables, (filters, channels per group, height, width), or
+channels last where the core's op has them so; the primitive gets them in the layout it likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flow_core.plugins.specs import KernelSpec
+from flow_onednn import binding
+from flow_onednn.library import library
+from flow_onednn.primitives import (
+    Md,
+    PostOps,
+    Primitive,
+    chosen,
+    create,
+    dims,
+    plain,
+    row_major,
+)
+from flow_onednn.recipes import Operand, Problem, Recipe, kernel, recipe
+
+LAST = "channels_last"
+ACTIVATIONS = {"": None, "relu": binding.RELU}
+
+
+def first(shape: Sequence[int], last: bool) -> tuple[int, ...]:
+    """The sizes of a channels-last array in channels-first order.
+
+    >>> first((2, 5, 6, 3), True)
+    (2, 3, 5, 6)
+    """
+    n, *space = shape
+    return (n, space[-1], *space[:-1]) if last else tuple(shape)
+
+
+def first_strides(shape: Sequence[int], last: bool) -> tuple[int, ...]:
+    """Strides in elements, in the order of `first`."""
+    return first(row_major(shape), last)
+
+
+def image(shape: Sequence[int], last: bool) -> Md:
+    """The descriptor of activations: logically NCHW, in memory as they are."""
+    return plain(first(shape, last), "float32", first_strides(shape, last))
+
+
+def nhwc(shape: Sequence[int], last: bool) -> Md:
+    """The same activations in NHWC memory, whatever they are in."""
+    n, c, *space = first(shape, last)
+    return image((n, *space, c), True)
+
+
+def weight(shape: Sequence[int], groups: int, last: bool) -> tuple[Md, tuple[int, ...]]:
+    """Descriptor and logical sizes of weights, with an axis of groups when there are several."""
+    sizes, strides = first(shape, last), first_strides(shape, last)
+    if groups > 1:
+        sizes = (groups, sizes[0] // groups, *sizes[1:])
+        strides = (sizes[1] * strides[0], *strides)
+    return plain(sizes, "float32", strides), sizes
+
+
+class Geometry:
+    """The window of a convolution as the library takes it.
+
+    Attributes:
+        arguments: strides, dilations beyond 1, padding before and after.
+    """
+
+    def __init__(self, attrs: dict[str, Any], x: Sequence[int], y: Sequence[int]) -> None:
+        """Computes the padding after, which may be cut where the last window ends."""
+        kernel_, stride, dilation, before = (
+            attrs[k] for k in ("kernel_size", "strides", "dilation_rate", "padding_before")
+        )
+        after = [
+            (o - 1) * s + (k - 1) * d + 1 - n - b
+            for n, o, k, s, d, b in zip(x, y, kernel_, stride, dilation, before, strict=True)
+        ]
+        widths = (stride, [d - 1 for d in dilation], before, after)
+        self.arguments = tuple(dims(w) for w in widths)
+
+
+def _forward(
+    attrs: dict[str, Any], x: Md, w: Md, bias: Any, y: Md, g: Geometry
+) -> Primitive | None:
+    post = PostOps(activation=ACTIVATIONS[attrs.get("activation", "")])
+    return create(
+        "convolution_forward", binding.FORWARD_TRAINING, binding.CONVOLUTION_DIRECT,
+        x, w, bias, y, *g.arguments, post=post,
+    )  # fmt: skip
+
+
+def _is_last(p: Problem) -> tuple[bool, bool]:
+    """Whether activations, and whether weights have their channels last."""
+    form = p.attrs.get("data_format")
+    return (True, False) if form is None else (form == LAST, form == LAST)
+
+
+def _space(shape: Sequence[int], last: bool) -> tuple[int, ...]:
+    return first(shape, last)[2:]
+
+
+def cook_forward(p: Problem) -> Recipe | None:
+    """The recipe of a convolution."""
+    attrs, (last, w_last) = p.attrs, _is_last(p)
+    x, w, *bias = (t.shape for t in p.inputs)
+    (y,) = (t.shape for t in p.outputs)
+    given, sizes = weight(w, attrs["groups"], w_last)
+    geometry = Geometry(attrs, _space(x, last), _space(y, last))
+    vector = plain(bias[0], "float32") if bias else library().ffi.NULL
+    made = _forward(attrs, nhwc(x, last), chosen(sizes, "float32"), vector, nhwc(y, last), geometry)
+    operands = [
+        Operand("src", 0, image(x, last)), Operand("weights", 1, given),
+        Operand("dst", 0, image(y, last), True),
+    ]  # fmt: skip
+    if bias:
+        operands.append(Operand("bias", 2, vector))
+    return recipe(made, operands)
+
+
+def _hint(p: Problem, x: Sequence[int], sizes: Sequence[int], y: Sequence[int], last: bool) -> Any:
+    """The forward convolution of a gradient, which the library wants to see."""
+    geometry = Geometry(p.attrs, _space(x, last), _space(y, last))
+    null = library().ffi.NULL
+    forward = _forward({}, nhwc(x, last), chosen(sizes, "float32"), null, nhwc(y, last), geometry)
+    return geometry, forward
+
+
+def cook_data_grad(p: Problem) -> Recipe | None:
+    """The recipe of the gradient of the input."""
+    last, w_last = _is_last(p)
+    dy, w = p.inputs[0].shape, p.inputs[1].shape
+    x = p.outputs[0].shape
+    given, sizes = weight(w, p.attrs["groups"], w_last)
+    geometry, forward = _hint(p, x, sizes, dy, last)
+    if forward is None:
+        return None
+    made = create(
+        "convolution_backward_data", binding.CONVOLUTION_DIRECT,
+        nhwc(x, last), chosen(sizes, "float32"), nhwc(dy, last), *geometry.arguments, forward.desc,
+    )  # fmt: skip
+    operands = (
+        Operand("diff_dst", 0, image(dy, last)), Operand("weights", 1, given),
+        Operand("diff_src", 0, image(x, last), True),
+    )  # fmt: skip
+    return recipe(made, operands)
+
+
+def cook_filter_grad(p: Problem) -> Recipe | None:
+    """The recipe of the gradients of the weights and, as a second output, of the bias."""
+    last, w_last = _is_last(p)
+    dy, x = (t.shape for t in p.inputs)
+    dw, *bias = (t.shape for t in p.outputs)
+    given, sizes = weight(dw, p.attrs["groups"], w_last)
+    geometry, forward = _hint(p, x, sizes, dy, last)
+    if forward is None:
+        return None
+    vector = plain(bias[0], "float32") if bias else library().ffi.NULL
+    made = create(
+        "convolution_backward_weights", binding.CONVOLUTION_DIRECT,
+        nhwc(x, last), chosen(sizes, "float32"), vector, nhwc(dy, last), *geometry.arguments,
+        forward.desc,
+    )  # fmt: skip
+    operands = [
+        Operand("diff_dst", 0, image(dy, last)), Operand("src", 1, image(x, last)),
+        Operand("diff_weights", 0, given, True),
+    ]  # fmt: skip
+    if bias:
+        operands.append(Operand("diff_bias", 1, vector, True))
+    return recipe(made, operands)
+
+
+def _two(cook: Any) -> Any:
+    """A recipe for two dimensions of space only."""
+    return lambda p: cook(p) if len(p.inputs[0].shape) == 4 else None
+
+
+KERNELS: tuple[KernelSpec, ...] = (
+    kernel("conv2d", cook_forward),
+    kernel("conv_data_grad", _two(cook_data_grad)),
+    kernel("conv_filter_grad", _two(cook_filter_grad)),
+    kernel("onednn_conv", cook_forward),
+    kernel("onednn_conv_data_grad", cook_data_grad),
+    kernel("onednn_conv_filter_grad", cook_filter_grad),
+)

@@ -1,0 +1,175 @@
+"""Batch normalisation in training, on channels-last activations, alone or with relu."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from flow_core.device import Launch
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_onednn import binding
+from flow_onednn.library import available
+from flow_onednn.primitives import (
+    Carver,
+    Md,
+    Primitive,
+    address,
+    create,
+    launch,
+    nbytes,
+    padded,
+    plain,
+)
+from flow_onednn.recipes import PRIORITY, Problem, cached, problem
+
+FLAGS = binding.USE_SCALE | binding.USE_SHIFT
+FLOAT_BYTES = 4
+
+
+def _rows(shape: Sequence[int]) -> tuple[Md, int]:
+    """Channels-last activations as the library sees them: (rows, channels, 1, 1)."""
+    channels = shape[-1]
+    rows = int(np.prod(shape[:-1]))
+    n, *space = shape[:-1]
+    height = int(np.prod(space)) if space else 1
+    sizes = (n, channels, height, 1)
+    strides = (height * channels, 1, channels, channels)
+    return plain(sizes, "float32", strides), rows
+
+
+def _is_relu(p: Problem) -> bool:
+    return p.op.startswith("onednn_norm_relu")
+
+
+@cached
+def forward(p: Problem) -> Primitive | None:
+    """The primitive of ``normalization`` or ``onednn_norm_relu``."""
+    x, _ = _rows(p.inputs[0].shape)
+    flags = FLAGS | (binding.FUSE_RELU if _is_relu(p) else 0)
+    return create(
+        "batch_normalization_forward", binding.FORWARD_TRAINING, x, x, p.attrs["epsilon"], flags
+    )
+
+
+@cached
+def backward(p: Problem) -> Primitive | None:
+    """The primitive of their gradients; the variance it is given has epsilon in it."""
+    x, _ = _rows(p.inputs[0].shape)
+    flags = FLAGS | (binding.FUSE_RELU if _is_relu(p) else 0)
+    hint = create("batch_normalization_forward", binding.FORWARD_TRAINING, x, x, 0.0, flags)
+    if hint is None:
+        return None
+    return create("batch_normalization_backward", binding.BACKWARD, x, x, x, 0.0, flags, hint.desc)
+
+
+def mask_bytes(p: Problem) -> int | None:
+    """The size of the last output of `onednn_norm_relu`; None where there is no primitive."""
+    made = forward(p)
+    return None if made is None else nbytes(made.md("workspace"))
+
+
+def _accepts(query: KernelQuery) -> bool:
+    x, attrs = query.inputs[0], query.attrs
+    vectors = [t for t in (*query.inputs, *query.outputs) if len(t.shape) == 1]
+    last = len(x.shape) >= 2 and attrs.get("axis", -1) in (-1, len(x.shape) - 1)
+    floats = x.dtype.name == "float32" and all(
+        t.dtype.name in ("float32", "uint8") for t in vectors
+    )
+    return bool(available() and last and floats and attrs.get("training", True) and x.size)
+
+
+def _takes(make: Any) -> Any:
+    return lambda query: _accepts(query) and make(problem(query)) is not None
+
+
+def _vector_bytes(query: KernelQuery) -> int:
+    return padded(query.inputs[0].shape[-1] * FLOAT_BYTES)
+
+
+def _workspace(make: Any) -> Any:
+    """A scratchpad and one vector: the variance."""
+    return lambda query: _vector_bytes(query) + padded(make(problem(query)).scratchpad)
+
+
+def _vector(ctx: BindContext) -> Any:
+    size = ctx.query.inputs[0].shape[-1]
+    return ctx.workspace[: size * FLOAT_BYTES].view(np.float32)
+
+
+def _bind_forward(ctx: BindContext) -> list[Launch]:
+    p = problem(ctx.query)
+    x, moving_mean, moving_variance, gamma, beta = ctx.inputs
+    y, mean, inverse, *mask = ctx.outputs
+    variance = _vector(ctx)
+    run = _run(
+        forward(p), ctx, mask,
+        src=x, dst=y, mean=mean, variance=variance, scale=gamma, shift=beta,
+    )  # fmt: skip
+    count = x.size // x.shape[-1]
+    rate = 1 - ctx.attrs["momentum"]
+    # inverse is not made yet when the moving statistics borrow it for their terms
+    return [
+        run,
+        *_move(moving_mean, mean, rate, 1.0, inverse),
+        *_move(moving_variance, variance, rate, count / max(count - 1, 1), inverse),
+        partial(np.add, variance, np.float32(ctx.attrs["epsilon"]), inverse),
+        partial(np.sqrt, inverse, inverse),
+        partial(np.reciprocal, inverse, inverse),
+    ]
+
+
+def _move(moving: Any, batch: Any, rate: float, unbias: float, scratch: Any) -> list[Launch]:
+    """moving = moving (1 - rate) + batch unbias rate."""
+    return [
+        partial(np.multiply, moving, np.float32(1 - rate), moving),
+        partial(np.multiply, batch, np.float32(rate * unbias), scratch),
+        partial(np.add, moving, scratch, moving),
+    ]
+
+
+def _bind_backward(ctx: BindContext) -> list[Launch]:
+    p = problem(ctx.query)
+    x, dy, mean, inverse, gamma, *mask = ctx.inputs
+    dx, d_gamma, d_beta = ctx.outputs
+    variance = _vector(ctx)
+    run = _run(
+        backward(p), ctx, mask,
+        src=x, diff_dst=dy, diff_src=dx, mean=mean, variance=variance, scale=gamma,
+        diff_scale=d_gamma, diff_shift=d_beta,
+    )  # fmt: skip
+    return [
+        partial(np.multiply, inverse, inverse, variance),
+        partial(np.reciprocal, variance, variance),
+        run,
+    ]
+
+
+def _run(made: Primitive | None, ctx: BindContext, mask: Sequence[Any], **arrays: Any) -> Launch:
+    if made is None:
+        raise LookupError(f"no primitive for {ctx.query.op}, which was accepted")
+    image, _ = _rows(ctx.query.inputs[0].shape)
+    vector = plain((ctx.query.inputs[0].shape[-1],), "float32")
+    tensors = {
+        name: (image if array.ndim > 1 else vector, address(array))
+        for name, array in arrays.items()
+    }
+    if mask:
+        tensors["workspace"] = (made.md("workspace"), address(mask[0]))
+    carver = Carver(address(ctx.workspace))
+    carver.take(_vector_bytes(ctx.query))
+    return launch(made, tensors, carver.take(made.scratchpad))
+
+
+def _spec(op: str, make: Any, bind: Any) -> KernelSpec:
+    return KernelSpec(op, "cpu", bind, _takes(make), PRIORITY, _workspace(make), f"onednn.{op}")
+
+
+KERNELS: tuple[KernelSpec, ...] = (
+    _spec("normalization", forward, _bind_forward),
+    _spec("normalization_grad", backward, _bind_backward),
+    _spec("onednn_norm_relu", forward, _bind_forward),
+    _spec("onednn_norm_relu_grad", backward, _bind_backward),
+)

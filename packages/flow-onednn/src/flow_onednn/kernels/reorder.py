@@ -1,0 +1,21 @@
+"""Axes in another order."""
+
+from __future__ import annotations
+
+from flow_core.plugins.specs import KernelSpec
+from flow_onednn.primitives import create, plain, row_major
+from flow_onednn.recipes import Operand, Problem, Recipe, kernel, recipe
+
+
+def _cook(p: Problem) -> Recipe | None:
+    shape, perm = p.inputs[0].shape, p.attrs["perm"]
+    if not shape:
+        return None
+    strides = row_major(shape)
+    source = plain([shape[i] for i in perm], "float32", [strides[i] for i in perm])
+    target = plain([shape[i] for i in perm], "float32")
+    made = create("reorder", source, target)
+    return recipe(made, (Operand("src", 0, source), Operand("dst", 0, target, True)))
+
+
+KERNELS: tuple[KernelSpec, ...] = (kernel("onednn_reorder", _cook), kernel("transpose", _cook))

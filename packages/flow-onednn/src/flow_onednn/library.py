@@ -1,0 +1,197 @@
+"""Finds oneDNN, loads it, and says why it cannot be used.
+
+Looked up in this order: the file that ``FLOW_ONEDNN_LIBRARY`` names, an installed distribution,
+``libdnnl.so.3`` of this environment (conda's or a wheel's) and the system's.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from flow_core.errors import FlowError
+from flow_onednn import binding, threads
+
+SETTING = "FLOW_ONEDNN_LIBRARY"
+INSTALL = "uv add 'flow-onednn[wheel]' on x86 Linux, or conda's onednn, or set " + SETTING
+DISTRIBUTIONS = ("onednn-cpu-gomp", "onednn-cpu-iomp", "onednn-cpu-tbb", "onednn")
+NAMES = {"darwin": ("libdnnl.3.dylib",), "win32": ("dnnl.dll",)}.get(
+    sys.platform, ("libdnnl.so.3",)
+)
+OLDEST = (3, 2)
+
+
+class OneDnnError(FlowError):
+    """oneDNN refused a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A loaded oneDNN with the one engine and stream that this process uses.
+
+    Attributes:
+        ffi, lib: cffi's objects.
+        engine, stream: the CPU and its queue.
+        path: the file, or the name by which the system's loader found it.
+        version: (major, minor, patch).
+        runtime: what runs its threads.
+        isa: the instruction sets that it uses.
+        waits: whether execution returns before the work is done.
+    """
+
+    ffi: Any
+    lib: Any
+    engine: Any
+    stream: Any
+    path: str
+    version: tuple[int, int, int]
+    runtime: str
+    isa: str
+    waits: bool
+
+    def check(self, status: int, what: str) -> None:
+        """Raises `OneDnnError` unless the status is success."""
+        if status:
+            raise OneDnnError(
+                f"{what} with oneDNN {'.'.join(map(str, self.version))}",
+                found=f"status {status}: {status_text(status)}",
+                hint="FLOW_DISABLE_PLUGINS=flow-onednn runs on numpy's kernels instead",
+            )
+
+
+def status_text(status: int) -> str:
+    """The words for a status.
+
+    >>> status_text(2)
+    'invalid arguments'
+    """
+    return binding.STATUS[status] if 0 <= status < len(binding.STATUS) else "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Why there is no usable library."""
+
+    reason: str
+
+
+@functools.cache
+def state() -> Library | Missing:
+    """The library, loaded at the first question, or why there is none."""
+    try:
+        import cffi
+    except ImportError as error:
+        return Missing(f"cffi cannot be imported: {error}")
+    ffi = cffi.FFI()
+    ffi.cdef(binding.CDEF.replace(" ...;", ""))
+    problems = []
+    for path in candidates():
+        found = _open(ffi, path)
+        if isinstance(found, Library):
+            return found
+        problems.append(found.reason)
+        if os.environ.get(SETTING):
+            break
+    return Missing("; ".join(problems))
+
+
+def library() -> Library:
+    """The library; `state` must have said that there is one."""
+    found = state()
+    if isinstance(found, Missing):
+        raise OneDnnError("using oneDNN", found=found.reason, hint=INSTALL)
+    return found
+
+
+def available() -> bool:
+    """Whether there is a usable library."""
+    return isinstance(state(), Library)
+
+
+def candidates() -> Iterator[str]:
+    """Where the library may be, best first."""
+    chosen = os.environ.get(SETTING)
+    if chosen:
+        yield chosen
+        return
+    yield from map(str, _installed())
+    prefixes = dict.fromkeys((os.environ.get("CONDA_PREFIX", sys.prefix), sys.prefix))
+    for prefix in prefixes:
+        yield from (str(p) for n in NAMES if (p := Path(prefix, "lib", n)).exists())
+    yield from NAMES
+
+
+def _installed() -> Iterator[Path]:
+    for name in DISTRIBUTIONS:
+        try:
+            files = metadata.files(name) or ()
+        except metadata.PackageNotFoundError:
+            continue
+        yield from (Path(str(f.locate())).resolve() for f in files if f.name in NAMES)
+
+
+def _open(ffi: Any, path: str) -> Library | Missing:
+    try:
+        lib = ffi.dlopen(path)
+    except OSError as error:
+        return Missing(str(error))
+    try:
+        raw = lib.dnnl_version()
+    except AttributeError:
+        return Missing(f"{path} is not oneDNN")
+    version = (raw.major, raw.minor, raw.patch)
+    if not (version[0] == OLDEST[0] and version >= OLDEST):
+        text = ".".join(map(str, version))
+        return Missing(f"{path} is oneDNN {text}; 3.{OLDEST[1]} or a later 3.x is needed")
+    if not lib.dnnl_engine_get_count(binding.CPU):
+        return Missing(f"{path} finds no CPU engine (a SYCL build without its OpenCL runtime?)")
+    threads.apply()
+    return _started(ffi, lib, path, version, raw.cpu_runtime)
+
+
+def _started(
+    ffi: Any, lib: Any, path: str, version: tuple[int, int, int], runtime: int
+) -> Library | Missing:
+    engine, stream = ffi.new("dnnl_engine_t *"), ffi.new("dnnl_stream_t *")
+    status = lib.dnnl_engine_create(engine, binding.CPU, 0)
+    status = status or lib.dnnl_stream_create(stream, engine[0], 1)
+    if status:
+        return Missing(f"{path} does not start: {status_text(status)}")
+    return Library(
+        ffi,
+        lib,
+        engine[0],
+        stream[0],
+        path,
+        version,
+        binding.RUNTIMES.get(runtime, f"runtime {runtime}"),
+        isa_text(lib.dnnl_get_effective_cpu_isa()),
+        runtime not in binding.SYNCHRONOUS,
+    )
+
+
+def isa_text(mask: int) -> str:
+    """The richest known instruction set within a mask.
+
+    >>> isa_text(0x7)
+    'AVX2'
+    """
+    return next((name for bits, name in binding.ISAS if mask & bits == bits), "no vector unit")
+
+
+def doctor() -> list[str]:
+    """Lines for ``flow doctor``."""
+    found = state()
+    if isinstance(found, Missing):
+        return [f"oneDNN: not used, {found.reason}", f"to have it: {INSTALL}"]
+    version = ".".join(map(str, found.version))
+    return [
+        f"oneDNN: {version} at {found.path}",
+        f"instruction sets: {found.isa}; threads: {found.runtime}, {threads.text()}",
+    ]

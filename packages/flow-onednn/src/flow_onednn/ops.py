@@ -1,0 +1,343 @@
+"""The ops that our passes put in place of core's: fused, and on NHWC activations.
+
+They have no gradients and no SBP rules: they are made after differentiation, on single devices.
+Weights of convolutions stay in the order of their variables, (filters, channels, height, width).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import erf, sqrt
+from typing import Any
+
+import numpy as np
+
+from flow_core.dtypes import float32, uint8
+from flow_core.ir import TensorType, tensor_type
+from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
+
+Types = tuple[TensorType, ...]
+Attrs = Mapping[str, Any]
+
+ACTIVATIONS: Mapping[str, Callable[[Any], Any]] = {
+    "": lambda y: y,
+    "relu": lambda y: np.maximum(y, 0),
+    "gelu": lambda y: 0.5 * y * (1 + np.vectorize(erf, otypes=[float])(y / sqrt(2))),
+}
+
+
+def _like(ctx: InferContext, *shape: int) -> TensorType:
+    return tensor_type(shape, ctx.inputs[0].dtype)
+
+
+# --- convolutions
+
+GEOMETRY = {
+    "kernel_size": REQUIRED, "strides": REQUIRED, "dilation_rate": REQUIRED,
+    "padding_before": REQUIRED, "groups": 1,
+}  # fmt: skip
+
+
+def _spans(attrs: Attrs) -> list[int]:
+    """The extent of the dilated kernel per axis."""
+    return [
+        (k - 1) * d + 1 for k, d in zip(attrs["kernel_size"], attrs["dilation_rate"], strict=True)
+    ]
+
+
+def _conv_type(ctx: InferContext) -> Types:
+    n, *space, _ = ctx.inputs[0].shape
+    columns = zip(
+        space, ctx.attrs["padding_before"], ctx.attrs["padding_after"], _spans(ctx.attrs),
+        ctx.attrs["strides"], strict=True,
+    )  # fmt: skip
+    out = [(size + b + a - span) // stride + 1 for size, b, a, span, stride in columns]
+    return (_like(ctx, n, *out, ctx.inputs[1].shape[0]),)
+
+
+def _data_grad_type(ctx: InferContext) -> Types:
+    n = ctx.inputs[0].shape[0]
+    channels = ctx.inputs[1].shape[1] * ctx.attrs["groups"]
+    return (_like(ctx, n, *ctx.attrs["space"], channels),)
+
+
+def _filter_grad_type(ctx: InferContext) -> Types:
+    filters, channels = ctx.inputs[0].shape[-1], ctx.inputs[1].shape[-1]
+    dw = _like(ctx, filters, channels // ctx.attrs["groups"], *ctx.attrs["kernel_size"])
+    return (dw, _like(ctx, filters)) if ctx.attrs["bias"] else (dw,)
+
+
+def _taps(attrs: Attrs, out: Sequence[int]) -> Iterator[tuple[tuple[int, int], Any]]:
+    """Each element of the kernel, and the part of the padded input that it meets."""
+    for i in range(attrs["kernel_size"][0]):
+        for j in range(attrs["kernel_size"][1]):
+            starts = [t * d for t, d in zip((i, j), attrs["dilation_rate"], strict=True)]
+            space = [
+                slice(start, start + (o - 1) * s + 1, s)
+                for start, o, s in zip(starts, out, attrs["strides"], strict=True)
+            ]
+            yield (i, j), (slice(None), *space, slice(None))
+
+
+def _padded_size(attrs: Attrs, size: Sequence[int], out: Sequence[int]) -> list[int]:
+    columns = zip(size, attrs["padding_before"], out, attrs["strides"], _spans(attrs), strict=True)
+    return [max(b + n, (o - 1) * s + span) for n, b, o, s, span in columns]
+
+
+def _padded(x: Any, attrs: Attrs, out: Sequence[int]) -> Any:
+    n, h, w, c = x.shape
+    padded = np.zeros((n, *_padded_size(attrs, (h, w), out), c), x.dtype)
+    top, left = attrs["padding_before"]
+    padded[:, top : top + h, left : left + w] = x
+    return padded
+
+
+def _grouped(weight: Any, groups: int) -> Any:
+    """Weights of all channels: zero between groups."""
+    filters, channels = weight.shape[:2]
+    full = np.zeros((filters, channels * groups, *weight.shape[2:]), weight.dtype)
+    step = filters // groups
+    for g in range(groups):
+        full[g * step : (g + 1) * step, g * channels : (g + 1) * channels] = weight[
+            g * step : (g + 1) * step
+        ]
+    return full
+
+
+def _conv(x: Any, weight: Any, *bias: Any, **attrs: Any) -> Any:
+    weight = _grouped(weight, attrs["groups"])
+    sizes = zip(
+        x.shape[1:3], attrs["padding_before"], attrs["padding_after"], _spans(attrs),
+        attrs["strides"], strict=True,
+    )  # fmt: skip
+    out = [(n + b + a - span) // s + 1 for n, b, a, span, s in sizes]
+    padded = _padded(x, attrs, out)
+    y = sum(padded[part] @ weight[:, :, i, j].T for (i, j), part in _taps(attrs, out))
+    return ACTIVATIONS[attrs["activation"]](y + bias[0] if bias else y)
+
+
+def _data_grad(dy: Any, weight: Any, **attrs: Any) -> Any:
+    weight = _grouped(weight, attrs["groups"])
+    out, (h, w) = dy.shape[1:3], attrs["space"]
+    padded = np.zeros((len(dy), *_padded_size(attrs, (h, w), out), weight.shape[1]), dy.dtype)
+    for (i, j), part in _taps(attrs, out):
+        padded[part] += dy @ weight[:, :, i, j]
+    top, left = attrs["padding_before"]
+    return padded[:, top : top + h, left : left + w]
+
+
+def _filter_grad(dy: Any, x: Any, **attrs: Any) -> Any:
+    groups, out = attrs["groups"], dy.shape[1:3]
+    padded = _padded(x, attrs, out)
+    filters, channels = dy.shape[-1], x.shape[-1]
+    full = np.zeros((filters, channels, *attrs["kernel_size"]), x.dtype)
+    for (i, j), part in _taps(attrs, out):
+        full[:, :, i, j] = np.tensordot(dy, padded[part], ((0, 1, 2), (0, 1, 2)))
+    rows, columns = filters // groups, channels // groups
+    blocks = [
+        full[g * rows : (g + 1) * rows, g * columns : (g + 1) * columns] for g in range(groups)
+    ]
+    dw = np.concatenate(blocks)
+    return (dw, dy.sum((0, 1, 2))) if attrs["bias"] else dw
+
+
+CASES: tuple[tuple[tuple[int, int, int, int], int, dict[str, Any]], ...] = (
+    ((2, 6, 7, 3), 4, {"kernel_size": (3, 3), "strides": (1, 1), "padding_before": (1, 1)}),
+    ((1, 7, 5, 2), 6, {"kernel_size": (3, 2), "strides": (2, 1), "padding_before": (0, 1)}),
+    ((3, 5, 5, 16), 32, {"kernel_size": (1, 1), "strides": (2, 2), "padding_before": (0, 0)}),
+    ((2, 9, 9, 1), 8, {"kernel_size": (5, 5), "strides": (1, 1), "padding_before": (2, 2)}),
+)
+
+
+def _cases(rng: Any) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
+    """Random x, weights, bias and attributes."""
+    for shape, filters, geometry in CASES:
+        attrs = {"dilation_rate": (1, 1), "groups": 1, **geometry}
+        x = rng.uniform(-1, 1, shape)
+        weight = rng.uniform(-1, 1, (filters, shape[-1], *geometry["kernel_size"]))
+        yield x, weight, rng.uniform(-1, 1, filters), attrs
+
+
+def _conv_samples(rng: Any) -> Iterator[Sample]:
+    for x, weight, bias, attrs in _cases(rng):
+        attrs = attrs | {"padding_after": attrs["padding_before"]}
+        yield Sample((x, weight), attrs, gradient=False)
+        yield Sample((x, weight, bias), attrs | {"activation": "relu"}, gradient=False)
+
+
+def _gradient_case(x: Any, weight: Any, attrs: dict[str, Any]) -> Any:
+    after = {"padding_after": attrs["padding_before"], "activation": ""}
+    return np.ones_like(_conv(x, weight, **attrs, **after))
+
+
+def _data_grad_samples(rng: Any) -> Iterator[Sample]:
+    for x, weight, _, attrs in _cases(rng):
+        dy = rng.uniform(-1, 1, _gradient_case(x, weight, attrs).shape)
+        yield Sample((dy, weight), attrs | {"space": x.shape[1:3]}, gradient=False)
+
+
+def _filter_grad_samples(rng: Any) -> Iterator[Sample]:
+    for x, weight, _, attrs in _cases(rng):
+        dy = rng.uniform(-1, 1, _gradient_case(x, weight, attrs).shape)
+        for bias in (False, True):
+            yield Sample((dy, x), attrs | {"bias": bias}, gradient=False)
+
+
+# --- matrix products
+
+
+def _matmul_type(ctx: InferContext) -> Types:
+    a, b = ctx.inputs[0].shape, ctx.inputs[1].shape
+    rows = a[-1] if ctx.attrs["transpose_a"] else a[-2]
+    return (_like(ctx, *a[:-2], rows, b[-2] if ctx.attrs["transpose_b"] else b[-1]),)
+
+
+def _matmul(a: Any, b: Any, *bias: Any, **attrs: Any) -> Any:
+    left = np.swapaxes(a, -1, -2) if attrs["transpose_a"] else a
+    right = np.swapaxes(b, -1, -2) if attrs["transpose_b"] else b
+    y = attrs["alpha"] * (left @ right)
+    return ACTIVATIONS[attrs["activation"]](y + bias[0] if bias else y)
+
+
+def _matmul_samples(rng: Any) -> Iterator[Sample]:
+    for m, k, n in ((3, 5, 4), (33, 17, 65), (1, 7, 1)):
+        for t in range(4):
+            a = rng.uniform(-1, 1, (k, m) if t & 1 else (m, k))
+            b = rng.uniform(-1, 1, (n, k) if t & 2 else (k, n))
+            attrs = {"transpose_a": bool(t & 1), "transpose_b": bool(t & 2)}
+            activation = ("", "relu", "gelu", "relu")[t]
+            inputs = (a, b, rng.uniform(-1, 1, n))
+            yield Sample(inputs, attrs | {"activation": activation}, gradient=False)
+
+
+# --- max pooling with the places of the maxima
+
+
+def _pool_type(ctx: InferContext) -> Types:
+    places = tensor_type((ctx.attrs["places"],), uint8)
+    n, _, _, c = ctx.inputs[0].shape
+    return _like(ctx, n, *ctx.attrs["space"], c), places
+
+
+def _pool_grad_type(ctx: InferContext) -> Types:
+    n, _, _, c = ctx.inputs[0].shape
+    return (_like(ctx, n, *ctx.attrs["space"], c),)
+
+
+_POOL = {
+    "padding": REQUIRED, "padding_before": None, "padding_after": None, "pool_size": REQUIRED,
+    "strides": REQUIRED, "ceil_mode": False, "data_format": "channels_last", "space": REQUIRED,
+}  # fmt: skip
+
+
+# --- batch normalisation with relu
+
+
+def _norm_type(ctx: InferContext) -> Types:
+    vector = tensor_type((ctx.inputs[0].shape[-1],), float32)
+    mask = tensor_type((ctx.attrs["mask"],), uint8)
+    return ctx.inputs[0], vector, vector, mask
+
+
+def _norm_grad_type(ctx: InferContext) -> Types:
+    vector = tensor_type((ctx.inputs[0].shape[-1],), float32)
+    return ctx.inputs[0], vector, vector
+
+
+# --- layouts
+
+TO_LAST, TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
+
+
+def _reorder_type(ctx: InferContext) -> Types:
+    return (_like(ctx, *(ctx.inputs[0].shape[i] for i in ctx.attrs["perm"])),)
+
+
+def _reorder_samples(rng: Any) -> Iterator[Sample]:
+    for shape in ((2, 3, 4, 5), (1, 16, 7, 7), (3, 1, 2, 9)):
+        for perm in (TO_LAST, TO_FIRST):
+            yield Sample((rng.uniform(-1, 1, shape),), {"perm": perm}, gradient=False)
+
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        type="onednn_conv",
+        inputs=("x", "weight", "bias?"),
+        infer=_conv_type,
+        attrs={**GEOMETRY, "padding_after": REQUIRED, "activation": ""},
+        reference=_conv,
+        samples=_conv_samples,
+        doc="A convolution of NHWC activations, with bias and activation.",
+    ),
+    OpSpec(
+        type="onednn_conv_data_grad",
+        inputs=("dy", "weight"),
+        outputs=("dx",),
+        infer=_data_grad_type,
+        attrs={**GEOMETRY, "space": REQUIRED},
+        reference=_data_grad,
+        samples=_data_grad_samples,
+        doc="The gradient of its input, which has ``space`` as height and width.",
+    ),
+    OpSpec(
+        type="onednn_conv_filter_grad",
+        inputs=("dy", "x"),
+        outputs=("dw*",),
+        infer=_filter_grad_type,
+        attrs={**GEOMETRY, "bias": False},
+        reference=_filter_grad,
+        samples=_filter_grad_samples,
+        doc="The gradients of its weights and, where ``bias`` says so, of its bias.",
+    ),
+    OpSpec(
+        type="onednn_matmul",
+        inputs=("a", "b", "bias?"),
+        infer=_matmul_type,
+        attrs={"transpose_a": False, "transpose_b": False, "alpha": 1.0, "activation": ""},
+        reference=_matmul,
+        samples=_matmul_samples,
+        doc="A matrix product with bias and activation.",
+    ),
+    OpSpec(
+        type="onednn_max_pool",
+        inputs=("x",),
+        outputs=("y", "places"),
+        infer=_pool_type,
+        attrs={**_POOL, "places": REQUIRED},
+        doc="Max pooling to ``space``, and where the maxima are, in the library's own form.",
+    ),
+    OpSpec(
+        type="onednn_max_pool_grad",
+        inputs=("dy", "places"),
+        outputs=("dx",),
+        infer=_pool_grad_type,
+        attrs=_POOL,
+        doc="Its gradient, of an input that has ``space`` as height and width.",
+    ),
+    OpSpec(
+        type="onednn_norm_relu",
+        inputs=("x", "moving_mean", "moving_variance", "gamma", "beta"),
+        outputs=("y", "mean", "inv_variance", "mask"),
+        infer=_norm_type,
+        attrs={"epsilon": 1e-5, "momentum": 0.9, "mask": REQUIRED},
+        mutates=(1, 2),
+        doc="Batch normalisation in training, then relu, with the bits of what it let through.",
+    ),
+    OpSpec(
+        type="onednn_norm_relu_grad",
+        inputs=("x", "dy", "mean", "inv_variance", "gamma", "mask"),
+        outputs=("dx", "gamma_diff", "beta_diff"),
+        infer=_norm_grad_type,
+        attrs={"epsilon": 1e-5},
+        doc="The gradients of both at once.",
+    ),
+    OpSpec(
+        type="onednn_reorder",
+        inputs=("x",),
+        infer=_reorder_type,
+        attrs={"perm": REQUIRED, "reason": ""},
+        reference=lambda x, perm, reason: np.transpose(x, perm),
+        samples=_reorder_samples,
+        doc="Activations in another layout; ``reason`` says who wants it.",
+    ),
+)

@@ -1,0 +1,182 @@
+"""Puts fused ops in place of chains that one primitive computes, one rewrite per function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from flow_core.dtypes import uint8
+from flow_core.ir import AttrValue, Graph, Op, TensorType, Value, tensor_type
+from flow_core.plugins.specs import KernelSpec
+from flow_onednn.passes.editor import Editor, changed, edit
+
+
+@dataclass(slots=True)
+class _Match:
+    """The graph under change with the readers of each value."""
+
+    editor: Editor
+    readers: dict[Value, list[Op]]
+
+    def only_reader(self, value: Value, type_: str) -> Op | None:
+        """The op of a type that is the only one to read a value."""
+        found = self.readers.get(value, [])
+        if len(found) != 1 or found[0].type != type_ or value in self.editor.graph.results:
+            return None
+        return found[0]
+
+    def readers_of(self, value: Value, type_: str) -> list[Op]:
+        """The ops of a type that read a value."""
+        return [op for op in self.readers.get(value, []) if op.type == type_]
+
+    def type_of(self, value: Value) -> TensorType:
+        """The type of a value."""
+        return self.editor.type_of(value)
+
+
+Rewrite = Callable[[_Match, Op], bool]
+
+
+@dataclass(frozen=True)
+class Fusions:
+    """The pass.
+
+    Attributes:
+        kernels: ours, by op.
+        devices: device types whose ops run on the CPU.
+    """
+
+    kernels: Mapping[str, Sequence[KernelSpec]]
+    devices: tuple[str, ...] = ("cpu",)
+    name: str = "onednn_fusions"
+
+    def apply(self, graph: Graph, context: object) -> Graph:
+        """The graph with fused ops."""
+        for type_, rewrite in REWRITES:
+            graph = self._rewrite(graph, type_, rewrite)
+        return graph
+
+    def _rewrite(self, graph: Graph, type_: str, rewrite: Rewrite) -> Graph:
+        """One rewrite, wherever it fits: matches of one kind do not overlap."""
+        found = [op for op in graph.of_type(type_) if op.placement.device_type in self.devices]
+        if not found:
+            return graph
+        match = _Match(edit(graph, self.kernels), graph.consumers())
+        done = [rewrite(match, op) for op in found if op.name in match.editor.ops]
+        return match.editor.finish() if any(done) else graph
+
+
+def _drop(match: _Match, op: Op, now: Value) -> None:
+    """Takes an op of one output away; another value stands for it."""
+    del match.editor.ops[op.name]
+    match.editor.same[op.output()] = now
+
+
+def relu_grad_before_pool_grad(match: _Match, grad: Op) -> bool:
+    """relu'(x) . pool'(x, y, dy) = pool'(x, y, relu'(y) . dy): the mask of the smaller tensor.
+
+    The maximum of a window is positive exactly where the element it came from is.
+    """
+    x, y, dy = grad.inputs
+    mask = match.only_reader(grad.output(), "relu_grad")
+    if mask is None or mask.inputs != (x, grad.output()):
+        return False
+    small = Op(mask.name, "relu_grad", (y, dy), mask.attrs, mask.placement)
+    match.editor.add(small, (match.type_of(dy),), grad)
+    match.editor.add(grad.with_inputs((x, y, small.output())), (match.type_of(x),), grad, 0.25)
+    _redirect(match, mask, grad)
+    return True
+
+
+def _redirect(match: _Match, mask: Op, grad: Op) -> None:
+    """Readers of the mask's old result read the pooling's gradient."""
+    for reader in match.readers.get(mask.output(), []):
+        current = match.editor.ops[reader.name]
+        inputs = tuple(grad.output() if v == mask.output() else v for v in current.inputs)
+        match.editor.ops[reader.name] = current.with_inputs(inputs)
+
+
+def conv_with_bias(match: _Match, conv: Op) -> bool:
+    """conv, bias_add and relu in one."""
+    return _with_bias(match, conv, {**conv.attrs}, ("relu",))
+
+
+def matmul_with_bias(match: _Match, op: Op) -> bool:
+    """matmul, bias_add and relu in one."""
+    return _with_bias(match, op, {**op.attrs, "activation": ""}, ("relu",))
+
+
+_FUSED = {"matmul": "onednn_matmul", "onednn_conv": "onednn_conv"}
+
+
+def _with_bias(
+    match: _Match, op: Op, attrs: dict[str, AttrValue], activations: Sequence[str]
+) -> bool:
+    add = match.only_reader(op.output(), "bias_add")
+    rank = len(match.type_of(op.output()).shape)
+    if add is None or len(op.inputs) != 2 or add.inputs[0] != op.output():
+        return False
+    if add.attrs["axis"] % rank != rank - 1:
+        return False
+    last = add
+    for name in activations:
+        act = match.only_reader(add.output(), name)
+        if act is not None:
+            attrs["activation"], last = name, act
+    type_ = match.type_of(last.output())
+    new = changed(last, _FUSED[op.type], attrs, *op.inputs, add.inputs[1])
+    if not match.editor.accepts(new, (type_,)):
+        return False
+    match.editor.add(new, (type_,), last)
+    for gone in {op.name: op, add.name: add}.values():
+        if gone.name != last.name:
+            del match.editor.ops[gone.name]
+    return True
+
+
+def filter_and_bias_grad(match: _Match, grad: Op) -> bool:
+    """The gradients of weights and bias read dy once."""
+    dy, axes = grad.inputs[0], (0, 1, 2)
+    sums = [s for s in match.readers_of(dy, "reduce_sum") if s.attrs["axis"] == axes]
+    if len(sums) != 1 or sums[0].attrs["keepdims"]:
+        return False
+    (total,) = sums
+    types = (*match.editor.types[grad.name], match.type_of(total.output()))
+    new = changed(grad, grad.type, grad.attrs.with_(bias=True), *grad.inputs)
+    if not match.editor.accepts(new, types):
+        return False
+    first = min(grad, total, key=lambda op: match.editor.rank[op.name])
+    match.editor.add(new, types, first)
+    _drop(match, total, Value(grad.name, 1))
+    return True
+
+
+def pool_with_places(match: _Match, pool: Op) -> bool:
+    """Max pooling that tells its gradient where the maxima were."""
+    from flow_onednn.kernels.pool import places_bytes
+
+    x, y = pool.inputs[0], pool.output()
+    grads = [g for g in match.readers_of(y, "max_pool_2d_grad") if g.inputs[:2] == (x, y)]
+    shapes = match.type_of(x).shape, match.type_of(y).shape
+    if len(grads) != 1 or pool.attrs["data_format"] != "channels_last":
+        return False
+    size = places_bytes(dict(pool.attrs), *shapes)
+    if size is None:
+        return False
+    (grad,) = grads
+    attrs = {**pool.attrs, "space": shapes[1][1:3], "places": size}
+    types = (match.type_of(y), tensor_type((size,), uint8))
+    match.editor.add(changed(pool, "onednn_max_pool", attrs, x), types, pool)
+    back = {**pool.attrs, "space": shapes[0][1:3]}
+    new = changed(grad, "onednn_max_pool_grad", back, grad.inputs[2], Value(pool.name, 1))
+    match.editor.add(new, match.editor.types[grad.name], grad)
+    return True
+
+
+REWRITES: tuple[tuple[str, Rewrite], ...] = (
+    ("max_pool_2d_grad", relu_grad_before_pool_grad),
+    ("onednn_conv", conv_with_bias),
+    ("matmul", matmul_with_bias),
+    ("onednn_conv_filter_grad", filter_and_bias_grad),
+    ("max_pool_2d", pool_with_places),
+)

@@ -1,0 +1,253 @@
+"""oneDNN's memory descriptors and primitives as Python objects, and launches made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flow_core.device import Launch
+from flow_onednn import binding
+from flow_onednn.library import Library, OneDnnError, library, status_text
+
+ALIGN = 64
+Md = Any
+"""A memory descriptor: cffi's pointer, which frees or borrows it."""
+
+
+def dims(values: Sequence[int]) -> Any:
+    """A C array of sizes."""
+    return library().ffi.new("dnnl_dim_t[]", list(values))
+
+
+def plain(shape: Sequence[int], dtype: str, strides: Sequence[int] | None = None) -> Md:
+    """The descriptor of an array with strides in elements; row-major by default."""
+    shape = tuple(shape) or (1,)
+    return _made("with_strides", shape, dtype, dims(strides or row_major(shape)))
+
+
+def chosen(shape: Sequence[int], dtype: str) -> Md:
+    """A descriptor whose layout the primitive chooses."""
+    return _made("with_tag", shape, dtype, binding.ANY)
+
+
+def _made(how: str, shape: Sequence[int], dtype: str, layout: Any) -> Md:
+    one = library()
+    out = one.ffi.new("dnnl_memory_desc_t *")
+    create = getattr(one.lib, f"dnnl_memory_desc_create_{how}")
+    kind = binding.DATA_TYPES[dtype]
+    one.check(create(out, len(shape), dims(shape), kind, layout), f"describing {shape} {dtype}")
+    return one.ffi.gc(out[0], one.lib.dnnl_memory_desc_destroy)
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides in elements of a C-contiguous array.
+
+    >>> row_major((2, 3, 4))
+    (12, 4, 1)
+    """
+    strides, step = [], 1
+    for size in reversed(tuple(shape)):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def same(a: Md, b: Md) -> bool:
+    """Whether two descriptors agree on layout and type."""
+    return bool(library().lib.dnnl_memory_desc_equal(a, b))
+
+
+def nbytes(md: Md) -> int:
+    """The memory that a descriptor needs."""
+    return int(library().lib.dnnl_memory_desc_get_size(md))
+
+
+def padded(size: int) -> int:
+    """A size rounded up to whole cache lines."""
+    return -(-size // ALIGN) * ALIGN
+
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    """A primitive descriptor: a problem and the implementation that solves it.
+
+    Attributes:
+        desc: cffi's pointer.
+        implementation: its name in the library.
+    """
+
+    desc: Any
+    implementation: str
+
+    def md(self, role: str) -> Md:
+        """The descriptor of one of its arguments, as the primitive wants it."""
+        found = library().lib.dnnl_primitive_desc_query_md(self.desc, binding.MD[role], 0)
+        return found
+
+    @property
+    def scratchpad(self) -> int:
+        """Bytes of memory that it needs while it runs."""
+        return nbytes(self.md("scratchpad"))
+
+
+@dataclass(frozen=True, slots=True)
+class PostOps:
+    """What a primitive does with its result before it stores it.
+
+    Attributes:
+        scale: factor of the result.
+        accumulate: whether what is in the destination is added.
+        activation: number of an elementwise function, None for none.
+    """
+
+    scale: float = 1.0
+    accumulate: bool = False
+    activation: int | None = None
+
+
+NOTHING = PostOps()
+
+
+def create(kind: str, *arguments: Any, post: PostOps = NOTHING) -> Primitive | None:
+    """A primitive, or None where the library has nothing, or only a reference, for the problem.
+
+    Reference implementations can be a thousand times slower than numpy's kernels, which take
+    their place.
+    """
+    one = library()
+    out = one.ffi.new("dnnl_primitive_desc_t *")
+    make = getattr(one.lib, f"dnnl_{kind}_primitive_desc_create")
+    attributes = _attributes(one, post)
+    status = make(out, *_with_engine(one, kind, arguments), attributes)
+    if status == binding.UNIMPLEMENTED:
+        return None
+    one.check(status, f"describing a {kind.replace('_', ' ')}")
+    desc = one.ffi.gc(out[0], one.lib.dnnl_primitive_desc_destroy)
+    name = one.ffi.new("char **")
+    one.check(
+        one.lib.dnnl_primitive_desc_query(desc, binding.QUERY_IMPLEMENTATION, 0, name), "asking"
+    )
+    text = one.ffi.string(name[0]).decode()
+    return None if text.startswith("ref") else Primitive(desc, text)
+
+
+def _with_engine(one: Library, kind: str, arguments: Sequence[Any]) -> Sequence[Any]:
+    if kind == "reorder":
+        source, target = arguments
+        return source, one.engine, target, one.engine
+    return one.engine, *arguments
+
+
+def _attributes(one: Library, post: PostOps) -> Any:
+    lib = one.lib
+    out = one.ffi.new("dnnl_primitive_attr_t *")
+    one.check(lib.dnnl_primitive_attr_create(out), "making attributes")
+    attributes = one.ffi.gc(out[0], lib.dnnl_primitive_attr_destroy)
+    mode = lib.dnnl_primitive_attr_set_scratchpad_mode(attributes, binding.SCRATCHPAD_USER)
+    one.check(mode, "asking for planned memory")
+    if post != NOTHING:
+        _append(one, attributes, post)
+    return attributes
+
+
+def _append(one: Library, attributes: Any, post: PostOps) -> None:
+    lib = one.lib
+    out = one.ffi.new("dnnl_post_ops_t *")
+    one.check(lib.dnnl_post_ops_create(out), "making post-ops")
+    ops = one.ffi.gc(out[0], lib.dnnl_post_ops_destroy)
+    rows = [(binding.LINEAR, post.scale)] if post.scale != 1.0 else []
+    for alg, alpha in rows:
+        one.check(lib.dnnl_post_ops_append_eltwise(ops, alg, alpha, 0.0), "scaling")
+    if post.accumulate:
+        one.check(lib.dnnl_post_ops_append_sum(ops, 1.0, 0, 0), "accumulating")
+    if post.activation is not None:
+        one.check(lib.dnnl_post_ops_append_eltwise(ops, post.activation, 0.0, 0.0), "activating")
+    one.check(lib.dnnl_primitive_attr_set_post_ops(attributes, ops), "setting post-ops")
+
+
+Tensor = tuple[Md, int]
+"""A descriptor and the address of what it describes."""
+
+
+def address(array: Any) -> int:
+    """Where a numpy array begins."""
+    return int(array.ctypes.data)
+
+
+def launch(primitive: Primitive, tensors: Mapping[str, Tensor], scratchpad: int = 0) -> Launch:
+    """A launch of a primitive on memory at fixed addresses.
+
+    Args:
+        primitive: what runs.
+        tensors: descriptor and address per argument.
+        scratchpad: address of `Primitive.scratchpad` bytes.
+    """
+    one = library()
+    made = one.ffi.new("dnnl_primitive_t *")
+    one.check(one.lib.dnnl_primitive_create(made, primitive.desc), "making a primitive")
+    prim = one.ffi.gc(made[0], one.lib.dnnl_primitive_destroy)
+    rows = dict(tensors)
+    if primitive.scratchpad:
+        rows["scratchpad"] = (primitive.md("scratchpad"), scratchpad)
+    memories = [_memory(one, *tensor) for tensor in rows.values()]
+    arguments = one.ffi.new("dnnl_exec_arg_t[]", len(rows))
+    for slot, name, memory in zip(arguments, rows, memories, strict=True):
+        slot.arg, slot.memory = binding.ARG[name], memory
+    return _runner(one, primitive, prim, arguments, memories)
+
+
+def _memory(one: Library, md: Md, at: int) -> Any:
+    out = one.ffi.new("dnnl_memory_t *")
+    handle = one.ffi.cast("void *", at)
+    one.check(one.lib.dnnl_memory_create(out, md, one.engine, handle), "naming memory")
+    return one.ffi.gc(out[0], one.lib.dnnl_memory_destroy)
+
+
+def _runner(
+    one: Library, primitive: Primitive, prim: Any, arguments: Any, memories: Sequence[Any]
+) -> Launch:
+    execute, stream, count = one.lib.dnnl_primitive_execute, one.stream, len(memories)
+    wait = one.lib.dnnl_stream_wait if one.waits else None
+
+    def run(keep: object = (primitive, memories)) -> None:
+        status = execute(prim, stream, count, arguments)
+        if wait is not None:
+            status = status or wait(stream)
+        if status:
+            _failed(primitive, status)
+
+    return run
+
+
+def _failed(primitive: Primitive, status: int) -> None:
+    raise OneDnnError(
+        f"running {primitive.implementation}", found=f"status {status}: {status_text(status)}"
+    )
+
+
+@dataclass(slots=True)
+class Carver:
+    """Hands out aligned parts of a workspace, or counts what they need when there is none.
+
+    Attributes:
+        base: address of the workspace.
+        used: bytes handed out.
+    """
+
+    base: int = 0
+    used: int = 0
+
+    def take(self, size: int) -> int:
+        """The address of the next part of ``size`` bytes."""
+        at = self.base + self.used
+        self.used += padded(size)
+        return at
+
+
+def reorder(source: Tensor, target: Tensor) -> Launch:
+    """A launch that copies from one layout to another."""
+    made = create("reorder", source[0], target[0])
+    if made is None:
+        raise OneDnnError("reordering", found="no implementation", allowed="plain layouts")
+    return launch(made, {"src": source, "dst": target})

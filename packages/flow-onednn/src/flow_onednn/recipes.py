@@ -1,0 +1,172 @@
+"""A kernel as one primitive and the layout changes around it.
+
+A recipe is made once per problem: whether there is one decides whether the kernel accepts, its
+size is the workspace that the plan provides, and binding it to arrays gives the launches.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from flow_core.device import Launch
+from flow_core.ir import AttrValue, TensorType
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_onednn import binding
+from flow_onednn.library import available
+from flow_onednn.primitives import (
+    Carver,
+    Md,
+    Primitive,
+    Tensor,
+    address,
+    launch,
+    nbytes,
+    reorder,
+    same,
+)
+
+PRIORITY = 100
+"""Above numpy's kernels, which have 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An array of the op and what it is to the primitive.
+
+    Attributes:
+        role: name of the primitive's argument.
+        index: position among the op's inputs, or among its outputs where ``result`` says so.
+        md: the layout that the array has.
+        result: whether it is an output.
+    """
+
+    role: str
+    index: int
+    md: Md
+    result: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One primitive on an op's arrays.
+
+    Attributes:
+        primitive: what runs.
+        operands: its arguments.
+    """
+
+    primitive: Primitive
+    operands: tuple[Operand, ...]
+
+    @property
+    def workspace(self) -> int:
+        """Bytes for the scratchpad and for operands in the primitive's own layout."""
+        carver = Carver()
+        for operand in self.operands:
+            if not self._fits(operand):
+                carver.take(nbytes(self.primitive.md(operand.role)))
+        carver.take(self.primitive.scratchpad)
+        return carver.used
+
+    @property
+    def reorders(self) -> int:
+        """Bytes that are copied from one layout to another at each launch."""
+        return sum(nbytes(o.md) for o in self.operands if not self._fits(o))
+
+    def _fits(self, operand: Operand) -> bool:
+        return operand.role not in binding.MD or same(self.primitive.md(operand.role), operand.md)
+
+    def bind(self, ctx: BindContext) -> list[Launch]:
+        """The launches: layouts of inputs, the primitive, layouts of outputs."""
+        carver = Carver(0 if ctx.workspace is None else address(ctx.workspace))
+        before: list[Launch] = []
+        after: list[Launch] = []
+        tensors: dict[str, Tensor] = {}
+        for operand in self.operands:
+            array = (ctx.outputs if operand.result else ctx.inputs)[operand.index]
+            given = (operand.md, address(array))
+            if self._fits(operand):
+                tensors[operand.role] = given
+                continue
+            md = self.primitive.md(operand.role)
+            own = tensors[operand.role] = (md, carver.take(nbytes(md)))
+            if operand.result:
+                after.append(reorder(own, given))
+            else:
+                before.append(reorder(given, own))
+        run = launch(self.primitive, tensors, carver.take(self.primitive.scratchpad))
+        return [*before, run, *after]
+
+
+def recipe(primitive: Primitive | None, operands: Sequence[Operand]) -> Recipe | None:
+    """The recipe of a primitive, None where there is none."""
+    return None if primitive is None else Recipe(primitive, tuple(operands))
+
+
+Types = tuple[TensorType, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An op with concrete types, as far as a recipe depends on it; hashable."""
+
+    op: str
+    inputs: Types
+    outputs: Types
+    items: tuple[tuple[str, AttrValue], ...]
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """The op's attributes."""
+        return dict(self.items)
+
+
+def problem(query: KernelQuery) -> Problem:
+    """The problem of a query."""
+    return Problem(query.op, query.inputs, query.outputs, tuple(sorted(query.attrs.items())))
+
+
+Cook = Callable[[Problem], Recipe | None]
+Made = TypeVar("Made")
+
+
+def cached(make: Callable[[Problem], Made]) -> Callable[[Problem], Made]:
+    """The same function, which answers each problem once: a plan asks three times."""
+    return functools.lru_cache(maxsize=4096)(make)
+
+
+def is_float32(query: KernelQuery) -> bool:
+    """Whether all arrays are float32 and have elements."""
+    return all(t.dtype.name == "float32" and t.size for t in (*query.inputs, *query.outputs))
+
+
+def kernel(
+    op: str,
+    cook: Cook,
+    *,
+    accepts: Callable[[KernelQuery], bool] = is_float32,
+    priority: int = PRIORITY,
+) -> KernelSpec:
+    """The `KernelSpec` of an op that is one primitive."""
+    known = cached(cook)
+
+    def takes(query: KernelQuery) -> bool:
+        return available() and accepts(query) and known(problem(query)) is not None
+
+    def workspace(query: KernelQuery) -> int:
+        return _cooked(known, query).workspace
+
+    def bind(ctx: BindContext) -> Sequence[Launch]:
+        return _cooked(known, ctx.query).bind(ctx)
+
+    return KernelSpec(op, "cpu", bind, takes, priority, workspace, f"onednn.{op}")
+
+
+def _cooked(cook: Cook, query: KernelQuery) -> Recipe:
+    found = cook(problem(query))
+    if found is None:
+        raise LookupError(f"no recipe for {query.op}, which was accepted")
+    return found

@@ -1,0 +1,114 @@
+"""Finding and loading the library, and what is said where that fails."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from flow_onednn import library, threads
+from flow_onednn.library import Missing, OneDnnError, isa_text, state
+
+DOCTOR = "from flow_onednn.library import doctor; print(*doctor(), sep='\\n')"
+
+
+def doctor(**settings: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", DOCTOR], env={**os.environ, **settings},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout
+
+
+def test_a_file_that_is_not_there_is_named_with_what_to_install() -> None:
+    text = doctor(FLOW_ONEDNN_LIBRARY="/nowhere/libdnnl.so.3")
+    assert "not used" in text
+    assert "/nowhere/libdnnl.so.3" in text
+    assert "flow-onednn[wheel]" in text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="libc by its Linux name")
+def test_another_library_is_refused() -> None:
+    assert "libc.so.6 is not oneDNN" in doctor(FLOW_ONEDNN_LIBRARY="libc.so.6")
+
+
+def test_the_setting_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOW_ONEDNN_LIBRARY", "/chosen.so")
+    assert list(library.candidates()) == ["/chosen.so"]
+    monkeypatch.delenv("FLOW_ONEDNN_LIBRARY")
+    assert list(library.candidates())[-1] == library.NAMES[-1]
+
+
+class OldLibrary:
+    """Something that says that it is oneDNN of some version, with or without engines."""
+
+    def __init__(self, version: tuple[int, int, int], engines: int = 1) -> None:
+        self.version, self.engines = version, engines
+
+    def dlopen(self, path: str) -> OldLibrary:
+        return self
+
+    def dnnl_version(self) -> Any:
+        class Raw:
+            cpu_runtime = 2
+
+        raw = Raw()
+        raw.major, raw.minor, raw.patch = self.version  # type: ignore[attr-defined]
+        return raw
+
+    def dnnl_engine_get_count(self, kind: int) -> int:
+        return self.engines
+
+
+@pytest.mark.parametrize("version", [(2, 7, 0), (3, 1, 9), (4, 0, 0)])
+def test_versions_that_we_do_not_know_are_refused(version: tuple[int, int, int]) -> None:
+    found = library._open(OldLibrary(version), "old.so")
+    assert isinstance(found, Missing)
+    assert found.reason == (
+        f"old.so is oneDNN {'.'.join(map(str, version))}; 3.2 or a later 3.x is needed"
+    )
+
+
+def test_a_library_without_a_cpu_is_refused() -> None:
+    found = library._open(OldLibrary((3, 13, 2), engines=0), "sycl.so")
+    assert isinstance(found, Missing)
+    assert "no CPU engine" in found.reason
+
+
+def test_the_reason_reaches_who_uses_it_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "state", lambda: Missing("it is not there"))
+    with pytest.raises(OneDnnError, match="it is not there"):
+        library.library()
+
+
+def test_instruction_sets_are_named() -> None:
+    assert isa_text(0x27 | 0x1000) == "AVX512"
+    assert isa_text(0) == "no vector unit"
+
+
+@pytest.mark.usefixtures("onednn")
+def test_statuses_become_errors() -> None:
+    found = library.library()
+    with pytest.raises(OneDnnError, match=r"describing x.*\n.*invalid arguments"):
+        found.check(2, "describing x")
+
+
+@pytest.mark.usefixtures("onednn")
+def test_doctor_says_which_library_and_how_many_threads() -> None:
+    if threads.runtime() is None:
+        pytest.skip("the OpenMP runtime is not libgomp")
+    text = doctor(ONEFLOW_CPU_THREADS="3")
+    assert "oneDNN: 3." in text
+    assert "threads: OpenMP, 3 by ONEFLOW_CPU_THREADS" in text
+
+
+def test_the_pool_is_the_one_that_other_openmp_code_uses() -> None:
+    pool = threads.runtime()
+    if pool is None:
+        pytest.skip("the OpenMP runtime is not libgomp")
+    state()
+    assert threads.count() == ctypes.CDLL("libgomp.so.1").omp_get_max_threads()
