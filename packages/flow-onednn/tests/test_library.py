@@ -31,6 +31,12 @@ def test_a_file_that_is_not_there_is_named_with_what_to_install() -> None:
     assert "flow-onednn[wheel]" in text
 
 
+def test_registering_loads_nothing() -> None:
+    code = "import sys; from flow_core.plugins.host import load_plugins as load; load(); "
+    code += "assert 'flow_onednn.plugin' in sys.modules and 'cffi' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="libc by its Linux name")
 def test_another_library_is_refused() -> None:
     assert "libc.so.6 is not oneDNN" in doctor(FLOW_ONEDNN_LIBRARY="libc.so.6")

@@ -81,19 +81,13 @@ def relu_grad_before_pool_grad(match: _Match, grad: Op) -> bool:
     mask = match.only_reader(grad.output(), "relu_grad")
     if mask is None or mask.inputs != (x, grad.output()):
         return False
-    small = Op(mask.name, "relu_grad", (y, dy), mask.attrs, mask.placement)
+    name = f"{mask.name}/pooled"
+    small = Op(name, "relu_grad", (y, dy), mask.attrs, mask.placement)
     match.editor.add(small, (match.type_of(dy),), grad)
-    match.editor.add(grad.with_inputs((x, y, small.output())), (match.type_of(x),), grad, 0.25)
-    _redirect(match, mask, grad)
+    late = Op(mask.name, grad.type, (x, y, small.output()), grad.attrs, grad.placement)
+    match.editor.add(late, (match.type_of(x),), mask)
+    del match.editor.ops[grad.name]
     return True
-
-
-def _redirect(match: _Match, mask: Op, grad: Op) -> None:
-    """Readers of the mask's old result read the pooling's gradient."""
-    for reader in match.readers.get(mask.output(), []):
-        current = match.editor.ops[reader.name]
-        inputs = tuple(grad.output() if v == mask.output() else v for v in current.inputs)
-        match.editor.ops[reader.name] = current.with_inputs(inputs)
 
 
 def conv_with_bias(match: _Match, conv: Op) -> bool:
