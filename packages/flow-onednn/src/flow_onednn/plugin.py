@@ -18,7 +18,7 @@ from flow_onednn.library import available
 
 FLOW_PLUGIN_API = "1.0"
 
-FAMILIES = ("matmul", "conv", "pool", "softmax", "norm", "reorder")
+FAMILIES = ("matmul", "conv", "pool", "softmax", "norm", "reorder", "elementwise", "loops")
 
 
 def flow_register_ops() -> tuple[OpSpec, ...]:

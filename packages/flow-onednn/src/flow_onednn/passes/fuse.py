@@ -167,10 +167,32 @@ def pool_with_places(match: _Match, pool: Op) -> bool:
     return True
 
 
+def sparse_update(match: _Match, total: Op) -> bool:
+    """The sum of an embedding's gradient per row, and SGD: rows that nobody looked up stay."""
+    update = match.only_reader(total.output(), "sgd_update")
+    if update is None or update.inputs[1] != total.output():
+        return False
+    if any(update.attrs[k] for k in ("l1", "l2", "weight_decay")):
+        return False
+    model, _, rate, *factor = update.inputs
+    if any(not match.type_of(v).dtype.is_floating for v in factor):
+        return False  # skip_if
+    data, index = total.inputs
+    attrs = {"axis": total.attrs["axis"], "first": total.attrs["first"]}
+    attrs["scale"] = update.attrs["scale"]
+    new = changed(update, "onednn_sparse_sgd", attrs, model, index, data, rate, *factor)
+    if not match.editor.accepts(new, ()):
+        return False
+    match.editor.add(new, (), update)
+    del match.editor.ops[total.name]
+    return True
+
+
 REWRITES: tuple[tuple[str, Rewrite], ...] = (
     ("max_pool_2d_grad", relu_grad_before_pool_grad),
     ("onednn_conv", conv_with_bias),
     ("matmul", matmul_with_bias),
     ("onednn_conv_filter_grad", filter_and_bias_grad),
     ("max_pool_2d", pool_with_places),
+    ("unsorted_segment_sum", sparse_update),
 )
