@@ -41,7 +41,7 @@ SAMPLED = (
     "bias_add",
     "cast",
 )
-"""Of the elementwise ops, which all come from one generator; test_loops.py has all their formulas."""
+"""Of the elementwise ops, which have one generator; test_loops.py has all their formulas."""
 
 UPDATES = {"sgd_update": 0, "momentum_update": 1, "adam_update": 2}
 

@@ -68,5 +68,6 @@ class Nothing:
 def flow_doctor() -> list[str]:
     """Which library is used and how, or what to install."""
     from flow_onednn.library import doctor
+    from flow_onednn.native import compiler
 
-    return doctor()
+    return [*doctor(), compiler.doctor()]

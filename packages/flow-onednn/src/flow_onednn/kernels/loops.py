@@ -57,7 +57,7 @@ def _update(ctx: BindContext) -> Launch:
     model, diff, rate, *rest = ctx.inputs
     factor = _pointer(rest[states]) if len(rest) > states else _null()
     arrays = [_pointer(a) for a in (model, diff, *rest[:states], rate)]
-    numbers = [float(ctx.attrs[k]) for k in (*COMMON, *extra)]  # type: ignore[arg-type]  # numbers
+    numbers = [float(ctx.attrs[k]) for k in (*COMMON, *extra)]
     return partial(getattr(compiler.native(), name), *arrays, factor, model.size, *numbers)
 
 
@@ -70,7 +70,7 @@ def _is_mask(query: KernelQuery) -> bool:
 
 def _mask(ctx: BindContext) -> Launch:
     (keep,), seed = ctx.outputs, ctx.attrs["seed"]
-    key = (ctx.seed if seed is None else int(seed)) & (1 << 64) - 1  # type: ignore[call-overload]  # a number
+    key = (ctx.seed if seed is None else int(seed)) & (1 << 64) - 1
     step = _pointer(ctx.step, "int64_t *")
     rate = ctx.attrs["rate"]
     launch: Any = partial(
@@ -190,7 +190,7 @@ def _rows(query: KernelQuery) -> tuple[int, int]:
 def _params_per_row(query: KernelQuery) -> bool:
     """Whether the parameters have the shape of a row."""
     rank = len(query.inputs[0].shape)
-    norm, params = (query.attrs[f"begin_{k}_axis"] % rank for k in ("norm", "params"))  # type: ignore[operator]  # numbers
+    norm, params = (query.attrs[f"begin_{k}_axis"] % rank for k in ("norm", "params"))
     return _all_float32(query) and norm == params
 
 

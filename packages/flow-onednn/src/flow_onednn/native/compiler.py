@@ -76,6 +76,14 @@ def native() -> Any:
     return _compiler().native
 
 
+def doctor() -> str:
+    """A line for ``flow doctor``."""
+    found = state()
+    if isinstance(found, Compiler):
+        return f"loops in C: {found.version} at {found.path}, kept in {folder()}"
+    return f"loops in C: not used, {found}"
+
+
 def _compiler() -> Compiler:
     found = state()
     if isinstance(found, str):
