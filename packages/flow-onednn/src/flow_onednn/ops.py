@@ -259,6 +259,24 @@ def _reorder_samples(rng: Any) -> Iterator[Sample]:
             yield Sample((rng.uniform(-1, 1, shape),), {"perm": perm}, gradient=False)
 
 
+# --- rows of tables
+
+
+def _add_to_rows(base: Any, index: Any, rows: Any, *, axis: int, first: int) -> Any:
+    out, flat = base.copy(), rows.reshape(-1, *base.shape[1:])
+    for row, k in zip(flat, index.reshape(-1).tolist(), strict=True):
+        if 0 <= k - first < len(base):
+            out[k - first] += row
+    return out
+
+
+def _add_to_rows_samples(rng: Any) -> Iterator[Sample]:
+    for shape, count in (((5, 3), (4,)), ((9,), (2, 3)), ((3, 2, 2), (6,))):
+        index = rng.integers(-1, shape[0] + 1, count).astype(np.int32)
+        rows = rng.uniform(-1, 1, (*count, *shape[1:]))
+        yield Sample((rng.uniform(-1, 1, shape), index, rows), {"first": 0}, gradient=False)
+
+
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         type="onednn_conv",
@@ -330,6 +348,16 @@ OPS: tuple[OpSpec, ...] = (
         infer=_norm_grad_type,
         attrs={"epsilon": 1e-5},
         doc="The gradients of both at once.",
+    ),
+    OpSpec(
+        type="onednn_add_to_rows",
+        inputs=("base", "index", "rows"),
+        infer=lambda ctx: ctx.inputs[:1],
+        attrs={"axis": 0, "first": 0},
+        inplace=(0,),
+        reference=_add_to_rows,
+        samples=_add_to_rows_samples,
+        doc="base + the rows at base[index]; rows outside of it are left out.",
     ),
     OpSpec(
         type="onednn_sparse_sgd",

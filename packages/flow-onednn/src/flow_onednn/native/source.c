@@ -275,6 +275,14 @@ void segment_sum(const float *x, const void *index, float *y, long count, long r
     }
 }
 
+void add_to_rows(float *y, const float *x, const void *index, long count, long rows, long columns,
+                 int width, long first, int parts) {
+#pragma omp parallel for if (count * columns > PARALLEL) schedule(static)
+    for (int p = 0; p < parts; p++)
+        add_rows(x, index, y, count, rows * p / parts, rows * (p + 1) / parts, columns, width,
+                 first, 1.0f);
+}
+
 void sparse_sgd(float *w, const float *x, const void *index, const float *rate, const float *factor,
                 long count, long rows, long columns, int width, long first, int parts,
                 double scale) {

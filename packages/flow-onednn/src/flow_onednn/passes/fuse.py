@@ -232,6 +232,23 @@ def sparse_update(match: _Match, total: Op) -> bool:
     return True
 
 
+def sum_into_rows(match: _Match, total: Op) -> bool:
+    """A dense gradient and the rows of an embedding's: the rows are added to the dense one."""
+    (out,) = match.editor.types[total.name]
+    add = match.only_reader(total.output(), "add_n")
+    if add is None or len(add.inputs) != 2 or add.inputs[0] == add.inputs[1]:
+        return False
+    (base,) = (v for v in add.inputs if v != total.output())
+    data, index = total.inputs
+    attrs = {"axis": total.attrs["axis"], "first": total.attrs["first"]}
+    new = changed(add, "onednn_add_to_rows", attrs, base, index, data)
+    if not match.editor.accepts(new, (out,)):
+        return False
+    match.editor.add(new, (out,), add)
+    del match.editor.ops[total.name]
+    return True
+
+
 REWRITES: tuple[tuple[str, Rewrite], ...] = (
     ("max_pool_2d_grad", relu_grad_before_pool_grad),
     ("onednn_conv", conv_with_bias),
@@ -240,4 +257,5 @@ REWRITES: tuple[tuple[str, Rewrite], ...] = (
     ("max_pool_2d", pool_with_places),
     ("normalization", norm_with_relu),
     ("unsorted_segment_sum", sparse_update),
+    ("unsorted_segment_sum", sum_into_rows),
 )
