@@ -135,6 +135,6 @@ def test_gradients_of_embeddings_stay_sparse(form: str, rule: str, kernel: str) 
         pytest.skip(f"no C compiler: {compiler.state()}")
     numpy = run(EMBEDDING, form, rule, FLOW_DISABLE_PLUGINS="flow-onednn")
     onednn = run(EMBEDDING, form, rule, FLOW_VERIFY_PASSES="1")
-    np.testing.assert_allclose(onednn["losses"], numpy["losses"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(onednn["losses"], numpy["losses"], rtol=1e-4, atol=1e-5)  # Adam
     assert kernel in onednn["kernels"]
     assert "c.unsorted_segment_sum" not in onednn["kernels"]
