@@ -26,6 +26,10 @@ ACTIVATIONS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
+NOTED = {"reordered": 0, "reason": ""}
+"""Bytes that a kernel copies into another layout at each launch, and why; for people."""
+
+
 def _like(ctx: InferContext, *shape: int) -> TensorType:
     return tensor_type(shape, ctx.inputs[0].dtype)
 
@@ -282,7 +286,7 @@ OPS: tuple[OpSpec, ...] = (
         type="onednn_conv",
         inputs=("x", "weight", "bias?"),
         infer=_conv_type,
-        attrs={**GEOMETRY, "padding_after": REQUIRED, "activation": ""},
+        attrs={**GEOMETRY, "padding_after": REQUIRED, "activation": "", **NOTED},
         reference=_conv,
         samples=_conv_samples,
         doc="A convolution of NHWC activations, with bias and activation.",
@@ -292,7 +296,7 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("dy", "weight"),
         outputs=("dx",),
         infer=_data_grad_type,
-        attrs={**GEOMETRY, "space": REQUIRED},
+        attrs={**GEOMETRY, "space": REQUIRED, **NOTED},
         reference=_data_grad,
         samples=_data_grad_samples,
         doc="The gradient of its input, which has ``space`` as height and width.",
@@ -302,7 +306,7 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("dy", "x"),
         outputs=("dw*",),
         infer=_filter_grad_type,
-        attrs={**GEOMETRY, "bias": False},
+        attrs={**GEOMETRY, "bias": False, **NOTED},
         reference=_filter_grad,
         samples=_filter_grad_samples,
         doc="The gradients of its weights and, where ``bias`` says so, of its bias.",
@@ -311,7 +315,13 @@ OPS: tuple[OpSpec, ...] = (
         type="onednn_matmul",
         inputs=("a", "b", "bias?"),
         infer=_matmul_type,
-        attrs={"transpose_a": False, "transpose_b": False, "alpha": 1.0, "activation": ""},
+        attrs={
+            "transpose_a": False,
+            "transpose_b": False,
+            "alpha": 1.0,
+            "activation": "",
+            **NOTED,
+        },
         reference=_matmul,
         samples=_matmul_samples,
         doc="A matrix product with bias and activation.",
@@ -373,8 +383,8 @@ OPS: tuple[OpSpec, ...] = (
         type="onednn_reorder",
         inputs=("x",),
         infer=_reorder_type,
-        attrs={"perm": REQUIRED, "reason": ""},
-        reference=lambda x, perm, reason: np.transpose(x, perm),
+        attrs={"perm": REQUIRED, **NOTED},
+        reference=lambda x, perm, **_: np.transpose(x, perm),
         samples=_reorder_samples,
         doc="Activations in another layout; ``reason`` says who wants it.",
     ),
