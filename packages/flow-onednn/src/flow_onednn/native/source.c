@@ -292,3 +292,65 @@ void sparse_sgd(float *w, const float *x, const void *index, const float *rate, 
         add_rows(x, index, w, count, rows * p / parts, rows * (p + 1) / parts, columns, width,
                  first, step);
 }
+
+// Adam on a table of which few rows have a gradient.  Nothing but the gradients' sums is left out of
+// dense Adam: rows whose moments are 0 and that have no gradient do not change, and are only read.
+enum { BLOCK = 256 };
+
+static int is_zero(const float *x, long n) {
+    int found = 0;
+#pragma omp simd reduction(| : found)
+    for (long i = 0; i < n; i++) found |= x[i] != 0.0f;
+    return !found;
+}
+
+static int has_none(const int32_t *slot, long n) {
+    int found = 0;
+#pragma omp simd reduction(| : found)
+    for (long i = 0; i < n; i++) found |= slot[i] >= 0;
+    return !found;
+}
+
+void sparse_adam(float *w, const float *x, const void *index, float *m, float *v,
+                 const float *rate, const float *factor, int32_t *slot, float *sums, long count,
+                 long rows, long columns, int width, long first, int parts, double scale,
+                 double beta1, double beta2, double epsilon) {
+    float lr = *rate, s = (float)scaled(scale, factor), e = (float)epsilon;
+    float keep1 = (float)beta1, keep2 = (float)beta2;
+    float rest1 = (float)(1.0 - beta1), rest2 = (float)(1.0 - beta2);
+    long block = columns < BLOCK ? BLOCK / columns : 1;
+#pragma omp parallel for if (rows * columns > PARALLEL) schedule(dynamic)
+    for (int p = 0; p < parts; p++) {
+        long low = rows * p / parts, high = rows * (p + 1) / parts;
+        memset(slot + low, 0xff, (high - low) * sizeof(int32_t));
+        for (long i = 0; i < count; i++) {
+            long k = index_at(index, i, width) - first;
+            if (k < low || k >= high) continue;
+            const float *from = x + i * columns;
+            if (slot[k] < 0) {
+                slot[k] = (int32_t)i;
+                memcpy(sums + i * columns, from, columns * sizeof(float));
+                continue;
+            }
+            float *to = sums + slot[k] * columns;
+#pragma omp simd
+            for (long j = 0; j < columns; j++) to[j] += from[j];
+        }
+        for (long start = low; start < high; start += block) {
+            long stop = start + block < high ? start + block : high, n = (stop - start) * columns;
+            if (has_none(slot + start, stop - start) && is_zero(m + start * columns, n)
+                && is_zero(v + start * columns, n))
+                continue;
+            for (long k = start; k < stop; k++) {
+                const float *g = slot[k] < 0 ? 0 : sums + slot[k] * columns;
+                for (long j = 0, at = k * columns; j < columns; j++, at++) {
+                    float r = g ? s * g[j] : 0.0f;
+                    float one = keep1 * m[at] + rest1 * r, two = keep2 * v[at] + rest2 * r * r;
+                    m[at] = one;
+                    v[at] = two;
+                    w[at] -= lr * one / (sqrtf(two) + e);
+                }
+            }
+        }
+    }
+}

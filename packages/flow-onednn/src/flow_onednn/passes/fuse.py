@@ -212,20 +212,30 @@ def _fuse_gradient(match: _Match, norm: Op, relu: Op) -> None:
             del match.editor.ops[mask.name]
 
 
+_ADAM = ("beta1", "beta2", "epsilon")
+SPARSE = {
+    "sgd_update": ("onednn_sparse_sgd", 0, ()),
+    "adam_update": ("onednn_sparse_adam", 2, _ADAM),
+}
+"""Sparse form, number of states, and attributes of updates."""
+
+
 def sparse_update(match: _Match, total: Op) -> bool:
-    """The sum of an embedding's gradient per row, and SGD: rows that nobody looked up stay."""
-    update = match.only_reader(total.output(), "sgd_update")
-    if update is None or update.inputs[1] != total.output():
+    """An update by the sum per row of an embedding's gradient, without one of the table's size."""
+    readers = match.readers.get(total.output(), [])
+    update = match.only_reader(total.output(), readers[0].type) if readers else None
+    if update is None or update.type not in SPARSE or update.inputs[1] != total.output():
         return False
     if any(update.attrs[k] for k in ("l1", "l2", "weight_decay")):
         return False
-    model, _, rate, *factor = update.inputs
-    if any(not match.type_of(v).dtype.is_floating for v in factor):
+    sparse, states, extra = SPARSE[update.type]
+    model, _, rate, *more = update.inputs
+    if any(not match.type_of(v).dtype.is_floating for v in more[states:]):
         return False  # skip_if
     data, index = total.inputs
-    attrs = {"axis": total.attrs["axis"], "first": total.attrs["first"]}
-    attrs["scale"] = update.attrs["scale"]
-    new = changed(update, "onednn_sparse_sgd", attrs, model, index, data, rate, *factor)
+    attrs = {k: total.attrs[k] for k in ("axis", "first")}
+    attrs |= {k: update.attrs[k] for k in ("scale", *extra)}
+    new = changed(update, sparse, attrs, model, index, data, rate, *more)
     if not match.editor.accepts(new, ()):
         return False
     match.editor.add(new, (), update)
