@@ -311,6 +311,19 @@ static int has_none(const int32_t *slot, long n) {
     return !found;
 }
 
+// one row; a scale of 0 stands for no gradient
+static inline void adam_row(float *w, const float *g, float *m, float *v, long n, float lr, float s,
+                            float keep1, float keep2, float rest1, float rest2, float e) {
+#pragma omp simd
+    for (long j = 0; j < n; j++) {
+        float r = s == 0.0f ? 0.0f : s * g[j];
+        float one = keep1 * m[j] + rest1 * r, two = keep2 * v[j] + rest2 * r * r;
+        m[j] = one;
+        v[j] = two;
+        w[j] -= lr * one / (sqrtf(two) + e);
+    }
+}
+
 void sparse_adam(float *w, const float *x, const void *index, float *m, float *v,
                  const float *rate, const float *factor, int32_t *slot, float *sums, long count,
                  long rows, long columns, int width, long first, int parts, double scale,
@@ -342,14 +355,13 @@ void sparse_adam(float *w, const float *x, const void *index, float *m, float *v
                 && is_zero(v + start * columns, n))
                 continue;
             for (long k = start; k < stop; k++) {
-                const float *g = slot[k] < 0 ? 0 : sums + slot[k] * columns;
-                for (long j = 0, at = k * columns; j < columns; j++, at++) {
-                    float r = g ? s * g[j] : 0.0f;
-                    float one = keep1 * m[at] + rest1 * r, two = keep2 * v[at] + rest2 * r * r;
-                    m[at] = one;
-                    v[at] = two;
-                    w[at] -= lr * one / (sqrtf(two) + e);
-                }
+                long at = k * columns;
+                if (slot[k] >= 0)
+                    adam_row(w + at, sums + slot[k] * columns, m + at, v + at, columns, lr, s, keep1,
+                             keep2, rest1, rest2, e);
+                else if (!is_zero(m + at, columns) || !is_zero(v + at, columns))
+                    adam_row(w + at, w + at, m + at, v + at, columns, lr, 0.0f, keep1, keep2, rest1,
+                             rest2, e);
             }
         }
     }

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from flow_core.dtypes import uint8
 from flow_core.ir import AttrValue, Graph, Op, TensorType, Value, tensor_type
 from flow_core.plugins.specs import KernelQuery, KernelSpec
+from flow_onednn.kernels.norm import mask_bytes
+from flow_onednn.kernels.pool import places_bytes
 from flow_onednn.passes.editor import Editor, changed, edit
 from flow_onednn.recipes import BY_OP, Problem, problem
 
@@ -149,8 +151,6 @@ def filter_and_bias_grad(match: _Match, grad: Op) -> bool:
 
 def pool_with_places(match: _Match, pool: Op) -> bool:
     """Max pooling that tells its gradient where the maxima were."""
-    from flow_onednn.kernels.pool import places_bytes
-
     x, y = pool.inputs[0], pool.output()
     grads = [g for g in match.readers_of(y, "max_pool_2d_grad") if g.inputs[:2] == (x, y)]
     shapes = match.type_of(x).shape, match.type_of(y).shape
@@ -171,8 +171,6 @@ def pool_with_places(match: _Match, pool: Op) -> bool:
 
 def norm_with_relu(match: _Match, norm: Op) -> bool:
     """Batch normalisation and relu, and the gradients of both, in one primitive each way."""
-    from flow_onednn.kernels.norm import mask_bytes
-
     x, y = norm.inputs[0], norm.output()
     relu = match.only_reader(y, "relu")
     if relu is None or not norm.attrs["training"]:
