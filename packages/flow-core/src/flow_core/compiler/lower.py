@@ -195,7 +195,7 @@ def _try_inplace(state: _Lowering, op: Op, i: int, spec: OpSpec) -> None:
     if value is None or value not in state.first or op.name in state.constant:
         return
     roots = [_owner(state, v) for v in op.inputs]
-    for k in _inplace_inputs(spec, op):
+    for k in _inplace_inputs(state.kernels.ops, op):
         owner = roots[k]
         if (
             owner.op not in state.constant
@@ -210,8 +210,17 @@ def _try_inplace(state: _Lowering, op: Op, i: int, spec: OpSpec) -> None:
             return
 
 
-def _inplace_inputs(spec: OpSpec, op: Op) -> range | tuple[int, ...]:
-    return range(len(op.inputs)) if op.type == "fused" else spec.inplace
+def _inplace_inputs(specs: Mapping[str, OpSpec], op: Op) -> Sequence[int]:
+    """The inputs that output 0 may overwrite.
+
+    A group writes late what would spoil an input that it still needs; only the member that
+    makes output 0 must itself be able to overwrite its first input.
+    """
+    if op.type != "fused":
+        return specs[op.type].inplace
+    maker, refs, *_ = op.attrs["body"][op.attrs["outputs"][0]]
+    kept = -1 - refs[0] if 0 not in specs[maker].inplace else None
+    return [k for k in range(len(op.inputs)) if k != kept]
 
 
 def _owner(state: _Lowering, value: Value) -> Value:

@@ -58,11 +58,13 @@ class StoredVariable:
         info: what the jobs agreed on.
         memory: kind of memory: the device type whose kernels can read it.
         parts: per device, by its text form.
+        first: the initial value, while there are regions that no part holds yet.
     """
 
     info: VariableInfo
     memory: str
     parts: dict[str, Part] = field(default_factory=dict)
+    first: Any = None
 
     def numpy(self) -> Any:
         """A copy of the logical value."""
@@ -73,6 +75,22 @@ class StoredVariable:
         for part in parts:
             value[part.window] = part.driver.copy_out(part.array)
         return value
+
+    @property
+    def covered(self) -> bool:
+        """Whether the parts hold all of it."""
+        regions = {part.region for part in self.parts.values()}
+        return sum(num_elements(region_shape(r)) for r in regions) >= self.info.type.size
+
+    def known(self) -> Any:
+        """The logical value: what the parts hold, elsewhere the initial value."""
+        if self.parts and self.covered:
+            return self.numpy()
+        if self.first is None:
+            self.first = initial_value(self.info)
+        for part in self.parts.values():
+            self.first[part.window] = part.driver.copy_out(part.array)
+        return self.first
 
     def assign(self, value: Any) -> None:
         """Overwrites all parts with those of a host array of the logical shape."""
@@ -224,9 +242,10 @@ class Session:
             nbytes = num_elements(shape) * dtype.itemsize
             array = driver.allocate(nbytes).view(0, shape, dtype.numpy)
             part = Part(region, array, driver)
-            known = stored.numpy() if stored.parts else initial_value(stored.info)
-            driver.copy_in(part.array, known[part.window])
+            driver.copy_in(part.array, stored.known()[part.window])
         stored.parts[device] = part
+        if stored.covered:
+            stored.first = None
         return part
 
     def _shared(self, stored: StoredVariable, device: str, region: Region) -> Part | None:

@@ -16,6 +16,7 @@ from flow_core.testing.devices import DeviceKit
 from flow_core.testing.gradients import GradientKit
 from flow_core.testing.kernels import KernelKit
 from flow_core.testing.kit import Gap, Kit
+from flow_core.testing.oracle import assert_like_one_device, verify
 from flow_core.testing.sbp_rules import SbpRuleKit
 
 __all__ = [
@@ -25,6 +26,8 @@ __all__ = [
     "KernelKit",
     "Kit",
     "SbpRuleKit",
+    "assert_like_one_device",
     "check_gradient",
     "check_kernel",
+    "verify",
 ]
