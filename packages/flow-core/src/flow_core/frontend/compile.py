@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from flow_core.compiler.boxing import Layout
+from flow_core.compiler.ledger import BoxingEntry, settled
 from flow_core.compiler.lower import CompileOptions, lower
-from flow_core.compiler.physical import BoxingEntry, Physical, to_physical
+from flow_core.compiler.physical import Physical, to_physical
 from flow_core.errors import JobError, SourceLine
 from flow_core.frontend.config_training import configured_training
 from flow_core.frontend.jobs import JobBuild, TrainRequest
@@ -162,20 +163,26 @@ def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[st
         lambda: lower(graph, session.registry, inputs, build.name, _options(build, physical)),
     )
     shards = {n: (s.variable, s.region) for n, s in physical.shards.items()}
+    physical.ledger = settled(physical.ledger, plan)
     plan = replace(plan, shards=shards, ledger=tuple(map(_transfer, physical.ledger)))
     timings = [*before.timings, splitting, *after.timings, lowering]
     return Compiled(logical, spread, graph, plan, timings, physical)
 
 
 def _transfer(entry: BoxingEntry) -> Transfer:
+    """A line of the ledger as the plan has it: per step, so that what runs once costs nothing."""
+    links = {} if entry.once else {f"{a}->{b}": n for a, b, n in entry.links}
     return Transfer(
         value=entry.value,
         steps=(entry.hop,),
         source=entry.source,
         target=entry.target,
-        nbytes=entry.nbytes,
+        nbytes=sum(links.values()),
         seconds=entry.seconds,
         line=entry.line,
+        links=links,
+        why=entry.why + ("; once, when the plan is loaded" if entry.once else ""),
+        alternatives=tuple(map(str, entry.runners_up)),
     )
 
 
