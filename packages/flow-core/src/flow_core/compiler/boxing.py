@@ -47,7 +47,7 @@ __all__ = [
     "plan_routes",
 ]
 
-MOST_HOPS = 4
+MOST_HOPS = 7
 MOST_ROUTES = 4
 PER_HOP = 1e-7
 """Seconds that a hop costs besides its bytes, so that fewer are preferred."""
@@ -211,7 +211,8 @@ def _candidates(shape: Shape, source: Layout, target: Layout) -> list[Layout]:
     """The target, and on either placement the layouts that may lie between."""
     found = dict.fromkeys((target,))
     for layout in (source, target):
-        options = [list(dict.fromkeys((s, *_others(shape)))) for s in layout.sbp]
+        others = _others(shape, 2 if len(layout.sbp) < 3 else 1)
+        options = [list(dict.fromkeys((s, *others))) for s in layout.sbp]
         mixed = sum(isinstance(s, Partial) for s in layout.sbp) > 1
         for sbp in product(*options):
             if mixed or not any(isinstance(s, Partial) for s in sbp):
@@ -227,9 +228,10 @@ def _first_device(placement: Placement) -> Placement:
     return Placement(placement.device_type, placement.devices[:1])
 
 
-def _others(shape: Shape) -> list[Sbp]:
-    axes = sorted(range(len(shape)), key=lambda i: -shape[i])[:2]
-    return [B, *map(Split, axes)]
+def _others(shape: Shape, axes: int) -> list[Sbp]:
+    """What may help in a hierarchy dimension: to be whole, or split on one of the longest axes."""
+    longest = sorted(range(len(shape)), key=lambda i: -shape[i])[:axes]
+    return [B, *map(Split, longest)]
 
 
 def boxing_seconds(
