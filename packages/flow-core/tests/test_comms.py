@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import oneflow as flow
+import oneflow.typing as tp
 from flow_core.builtin.null_driver import NullComm
 from flow_core.config import Settings
 from flow_core.device import Comm, Launch
@@ -21,6 +23,7 @@ from flow_core.ops.boxing import COMBINE
 from flow_core.plugins.host import Host
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import Available, CommSpec, Unavailable
+from flow_core.runtime.executable import Executable
 from flow_core.testing import CommKit
 from flow_core.testing.comms import CASES
 
@@ -196,3 +199,64 @@ def test_null_devices_send_nothing() -> None:
     arrays = [np.zeros(t.shape, "f4") for t in exchange.inputs]
     assert list(comm.bind(exchange, arrays, arrays)) == []
     assert comm.sent() == {}
+
+
+# -------------------------------------------------------------------- a plan, a process per device
+
+
+def steps(count: int) -> Iterator[tuple[Any, Any]]:
+    rng = np.random.default_rng(0)
+    for _ in range(count):
+        yield rng.random((18, 12), "f4"), rng.integers(0, 5, 18).astype("i4")
+
+
+def train_job(rows: bool) -> Any:
+    flow.clear_default_session()
+    init = flow.random_normal_initializer(stddev=0.3)
+    hint = {"model_distribute": flow.distribute.split(0)} if rows else {}
+
+    @flow.global_function(type="train")
+    def job(
+        x: tp.Numpy.Placeholder((18, 12)),  # type: ignore[valid-type]
+        y: tp.Numpy.Placeholder((18,), dtype=flow.int32),  # type: ignore[valid-type]
+    ) -> tp.Numpy:
+        with flow.scope.placement("cpu", "0:0-3"):
+            h = flow.layers.dense(x, 15, kernel_initializer=init, name="h", **hint)
+            h = flow.layers.dense(flow.nn.relu(h), 5, kernel_initializer=init, name="o")
+            loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, h)
+            rate = flow.optimizer.PiecewiseConstantScheduler([], [0.05])
+            flow.optimizer.SGD(rate, momentum=0.9).minimize(loss)
+        return loss
+
+    return job
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_processes_that_run_their_parts_of_one_plan_compute_the_same(rows: bool) -> None:
+    job = train_job(rows)
+    session, plan = job._session(), job.plan()
+    whole = job.executable()
+    initial = {name: session.value(name) for name in session.declared}
+    wanted = [job(*feeds) for feeds in steps(3)]
+    held: dict[tuple[str, str], tuple[Any, Any]] = {}
+    results: list[Any] = []
+    sent: Counter[tuple[str, str]] = Counter()
+
+    def variable(name: str, device: str, region: Any) -> Any:
+        window = (...,) if region is None else tuple(slice(a, b) for a, b in region)
+        return held.setdefault((name, device), (window, initial[name][window].copy()))[1]
+
+    def body(comm: Comm) -> None:
+        part = Executable(plan, session.registry, session.driver, variable, comm=lambda _: comm)
+        assert set(part.arenas) == set(comm.local)
+        for feeds in steps(3):
+            (result,) = part.run(feeds)
+            if result is not None:
+                results.append(result)
+        sent.update(part.sent())
+
+    in_threads([arena.device for arena in plan.arenas], body)
+    np.testing.assert_array_equal(results, wanted)
+    for (name, _), (window, array) in held.items():
+        np.testing.assert_array_equal(array, session.value(name)[window], name)
+    assert sent == whole.sent()

@@ -149,7 +149,7 @@ def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[st
     build.builder.results = tuple(results)
     logical = build.builder.build()
     verify(logical)
-    context = PassContext(session.registry.ops)
+    context = PassContext(session.registry.ops, bucket_options(build))
     before, after = _pipelines(session)
     spread = before.run(logical, context)
     _require_devices(build, spread)
@@ -167,6 +167,20 @@ def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[st
     plan = replace(plan, shards=shards, ledger=tuple(map(_transfer, physical.ledger)))
     timings = [*before.timings, splitting, *after.timings, lowering]
     return Compiled(logical, spread, graph, plan, timings, physical)
+
+
+def bucket_options(build: JobBuild) -> dict[str, float]:
+    """What session and job say about buckets of gradients, for the pass that makes them."""
+    session, config = build.session.resources.others, build.config
+    names = ("enable_fusion", "nccl_fusion_all_reduce")
+    on = all(session.get(f"collective_boxing.{name}", True) for name in names)
+    if not (on and config.get("enable_all_reduce_group")):
+        return {"bucket_mb": 0, "bucket_ops": 0}
+    megabytes = session.get("collective_boxing.nccl_fusion_threshold_mb", 16)
+    if config.is_set("all_reduce_group_min_mbyte"):
+        megabytes = config.get("all_reduce_group_min_mbyte")
+    most = session.get("collective_boxing.nccl_fusion_max_ops", 64)
+    return {"bucket_mb": megabytes, "bucket_ops": most}
 
 
 def _transfer(entry: BoxingEntry) -> Transfer:
