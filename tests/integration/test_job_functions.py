@@ -119,6 +119,7 @@ GIVEN: dict[str, Callable[[], Any]] = {
     "default_logical_view": flow.scope.consistent_view,
     "default_distribute_strategy": flow.distribute.consistent_strategy,
     "concurrency_width": lambda: 2,
+    "all_reduce_group_min_mbyte": lambda: 4,
     "train.primary_lr": lambda: 0.1,
     "train.model_update_conf": lambda: {"naive_conf": {}},
     "train.loss_scale_factor": lambda: 8.0,

@@ -11,6 +11,7 @@ from flow_core.compiler.arena import Block, aligned, plan_arena
 from flow_core.compiler.schedule import alias_roots, schedule
 from flow_core.dtypes import uint8
 from flow_core.errors import OutOfMemoryError
+from flow_core.exchange import BOXING
 from flow_core.ir import Graph, Op, TensorType, Value, tensor_type
 from flow_core.philox import op_seed
 from flow_core.plan import (
@@ -99,9 +100,9 @@ def lower(
     return _emit(state, inputs, job)
 
 
-def device_of(op: Op) -> str:
-    """Text form of the one device of a physical op."""
-    return str(op.placement.device(0))
+def device_of(op: Op, output: int = 0) -> str:
+    """Text form of the device of a physical op's output: an exchange's go round its devices."""
+    return str(op.placement.device(output % op.placement.size))
 
 
 def _protect_results(state: _Lowering) -> list[Op]:
@@ -149,7 +150,7 @@ def _query(state: _Lowering, op: Op, find: Callable[[KernelQuery], KernelSpec]) 
 
 def _find_kernels(state: _Lowering) -> None:
     for op in state.order:
-        if op.type in LEAVES:
+        if op.type in LEAVES or op.type == BOXING:
             continue
         find = partial(state.kernels.find_kernel, device_type=op.placement.device_type)
         query = _query(state, op, find)
@@ -262,7 +263,7 @@ def _buffer(state: _Lowering, op: Op, value: Value, type_: TensorType, end: int)
     pinned = kind in ("constant", "variable") or not state.options.reuse
     first, last = (0, end) if pinned else (state.first[value], state.last[value])
     first = 0 if kind == "feed" else first  # copied in before the first task
-    return Buffer(str(value), kind, device_of(op), -1, type_, first, last)
+    return Buffer(str(value), kind, device_of(op, value.index), -1, type_, first, last)
 
 
 _KINDS = {"input": "feed", "variable": "variable"}
@@ -347,7 +348,7 @@ def _task(state: _Lowering, op: Op, i: int, buffers: _Buffers) -> Task:
         ),
         workspace=workspace,
         device=device_of(op),
-        kernel=state.found[op.name].name,
+        kernel=op.attrs["collective"] if op.type == BOXING else state.found[op.name].name,
         seed=_seed(state, op),
         line=str(state.graph.lines.get(op.name, "")),
     )

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from flow_core.compiler.boxing import Layout
+from flow_core.compiler.ledger import BoxingEntry, settled
 from flow_core.compiler.lower import CompileOptions, lower
-from flow_core.compiler.physical import BoxingEntry, Physical, to_physical
+from flow_core.compiler.physical import Physical, to_physical
 from flow_core.errors import JobError, SourceLine
 from flow_core.frontend.config_training import configured_training
 from flow_core.frontend.jobs import JobBuild, TrainRequest
@@ -148,7 +149,7 @@ def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[st
     build.builder.results = tuple(results)
     logical = build.builder.build()
     verify(logical)
-    context = PassContext(session.registry.ops)
+    context = PassContext(session.registry.ops, bucket_options(build))
     before, after = _pipelines(session)
     spread = before.run(logical, context)
     _require_devices(build, spread)
@@ -162,20 +163,40 @@ def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[st
         lambda: lower(graph, session.registry, inputs, build.name, _options(build, physical)),
     )
     shards = {n: (s.variable, s.region) for n, s in physical.shards.items()}
+    physical.ledger = settled(physical.ledger, plan)
     plan = replace(plan, shards=shards, ledger=tuple(map(_transfer, physical.ledger)))
     timings = [*before.timings, splitting, *after.timings, lowering]
     return Compiled(logical, spread, graph, plan, timings, physical)
 
 
+def bucket_options(build: JobBuild) -> dict[str, float]:
+    """What session and job say about buckets of gradients, for the pass that makes them."""
+    session, config = build.session.resources.others, build.config
+    names = ("enable_fusion", "nccl_fusion_all_reduce")
+    on = all(session.get(f"collective_boxing.{name}", True) for name in names)
+    if not (on and config.get("enable_all_reduce_group")):
+        return {"bucket_mb": 0, "bucket_ops": 0}
+    megabytes = session.get("collective_boxing.nccl_fusion_threshold_mb", 16)
+    if config.is_set("all_reduce_group_min_mbyte"):
+        megabytes = config.get("all_reduce_group_min_mbyte")
+    most = session.get("collective_boxing.nccl_fusion_max_ops", 64)
+    return {"bucket_mb": megabytes, "bucket_ops": most}
+
+
 def _transfer(entry: BoxingEntry) -> Transfer:
+    """A line of the ledger as the plan has it: per step, so that what runs once costs nothing."""
+    links = {} if entry.once else {f"{a}->{b}": n for a, b, n in entry.links}
     return Transfer(
         value=entry.value,
         steps=(entry.hop,),
         source=entry.source,
         target=entry.target,
-        nbytes=entry.nbytes,
+        nbytes=sum(links.values()),
         seconds=entry.seconds,
         line=entry.line,
+        links=links,
+        why=entry.why + ("; once, when the plan is loaded" if entry.once else ""),
+        alternatives=tuple(map(str, entry.runners_up)),
     )
 
 

@@ -151,7 +151,9 @@ class JobFunction:
     def _bind(self, session: Session, plan: Plan) -> Executable:
         registry = session.registry
         finished = registry.observers("flow_step_finished")
-        executable = Executable(plan, registry, session.driver, session.variable, finished)
+        executable = Executable(
+            plan, registry, session.driver, session.variable, finished, registry.comm
+        )
         session.check_replicas(self.name, updated_variables(plan, registry.ops))
         executable.step[...] = self._steps_done(session)
         for observer in registry.observers("flow_plan_ready"):

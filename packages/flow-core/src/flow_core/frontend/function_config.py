@@ -58,6 +58,12 @@ def _number(name: str, value: Any) -> float:
     return float(value)
 
 
+def _size(name: str, value: Any) -> float:
+    if _number(name, value) < 0:
+        raise _wrong(name, value, "a number of at least 0")
+    return float(value)
+
+
 def _mapping(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _wrong(name, value, "a dict")
@@ -111,6 +117,8 @@ EFFECTIVE: tuple[Setting, ...] = (
     Setting("train.model_update_conf", None, "optimizer of older programs", _mapping),
     Setting("train.loss_scale_factor", None, "factor on the losses of older programs", _number),
     Setting("random_seed", 0, "seed of the job's random ops", _whole),
+    Setting("enable_all_reduce_group", True, "whether gradients travel in buckets", _switch),
+    Setting("all_reduce_group_min_mbyte", 16, "megabytes of a bucket of gradients", _size),
 )
 
 _ACCEPTED = """
@@ -124,7 +132,7 @@ cudnn_conv_force_bwd_filter_algo cudnn_conv_heuristic_search_algo
 enable_cudnn_fused_normalization_add_relu enable_fuse_add_to_output enable_fuse_cast_scale
 cudnn_conv_use_deterministic_algo_only enable_inplace_in_reduce_struct enable_nccl
 use_nccl_inter_node_communication use_boxing_v2 do_parallel_cast_before_widening_type_cast
-enable_all_reduce_group all_reduce_group_num all_reduce_lazy_ratio all_reduce_group_min_mbyte
+all_reduce_group_num all_reduce_lazy_ratio
 all_reduce_group_size_warmup all_reduce_fp16 allow_cpu_return_op
 optimizer_placement_optimization_mode optimizer_placement_optimization_threshold
 enable_non_distributed_optimizer disable_all_reduce_sequence prune_parallel_cast_ops

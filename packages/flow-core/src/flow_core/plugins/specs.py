@@ -319,12 +319,24 @@ class DeviceSpec:
 
 @dataclass(frozen=True, slots=True)
 class CommSpec:
-    """A communication library: ``bootstrap`` joins the processes, ``load`` makes a Comm."""
+    """A communication library.
+
+    Attributes:
+        name: unique name.
+        device_types: devices that it joins, of one type or mixed.
+        bootstrap: lazy ``bootstrap() -> Available | Unavailable``: joins the processes of this
+            program, asked once; `Unavailable` where the program was not started for it.
+        load: lazy ``load(devices) -> flow_core.device.Comm``, with the text forms of all devices
+            of a plan.
+        priority: of several that are available, the highest joins a plan's devices; the one
+            within a process has 0.
+    """
 
     name: str
     device_types: tuple[str, ...]
     bootstrap: Lazy
     load: Lazy
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)

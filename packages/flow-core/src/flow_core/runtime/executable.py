@@ -9,7 +9,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from flow_core.device import Driver, Launch
+from flow_core.device import Comm, Driver, Launch
+from flow_core.errors import PlanError
+from flow_core.exchange import BOXING, exchange_of
 from flow_core.plan import Buffer, Plan, Task, check_no_deadlock
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
 from flow_core.sbp import Region
@@ -32,6 +34,15 @@ class Executable:
         variable: the session's array of a variable's part on a device, by the variable's
             name, the device's text form and the part's region (None for all of it).
         finished: observers, called with the step's number and its statistics: job and seconds.
+        comm: makes the comm between the plan's devices, by their text forms.  What it calls
+            local is bound and run here, the rest is other processes' part of the plan.
+
+    Attributes:
+        plan: the plan.
+        step: number of the next step, a 0-d array.
+        comm: what joins the devices, None for a plan without exchanges.
+        arenas: memory of the local devices.
+        feeds, fetches: arrays of parameters and results, None where another process has them.
     """
 
     def __init__(
@@ -41,14 +52,19 @@ class Executable:
         driver: Callable[[str], Driver],
         variable: Callable[[str, str, Region | None], Any],
         finished: Sequence[Callable[[int, Mapping[str, Any]], object]] = (),
+        comm: Callable[[Sequence[str]], Comm] | None = None,
     ) -> None:
         check_no_deadlock(plan.registers)
         self.plan = plan
         self.step = np.zeros((), np.int64)
         self._kernels = kernels
         self._finished = tuple(finished)
-        self._driver = driver(plan.arenas[0].device)
-        self.arenas = {a.device: driver(a.device).allocate(a.nbytes) for a in plan.arenas}
+        devices = [a.device for a in plan.arenas]
+        self.comm = comm(devices) if comm and _has_exchanges(plan) else None
+        self._local = frozenset(self.comm.local if self.comm else devices)
+        arenas = [a for a in plan.arenas if a.device in self._local]
+        self._driver = driver(arenas[0].device)
+        self.arenas = {a.device: driver(a.device).allocate(a.nbytes) for a in arenas}
         self._arrays = [self._array(b, variable) for b in plan.buffers]
         self.feeds = tuple(self._arrays[i] for i in plan.feeds)
         self.fetches = tuple(self._arrays[i] for i in plan.fetches)
@@ -56,6 +72,8 @@ class Executable:
         self._launch = self._driver.compile(self.bind(plan.tasks))
 
     def _array(self, buffer: Buffer, variable: Callable[[str, str, Region | None], Any]) -> Any:
+        if buffer.device not in self._local:
+            return None
         if buffer.kind == "variable":
             name = buffer.name.rsplit(":", 1)[0]
             logical, region = self.plan.shards.get(name, (name, None))
@@ -71,8 +89,12 @@ class Executable:
         return launches
 
     def bind_task(self, task: Task) -> Sequence[Launch]:
-        """The launches of one task."""
+        """The launches of one task: nothing where it is another process's."""
         buffers, arrays = self.plan.buffers, self._arrays
+        if task.type == BOXING:
+            return self._bind_exchange(task)
+        if task.device not in self._local:
+            return ()
         find = partial(self._kernels.find_kernel, device_type=task.device.split(":")[0])
         query = KernelQuery(
             task.type,
@@ -92,20 +114,35 @@ class Executable:
         bound = load(find(query).load)(context)
         return bound if isinstance(bound, tuple | list) else (bound,)
 
+    def _bind_exchange(self, task: Task) -> Sequence[Launch]:
+        if self.comm is None:
+            raise PlanError(f"binding {task.op!r}", found="an exchange", allowed="one with a comm")
+        inputs, outputs = ([self._arrays[i] for i in x] for x in (task.inputs, task.outputs))
+        return self.comm.bind(exchange_of(task, self.plan.buffers), inputs, outputs)
+
     def run(self, feeds: Sequence[Any]) -> tuple[Any, ...]:
         """One step: copies the feeds in, launches, copies the results out."""
         started = time.perf_counter() if self._finished else 0.0
         driver = self._driver
         for target, source in zip(self.feeds, feeds, strict=True):
-            driver.copy_in(target, source)
+            if target is not None:
+                driver.copy_in(target, source)
         self._launch()
         self.step += 1
-        results = tuple([driver.copy_out(array) for array in self.fetches])
+        results = tuple([None if a is None else driver.copy_out(a) for a in self.fetches])
         for observer in self._finished:
             seconds = time.perf_counter() - started
             observer(int(self.step) - 1, {"job": self.plan.job, "seconds": seconds})
         return results
 
+    def sent(self) -> Mapping[tuple[str, str], int]:
+        """Bytes that local devices have sent so far, by (from, to)."""
+        return {} if self.comm is None else self.comm.sent()
+
     def measured(self) -> Mapping[str, int]:
         """Bytes really allocated, by device: what the plan predicted, to the byte."""
         return {device: arena.nbytes for device, arena in self.arenas.items()}
+
+
+def _has_exchanges(plan: Plan) -> bool:
+    return any(task.type == BOXING for task in (*plan.prologue, *plan.tasks))
