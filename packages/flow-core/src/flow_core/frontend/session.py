@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.compiler.boxing import Layout
 from flow_core.config import Settings
 from flow_core.device import Driver
 from flow_core.errors import UnsupportedError, VariableError
@@ -38,11 +39,13 @@ class Part:
         region: where it lies in the logical variable.
         array: device array.
         driver: driver of the device.
+        bound: whether a job works on it; until then it may give way to another layout.
     """
 
     region: Region
     array: Any
     driver: Driver
+    bound: bool = True
 
     @property
     def window(self) -> tuple[slice, ...]:
@@ -58,15 +61,17 @@ class StoredVariable:
         info: what the jobs agreed on.
         memory: kind of memory: the device type whose kernels can read it.
         parts: per device, by its text form.
+        leaving: the whole value, while parts of it are being made.
     """
 
     info: VariableInfo
     memory: str
     parts: dict[str, Part] = field(default_factory=dict)
+    leaving: Part | None = None
 
     def numpy(self) -> Any:
         """A copy of the logical value."""
-        parts = list(self.parts.values())
+        parts = list(self.parts.values()) if self.leaving is None else [self.leaving]
         if parts[0].region == whole(self.info):
             return parts[0].driver.copy_out(parts[0].array)
         value = np.empty(self.info.type.shape, self.info.type.dtype.numpy)
@@ -76,8 +81,18 @@ class StoredVariable:
 
     def assign(self, value: Any) -> None:
         """Overwrites all parts with those of a host array of the logical shape."""
-        for part in self.parts.values():
+        for part in (*self.parts.values(), *([self.leaving] if self.leaving else ())):
             part.driver.copy_in(part.array, value[part.window])
+
+    def give_way(self, device: str) -> None:
+        """Takes a part that no job works on off a device, once parts in its place are whole."""
+        self.leaving = self.parts.pop(device)
+
+    def settle(self) -> None:
+        """Lets go of the value that gave way when the parts hold all of it."""
+        held = {part.region for part in self.parts.values()}
+        if sum(num_elements(region_shape(r)) for r in held) >= self.info.type.size:
+            self.leaving = None
 
 
 def whole(info: VariableInfo) -> Region:
@@ -107,6 +122,7 @@ class Session:
         declared: what the jobs agreed on about each variable.
         compiling: held while a job is traced, compiled and bound.
         pipeline: the actors that run steps.
+        layouts: of the variables, as the first job that was compiled has laid them out.
     """
 
     def __init__(self, registry: Registry | None = None, settings: Settings | None = None) -> None:
@@ -121,6 +137,7 @@ class Session:
         self._drivers: dict[str, Driver] = {}
         self.compiling = threading.RLock()
         self.pipeline = Pipeline()
+        self.layouts: dict[str, Layout] = {}
 
     # ------------------------------------------------------------------ devices
 
@@ -163,10 +180,15 @@ class Session:
     def variable(self, name: str, device: str, region: Region | None = None) -> Any:
         """A device's array of a variable (or its part), initialised at its first use."""
         stored = self._stored.get(name) or self._store(name, device)
+        wanted = region or whole(stored.info)
         part = stored.parts.get(device)
+        if part is not None and not part.bound and part.region != wanted:
+            stored.give_way(device)
+            part = None
         if part is None:
-            part = self._adopt(stored, device, region or whole(stored.info))
-        if part.region != (region or whole(stored.info)):
+            part = self._adopt(stored, device, wanted)
+        part.bound = True
+        if part.region != wanted:
             raise UnsupportedError(
                 f"variable {name!r}",
                 at=stored.info.line,
@@ -224,9 +246,11 @@ class Session:
             nbytes = num_elements(shape) * dtype.itemsize
             array = driver.allocate(nbytes).view(0, shape, dtype.numpy)
             part = Part(region, array, driver)
-            known = stored.numpy() if stored.parts else initial_value(stored.info)
+            there = stored.parts or stored.leaving
+            known = stored.numpy() if there else initial_value(stored.info)
             driver.copy_in(part.array, known[part.window])
         stored.parts[device] = part
+        stored.settle()
         return part
 
     def _shared(self, stored: StoredVariable, device: str, region: Region) -> Part | None:
@@ -243,7 +267,9 @@ class Session:
             job.prepare()
         for name in self.declared:
             if name not in self._stored:
-                self.variable(name, self._device_of(name))
+                device = self._device_of(name)
+                self.variable(name, device)
+                self._stored[name].parts[device].bound = False
         return {name: self._stored[name] for name in sorted(self._stored)}
 
     def _device_of(self, name: str) -> str:
@@ -299,6 +325,7 @@ class Session:
         self.declared.clear()
         self._stored.clear()
         self._updated.clear()
+        self.layouts.clear()
         return errors
 
 
