@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from flow_core.compiler.physical import Physical, to_physical
+from flow_core.compiler.select import Problem
 from flow_core.dtypes import as_dtype
 from flow_core.ir import Graph, GraphBuilder, Value
 from flow_core.ops.build import Emitter

@@ -88,11 +88,11 @@ class StoredVariable:
         """Takes a part that no job works on off a device, once parts in its place are whole."""
         self.leaving = self.parts.pop(device)
 
-    def settle(self) -> None:
-        """Lets go of the value that gave way when the parts hold all of it."""
+    @property
+    def is_whole(self) -> bool:
+        """Whether the parts hold all of it; they do not while the first job makes them."""
         held = {part.region for part in self.parts.values()}
-        if sum(num_elements(region_shape(r)) for r in held) >= self.info.type.size:
-            self.leaving = None
+        return sum(num_elements(region_shape(r)) for r in held) >= max(self.info.type.size, 1)
 
 
 def whole(info: VariableInfo) -> Region:
@@ -246,11 +246,12 @@ class Session:
             nbytes = num_elements(shape) * dtype.itemsize
             array = driver.allocate(nbytes).view(0, shape, dtype.numpy)
             part = Part(region, array, driver)
-            there = stored.parts or stored.leaving
+            there = stored.leaving is not None or stored.is_whole
             known = stored.numpy() if there else initial_value(stored.info)
             driver.copy_in(part.array, known[part.window])
         stored.parts[device] = part
-        stored.settle()
+        if stored.is_whole:
+            stored.leaving = None
         return part
 
     def _shared(self, stored: StoredVariable, device: str, region: Region) -> Part | None:

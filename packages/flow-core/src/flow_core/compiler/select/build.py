@@ -16,7 +16,7 @@ import numpy as np
 from flow_core.compiler.boxing import Layout
 from flow_core.compiler.select.candidates import NdSignature, shares_work
 from flow_core.compiler.select.costs import NEVER, Costs, result_layout
-from flow_core.compiler.select.network import Network, Table
+from flow_core.compiler.select.network import Infeasible, Network, Table
 from flow_core.compiler.select.problem import Problem, Selection, Space
 from flow_core.ir import Op, Value
 
@@ -78,7 +78,11 @@ class Builder:
         self._uses: dict[Any, tuple[Wants, Bound]] = {}
 
     def build(self) -> Network:
-        """The network; `states` and `nodes` say what its nodes are."""
+        """The network; `states` and `nodes` say what its nodes are.
+
+        Raises:
+            Infeasible: an op has no signature at all.
+        """
         for op in self.problem.graph.ops.values():
             self._add_op(op)
         readers = self.problem.graph.consumers()
@@ -103,6 +107,8 @@ class Builder:
 
     def _add_op(self, op: Op) -> None:
         states = self.states[op.name] = self.usable(op)
+        if not states:
+            raise Infeasible
         key = (id(states), op.attrs, op.placement, self._types(op))
         own = self._own.get(key)
         if own is None:
