@@ -13,11 +13,13 @@ from dataclasses import dataclass, field, replace
 from flow_core.compiler.boxing import Hop, Layout, groups_of, is_there, plan_boxing
 from flow_core.compiler.exchanging import exchange_op
 from flow_core.compiler.ledger import BoxingEntry, summaries
-from flow_core.compiler.select import NdSignature, Selection, first_device, greedy
+from flow_core.compiler.select import SELECTORS, NdSignature, Problem, Selection
+from flow_core.compiler.select.costs import result_layout
+from flow_core.compiler.select.report import Report
 from flow_core.errors import SourceLine
 from flow_core.ir import Attrs, Graph, Op, TensorType, Value, tensor_type
-from flow_core.plugins.specs import LocalContext, OpSpec, Part, local_attrs
-from flow_core.sbp import B, Region, region_shape
+from flow_core.plugins.specs import LocalContext, Part, local_attrs
+from flow_core.sbp import Region, region_shape
 from flow_core.topology import LinkModel, Placement
 
 
@@ -45,6 +47,8 @@ class Physical:
         ledger: all boxing, in order.
         layouts: of the logical values, when there are several devices.
         signatures: of the logical ops, when there are several devices.
+        report: how the signatures were found, when there are several devices.
+        problem: what the selector was asked, when there are several devices.
     """
 
     graph: Graph
@@ -53,22 +57,26 @@ class Physical:
     ledger: list[BoxingEntry] = field(default_factory=list)
     layouts: Mapping[Value, Layout] = field(default_factory=dict)
     signatures: Mapping[str, NdSignature] = field(default_factory=dict)
+    report: Report | None = None
+    problem: Problem | None = None
 
 
-def to_physical(graph: Graph, specs: Mapping[str, OpSpec], links: LinkModel) -> Physical:
-    """The physical graph of a logical one, signatures chosen greedily."""
+def to_physical(problem: Problem, selector: str = "auto") -> Physical:
+    """The physical graph of a logical one, signatures chosen by a selector."""
+    graph = problem.graph
     devices = {op.placement for op in graph.ops.values()}
+    devices |= {problem.home(op) for op in graph.of_type("variable")}
     if len(devices) <= 1 and all(p.size == 1 for p in devices):
         return Physical(graph)
-    return _Expansion(graph, specs, greedy(graph, specs, links), links).run()
+    return _Expansion(problem, graph, SELECTORS[selector](problem), problem.links).run()
 
 
 @dataclass(slots=True)
 class _Expansion:
     """The state of one expansion."""
 
+    problem: Problem
     graph: Graph
-    specs: Mapping[str, OpSpec]
     selection: Selection
     links: LinkModel
     ops: dict[str, Op] = field(default_factory=dict)
@@ -85,15 +93,16 @@ class _Expansion:
         effects = tuple(name for e in self.graph.effects for name in self.copies[e])
         self.found.layouts = self.selection.layouts
         self.found.signatures = self.selection.signatures
+        self.found.report = self.selection.report
+        self.found.problem = self.problem
         self.found.graph = Graph(self.ops, self.types, results, effects, self.lines)
         return self.found
 
     def _result(self, value: Value) -> Value:
-        placement = first_device(self.selection.layouts[value].placement)
-        return self._in(value, Layout(placement, (B,)), None)[0]
+        return self._in(value, result_layout(self.selection.layouts[value]), None)[0]
 
     def _expand(self, op: Op) -> None:
-        placement = first_device(op.placement) if op.type == "input" else op.placement
+        placement = self.problem.home(op)
         chosen = self.selection.signatures[op.name]
         line = self.graph.lines.get(op.name)
         inputs = [
@@ -129,7 +138,7 @@ class _Expansion:
             tuple(Part(t, at.region(t.shape, rank)) for t, at in zip(*row, strict=True))
             for row in zip(types, (inputs, outputs), strict=True)
         ]
-        return Attrs(local_attrs(self.specs[op.type], LocalContext(op.attrs, *parts)))
+        return Attrs(local_attrs(self.problem.specs[op.type], LocalContext(op.attrs, *parts)))
 
     def _name(self, name: str, placement: Placement, rank: int) -> str:
         return name if placement.size == 1 else f"{name}@{rank}"

@@ -11,6 +11,7 @@ from flow_core.compiler.boxing import Layout
 from flow_core.compiler.ledger import BoxingEntry, settled
 from flow_core.compiler.lower import CompileOptions, lower
 from flow_core.compiler.physical import Physical, to_physical
+from flow_core.compiler.select import Problem
 from flow_core.errors import JobError, SourceLine
 from flow_core.frontend.config_training import configured_training
 from flow_core.frontend.jobs import JobBuild, TrainRequest
@@ -20,7 +21,8 @@ from flow_core.ir import Attrs, Graph, Value, verify
 from flow_core.passes.base import PassContext, PassTiming, Pipeline
 from flow_core.plan import Plan, Transfer
 from flow_core.plugins.specs import OpSpec, load
-from flow_core.topology import LinkModel, Placement
+from flow_core.sbp import B
+from flow_core.topology import Placement
 
 STEP_VARIABLE = "System-Train-TrainStep-{job}"
 """Name under which a train job counts its steps, as OneFlow's checkpoints have it."""
@@ -154,7 +156,9 @@ def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[st
     spread = before.run(logical, context)
     _require_devices(build, spread)
     physical, splitting = _timed(
-        "to_physical", len(spread), lambda: to_physical(spread, context.specs, LinkModel())
+        "to_physical",
+        len(spread),
+        lambda: to_physical(_problem(build, spread), build.config.get("sbp_selector")),
     )
     graph = after.run(physical.graph, context)
     plan, lowering = _timed(
@@ -166,6 +170,7 @@ def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[st
     physical.ledger = settled(physical.ledger, plan)
     plan = replace(plan, shards=shards, ledger=tuple(map(_transfer, physical.ledger)))
     timings = [*before.timings, splitting, *after.timings, lowering]
+    _keep_layouts(session, spread, physical.layouts)
     return Compiled(logical, spread, graph, plan, timings, physical)
 
 
@@ -208,6 +213,18 @@ def _timed(name: str, before: int, work: Callable[[], T]) -> tuple[T, PassTiming
     result = work()
     after = len(result.tasks) if isinstance(result, Plan) else len(result.graph)
     return result, PassTiming(name, before, after, time.perf_counter() - started)
+
+
+def _problem(build: JobBuild, graph: Graph) -> Problem:
+    session, seconds = build.session, float(build.config.get("sbp_selector_seconds"))
+    return Problem(graph, session.registry.ops, fixed=dict(session.layouts), seconds=seconds)
+
+
+def _keep_layouts(session: Any, graph: Graph, layouts: Mapping[Value, Layout]) -> None:
+    """Remembers how variables lie: the jobs compiled after this one take them as they are."""
+    for op in graph.of_type("variable"):
+        layout = layouts.get(op.output()) or Layout(op.placement, (B,))
+        session.layouts.setdefault(op.name, layout)
 
 
 def _pipelines(session: Any) -> tuple[Pipeline, Pipeline]:

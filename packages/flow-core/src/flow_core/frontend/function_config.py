@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flow_core.compiler.select import SELECTORS
 from flow_core.dtypes import DType, as_dtype, float32
 from flow_core.errors import ConfigError, InferenceError, nearest, user_line
 from flow_core.frontend.scope import Entering, Scope
@@ -52,6 +53,12 @@ def _whole(name: str, value: Any) -> int:
     return value
 
 
+def _selector(name: str, value: Any) -> str:
+    if value not in SELECTORS:
+        raise _wrong(name, value, " or ".join(map(repr, SELECTORS)))
+    return str(value)
+
+
 def _number(name: str, value: Any) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise _wrong(name, value, "a number")
@@ -62,6 +69,13 @@ def _size(name: str, value: Any) -> float:
     if _number(name, value) < 0:
         raise _wrong(name, value, "a number of at least 0")
     return float(value)
+
+
+def _seconds(name: str, value: Any) -> float:
+    seconds = _number(name, value)
+    if seconds <= 0:
+        raise _wrong(name, value, "more than 0 seconds")
+    return seconds
 
 
 def _mapping(name: str, value: Any) -> dict[str, Any]:
@@ -116,6 +130,8 @@ EFFECTIVE: tuple[Setting, ...] = (
     Setting("train.primary_lr", None, "learning rate of train.model_update_conf", _number),
     Setting("train.model_update_conf", None, "optimizer of older programs", _mapping),
     Setting("train.loss_scale_factor", None, "factor on the losses of older programs", _number),
+    Setting("sbp_selector", "auto", "what lays ops out on several devices", _selector),
+    Setting("sbp_selector_seconds", 20.0, "how long the optimal selector may search", _seconds),
     Setting("random_seed", 0, "seed of the job's random ops", _whole),
     Setting("enable_all_reduce_group", True, "whether gradients travel in buckets", _switch),
     Setting("all_reduce_group_min_mbyte", 16, "megabytes of a bucket of gradients", _size),

@@ -142,8 +142,7 @@ class JobBuild:
 
     def _lies(self, value: Value, wanted: NdSbp) -> bool:
         op = self.builder.ops[value.op]
-        default = (B,) * len(wanted) if op.type == "variable" else None
-        return (op.sbp[value.index] if op.sbp else default) == wanted
+        return bool(op.sbp) and op.sbp[value.index] == wanted
 
     def add_loss(self, loss: Any) -> None:
         """Takes a call of ``losses.add_loss``."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.compiler.boxing import Layout
 from flow_core.config import Settings
 from flow_core.device import Driver
 from flow_core.errors import UnsupportedError, VariableError
@@ -38,11 +39,13 @@ class Part:
         region: where it lies in the logical variable.
         array: device array.
         driver: driver of the device.
+        bound: whether a job works on it; until then it may give way to another layout.
     """
 
     region: Region
     array: Any
     driver: Driver
+    bound: bool = True
 
     @property
     def window(self) -> tuple[slice, ...]:
@@ -59,16 +62,18 @@ class StoredVariable:
         memory: kind of memory: the device type whose kernels can read it.
         parts: per device, by its text form.
         first: the initial value, while there are regions that no part holds yet.
+        leaving: the whole value, while parts in its place are being made.
     """
 
     info: VariableInfo
     memory: str
     parts: dict[str, Part] = field(default_factory=dict)
     first: Any = None
+    leaving: Part | None = None
 
     def numpy(self) -> Any:
         """A copy of the logical value."""
-        parts = list(self.parts.values())
+        parts = list(self.parts.values()) if self.leaving is None else [self.leaving]
         if parts[0].region == whole(self.info):
             return parts[0].driver.copy_out(parts[0].array)
         value = np.empty(self.info.type.shape, self.info.type.dtype.numpy)
@@ -76,15 +81,9 @@ class StoredVariable:
             value[part.window] = part.driver.copy_out(part.array)
         return value
 
-    @property
-    def covered(self) -> bool:
-        """Whether the parts hold all of it."""
-        regions = {part.region for part in self.parts.values()}
-        return sum(num_elements(region_shape(r)) for r in regions) >= self.info.type.size
-
     def known(self) -> Any:
         """The logical value: what the parts hold, elsewhere the initial value."""
-        if self.parts and self.covered:
+        if self.leaving is not None or self.is_whole:
             return self.numpy()
         if self.first is None:
             self.first = initial_value(self.info)
@@ -94,8 +93,19 @@ class StoredVariable:
 
     def assign(self, value: Any) -> None:
         """Overwrites all parts with those of a host array of the logical shape."""
-        for part in self.parts.values():
+        for part in (*self.parts.values(), *([self.leaving] if self.leaving else ())):
             part.driver.copy_in(part.array, value[part.window])
+
+    def give_way(self, device: str) -> None:
+        """Takes a part that no job works on off a device, once parts in its place are whole."""
+        self.leaving = self.parts.pop(device)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the parts hold all of it; they do not while the first job makes them."""
+        held = {part.region for part in self.parts.values()}
+        filled = sum(num_elements(region_shape(r)) for r in held)
+        return bool(held) and filled >= self.info.type.size
 
 
 def whole(info: VariableInfo) -> Region:
@@ -125,6 +135,7 @@ class Session:
         declared: what the jobs agreed on about each variable.
         compiling: held while a job is traced, compiled and bound.
         pipeline: the actors that run steps.
+        layouts: of the variables, as the first job that was compiled has laid them out.
     """
 
     def __init__(self, registry: Registry | None = None, settings: Settings | None = None) -> None:
@@ -139,6 +150,7 @@ class Session:
         self._drivers: dict[str, Driver] = {}
         self.compiling = threading.RLock()
         self.pipeline = Pipeline()
+        self.layouts: dict[str, Layout] = {}
 
     # ------------------------------------------------------------------ devices
 
@@ -181,10 +193,15 @@ class Session:
     def variable(self, name: str, device: str, region: Region | None = None) -> Any:
         """A device's array of a variable (or its part), initialised at its first use."""
         stored = self._stored.get(name) or self._store(name, device)
+        wanted = region or whole(stored.info)
         part = stored.parts.get(device)
+        if part is not None and not part.bound and part.region != wanted:
+            stored.give_way(device)
+            part = None
         if part is None:
-            part = self._adopt(stored, device, region or whole(stored.info))
-        if part.region != (region or whole(stored.info)):
+            part = self._adopt(stored, device, wanted)
+        part.bound = True
+        if part.region != wanted:
             raise UnsupportedError(
                 f"variable {name!r}",
                 at=stored.info.line,
@@ -244,8 +261,8 @@ class Session:
             part = Part(region, array, driver)
             driver.copy_in(part.array, stored.known()[part.window])
         stored.parts[device] = part
-        if stored.covered:
-            stored.first = None
+        if stored.is_whole:
+            stored.first = stored.leaving = None
         return part
 
     def _shared(self, stored: StoredVariable, device: str, region: Region) -> Part | None:
@@ -262,7 +279,9 @@ class Session:
             job.prepare()
         for name in self.declared:
             if name not in self._stored:
-                self.variable(name, self._device_of(name))
+                device = self._device_of(name)
+                self.variable(name, device)
+                self._stored[name].parts[device].bound = False
         return {name: self._stored[name] for name in sorted(self._stored)}
 
     def _device_of(self, name: str) -> str:
@@ -318,6 +337,7 @@ class Session:
         self.declared.clear()
         self._stored.clear()
         self._updated.clear()
+        self.layouts.clear()
         return errors
 
 

@@ -177,6 +177,8 @@ class OpSpec:
         mutates: inputs (variables) that the op overwrites.
         effect: kept although nobody may read its outputs; never merged with another op.
         random: needs seed and step; never merged, never folded.
+        work: floating point operations of one device, given the types that it has; None for
+            ops that do little more than read and write their elements.
     """
 
     type: str
@@ -195,6 +197,7 @@ class OpSpec:
     mutates: tuple[int, ...] = ()
     effect: bool = False
     random: bool = False
+    work: Callable[[SbpContext], float] | None = None
     doc: str = ""
 
 
