@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -12,11 +12,12 @@ from flow_core.compiler.lower import CompileOptions, lower
 from flow_core.compiler.physical import BoxingEntry, Physical, to_physical
 from flow_core.errors import JobError, SourceLine
 from flow_core.frontend.config_training import configured_training
+from flow_core.frontend.function_config import optimizer_placement
 from flow_core.frontend.jobs import JobBuild, TrainRequest
 from flow_core.frontend.train import TrainVariable, build_training
 from flow_core.frontend.variables import VariableInfo
 from flow_core.ir import Attrs, Graph, Value, verify
-from flow_core.passes.base import PassContext, PassTiming, Pipeline
+from flow_core.passes.base import Pass, PassContext, PassTiming, Pipeline
 from flow_core.plan import Plan, Transfer
 from flow_core.plugins.specs import OpSpec, load
 from flow_core.topology import LinkModel, Placement
@@ -150,6 +151,7 @@ def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[st
     verify(logical)
     context = PassContext(session.registry.ops)
     before, after = _pipelines(session)
+    before.passes = [*_asked(build), *before.passes]
     spread = before.run(logical, context)
     _require_devices(build, spread)
     physical, splitting = _timed(
@@ -198,6 +200,13 @@ def _pipelines(session: Any) -> tuple[Pipeline, Pipeline]:
     )
     logical, physical = (Pipeline(p, session.settings.verify_passes) for p in parts)
     return logical, physical
+
+
+def _asked(build: JobBuild) -> Iterator[Pass]:
+    """The passes that a job's own settings ask for, with their options."""
+    placed = optimizer_placement(build.config) if build.kind == "train" else None
+    if placed is not None:
+        yield placed
 
 
 def _require_devices(build: JobBuild, graph: Graph) -> None:

@@ -1,0 +1,108 @@
+"""Optimizer-state sharding: equal results, a part of the memory."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from parallel_forms import assert_close, assert_same, emulated, make_job, train, trained
+
+import oneflow as flow
+from flow_core.errors import ConfigError
+from flow_core.frontend.session import default_session
+
+MODES = ("non_distributed", "distributed_split")
+
+
+@pytest.fixture(autouse=True)
+def devices() -> Iterator[None]:
+    with emulated(4):
+        yield
+
+
+def config(mode: str, threshold: int = 1) -> Any:
+    settings = flow.function_config()
+    settings.train.optimizer_placement_optimization_mode(mode)
+    settings.train.optimizer_placement_optimization_threshold(threshold)
+    return settings
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("rule", ["momentum", "adam", "lamb", "clipped"])
+def test_training_equals_one_device(rule: str, count: int, mode: str) -> None:
+    one = trained("0:0", rule=rule)
+    many = trained(f"0:0-{count - 1}", rule=rule, config=config(mode))
+    again = trained(f"0:0-{count - 1}", rule=rule, config=config(mode))
+    assert_close(many, one)
+    assert_same(again, many)
+
+
+def kept(job: Any) -> dict[str, dict[str, int]]:
+    """Bytes of each variable on each device, as allocated."""
+    train(job, steps=1)
+    stored = default_session().stored()
+    return {
+        name: {device: part.array.nbytes for device, part in variable.parts.items()}
+        for name, variable in stored.items()
+    }
+
+
+def per_device(variables: dict[str, dict[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for parts in variables.values():
+        for device, nbytes in parts.items():
+            total[device] = total.get(device, 0) + nbytes
+    return total
+
+
+def test_every_device_keeps_a_part_of_weights_and_states() -> None:
+    whole = kept(make_job("0:0-3", rule="adam"))
+    flow.clear_default_session()
+    split = kept(make_job("0:0-3", rule="adam", config=config("distributed_split")))
+    for name in ("h-weight", "h-weight-m", "h-weight-v", "o-bias-v"):
+        logical = whole[name]["gpu:0:0"]
+        assert set(whole[name].values()) == {logical}
+        assert len(split[name]) == 4
+        assert sum(split[name].values()) == logical
+        assert max(split[name].values()) <= logical * 2 / 5  # 5 rows: 2, 1, 1, 1
+    assert max(per_device(split).values()) < 0.35 * max(per_device(whole).values())
+
+
+def test_each_weight_lives_on_one_device() -> None:
+    whole = kept(make_job("0:0-3", rule="adam"))
+    flow.clear_default_session()
+    single = kept(make_job("0:0-3", rule="adam", config=config("non_distributed")))
+    homes = {name: tuple(parts) for name, parts in single.items() if "System" not in name}
+    assert all(len(devices) == 1 for devices in homes.values())
+    assert len({homes[f"{layer}-{part}"] for layer in "ho" for part in ("weight", "bias")}) == 4
+    assert all(homes[f"h-weight{state}"] == homes["h-weight"] for state in ("-m", "-v"))
+    assert sum(per_device(single).values()) < 0.3 * sum(per_device(whole).values())
+
+
+def test_gradients_go_to_their_owners_only() -> None:
+    split = make_job("0:0-3", config=config("distributed_split")).compile().ledger
+    hops = {(e.value, e.hop) for e in split if "h-weight" in e.value or "matmul" in e.value}
+    assert any(hop == "reduce_scatter" for _, hop in hops)
+    assert ("h-weight:0", "all_gather") in hops
+    gradients = [e for e in split if "/grad/" in e.value]
+    assert gradients
+    assert all(e.hop != "all_gather" for e in gradients)
+
+
+def test_small_weights_stay_as_they_are() -> None:
+    job = make_job("0:0-3", config=config("distributed_split", threshold=16))
+    shards = list(job.plan().shards.values())
+    assert {region for name, region in shards if name == "h-bias"} == {((0, 16),)}
+    assert len({region for name, region in shards if name == "h-weight"}) == 4
+
+
+def test_the_default_threshold_is_1024_elements_per_device() -> None:
+    settings = flow.function_config()
+    settings.optimizer_placement_optimization_mode("distributed_split")
+    shards = make_job("0:0-1", config=settings).plan().shards.values()
+    assert {region for name, region in shards if name == "h-weight"} == {((0, 16), (0, 12))}
+
+
+def test_an_unknown_mode_is_refused() -> None:
+    with pytest.raises(ConfigError, match="non_distributed.*distributed_split"):
+        flow.function_config().optimizer_placement_optimization_mode("zero")
