@@ -152,6 +152,8 @@ class Plan:
         ledger: everything that crosses devices or changes its layout.
         actors: names, in the order of the flow of data.
         registers: between the actors.
+        micro_batches: in how many parts along axis 0 each parameter is fed; ``feeds`` has the
+            buffers of the parts, parameter by parameter.
     """
 
     job: str
@@ -167,6 +169,7 @@ class Plan:
     shards: Mapping[str, tuple[str, tuple[tuple[int, int], ...]]] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
     ledger: tuple[Transfer, ...] = ()
+    micro_batches: int = 1
 
     @property
     def bytes_per_step(self) -> int:
@@ -271,6 +274,7 @@ def _decode(data: Mapping[str, Any]) -> Plan:
         ledger=tuple(
             Transfer(**{k: _frozen(v) for k, v in entry.items()}) for entry in data["ledger"]
         ),
+        micro_batches=data["micro_batches"],
     )
 
 

@@ -12,12 +12,17 @@ from flow_core.compiler.lower import CompileOptions, lower
 from flow_core.compiler.physical import BoxingEntry, Physical, to_physical
 from flow_core.errors import JobError, SourceLine
 from flow_core.frontend.config_training import configured_training
-from flow_core.frontend.function_config import optimizer_placement
+from flow_core.frontend.function_config import (
+    MICRO_BATCHES,
+    micro_batches,
+    optimizer_placement,
+)
 from flow_core.frontend.jobs import JobBuild, TrainRequest
 from flow_core.frontend.train import TrainVariable, build_training
 from flow_core.frontend.variables import VariableInfo
 from flow_core.ir import Attrs, Graph, Value, verify
 from flow_core.passes.base import Pass, PassContext, PassTiming, Pipeline
+from flow_core.passes.gradient_accumulation import GradientAccumulation, micro_inputs
 from flow_core.plan import Plan, Transfer
 from flow_core.plugins.specs import OpSpec, load
 from flow_core.topology import LinkModel, Placement
@@ -108,6 +113,8 @@ def _minimize(
         line=request.line,
         watched=watched,
         job=build.name,
+        micro_batches=micro_batches(build.config),
+        sums=build.gradient_sums,
     )
     return gradients
 
@@ -158,13 +165,17 @@ def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[st
         "to_physical", len(spread), lambda: to_physical(spread, context.specs, LinkModel())
     )
     graph = after.run(physical.graph, context)
+    parts = micro_batches(build.config, build.kind)
+    if parts > 1:
+        inputs = micro_inputs(inputs, parts)
     plan, lowering = _timed(
         "lower",
         len(graph),
         lambda: lower(graph, session.registry, inputs, build.name, _options(build, physical)),
     )
     shards = {n: (s.variable, s.region) for n, s in physical.shards.items()}
-    plan = replace(plan, shards=shards, ledger=tuple(map(_transfer, physical.ledger)))
+    ledger = tuple(map(_transfer, physical.ledger))
+    plan = replace(plan, shards=shards, micro_batches=parts, ledger=ledger)
     timings = [*before.timings, splitting, *after.timings, lowering]
     return Compiled(logical, spread, graph, plan, timings, physical)
 
@@ -204,6 +215,9 @@ def _pipelines(session: Any) -> tuple[Pipeline, Pipeline]:
 
 def _asked(build: JobBuild) -> Iterator[Pass]:
     """The passes that a job's own settings ask for, with their options."""
+    parts = micro_batches(build.config, build.kind)
+    if parts > 1:
+        yield GradientAccumulation(parts, tuple(build.gradient_sums))
     placed = optimizer_placement(build.config) if build.kind == "train" else None
     if placed is not None:
         yield placed
@@ -255,3 +269,21 @@ def updated_variables(plan: Plan, specs: Mapping[str, OpSpec]) -> dict[str, set[
 def input_attrs(shape: Sequence[int], dtype: str, batch_axis: int | None) -> dict[str, Any]:
     """The attributes of an ``input`` op."""
     return {"shape": tuple(shape), "dtype": dtype, "batch_axis": batch_axis}
+
+
+def micro_shape(
+    build: JobBuild, parameter: str, shape: Sequence[int], line: SourceLine | None
+) -> tuple[int, ...]:
+    """The shape of a parameter's part in one micro-batch, which the job function sees."""
+    parts = micro_batches(build.config, build.kind)
+    if parts == 1:
+        return tuple(shape)
+    if not shape or shape[0] % parts:
+        raise JobError(
+            f"feeding {parameter!r} of job {build.name!r} in {parts} micro-batches",
+            at=line,
+            found=f"shape {tuple(shape)}",
+            allowed=f"a first axis that {parts} divides",
+            hint=f"change the batch, or function_config.{MICRO_BATCHES}",
+        )
+    return (shape[0] // parts, *shape[1:])

@@ -105,6 +105,8 @@ def _scope_of(value: Any) -> Scope:
         return scope
 
 
+MICRO_BATCHES = "train.num_gradient_accumulation_steps"
+
 EFFECTIVE: tuple[Setting, ...] = (
     Setting("default_data_type", float32, "type of variables made with dtype=None", _dtype),
     Setting("default_initializer_conf", None, "initializer of variables without one", _initializer),
@@ -117,6 +119,7 @@ EFFECTIVE: tuple[Setting, ...] = (
     Setting("train.primary_lr", None, "learning rate of train.model_update_conf", _number),
     Setting("train.model_update_conf", None, "optimizer of older programs", _mapping),
     Setting("train.loss_scale_factor", None, "factor on the losses of older programs", _number),
+    Setting(MICRO_BATCHES, None, "micro-batches of a step, whose gradients are added", _positive),
     Setting("random_seed", 0, "seed of the job's random ops", _whole),
     *(
         Setting(f"{group}optimizer_placement_optimization_{name}", default, effect, check)
@@ -260,6 +263,11 @@ def optimizer_placement(config: FunctionConfig) -> OptimizerPlacement | None:
 
 def _first_set(config: FunctionConfig, names: list[str]) -> Any:
     return next((config.get(name) for name in names if config.is_set(name)), None)
+
+
+def micro_batches(config: FunctionConfig, kind: str = "train") -> int:
+    """The number of micro-batches of a step; those of jobs that do not train have one."""
+    return int(config.get(MICRO_BATCHES) or 1) if kind == "train" else 1
 
 
 def default_view(config: FunctionConfig) -> Scope:

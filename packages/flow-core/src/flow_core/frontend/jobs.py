@@ -50,6 +50,7 @@ class JobBuild:
         losses: losses of older programs, whose optimizer is in the function config.
         watches: calls of ``watch`` and ``watch_diff``.
         distributions: values in requested distributions, by value and SBP.
+        gradient_sums: ops whose input is to be added up over the micro-batches.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class JobBuild:
         self.losses: list[Value] = []
         self.watches: list[Watch] = []
         self.distributions: dict[tuple[Value, NdSbp], Value] = {}
+        self.gradient_sums: list[str] = []
 
     def add(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -96,6 +96,8 @@ class Executable:
         """One step: copies the feeds in, launches, copies the results out."""
         started = time.perf_counter() if self._finished else 0.0
         driver = self._driver
+        if self.plan.micro_batches > 1:
+            feeds = [part for array in feeds for part in self._parts(array)]
         for target, source in zip(self.feeds, feeds, strict=True):
             driver.copy_in(target, source)
         self._launch()
@@ -105,6 +107,12 @@ class Executable:
             seconds = time.perf_counter() - started
             observer(int(self.step) - 1, {"job": self.plan.job, "seconds": seconds})
         return results
+
+    def _parts(self, array: Any) -> Iterator[Any]:
+        """A fed array, cut along axis 0 into the micro-batches."""
+        size = len(array) // self.plan.micro_batches
+        for index in range(self.plan.micro_batches):
+            yield array[index * size : (index + 1) * size]
 
     def measured(self) -> Mapping[str, int]:
         """Bytes really allocated, by device: what the plan predicted, to the byte."""
