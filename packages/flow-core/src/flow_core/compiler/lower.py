@@ -12,6 +12,7 @@ from flow_core.compiler.schedule import alias_roots, schedule
 from flow_core.dtypes import uint8
 from flow_core.errors import OutOfMemoryError
 from flow_core.ir import Graph, Op, TensorType, Value, tensor_type
+from flow_core.passes.checkpointing import first_name
 from flow_core.philox import op_seed
 from flow_core.plan import (
     ArenaPlan,
@@ -354,10 +355,11 @@ def _task(state: _Lowering, op: Op, i: int, buffers: _Buffers) -> Task:
 
 
 def _seed(state: _Lowering, op: Op) -> int:
-    """The same for all devices' parts of a logical op."""
+    """The same for all devices' parts of a logical op, and when it is computed again."""
     if not state.kernels.ops[op.type].random:
         return 0
-    return op_seed(state.options.seed, state.options.origins.get(op.name, op.name))
+    logical = state.options.origins.get(op.name, op.name)
+    return op_seed(state.options.seed, first_name(logical))
 
 
 def _place(state: _Lowering, buffers: _Buffers) -> tuple[tuple[ArenaPlan, ...], tuple[Buffer, ...]]:

@@ -74,9 +74,13 @@ def _ranks(
 ) -> dict[str, float]:
     """Graph position; for updates and tiny results, just after the last predecessor.
 
-    Tiny results, such as the learning rate, cost nothing to keep and would hold up updates.
+    Tiny results, such as the learning rate, cost nothing to keep and would hold up updates, as
+    would the states of optimizers, which come late in the graph.
     """
-    rank: dict[str, float] = {name: float(i) for i, name in enumerate(graph.ops)}
+    rank: dict[str, float] = {
+        name: -1.0 if op.type == "variable" else float(i)
+        for i, (name, op) in enumerate(graph.ops.items())
+    }
     step = 0.5 / (len(rank) + 1)
     for i, (name, op) in enumerate(graph.ops.items()):
         if before[name] and (specs[op.type].mutates or _tiny(graph, name)):

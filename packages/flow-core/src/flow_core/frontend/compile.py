@@ -22,6 +22,7 @@ from flow_core.frontend.train import TrainVariable, build_training
 from flow_core.frontend.variables import VariableInfo
 from flow_core.ir import Attrs, Graph, Value, verify
 from flow_core.passes.base import Pass, PassContext, PassTiming, Pipeline
+from flow_core.passes.checkpointing import Checkpointing
 from flow_core.passes.gradient_accumulation import GradientAccumulation, micro_inputs
 from flow_core.plan import Plan, Transfer
 from flow_core.plugins.specs import OpSpec, load
@@ -71,6 +72,7 @@ def add_training(build: JobBuild, line: SourceLine | None) -> dict[Value, Value]
             hint='decorate it with type="predict" if it only computes',
         )
     placement = _placement_of(build, build.train_requests[0].losses[0])
+    build.forward = frozenset(build.builder.ops)
     step = _step(build, placement)
     gradients: dict[Value, Value] = {}
     for request in build.train_requests:
@@ -215,6 +217,8 @@ def _pipelines(session: Any) -> tuple[Pipeline, Pipeline]:
 
 def _asked(build: JobBuild) -> Iterator[Pass]:
     """The passes that a job's own settings ask for, with their options."""
+    if build.segments and build.forward:
+        yield Checkpointing(tuple(map(tuple, build.segments.values())), build.forward)
     parts = micro_batches(build.config, build.kind)
     if parts > 1:
         yield GradientAccumulation(parts, tuple(build.gradient_sums))
