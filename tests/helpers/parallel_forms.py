@@ -19,10 +19,11 @@ INIT = flow.random_normal_initializer(stddev=0.3)
 
 
 @contextmanager
-def emulated(count: int = 4) -> Iterator[None]:
+def emulated(count: int = 4, threads: int | None = None, *plugins: Any) -> Iterator[None]:
     """A default session with emulated devices, for the length of a ``with`` block."""
     flow.clear_default_session()
-    sessions._default[:] = [sessions.Session(load_plugins(Settings(emulate_gpus=count)))]
+    settings = Settings(emulate_gpus=count, stream_threads=threads)
+    sessions._default[:] = [sessions.Session(load_plugins(settings, plugins), settings)]
     try:
         yield
     finally:

@@ -254,6 +254,7 @@ def _options(build: JobBuild, physical: Physical) -> CompileOptions:
         inplace=bool(config.get("enable_inplace")),
         reuse=bool(config.get("enable_reused_mem")),
         origins=physical.origins,
+        workers=build.session.settings.stream_threads,
         memory_limit=lambda device: build.session.driver(device).memory(),
     )
 

@@ -351,7 +351,7 @@ def clear_default_session() -> None:
     if _default:
         old = _default[0]
         errors = old.close()
-        _default[0] = Session(old.registry)
+        _default[0] = Session(old.registry, old.settings)
         _default[0].resources = old.resources
         for error in errors:
             raise error

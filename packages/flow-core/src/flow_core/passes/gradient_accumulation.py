@@ -8,6 +8,7 @@ on what is fed are packed along axis 0, numbers to one number per micro-batch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,6 +18,11 @@ from flow_core.ops.build import Emitter
 from flow_core.passes.base import PassContext
 from flow_core.topology import Placement
 
+ONCE = -1
+"""Stands for the number of a micro-batch of what runs once per step."""
+
+_MICRO = re.compile(r"/micro_(\d+)")
+
 
 def micro_name(name: str, index: int) -> str:
     """The name of an op's copy for one micro-batch.
@@ -25,6 +31,25 @@ def micro_name(name: str, index: int) -> str:
     'dense/matmul/micro_2'
     """
     return f"{name}/micro_{index}"
+
+
+def micro_index(name: str) -> int:
+    """The micro-batch of which an op's name says that it is a copy; `ONCE` for none.
+
+    >>> micro_index("dense/matmul/micro_2"), micro_index("dense/matmul")
+    (2, -1)
+    """
+    found = _MICRO.search(name)
+    return ONCE if found is None else int(found[1])
+
+
+def logical_name(name: str) -> str:
+    """A name without the number of its micro-batch.
+
+    >>> logical_name("dense/matmul/micro_2:0")
+    'dense/matmul:0'
+    """
+    return _MICRO.sub("", name)
 
 
 @dataclass(frozen=True)
