@@ -1,14 +1,26 @@
 """Optimizer-state sharding: equal results, a part of the memory."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from parallel_forms import assert_close, assert_same, emulated, make_job, train, trained
+from parallel_forms import (
+    assert_close,
+    assert_same,
+    batches,
+    emulated,
+    make_job,
+    mlp,
+    train,
+    trained,
+)
 
 import oneflow as flow
+import oneflow.typing as tp
 from flow_core.errors import ConfigError
-from flow_core.frontend.session import default_session
+from flow_core.frontend.session import default_session, initial_value
 
 MODES = ("non_distributed", "distributed_split")
 
@@ -104,3 +116,63 @@ def test_the_default_threshold_is_1024_elements_per_device() -> None:
 def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"non_distributed.*distributed_split"):
         flow.function_config().optimizer_placement_optimization_mode("zero")
+
+
+def predict_job() -> Any:
+    @flow.global_function()
+    def predict(x: tp.Numpy.Placeholder((6, 12))) -> tp.Numpy:
+        with flow.scope.placement("gpu", "0:0-1"):
+            return mlp(x)
+
+    return predict
+
+
+@pytest.mark.parametrize("first", ["train", "predict"])
+@pytest.mark.parametrize("mode", MODES)
+def test_other_jobs_see_the_trained_weights(mode: str, first: str) -> None:
+    x = batches(1)[0][0][:6]
+
+    def run(settings: Any) -> Any:
+        flow.clear_default_session()
+        job, predict = make_job("0:0-3", config=settings), predict_job()
+        before = predict(x) if first == "predict" else None
+        train(job, steps=2)
+        return before, predict(x)
+
+    for a, b in zip(run(config(mode)), run(None), strict=True):
+        assert a is b is None or np.allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_checkpoints_load_into_parts_before_and_after_the_first_step(
+    mode: str, tmp_path: Path
+) -> None:
+    losses, values = trained("0:0", steps=3)
+    flow.clear_default_session()
+    train(make_job("0:0"), steps=1)
+    flow.checkpoint.save(str(tmp_path / "one"))
+    flow.clear_default_session()
+    job = make_job("0:0-3", config=config(mode))
+    flow.load_variables(flow.checkpoint.get(str(tmp_path / "one")))
+    later = np.array([job(*feeds) for feeds in batches(3)[1:]])
+    np.testing.assert_allclose(later, losses[1:], rtol=3e-5)
+    found = {k: v.numpy() for k, v in default_session().stored().items()}
+    np.testing.assert_allclose(found["h-weight"], values["h-weight"], rtol=2e-4, atol=2e-5)
+    flow.load_variables(flow.checkpoint.get(str(tmp_path / "one")))
+    np.testing.assert_allclose(job(*batches(2)[1]), losses[1], rtol=3e-5)
+
+
+def test_parts_of_a_variable_begin_with_its_initial_value() -> None:
+    """Whatever was in the memory that they are given."""
+    job = make_job("0:0-2", config=config("distributed_split"))
+    session = default_session()
+    job.prepare()
+    info = session.declared["h-weight"]
+    shape = info.type.shape
+    regions = [((0, 6), (0, 12)), ((6, 11), (0, 12)), ((11, 16), (0, 12))]
+    expected = initial_value(info)
+    for i, region in enumerate(regions):
+        part = session.variable("h-weight", f"gpu:0:{i}", region)
+        junk = [np.full(shape, 7, np.float32) for _ in range(50)]
+        del junk
+        np.testing.assert_array_equal(part, expected[slice(*region[0])])

@@ -24,8 +24,8 @@ from flow_core.ir import Graph, Op
 from flow_core.passes.gradient_accumulation import ONCE, logical_name, micro_index
 
 COMPUTE, TRANSFER = "compute", "transfer"
-FLOPS, BANDWIDTH, LAUNCH = 3e10, 8e9, 3e-6
-"""A CPU core: multiply-adds per second (twice), bytes per second, seconds per kernel."""
+FLOPS, BANDWIDTH, LAUNCH = 8e10, 8e9, 3e-6
+"""A CPU core: float32 operations of a matrix product and bytes per second, seconds per kernel."""
 
 
 def stream_name(op: Op) -> str:
@@ -227,8 +227,8 @@ class _Simulation:
 
 WORTH_IT = 1.3
 """Streams get threads when the timetable is so many times shorter than the ops one by one ..."""
-LONG = 1e-4
-"""... and an op takes so many seconds on average: shorter ones mostly wait for the interpreter."""
+LONG = 3e-4
+"""... and an op takes so many seconds on average: shorter ones mostly wait for one another."""
 
 
 def useful_workers(table: Timetable) -> int:

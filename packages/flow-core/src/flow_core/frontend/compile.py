@@ -24,6 +24,7 @@ from flow_core.ir import Attrs, Graph, Value, verify
 from flow_core.passes.base import Pass, PassContext, PassTiming, Pipeline
 from flow_core.passes.checkpointing import Checkpointing
 from flow_core.passes.gradient_accumulation import GradientAccumulation, micro_inputs
+from flow_core.passes.optimizer_placement import Owned, SharedPlacement, owners
 from flow_core.plan import Plan, Transfer
 from flow_core.plugins.specs import OpSpec, load
 from flow_core.topology import LinkModel, Placement
@@ -225,6 +226,24 @@ def _asked(build: JobBuild) -> Iterator[Pass]:
     placed = optimizer_placement(build.config) if build.kind == "train" else None
     if placed is not None:
         yield placed
+    shared = _owners_elsewhere(build, compiles=placed is None)
+    if shared:
+        yield SharedPlacement(shared)
+
+
+def _owners_elsewhere(build: JobBuild, compiles: bool) -> dict[str, Owned]:
+    """Where other jobs of the session keep parts of variables on each device.
+
+    A job that does so by its own settings asks those only that are compiled.
+    """
+    found: dict[str, Owned] = {}
+    for job in build.session.jobs:
+        if job.name == build.name or job.kind != "train" or not optimizer_placement(job.config):
+            continue
+        compiled = job.compile() if compiles else job.compiled
+        if compiled is not None:
+            found.update(owners(compiled.spread))
+    return found
 
 
 def _require_devices(build: JobBuild, graph: Graph) -> None:

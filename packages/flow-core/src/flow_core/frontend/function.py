@@ -137,6 +137,11 @@ class JobFunction:
                 )
         return self._compiled
 
+    @property
+    def compiled(self) -> Compiled | None:
+        """What compilation has given, None before it."""
+        return self._compiled
+
     def plan(self) -> Plan:
         """The physical plan; compiles when that has not happened yet."""
         return self.compile().plan

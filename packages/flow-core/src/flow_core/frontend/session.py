@@ -58,13 +58,22 @@ class StoredVariable:
         info: what the jobs agreed on.
         memory: kind of memory: the device type whose kernels can read it.
         parts: per device, by its text form.
-        first: the initial value, while there are regions that no part holds yet.
+        first: the logical value to begin with, while there are regions that no part holds yet.
+        provisional: whether no job has asked for it yet, so that its layout is not known.
     """
 
     info: VariableInfo
     memory: str
     parts: dict[str, Part] = field(default_factory=dict)
     first: Any = None
+    provisional: bool = False
+
+    def settle(self, device: str, region: Region) -> None:
+        """Takes the layout of the first job that asks: for a part on a device."""
+        if self.provisional and (device not in self.parts or self.parts[device].region != region):
+            self.first = self.numpy()
+            self.parts.clear()
+        self.provisional = False
 
     def numpy(self) -> Any:
         """A copy of the logical value."""
@@ -181,10 +190,12 @@ class Session:
     def variable(self, name: str, device: str, region: Region | None = None) -> Any:
         """A device's array of a variable (or its part), initialised at its first use."""
         stored = self._stored.get(name) or self._store(name, device)
+        wanted = region or whole(stored.info)
+        stored.settle(device, wanted)
         part = stored.parts.get(device)
         if part is None:
-            part = self._adopt(stored, device, region or whole(stored.info))
-        if part.region != (region or whole(stored.info)):
+            part = self._adopt(stored, device, wanted)
+        if part.region != wanted:
             raise UnsupportedError(
                 f"variable {name!r}",
                 at=stored.info.line,
@@ -263,6 +274,7 @@ class Session:
         for name in self.declared:
             if name not in self._stored:
                 self.variable(name, self._device_of(name))
+                self._stored[name].provisional = True
         return {name: self._stored[name] for name in sorted(self._stored)}
 
     def _device_of(self, name: str) -> str:

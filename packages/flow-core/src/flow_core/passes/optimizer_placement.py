@@ -9,7 +9,7 @@ memory of weights and states and the work of the updates are divided by the numb
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -32,6 +32,20 @@ class Owned:
     sbp: tuple[NdSbp, ...]
 
 
+def owners(graph: Graph) -> dict[str, Owned]:
+    """Where the variables of a rewritten graph lie that have copies for their readers."""
+    found: dict[str, Owned] = {}
+    for op in graph.of_type("variable"):
+        if copy_name(op.name) in graph.ops:
+            found[op.name] = Owned(op.placement, tuple(s for s in op.sbp if s is not None))
+    return found
+
+
+def copy_name(variable: str) -> str:
+    """The name of the copy of a variable that is put together for its readers."""
+    return f"{variable}/gathered"
+
+
 @dataclass(frozen=True)
 class OptimizerPlacement:
     """Gives the weights of data parallelism, and their optimizer states, to owners.
@@ -49,14 +63,16 @@ class OptimizerPlacement:
         """The graph with weights and states at their owners, and copies for all other readers."""
         updates = {v: op for v, op in _updates(graph, context) if self._allows(graph, v, op)}
         owned = self._owners(graph, context, updates)
-        return _rewritten(graph, context, updates, owned) if owned else graph
+        moved = {updates[weight].name: place for weight, place in owned.items()}
+        weights = {weight.op for weight in owned}
+        kept = _states(context, updates, owned)
+        return _rewritten(graph, moved, kept, weights) if owned else graph
 
     def _allows(self, graph: Graph, weight: Value, update: Op) -> bool:
         op, type_ = graph.ops[weight.op], graph.type_of(weight)
         devices = op.placement.size
-        alike = not op.sbp or all(s == B for s in op.sbp[0] or ())
         same = update.placement == op.placement
-        return devices > 1 and alike and same and type_.size >= self.threshold * devices
+        return devices > 1 and _alike(op) and same and type_.size >= self.threshold * devices
 
     def _owners(
         self, graph: Graph, context: PassContext, updates: dict[Value, Op]
@@ -68,6 +84,11 @@ class OptimizerPlacement:
             for weight, op in updates.items()
             if _splits(graph, context, op)
         }
+
+
+def _alike(variable: Op) -> bool:
+    """Whether all devices are to hold a variable alike."""
+    return not variable.sbp or all(s == B for s in variable.sbp[0] or ())
 
 
 def _updates(graph: Graph, context: PassContext) -> Iterator[tuple[Value, Op]]:
@@ -109,11 +130,37 @@ def _in_turn(graph: Graph, updates: dict[Value, Op]) -> dict[Value, Owned]:
     return owned
 
 
+@dataclass(frozen=True)
+class SharedPlacement:
+    """Lays out variables as another job has them, of which devices keep a part each.
+
+    Attributes:
+        owners: where the variables of that job lie, by name.
+    """
+
+    owners: Mapping[str, Owned]
+    name: str = "shared_placement"
+
+    def apply(self, graph: Graph, context: PassContext) -> Graph:
+        """The graph with these variables at their owners, and copies for their readers."""
+        kept = {
+            op.name: self.owners[op.name]
+            for op in graph.of_type("variable")
+            if op.name in self.owners and _alike(op)
+        }
+        moved = {
+            op.name: kept[v.op]
+            for op in graph.ops.values()
+            for i in context.specs[op.type].mutates
+            if i < len(op.inputs) and (v := op.inputs[i]).op in kept
+        }
+        return _rewritten(graph, moved, kept, set(kept)) if kept else graph
+
+
 def _rewritten(
-    graph: Graph, context: PassContext, updates: dict[Value, Op], owned: dict[Value, Owned]
+    graph: Graph, moved: Mapping[str, Owned], kept: Mapping[str, Owned], copied: Set[str]
 ) -> Graph:
-    moved = {updates[weight].name: place for weight, place in owned.items()}
-    kept = _states(context, updates, owned)
+    """The graph with updates moved and variables kept at owners, some of them copied for all."""
     found = Graph({}, {}, graph.results, graph.effects, dict(graph.lines))
     copies: dict[Value, Value] = {}
     for op in graph.ops.values():
@@ -124,7 +171,7 @@ def _rewritten(
             place = kept[op.name]
             sbp = place.sbp if types[0].size > 1 else ()
             _add(found, replace(op, placement=place.placement, sbp=sbp), types)
-            if op.output() in owned:
+            if op.name in copied:
                 copy = _copy(op)
                 _add(found, copy, types, op.name)
                 copies[op.output()] = copy.output()
@@ -156,5 +203,5 @@ def _add(graph: Graph, op: Op, types: tuple[TensorType, ...], like: str | None =
 def _copy(variable: Op) -> Op:
     """What all devices read instead of a weight: the whole of it, put together."""
     sbp = variable.sbp or ((B,) * len(variable.placement.hierarchy),)
-    name = f"{variable.name}/gathered"
-    return Op(name, "identity", (variable.output(),), NO_ATTRS, variable.placement, sbp)
+    name, inputs = copy_name(variable.name), (variable.output(),)
+    return Op(name, "identity", inputs, NO_ATTRS, variable.placement, sbp)
