@@ -176,3 +176,16 @@ def test_parts_of_a_variable_begin_with_its_initial_value() -> None:
         junk = [np.full(shape, 7, np.float32) for _ in range(50)]
         del junk
         np.testing.assert_array_equal(part, expected[slice(*region[0])])
+
+
+def test_replicas_of_tensor_parallelism_keep_parts_of_their_parts() -> None:
+    """Over a hierarchy of 2 x 2, weights are (B, S) and become (S(0), S)."""
+
+    def body(x: Any) -> Any:
+        return mlp(x, model_distribute=flow.distribute.broadcast())
+
+    one = trained("0:0", body, "adam")
+    many = trained("0:0-3", body, "adam", config("distributed_split"), hierarchy=(2, 2))
+    assert_close(many, one)
+    regions = {part.region for part in default_session().stored()["h-weight-m"].parts.values()}
+    assert regions == {((a, a + 4), (0, 12)) for a in range(0, 16, 4)}

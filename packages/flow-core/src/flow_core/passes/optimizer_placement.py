@@ -2,9 +2,11 @@
 
 A weight that all devices hold alike is, with its optimizer states, either split on axis 0 over
 the devices ("distributed_split") or put on one of them, the least loaded one in turn
-("non_distributed").  The forward and backward ops read a copy that is put together at the start
-of the step; the gradient comes to its owners alone.  What is sent is the same as before, the
-memory of weights and states and the work of the updates are divided by the number of devices.
+("non_distributed").  In a hierarchy, "distributed_split" divides what the devices of a dimension
+hold alike, such as the parts of tensor parallelism that the replicas of data parallelism have.
+The forward and backward ops read a copy that is put together at the start of the step; the
+gradient comes to its owners alone.  What is sent is the same as before, the memory of weights
+and states and the work of the updates are divided by the number of devices.
 """
 
 from __future__ import annotations
@@ -72,23 +74,37 @@ class OptimizerPlacement:
         op, type_ = graph.ops[weight.op], graph.type_of(weight)
         devices = op.placement.size
         same = update.placement == op.placement
-        return devices > 1 and _alike(op) and same and type_.size >= self.threshold * devices
+        alike = _alike(op) or (self.mode == "distributed_split" and _partly_alike(op))
+        return devices > 1 and alike and same and type_.size >= self.threshold * devices
 
     def _owners(
         self, graph: Graph, context: PassContext, updates: dict[Value, Op]
     ) -> dict[Value, Owned]:
         if self.mode == "non_distributed":
             return _in_turn(graph, updates)
+        split = {weight: _split(graph.ops[weight.op]) for weight in updates}
         return {
-            weight: Owned(op.placement, (_split(op.placement),))
+            weight: Owned(op.placement, (split[weight],))
             for weight, op in updates.items()
-            if _splits(graph, context, op)
+            if _splits(graph, context, op, split[weight])
         }
 
 
 def _alike(variable: Op) -> bool:
     """Whether all devices are to hold a variable alike."""
     return not variable.sbp or all(s == B for s in variable.sbp[0] or ())
+
+
+def _partly_alike(variable: Op) -> bool:
+    """Whether the devices of some hierarchy dimension are to hold a variable alike."""
+    sizes = variable.placement.hierarchy
+    return any(s == B and n > 1 for s, n in zip(_sbp(variable), sizes, strict=True))
+
+
+def _sbp(variable: Op) -> NdSbp:
+    """The SBP of a variable: all devices hold it alike unless something else is asked for."""
+    asked = variable.sbp[0] if variable.sbp else None
+    return (B,) * len(variable.placement.hierarchy) if asked is None else asked
 
 
 def _updates(graph: Graph, context: PassContext) -> Iterator[tuple[Value, Op]]:
@@ -104,17 +120,21 @@ def _updates(graph: Graph, context: PassContext) -> Iterator[tuple[Value, Op]]:
             yield value, ops[0]
 
 
-def _split(placement: Placement) -> NdSbp:
-    return (Split(0),) * len(placement.hierarchy)
+def _split(variable: Op) -> NdSbp:
+    """The SBP with what is alike in a dimension split on axis 0 instead."""
+    return tuple(Split(0) if s == B else s for s in _sbp(variable))
 
 
-def _splits(graph: Graph, context: PassContext, update: Op) -> bool:
-    """Whether an update may be split on axis 0, with a part for every device."""
-    types = graph.input_types(update)
-    if not types[0].shape or types[0].shape[0] < prod(update.placement.hierarchy):
-        return False
+def _splits(graph: Graph, context: PassContext, update: Op, split: NdSbp) -> bool:
+    """Whether an update may be split so, with a part for every device."""
+    types, sizes = graph.input_types(update), update.placement.hierarchy
     rules = context.specs[update.type].sbp(SbpContext(types, (), update.attrs))
-    return any(rule.inputs[0] == Split(0) for rule in rules)
+    valid = {rule.inputs[0] for rule in rules}
+    shape = types[0].shape
+    return all(s in valid for s in split) and all(
+        n >= prod(p for s, p in zip(split, sizes, strict=True) if s == Split(axis))
+        for axis, n in enumerate(shape)
+    )
 
 
 def _in_turn(graph: Graph, updates: dict[Value, Op]) -> dict[Value, Owned]:
