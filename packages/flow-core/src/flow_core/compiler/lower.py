@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
-from flow_core.compiler.arena import Block, aligned, plan_arena
+from flow_core.compiler.arena import Block, Layout, aligned, plan_arena
 from flow_core.compiler.schedule import alias_roots, constraints, schedule
 from flow_core.compiler.streams import Timetable, flows, stream_name, timetable, useful_workers
 from flow_core.compiler.waits import Access, find_waits
@@ -455,15 +455,27 @@ def _place(state: _Lowering, buffers: _Buffers) -> tuple[tuple[ArenaPlan, ...], 
     for buffer in buffers.items:
         by_device.setdefault(buffer.device, [])
     arenas: list[ArenaPlan] = []
+    known: dict[tuple[Block, ...], Layout] = {}
     offsets: dict[int, int] = {}
     for device, blocks in by_device.items():
-        layout = plan_arena([block for _, block in blocks])
+        layout = _layout([block for _, block in blocks], known)
         offsets.update(zip([i for i, _ in blocks], layout.offsets, strict=True))
         owners = _owners(state, buffers, blocks, layout.peak)
         arena = ArenaPlan(device, layout.nbytes, layout.lower_bound, layout.peak, owners)
         _check_memory(state, arena)
         arenas.append(arena)
     return tuple(arenas), _placed(buffers, offsets)
+
+
+def _layout(blocks: Sequence[Block], known: dict[tuple[Block, ...], Layout]) -> Layout:
+    """The layout of a device: that of another one which needs the same in the same order."""
+    times = sorted({time for b in blocks for time in (b.first, b.last)})
+    rank = {time: i for i, time in enumerate(times)}
+    alike = tuple(Block(b.nbytes, rank[b.first], rank[b.last]) for b in blocks)
+    if alike not in known:
+        known[alike] = plan_arena(alike)
+    layout = known[alike]
+    return replace(layout, peak=times[layout.peak] if times else 0)
 
 
 def _placed(buffers: _Buffers, offsets: Mapping[int, int]) -> tuple[Buffer, ...]:
