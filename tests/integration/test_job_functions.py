@@ -123,6 +123,11 @@ GIVEN: dict[str, Callable[[], Any]] = {
     "train.primary_lr": lambda: 0.1,
     "train.model_update_conf": lambda: {"naive_conf": {}},
     "train.loss_scale_factor": lambda: 8.0,
+    **{
+        f"{group}optimizer_placement_optimization_{name}": lambda value=value: value
+        for group in ("", "train.")
+        for name, value in (("mode", "distributed_split"), ("threshold", 16))
+    },
 }
 
 

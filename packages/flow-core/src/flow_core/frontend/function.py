@@ -28,6 +28,7 @@ from flow_core.frontend.compile import (
     add_training,
     compile_graph,
     input_attrs,
+    micro_shape,
     updated_variables,
 )
 from flow_core.frontend.function_config import FunctionConfig, default_placement, default_view
@@ -134,6 +135,11 @@ class JobFunction:
                 self._compiled = self._compiled or compile_graph(
                     traced.build, traced.results, traced.inputs
                 )
+        return self._compiled
+
+    @property
+    def compiled(self) -> Compiled | None:
+        """What compilation has given, None before it."""
         return self._compiled
 
     def plan(self) -> Plan:
@@ -415,7 +421,8 @@ def _trace(job: JobFunction, build: JobBuild) -> _Traced:
 def _placeholders(traced: _Traced, path: str, spec: Any, line: SourceLine | None) -> Any:
     """Placeholder blobs in the structure of a parameter's annotation."""
     if isinstance(spec, PlaceholderSpec):
-        attrs = input_attrs(spec.shape, spec.dtype.name, spec.batch_axis)
+        shape = micro_shape(traced.build, path, spec.shape, line)
+        attrs = input_attrs(shape, spec.dtype.name, spec.batch_axis)
         name = traced.build.builder.unique_name(f"Input_{path}")
         (value,) = traced.build.add("input", (), attrs, name=name, line=line)
         traced.inputs.append(value.op)

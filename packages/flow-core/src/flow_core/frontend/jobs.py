@@ -50,6 +50,9 @@ class JobBuild:
         losses: losses of older programs, whose optimizer is in the function config.
         watches: calls of ``watch`` and ``watch_diff``.
         distributions: values in requested distributions, by value and SBP.
+        forward: names of the ops of the forward pass, once the backward pass is there.
+        segments: names of the ops whose activations are recomputed, by segment.
+        gradient_sums: ops whose input is to be added up over the micro-batches.
     """
 
     def __init__(
@@ -73,6 +76,9 @@ class JobBuild:
         self.losses: list[Value] = []
         self.watches: list[Watch] = []
         self.distributions: dict[tuple[Value, NdSbp], Value] = {}
+        self.segments: dict[int, list[str]] = {}
+        self.gradient_sums: list[str] = []
+        self.forward: frozenset[str] = frozenset()
 
     def add(
         self,
@@ -89,6 +95,8 @@ class JobBuild:
         full = scope.prefix + (name or op_type)
         if name is None or full in self.builder.ops:
             full = self.builder.unique_name(full)
+        if scope.checkpointing:
+            self.segments.setdefault(scope.checkpointing, []).append(full)
         return self.emitter.emit(
             op_type,
             inputs,

@@ -39,13 +39,11 @@ class Part:
         region: where it lies in the logical variable.
         array: device array.
         driver: driver of the device.
-        bound: whether a job works on it; until then it may give way to another layout.
     """
 
     region: Region
     array: Any
     driver: Driver
-    bound: bool = True
 
     @property
     def window(self) -> tuple[slice, ...]:
@@ -61,19 +59,26 @@ class StoredVariable:
         info: what the jobs agreed on.
         memory: kind of memory: the device type whose kernels can read it.
         parts: per device, by its text form.
-        first: the initial value, while there are regions that no part holds yet.
-        leaving: the whole value, while parts in its place are being made.
+        first: the logical value to begin with, while there are regions that no part holds yet.
+        provisional: whether no job has asked for it yet, so that its layout is not known.
     """
 
     info: VariableInfo
     memory: str
     parts: dict[str, Part] = field(default_factory=dict)
     first: Any = None
-    leaving: Part | None = None
+    provisional: bool = False
+
+    def settle(self, device: str, region: Region) -> None:
+        """Takes the layout of the first job that asks: for a part on a device."""
+        if self.provisional and (device not in self.parts or self.parts[device].region != region):
+            self.first = self.numpy()
+            self.parts.clear()
+        self.provisional = False
 
     def numpy(self) -> Any:
         """A copy of the logical value."""
-        parts = list(self.parts.values()) if self.leaving is None else [self.leaving]
+        parts = list(self.parts.values())
         if parts[0].region == whole(self.info):
             return parts[0].driver.copy_out(parts[0].array)
         value = np.empty(self.info.type.shape, self.info.type.dtype.numpy)
@@ -83,7 +88,7 @@ class StoredVariable:
 
     def known(self) -> Any:
         """The logical value: what the parts hold, elsewhere the initial value."""
-        if self.leaving is not None or self.is_whole:
+        if self.is_whole:
             return self.numpy()
         if self.first is None:
             self.first = initial_value(self.info)
@@ -93,12 +98,8 @@ class StoredVariable:
 
     def assign(self, value: Any) -> None:
         """Overwrites all parts with those of a host array of the logical shape."""
-        for part in (*self.parts.values(), *([self.leaving] if self.leaving else ())):
+        for part in self.parts.values():
             part.driver.copy_in(part.array, value[part.window])
-
-    def give_way(self, device: str) -> None:
-        """Takes a part that no job works on off a device, once parts in its place are whole."""
-        self.leaving = self.parts.pop(device)
 
     @property
     def is_whole(self) -> bool:
@@ -194,13 +195,10 @@ class Session:
         """A device's array of a variable (or its part), initialised at its first use."""
         stored = self._stored.get(name) or self._store(name, device)
         wanted = region or whole(stored.info)
+        stored.settle(device, wanted)
         part = stored.parts.get(device)
-        if part is not None and not part.bound and part.region != wanted:
-            stored.give_way(device)
-            part = None
         if part is None:
             part = self._adopt(stored, device, wanted)
-        part.bound = True
         if part.region != wanted:
             raise UnsupportedError(
                 f"variable {name!r}",
@@ -262,7 +260,7 @@ class Session:
             driver.copy_in(part.array, stored.known()[part.window])
         stored.parts[device] = part
         if stored.is_whole:
-            stored.first = stored.leaving = None
+            stored.first = None
         return part
 
     def _shared(self, stored: StoredVariable, device: str, region: Region) -> Part | None:
@@ -279,9 +277,8 @@ class Session:
             job.prepare()
         for name in self.declared:
             if name not in self._stored:
-                device = self._device_of(name)
-                self.variable(name, device)
-                self._stored[name].parts[device].bound = False
+                self.variable(name, self._device_of(name))
+                self._stored[name].provisional = True
         return {name: self._stored[name] for name in sorted(self._stored)}
 
     def _device_of(self, name: str) -> str:
@@ -371,7 +368,7 @@ def clear_default_session() -> None:
     if _default:
         old = _default[0]
         errors = old.close()
-        _default[0] = Session(old.registry)
+        _default[0] = Session(old.registry, old.settings)
         _default[0].resources = old.resources
         for error in errors:
             raise error

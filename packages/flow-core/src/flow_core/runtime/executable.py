@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -12,8 +13,9 @@ import numpy as np
 from flow_core.device import Comm, Driver, Launch
 from flow_core.errors import PlanError
 from flow_core.exchange import BOXING, exchange_of
-from flow_core.plan import Buffer, Plan, Task, check_no_deadlock
+from flow_core.plan import Buffer, Plan, Task, check_no_deadlock, check_streams
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
+from flow_core.runtime.streams import StreamRunner, segments
 from flow_core.sbp import Region
 
 
@@ -22,6 +24,20 @@ class KernelSource(Protocol):
 
     def find_kernel(self, query: KernelQuery, device_type: str) -> KernelSpec:
         """The kernel for a query."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTime:
+    """When a task ran, in seconds since the first of its step began.
+
+    Attributes:
+        stream: its stream, by position in the plan.
+        start, stop: first launch begun, last launch over.
+    """
+
+    stream: int
+    start: float
+    stop: float
 
 
 class Executable:
@@ -55,6 +71,7 @@ class Executable:
         comm: Callable[[Sequence[str]], Comm] | None = None,
     ) -> None:
         check_no_deadlock(plan.registers)
+        check_streams(plan)
         self.plan = plan
         self.step = np.zeros((), np.int64)
         self._kernels = kernels
@@ -69,7 +86,7 @@ class Executable:
         self.feeds = tuple(self._arrays[i] for i in plan.feeds)
         self.fetches = tuple(self._arrays[i] for i in plan.fetches)
         self._driver.compile(self.bind(plan.prologue))()
-        self._launch = self._driver.compile(self.bind(plan.tasks))
+        self._launch = self._compiled(lambda _, launches: launches)
 
     def _array(self, buffer: Buffer, variable: Callable[[str, str, Region | None], Any]) -> Any:
         if buffer.device not in self._local:
@@ -120,10 +137,47 @@ class Executable:
         inputs, outputs = ([self._arrays[i] for i in x] for x in (task.inputs, task.outputs))
         return self.comm.bind(exchange_of(task, self.plan.buffers), inputs, outputs)
 
+    def _compiled(self, wrap: Callable[[int, Sequence[Launch]], Sequence[Launch]]) -> Launch:
+        """One callable for a step: tasks in the order of the plan, or streams on threads.
+
+        Args:
+            wrap: gives the launches of a task, by its position, what goes around them.
+        """
+        bound = [wrap(i, self.bind_task(task)) for i, task in enumerate(self.plan.tasks)]
+        if self.plan.workers <= 1:
+            return self._driver.compile([launch for launches in bound for launch in launches])
+        parts = segments(self.plan.tasks)
+        for part in parts:
+            part.launch = self._driver.compile([x for i in part.tasks for x in bound[i]])
+        return StreamRunner(parts, self.plan.workers)
+
+    def timeline(self, feeds: Sequence[Any]) -> tuple[TaskTime, ...]:
+        """Runs one step as `run` does and gives the time of each task, in the order of the plan."""
+        starts, stops = ([0.0] * len(self.plan.tasks) for _ in range(2))
+
+        def timed(position: int, launches: Sequence[Launch]) -> Sequence[Launch]:
+            def stamp(times: list[float]) -> None:
+                times[position] = time.perf_counter()
+
+            return (partial(stamp, starts), *launches, partial(stamp, stops))
+
+        usual, self._launch = self._launch, self._compiled(timed)
+        try:
+            self.run(feeds)
+        finally:
+            self._launch = usual
+        first = min(starts, default=0.0)
+        return tuple(
+            TaskTime(task.stream, start - first, stop - first)
+            for task, start, stop in zip(self.plan.tasks, starts, stops, strict=True)
+        )
+
     def run(self, feeds: Sequence[Any]) -> tuple[Any, ...]:
         """One step: copies the feeds in, launches, copies the results out."""
         started = time.perf_counter() if self._finished else 0.0
         driver = self._driver
+        if self.plan.micro_batches > 1:
+            feeds = [part for array in feeds for part in self._parts(array)]
         for target, source in zip(self.feeds, feeds, strict=True):
             if target is not None:
                 driver.copy_in(target, source)
@@ -138,6 +192,12 @@ class Executable:
     def sent(self) -> Mapping[tuple[str, str], int]:
         """Bytes that local devices have sent so far, by (from, to)."""
         return {} if self.comm is None else self.comm.sent()
+
+    def _parts(self, array: Any) -> Iterator[Any]:
+        """A fed array, cut along axis 0 into the micro-batches."""
+        size = len(array) // self.plan.micro_batches
+        for index in range(self.plan.micro_batches):
+            yield array[index * size : (index + 1) * size]
 
     def measured(self) -> Mapping[str, int]:
         """Bytes really allocated, by device: what the plan predicted, to the byte."""
