@@ -72,6 +72,8 @@ from flow_core.api.dtypes import (
     int8,
     int32,
     int64,
+    record,
+    tensor_buffer,
     uint8,
 )
 from flow_core.api.encoding import categorical_ordinal_encode
@@ -149,21 +151,38 @@ from oneflow import (
 )
 
 if TYPE_CHECKING:
+    from flow_data.toplevel import (
+        tensor_buffer_to_tensor,
+        tensor_buffer_to_tensor_list,
+        tensor_list_split,
+        tensor_list_to_tensor_buffer,
+        tensor_to_tensor_buffer,
+    )
     from oneflow import data as data
     from oneflow import typing as typing
 else:
     _PIECES = {"data": "flow_data", "typing": "flow_typing"}
+    _FROM_DATA = (
+        "tensor_buffer_to_tensor",
+        "tensor_buffer_to_tensor_list",
+        "tensor_list_split",
+        "tensor_list_to_tensor_buffer",
+        "tensor_to_tensor_buffer",
+    )
+    _PROVIDERS = {**_PIECES, **dict.fromkeys(_FROM_DATA, "flow_data")}
 
     def __getattr__(name):
         """Imports the optional pieces when they are first used."""
-        if name in _PIECES and find_spec(_PIECES[name]) is not None:
-            from importlib import import_module
+        from importlib import import_module
 
-            return import_module(f"oneflow.{name}")
-        if name in _PIECES:
+        if name in _PROVIDERS and find_spec(_PROVIDERS[name]) is not None:
+            if name in _PIECES:
+                return import_module(f"oneflow.{name}")
+            return getattr(import_module("flow_data.toplevel"), name)
+        if name in _PROVIDERS:
             from oneflow._pieces import missing
 
-            raise AttributeError(missing(name, _PIECES[name]))
+            raise AttributeError(missing(name, _PROVIDERS[name]))
         from flow_core.errors import nearest
 
         hint = nearest(name, dir())
@@ -171,4 +190,4 @@ else:
 
     def __dir__():
         """All names, the installed optional pieces among them."""
-        return sorted({*globals(), *(p for p, m in _PIECES.items() if find_spec(m))})
+        return sorted({*globals(), *(p for p, m in _PROVIDERS.items() if find_spec(m))})

@@ -177,6 +177,10 @@ class OpSpec:
         mutates: inputs (variables) that the op overwrites.
         effect: kept although nobody may read its outputs; never merged with another op.
         random: needs seed and step; never merged, never folded.
+        host: runs on the CPU of its devices' machines, whatever the scope says.  Only such ops
+            take or make values whose elements are objects (`flow_core.dtypes.OBJECTS`).  Where
+            it has an attribute ``region``, each device's op is told which part of the logical
+            output 0 it makes; a source with one is split on axis 0.
     """
 
     type: str
@@ -195,6 +199,7 @@ class OpSpec:
     mutates: tuple[int, ...] = ()
     effect: bool = False
     random: bool = False
+    host: bool = False
     doc: str = ""
 
 

@@ -60,6 +60,8 @@ class Executable:
             name = buffer.name.rsplit(":", 1)[0]
             logical, region = self.plan.shards.get(name, (name, None))
             return variable(logical, buffer.device, region).reshape(buffer.type.shape)
+        if buffer.type.dtype.is_object:
+            return np.empty(buffer.type.shape, object)
         arena = self.arenas[buffer.device]
         return arena.view(buffer.offset, buffer.type.shape, buffer.type.dtype.numpy)
 
@@ -97,10 +99,10 @@ class Executable:
         started = time.perf_counter() if self._finished else 0.0
         driver = self._driver
         for target, source in zip(self.feeds, feeds, strict=True):
-            driver.copy_in(target, source)
+            _copy_in(driver, target, source)
         self._launch()
         self.step += 1
-        results = tuple([driver.copy_out(array) for array in self.fetches])
+        results = tuple([_copy_out(driver, array) for array in self.fetches])
         for observer in self._finished:
             seconds = time.perf_counter() - started
             observer(int(self.step) - 1, {"job": self.plan.job, "seconds": seconds})
@@ -109,3 +111,15 @@ class Executable:
     def measured(self) -> Mapping[str, int]:
         """Bytes really allocated, by device: what the plan predicted, to the byte."""
         return {device: arena.nbytes for device, arena in self.arenas.items()}
+
+
+def _copy_in(driver: Driver, target: Any, source: Any) -> None:
+    """Objects stay on the host: they are handed over, numbers are copied to their device."""
+    if target.dtype == object:
+        target[...] = source
+    else:
+        driver.copy_in(target, source)
+
+
+def _copy_out(driver: Driver, source: Any) -> Any:
+    return source.copy() if source.dtype == object else driver.copy_out(source)
