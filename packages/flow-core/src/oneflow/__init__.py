@@ -1,7 +1,8 @@
 """OneFlow's job functions: ``import oneflow as flow``.
 
-The names of the core come from `flow_core.api`; the pieces ``oneflow.typing`` and
-``oneflow.data`` come from the optional packages flow-typing and flow-data.
+The names of the core come from `flow_core.api`; the piece ``oneflow.typing`` comes from the
+optional package flow-typing; ``oneflow.data``, ``oneflow.image``, ``oneflow.detection`` and the
+functions on images, objects and ragged values at the top level come from flow-data.
 """
 
 from __future__ import annotations
@@ -152,6 +153,18 @@ from oneflow import (
 
 if TYPE_CHECKING:
     from flow_data.toplevel import (
+        image_batch_align,
+        image_decode,
+        image_flip,
+        image_normalize,
+        image_random_crop,
+        image_resize,
+        image_target_resize,
+        object_bbox_flip,
+        object_bbox_scale,
+        object_segmentation_polygon_flip,
+        object_segmentation_polygon_scale,
+        object_segmentation_polygon_to_mask,
         tensor_buffer_to_tensor,
         tensor_buffer_to_tensor_list,
         tensor_list_split,
@@ -159,10 +172,29 @@ if TYPE_CHECKING:
         tensor_to_tensor_buffer,
     )
     from oneflow import data as data
+    from oneflow import detection as detection
+    from oneflow import image as image
     from oneflow import typing as typing
 else:
-    _PIECES = {"data": "flow_data", "typing": "flow_typing"}
+    _PIECES = {
+        "data": "flow_data",
+        "detection": "flow_data",
+        "image": "flow_data",
+        "typing": "flow_typing",
+    }
     _FROM_DATA = (
+        "image_batch_align",
+        "image_decode",
+        "image_flip",
+        "image_normalize",
+        "image_random_crop",
+        "image_resize",
+        "image_target_resize",
+        "object_bbox_flip",
+        "object_bbox_scale",
+        "object_segmentation_polygon_flip",
+        "object_segmentation_polygon_scale",
+        "object_segmentation_polygon_to_mask",
         "tensor_buffer_to_tensor",
         "tensor_buffer_to_tensor_list",
         "tensor_list_split",

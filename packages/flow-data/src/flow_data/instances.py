@@ -22,14 +22,18 @@ _SMALLEST = 4096
 """Below this many bytes numpy's own cache of small blocks is faster."""
 
 
-class InstanceError(DataError):
-    """An instance of a ragged value is not what an op needs.
+class RowError(DataError):
+    """A sample of a batch is unusable.
 
     Attributes:
-        row: position of the instance in its batch.
+        row: its position in the batch, -1 while that is not known.
     """
 
     row: int = -1
+
+
+class InstanceError(RowError):
+    """An instance of a ragged value is not what an op needs."""
 
 
 def fail(op: str, row: int, found: str, allowed: str, hint: str | None = None) -> InstanceError:

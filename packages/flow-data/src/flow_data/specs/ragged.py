@@ -40,9 +40,7 @@ def _to_tensor_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _to_tensor_gradient(g: Any) -> tuple[Any]:
-    return (
-        g.one("tensor_to_tensor_buffer", g.dy, instance_dims=len(g.attrs["instance_shape"])),
-    )
+    return (g.one("tensor_to_tensor_buffer", g.dy, instance_dims=len(g.attrs["instance_shape"])),)
 
 
 def _to_buffer_gradient(g: Any) -> tuple[Any]:
