@@ -302,7 +302,7 @@ import numpy as np
 import oneflow as flow
 import oneflow.typing as tp
 
-folder, snapshots, devices, steps, kill = sys.argv[1:]
+folder, loaded, saved, devices, steps, kill = sys.argv[1:]
 
 @flow.global_function(type="train")
 def train() -> tp.Numpy:
@@ -318,11 +318,11 @@ def train() -> tp.Numpy:
     flow.optimizer.SGD(schedule, momentum=0).minimize(loss)
     return label
 
-if os.path.isdir(snapshots):
-    flow.load_variables(flow.checkpoint.get(snapshots))
+if os.path.isdir(loaded):
+    flow.load_variables(flow.checkpoint.get(loaded))
 for _ in range(int(steps)):
     print(*train().ravel(), flush=True)
-flow.checkpoint.save(snapshots, overwrite=True)
+flow.checkpoint.save(saved)
 for _ in range(int(kill)):
     train()
     os.kill(os.getpid(), signal.SIGKILL)
@@ -337,9 +337,9 @@ def run_program(*arguments: object) -> list[int]:
 
 
 def test_the_order_goes_on_after_a_kill_on_other_devices(records: str, tmp_path: Path) -> None:
-    wanted = run_program(records, tmp_path / "a", 1, 14, 0)
+    wanted = run_program(records, "-", tmp_path / "all", 1, 14, 0)
     assert sorted(wanted[:COUNT]) == list(range(COUNT))
-    found = run_program(records, tmp_path / "b", 1, 4, 1)
-    found += run_program(records, tmp_path / "b", 4, 5, 1)
-    found += run_program(records, tmp_path / "b", 2, 5, 0)
+    found = run_program(records, "-", tmp_path / "a", 1, 4, 1)
+    found += run_program(records, tmp_path / "a", tmp_path / "b", 4, 5, 1)
+    found += run_program(records, tmp_path / "b", tmp_path / "c", 2, 5, 0)
     assert found == wanted
