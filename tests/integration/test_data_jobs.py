@@ -223,7 +223,7 @@ def test_corrupt_images_are_left_out_when_asked(records: str) -> None:
     assert job()[1].tolist() == [4, 4, 6, 7]
     stats = all_stats()[-1]
     assert stats.skipped >= 2
-    assert "record 2 at byte" in stats.messages[0]
+    assert any("record 2 at byte" in message for message in stats.messages)
 
 
 def test_a_broken_file_is_left_out_from_there(records: str) -> None:

@@ -178,9 +178,8 @@ class OpSpec:
         effect: kept although nobody may read its outputs; never merged with another op.
         random: needs seed and step; never merged, never folded.
         host: runs on the CPU of its devices' machines, whatever the scope says.  Only such ops
-            take or make values whose elements are objects (`flow_core.dtypes.OBJECTS`).  Where
-            it has an attribute ``region``, each device's op is told which part of the logical
-            output 0 it makes; a source with one is split on axis 0.
+            take or make values whose elements are objects (`flow_core.dtypes.OBJECTS`).  A
+            source of theirs that has an attribute ``region`` is split on axis 0.
     """
 
     type: str

@@ -6,7 +6,7 @@ from flow_core.dtypes import as_dtype, float32, uint8
 from flow_core.ir import TensorType
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec
 from flow_data.codec import COLORS
-from flow_data.specs.rules import dense, ragged, records, rows
+from flow_data.specs.rules import dense, own_region, ragged, records, rows
 
 RANDOM_CROP = {
     "num_attempts": 10,
@@ -74,6 +74,7 @@ OPS: tuple[OpSpec, ...] = (
             "auto_zero_padding": False,
         },
         sbp=rows,
+        localize=own_region,
         host=True,
         doc="A field of numbers, or of bytes, each of which becomes a number.",
     ),
@@ -83,6 +84,7 @@ OPS: tuple[OpSpec, ...] = (
         infer=_ragged,
         attrs={"field": REQUIRED},
         sbp=rows,
+        localize=own_region,
         host=True,
         doc="A field of bytes as it is.",
     ),
@@ -92,6 +94,7 @@ OPS: tuple[OpSpec, ...] = (
         infer=_image,
         attrs={"field": REQUIRED, "color_space": "BGR"},
         sbp=rows,
+        localize=own_region,
         host=True,
         doc="An encoded image's pixels: uint8 (height, width, channels).",
     ),
@@ -101,6 +104,7 @@ OPS: tuple[OpSpec, ...] = (
         infer=_image,
         attrs={"field": REQUIRED, "color_space": "BGR", **RANDOM_CROP},
         sbp=rows,
+        localize=own_region,
         random=True,
         host=True,
         doc="The pixels of a random part of an encoded image.",
@@ -119,6 +123,7 @@ OPS: tuple[OpSpec, ...] = (
             "steps": (),
         },
         sbp=rows,
+        localize=own_region,
         host=True,
         doc="One blob of the older decode_ofrecord: a codec, then steps on what it decoded.",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flow_core.dtypes import float32, int32
 from flow_core.ir import TensorType
 from flow_core.plugins.specs import InferContext, OpSpec
-from flow_data.specs.rules import buffers, need, rows, same_count
+from flow_data.specs.rules import buffers, need, own_region, rows, same_count
 
 
 def _with_size(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -37,6 +37,7 @@ def _flip(type_: str, objects: str) -> OpSpec:
         infer=_with_size,
         attrs={"code": 0},
         sbp=rows,
+        localize=own_region,
         host=True,
         doc="Mirrored with their images, whose sizes are (width, height).",
     )
@@ -48,6 +49,7 @@ def _scale(type_: str, objects: str) -> OpSpec:
         inputs=(objects, "scale"),
         infer=_with_scale,
         sbp=rows,
+        localize=own_region,
         host=True,
         doc="Scaled with their images, by (width, height) factors.",
     )
@@ -63,6 +65,7 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("poly", "poly_index", "image_size"),
         infer=_to_mask,
         sbp=rows,
+        localize=own_region,
         host=True,
         doc="The inside of each object's polygons as 1: int8 (objects, height, width).",
     ),

@@ -7,7 +7,7 @@ from flow_core.ir import TensorType
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec
 from flow_data.codec import INTERPOLATIONS
 from flow_data.specs.decoders import RANDOM_CROP, check_color, check_crop
-from flow_data.specs.rules import buffers, dense, ragged, rows, same_count
+from flow_data.specs.rules import buffers, dense, own_region, ragged, rows, same_count
 
 
 def _same(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -140,6 +140,7 @@ OPS: tuple[OpSpec, ...] = (
         infer=_decode,
         attrs={"color_space": "BGR", "data_type": "uint8"},
         sbp=rows,
+        localize=own_region,
         host=True,
         doc="Encoded images as pixels (height, width, channels).",
     ),
@@ -156,6 +157,7 @@ OPS: tuple[OpSpec, ...] = (
             "interpolation_type": "bilinear",
         },
         sbp=rows,
+        localize=own_region,
         host=True,
         doc="Images in one size, as a dense batch; scale is (width, height) factors.",
     ),
@@ -172,6 +174,7 @@ OPS: tuple[OpSpec, ...] = (
             "interpolation_type": "bilinear",
         },
         sbp=rows,
+        localize=own_region,
         host=True,
         doc="Images whose shorter (or longer) side is the target size; (width, height) of each.",
     ),
@@ -181,6 +184,7 @@ OPS: tuple[OpSpec, ...] = (
         infer=_cropped,
         attrs=RANDOM_CROP,
         sbp=rows,
+        localize=own_region,
         random=True,
         host=True,
         doc="A random part of each image.",
@@ -191,6 +195,7 @@ OPS: tuple[OpSpec, ...] = (
         infer=_normalize_buffers,
         attrs=NORMALIZE,
         sbp=rows,
+        localize=own_region,
         host=True,
         doc="A part of each image, mirrored where asked, as (pixel - mean) / std.",
     ),
@@ -200,6 +205,7 @@ OPS: tuple[OpSpec, ...] = (
         infer=_normalize_pixels,
         attrs=NORMALIZE,
         sbp=rows,
+        localize=own_region,
         host=True,
         doc="A part of each image, mirrored where asked, as (pixel - mean) / std.",
     ),
@@ -209,6 +215,7 @@ OPS: tuple[OpSpec, ...] = (
         infer=_align,
         attrs={"shape": REQUIRED, "data_type": REQUIRED, "alignment": REQUIRED},
         sbp=rows,
+        localize=own_region,
         host=True,
         doc="Images in the upper left corner of a batch of zeros.",
     ),
@@ -218,6 +225,7 @@ OPS: tuple[OpSpec, ...] = (
         infer=_std_mean,
         attrs={"std": REQUIRED, "mean": REQUIRED},
         sbp=rows,
+        localize=own_region,
         host=True,
         doc="(pixel - mean) / std of images of a floating type.",
     ),
@@ -227,6 +235,7 @@ OPS: tuple[OpSpec, ...] = (
         infer=_flip,
         attrs={"code": 0},
         sbp=rows,
+        localize=own_region,
         host=True,
         doc="Images mirrored by a code each, or all by one: 0x01 left and right, 0x10 up and down.",
     ),

@@ -8,7 +8,7 @@ from flow_core.dtypes import as_dtype, tensor_buffer
 from flow_core.ir import TensorType, tensor_type
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, SbpContext
 from flow_core.sbp import S, Signature, Signatures
-from flow_data.specs.rules import buffers, need, ragged, rows
+from flow_data.specs.rules import buffers, need, own_region, ragged, rows
 
 
 def _to_buffer(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -91,6 +91,7 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("in",),
         infer=_same,
         sbp=rows,
+        localize=own_region,
         gradient=lambda g: (g.dy,),
         alias=0,
         host=True,
@@ -102,6 +103,7 @@ OPS: tuple[OpSpec, ...] = (
         infer=_to_list,
         attrs={"shape": REQUIRED, "dtype": REQUIRED},
         sbp=rows,
+        localize=own_region,
         gradient=lambda g: (g.dy,),
         host=True,
         doc="Instances as tensors of a list, of one rank and at most a number of elements.",

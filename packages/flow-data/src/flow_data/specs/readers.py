@@ -5,7 +5,7 @@ from __future__ import annotations
 from flow_core.dtypes import as_dtype, int32, int64, record
 from flow_core.ir import TensorType, tensor_type
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec
-from flow_data.specs.rules import dense, ragged, rows
+from flow_data.specs.rules import dense, own_region, ragged, rows
 
 SHUFFLE = {
     "random_shuffle": False,
@@ -23,7 +23,8 @@ def _count(ctx: InferContext) -> int:
     choices = ("raise", "skip")
     wanted = ctx.attrs.get("on_error", "raise")
     ctx.check(wanted in choices, f"on_error {wanted!r}", '"raise" or "skip"')
-    return int(size)
+    region = ctx.attrs["region"]
+    return int(region[0][1] - region[0][0] if region else size)
 
 
 def _records(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -55,6 +56,7 @@ OPS: tuple[OpSpec, ...] = (
             **SHUFFLE,
         },
         sbp=rows,
+        localize=own_region,
         random=True,
         host=True,
         doc="Records of OFRecord part files, batch by batch.",
@@ -65,6 +67,7 @@ OPS: tuple[OpSpec, ...] = (
         infer=_records,
         attrs={"format": REQUIRED, "files": REQUIRED, "batch_size": 1, **SHUFFLE},
         sbp=rows,
+        localize=own_region,
         random=True,
         host=True,
         doc='Records of files in a format, a lazy "module:class" of `flow_data.records`.',
@@ -94,6 +97,7 @@ OPS: tuple[OpSpec, ...] = (
             "region": None,
         },
         sbp=rows,
+        localize=own_region,
         random=True,
         host=True,
         doc="Pictures of a COCO data set with their boxes, labels and polygons.",
@@ -110,6 +114,7 @@ OPS: tuple[OpSpec, ...] = (
             "region": None,
         },
         sbp=rows,
+        localize=own_region,
         random=True,
         host=True,
         doc="A synthetic batch: random numbers, the same in each step.",

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from flow_core.dtypes import DType, record, tensor_buffer
-from flow_core.ir import TensorType, tensor_type
-from flow_core.plugins.specs import InferContext, SbpContext
+from flow_core.ir import AttrValue, TensorType, tensor_type
+from flow_core.plugins.specs import InferContext, LocalContext, SbpContext
 from flow_core.sbp import S, Signature, Signatures
 
 
 def rows(ctx: SbpContext) -> Signatures:
     """Axis 0 counts samples, which do not know of each other."""
     return (Signature((S(0),) * len(ctx.inputs), (S(0),) * len(ctx.outputs)),)
+
+
+def own_region(ctx: LocalContext) -> Mapping[str, AttrValue]:
+    """Which samples of the logical batch a device's op makes, where it asks for that."""
+    return {"region": ctx.outputs[0].region} if "region" in ctx.attrs else {}
 
 
 def need(ctx: InferContext, index: int, dtype: DType, hint: str | None = None) -> TensorType:
