@@ -145,8 +145,8 @@ class Batches:
                 self._samples = self.order.after(step * self._size)
                 self._next = step
                 self._ready.clear()
-            while self._next < step:
-                self._ready[self._next] = self._read()
+            for early in range(self._next, step):
+                self._ready[early] = self._read()
             return self._read()
 
     def _read(self) -> list[Ref]:
