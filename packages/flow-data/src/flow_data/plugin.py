@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from flow_core.plugins.specs import KernelSpec, OpSpec, PassSpec
 
@@ -73,3 +74,8 @@ def flow_register_kernels() -> Iterator[KernelSpec]:
 def flow_register_passes() -> tuple[PassSpec, ...]:
     """The pass that makes loaders."""
     return _PASSES
+
+
+def flow_register_commands(cli: Any) -> None:
+    """``flow data``."""
+    importlib.import_module("flow_data.commands").add_commands(cli)

@@ -95,8 +95,8 @@ def _wrapper(file: Any, package: str, name: str, inner: str) -> None:
     )
 
 
-def _build() -> tuple[Any, Any]:
-    """The classes of the two messages, in a pool of our own: other packages may define them."""
+def _pool() -> Any:
+    """A pool of our own, since other packages may define the same messages."""
     pool = descriptor_pool.DescriptorPool()
     of = descriptor_pb2.FileDescriptorProto(
         name="flow_data/ofrecord.proto", package="oneflow", syntax="proto2"
@@ -111,11 +111,21 @@ def _build() -> tuple[Any, Any]:
     _wrapper(tf, "tensorflow", "Example", "Features")
     for file in (of, tf):
         pool.Add(file)
-    names = ("oneflow.OFRecord", "tensorflow.Example")
-    record, example = (
-        message_factory.GetMessageClass(pool.FindMessageTypeByName(name)) for name in names
-    )
-    return record, example
+    return pool
 
 
-OFRecord, Example = _build()
+_POOL = _pool()
+
+
+def _message(name: str) -> Any:
+    return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(name))
+
+
+OFRecord = _message("oneflow.OFRecord")
+Feature = _message("oneflow.Feature")
+BytesList = _message("oneflow.BytesList")
+FloatList = _message("oneflow.FloatList")
+DoubleList = _message("oneflow.DoubleList")
+Int32List = _message("oneflow.Int32List")
+Int64List = _message("oneflow.Int64List")
+Example = _message("tensorflow.Example")
