@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -278,6 +280,44 @@ def test_a_session_that_is_cleared_frees_its_loader(records: str) -> None:
     del job
     gc.collect()
     assert not loaders()
+
+
+INTERRUPTED = """
+import sys, threading, time
+import oneflow as flow
+import oneflow.typing as tp
+import runpy
+
+job = runpy.run_path(sys.argv[2])["pixel_job"](sys.argv[1], 4, random_shuffle=True)
+job()
+print("running", flush=True)
+steps = 0
+try:
+    while True:
+        job()
+        steps += 1
+except KeyboardInterrupt:
+    job()  # the pipeline still works
+    print("interrupted", flush=True)
+    if sys.argv[3] == "raise":
+        raise RuntimeError("the program's own")
+"""
+
+
+@pytest.mark.parametrize("ending", ["return", "raise"])
+def test_an_interrupted_program_ends(records: str, ending: str) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, records, __file__, ending]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "running\n"
+        time.sleep(0.5)
+        program.send_signal(signal.SIGINT)
+        out, err = program.communicate(timeout=60)
+    assert out == "interrupted\n", err
+    assert program.returncode == (0 if ending == "return" else 1)
+    assert ("the program's own" in err) == (ending == "raise")
 
 
 @pytest.mark.slow
