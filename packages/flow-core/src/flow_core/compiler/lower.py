@@ -273,7 +273,7 @@ class _Buffers:
     def add(self, buffer: Buffer) -> int:
         self.items.append(buffer)
         index = len(self.items) - 1
-        if buffer.kind != "variable":
+        if buffer.kind != "variable" and not buffer.type.dtype.is_object:
             block = Block(buffer.type.nbytes, buffer.first, buffer.last)
             self.blocks.append((index, block))
         return index

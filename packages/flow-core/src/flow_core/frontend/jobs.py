@@ -97,11 +97,16 @@ class JobBuild:
             full = self.builder.unique_name(full)
         if scope.checkpointing:
             self.segments.setdefault(scope.checkpointing, []).append(full)
+        placement = scope.placement or self.default_placement
+        spec = self.emitter.specs.get(op_type)
+        if spec is not None and spec.host:
+            placement = on_host(placement)
+            sbp = sbp or _source_sbp(spec, placement)
         return self.emitter.emit(
             op_type,
             inputs,
             {k: _literal(v) for k, v in attrs.items()},
-            placement=scope.placement or self.default_placement,
+            placement=placement,
             name=full,
             line=line,
             sbp=sbp,
@@ -169,6 +174,20 @@ class JobBuild:
             )
         values = tuple(_loss_value(self, loss, line) for loss in losses)
         self.train_requests.append(TrainRequest(optimizer, values, line))
+
+
+def on_host(placement: Placement) -> Placement:
+    """The CPUs of the machines of some devices, one per device."""
+    if placement.device_type == "cpu":
+        return placement
+    return Placement("cpu", placement.devices, placement.hierarchy)
+
+
+def _source_sbp(spec: OpSpec, placement: Placement) -> tuple[NdSbp | None, ...]:
+    """Each device reads its own part of what a source reads."""
+    if spec.inputs or "region" not in spec.attrs or placement.size == 1:
+        return ()
+    return ((Split(0), *(B,) * (len(placement.hierarchy) - 1)),)
 
 
 def _literal(value: Any) -> Any:

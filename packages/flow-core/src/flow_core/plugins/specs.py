@@ -179,6 +179,9 @@ class OpSpec:
         random: needs seed and step; never merged, never folded.
         work: floating point operations of one device, given the types that it has; None for
             ops that do little more than read and write their elements.
+        host: runs on the CPU of its devices' machines, whatever the scope says.  Only such ops
+            take or make values whose elements are objects (`flow_core.dtypes.OBJECTS`).  A
+            source of theirs that has an attribute ``region`` is split on axis 0.
     """
 
     type: str
@@ -198,6 +201,7 @@ class OpSpec:
     effect: bool = False
     random: bool = False
     work: Callable[[SbpContext], float] | None = None
+    host: bool = False
     doc: str = ""
 
 

@@ -95,6 +95,8 @@ class Executable:
             name = buffer.name.rsplit(":", 1)[0]
             logical, region = self.plan.shards.get(name, (name, None))
             return variable(logical, buffer.device, region).reshape(buffer.type.shape)
+        if buffer.type.dtype.is_object:
+            return np.empty(buffer.type.shape, object)
         arena = self.arenas[buffer.device]
         return arena.view(buffer.offset, buffer.type.shape, buffer.type.dtype.numpy)
 
@@ -180,10 +182,10 @@ class Executable:
             feeds = [part for array in feeds for part in self._parts(array)]
         for target, source in zip(self.feeds, feeds, strict=True):
             if target is not None:
-                driver.copy_in(target, source)
+                _copy_in(driver, target, source)
         self._launch()
         self.step += 1
-        results = tuple([None if a is None else driver.copy_out(a) for a in self.fetches])
+        results = tuple([None if a is None else _copy_out(driver, a) for a in self.fetches])
         for observer in self._finished:
             seconds = time.perf_counter() - started
             observer(int(self.step) - 1, {"job": self.plan.job, "seconds": seconds})
@@ -206,3 +208,15 @@ class Executable:
 
 def _has_exchanges(plan: Plan) -> bool:
     return any(task.type == BOXING for task in (*plan.prologue, *plan.tasks))
+
+
+def _copy_in(driver: Driver, target: Any, source: Any) -> None:
+    """Objects stay on the host: they are handed over, numbers are copied to their device."""
+    if target.dtype == object:
+        target[...] = source
+    else:
+        driver.copy_in(target, source)
+
+
+def _copy_out(driver: Driver, source: Any) -> Any:
+    return source.copy() if source.dtype == object else driver.copy_out(source)
