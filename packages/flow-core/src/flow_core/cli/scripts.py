@@ -77,6 +77,20 @@ def document_of(target: str) -> PlanDocument:
     return found
 
 
+def write_page(target: str, file: str) -> None:
+    """Writes the page of ``script.py:job``, with a step measured now, or of a saved plan."""
+    from flow_core.observe.document import PlanDocument, document
+    from flow_core.observe.measure import measure
+    from flow_core.observe.page import page
+
+    if target.endswith(".json") and Path(target).is_file():
+        text = page(PlanDocument.from_json(Path(target).read_text(encoding="utf-8")))
+    else:
+        job = job_of(target)
+        text = page(document(job), measure(job))
+    Path(file).write_text(text, encoding="utf-8")
+
+
 def _is_job(value: object) -> bool:
     return type(value).__module__.startswith("flow_core.frontend")
 

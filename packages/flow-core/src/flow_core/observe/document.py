@@ -26,6 +26,7 @@ class OpRow:
         name: unique name.
         type: its type; a fused group lists its members' types.
         inputs: values that it reads, as text.
+        wants: text form of the SBP in which it wants each of them.
         outputs: types of its outputs, as text.
         placement: text form of its devices.
         sbp: text form of the SBP of each output.
@@ -35,6 +36,7 @@ class OpRow:
     name: str
     type: str
     inputs: tuple[str, ...]
+    wants: tuple[str, ...]
     outputs: tuple[str, ...]
     placement: str
     sbp: tuple[str, ...]
@@ -144,11 +146,19 @@ def _op_row(compiled: Compiled, graph: Graph, op: Op) -> OpRow:
         name=op.name,
         type=_kind(op),
         inputs=tuple(map(str, op.inputs)),
+        wants=_wants(compiled, op),
         outputs=tuple(map(str, graph.types[op.name])),
         placement=str(op.placement),
         sbp=tuple(_sbp(compiled, Value(op.name, i)) for i in range(len(graph.types[op.name]))),
         line=str(graph.lines.get(op.name, "")),
     )
+
+
+def _wants(compiled: Compiled, op: Op) -> tuple[str, ...]:
+    signature = compiled.physical.signatures.get(op.name)
+    if signature is None:
+        return ("B",) * len(op.inputs)
+    return tuple(map(format_nd_sbp, signature.inputs))
 
 
 def _kind(op: Op) -> str:

@@ -88,6 +88,7 @@ class _Oracle:
     spread: bool
     feeds: Sequence[Sequence[Any]] | None = None
     found: dict[str, OpVerdict] = field(default_factory=dict)
+    differing: set[str] = field(default_factory=set)
     repeatable: bool = True
     as_planned: bool = True
 
@@ -203,6 +204,8 @@ class _Oracle:
             pairs = [(alone[v], wholes[v].array) for v in outputs]
             changed = [op.inputs[i].op for i in spec.mutates if i < len(op.inputs)]
             pairs += [(after[0][name], after[1][name]) for name in changed]
+            if not all(same_bits(*pair) for pair in pairs):
+                self.differing.update((op.name, *changed))
             self._judge(op, spec, pairs, wholes, step)
 
     def _whole(self, value: Value, together: Mapping[Value, Any]) -> Whole:
@@ -255,7 +258,8 @@ class _Oracle:
         if torn:
             note = f"devices {torn[0]} and {torn[1]} hold different values where B says the same"
         elif own <= 1:
-            return replace(verdict, verdict=ROUNDING if own else INHERITED, own=own)
+            inherited = own == 0 and any(v.op in self.differing for v in op.inputs)
+            return replace(verdict, verdict=INHERITED if inherited else ROUNDING, own=own)
         kind = WRONG_RULE if trial.rule_is_wrong() else WRONG_BOXING
         return replace(verdict, verdict=kind, own=own, note=note)
 
