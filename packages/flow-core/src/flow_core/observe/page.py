@@ -94,10 +94,11 @@ def page_data(doc: PlanDocument, spans: Sequence[Span] = ()) -> dict[str, Any]:
             [a.device, a.nbytes, a.lower_bound, list(_blocks(plan, a.device))] for a in plan.arenas
         ],
         "tasks": [
-            [t.op, numbers.get(doc.origins.get(t.op, t.op), -1), t.kernel, t.device, t.line]
+            [t.op, numbers.get(doc.origins.get(t.op, t.op), -1), t.kernel,
+             plan.streams[t.stream] if plan.streams else t.device, t.line]
             for t in plan.tasks
         ],
-        "spans": [[s.task, s.start * 1e6, (s.stop - s.start) * 1e6, s.thread] for s in spans],
+        "spans": [[s.task, s.start * 1e6, (s.stop - s.start) * 1e6] for s in spans],
     }  # fmt: skip
 
 
