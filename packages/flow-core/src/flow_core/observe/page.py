@@ -79,6 +79,7 @@ def page_data(doc: PlanDocument, spans: Sequence[Span] = ()) -> dict[str, Any]:
         "title": f"{doc.kind} job {doc.job}",
         "line": doc.line,
         "facts": list(_facts(doc, spans)),
+        "selection": [list(row) for row in (*doc.selection, *doc.hints)],
         "placements": placements,
         "devices": devices,
         "nodes": [[n.label, n.op, n.parent, n.layer, n.order] for n in nodes],

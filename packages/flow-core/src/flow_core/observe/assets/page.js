@@ -539,6 +539,8 @@
           + "nothing." }),
         element("p", {text: "Click a scope to open or close it, an op to see its neighbours; drag "
           + "to move, turn the wheel to zoom, type to search."}));
+      if (data.selection.length) side.append(element("h3", {text: "Choice of SBP"}));
+      for (const row of data.selection) side.append(element("p", {text: row.join(": ")}));
       return;
     }
     if (node.op < 0) {
