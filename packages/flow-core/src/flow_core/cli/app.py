@@ -88,9 +88,21 @@ def run(emulate_gpus: int | None, script: str, args: tuple[str, ...]) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.option("--html", metavar="FILE", type=click.Path(), help="Write a page that shows it all.")
 @click.option("--diff", metavar="TARGET", help="Show what differs from this one to the other.")
+@click.option(
+    "--hints",
+    type=click.IntRange(min=0),
+    default=4,
+    show_default=True,
+    help="Say what the plan would cost without each of so many hints.",
+)
 @click.argument("target", metavar="SCRIPT.PY:JOB")
 def plan(
-    emulate_gpus: int | None, as_json: bool, html: str | None, diff: str | None, target: str
+    emulate_gpus: int | None,
+    as_json: bool,
+    html: str | None,
+    diff: str | None,
+    hints: int,
+    target: str,
 ) -> None:
     """Show what a job is compiled to: ops, placements, SBP, boxing, memory, time of each pass.
 
@@ -103,9 +115,9 @@ def plan(
     from flow_core.observe.text import plan_tables
 
     if html is not None:
-        write_page(target, html)
+        write_page(target, html, hints)
         return
-    found = document_of(target)
+    found = document_of(target, 0 if diff else hints)
     if as_json:
         click.echo(found.to_json())
     elif diff is not None:

@@ -20,12 +20,13 @@ import numpy as np
 from flow_core.compiler.boxing import Layout
 from flow_core.compiler.lower import CompileOptions
 from flow_core.compiler.physical import Physical, to_physical
+from flow_core.compiler.select import Problem
 from flow_core.dtypes import as_dtype
 from flow_core.errors import JobError
 from flow_core.frontend.function import JobFunction
 from flow_core.frontend.session import Session
 from flow_core.ir import Attrs, Graph, Op, TensorType, Value, tensor_type
-from flow_core.observe.feeds import draw_feeds, draw_variable
+from flow_core.observe.feeds import draw_feeds, draw_variable, micro_batches, whole_batches
 from flow_core.observe.parts import Whole, assemble, take_apart
 from flow_core.observe.rehearsal import Rehearsal, rehearse, rehearse_graph, same_bits
 from flow_core.observe.verdict import (
@@ -38,7 +39,7 @@ from flow_core.observe.verdict import (
 )
 from flow_core.plugins.specs import OpSpec, SbpContext
 from flow_core.sbp import Partial, Split
-from flow_core.topology import LinkModel, Placement
+from flow_core.topology import Placement
 
 DISTURBANCES = 4
 """How often inputs are disturbed to learn what rounding does to an op."""
@@ -80,7 +81,7 @@ class _Oracle:
     session: Session
     graph: Graph
     physical: Physical
-    inputs: list[str]
+    inputs: tuple[str, ...]
     options: CompileOptions
     values: dict[str, Any]
     rng: np.random.Generator
@@ -104,13 +105,14 @@ class _Oracle:
         graph, physical, spread = compiled.spread, compiled.physical, False
         if not physical.layouts:
             graph, spread = _spread(job, graph, devices), True
-            physical = to_physical(graph, session.registry.ops, LinkModel())
+            problem = Problem(graph, session.registry.ops)
+            physical = to_physical(problem, str(job.config.get("sbp_selector")))
         rng = np.random.default_rng(seed)
         names = [op.name for op in graph.of_type("variable")]
         values = {name: draw_variable(session.declared[name], rng) for name in names}
         options = CompileOptions(seed=int(job.config.get("random_seed") or 0))
         return cls(
-            job, session, graph, physical, traced.inputs, options, values, rng, spread, feeds
+            job, session, graph, physical, compiled.inputs, options, values, rng, spread, feeds
         )
 
     # --------------------------------------------------------------------- running
@@ -119,13 +121,14 @@ class _Oracle:
         one, many, again = self._single(), self._several(), self._several()
         real, observed = self._real(), one if self.spread else many
         for step in range(steps):
-            feeds = self.feeds[step] if self.feeds else self._draw()
+            feeds = self._draw(step)
             before = many.variables.values()
             alone, together = one.run(feeds, step), many.run(feeds, step)
             self._compare(alone, together, one, many, before, feeds, step)
             self._repeat(again.run(feeds, step), together)
             seen = alone if self.spread else together
-            self._check_real(real.run(feeds, step), seen, real, observed)
+            whole = whole_batches(feeds, self.parts)
+            self._check_real(real.run(whole, step), seen, real, observed)
         devices = dict.fromkeys(str(op.placement) for op in self.graph.ops.values())
         return Verdict(
             job=self.job.name,
@@ -138,8 +141,15 @@ class _Oracle:
             spread=self.spread,
         )
 
-    def _draw(self) -> list[Any]:
-        return draw_feeds(self.graph, self.inputs, self.rng)
+    @property
+    def parts(self) -> int:
+        """The number of micro-batches of a step."""
+        return self.job.compile().plan.micro_batches
+
+    def _draw(self, step: int) -> list[Any]:
+        if self.feeds is None:
+            return draw_feeds(self.graph, self.inputs, self.rng)
+        return micro_batches(self.feeds[step], self.parts)
 
     def _single(self) -> Rehearsal:
         graph = on_one_device(self.graph)

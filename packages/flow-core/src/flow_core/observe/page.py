@@ -79,6 +79,7 @@ def page_data(doc: PlanDocument, spans: Sequence[Span] = ()) -> dict[str, Any]:
         "title": f"{doc.kind} job {doc.job}",
         "line": doc.line,
         "facts": list(_facts(doc, spans)),
+        "selection": [list(row) for row in (*doc.selection, *doc.hints)],
         "placements": placements,
         "devices": devices,
         "nodes": [[n.label, n.op, n.parent, n.layer, n.order] for n in nodes],
@@ -94,10 +95,11 @@ def page_data(doc: PlanDocument, spans: Sequence[Span] = ()) -> dict[str, Any]:
             [a.device, a.nbytes, a.lower_bound, list(_blocks(plan, a.device))] for a in plan.arenas
         ],
         "tasks": [
-            [t.op, numbers.get(doc.origins.get(t.op, t.op), -1), t.kernel, t.device, t.line]
+            [t.op, numbers.get(doc.origins.get(t.op, t.op), -1), t.kernel,
+             plan.streams[t.stream] if plan.streams else t.device, t.line]
             for t in plan.tasks
         ],
-        "spans": [[s.task, s.start * 1e6, (s.stop - s.start) * 1e6, s.thread] for s in spans],
+        "spans": [[s.task, s.start * 1e6, (s.stop - s.start) * 1e6] for s in spans],
     }  # fmt: skip
 
 

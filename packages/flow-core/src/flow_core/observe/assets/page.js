@@ -539,6 +539,8 @@
           + "nothing." }),
         element("p", {text: "Click a scope to open or close it, an op to see its neighbours; drag "
           + "to move, turn the wheel to zoom, type to search."}));
+      if (data.selection.length) side.append(element("h3", {text: "Choice of SBP"}));
+      for (const row of data.selection) side.append(element("p", {text: row.join(": ")}));
       return;
     }
     if (node.op < 0) {
@@ -731,10 +733,8 @@
 
   // ----------------------------------------------------------------------------------- timeline
 
-  const lanes = [...new Set(data.spans.map(([task, , , thread]) =>
-    data.tasks[task][3] + (thread ? `  thread ${thread}` : "")))].sort();
-  const lane = ([task, , , thread]) =>
-    lanes.indexOf(data.tasks[task][3] + (thread ? `  thread ${thread}` : ""));
+  const lanes = [...new Set(data.spans.map(([task]) => data.tasks[task][3]))].sort();
+  const lane = ([task]) => lanes.indexOf(data.tasks[task][3]);
   const kernels = [...new Set(data.tasks.map((t) => t[2]))];
   const ends_ = data.spans.map(([, start, length]) => start + length);
   const whole = Math.max(...ends_, 1);
@@ -788,8 +788,8 @@
     const row = Math.floor((py - MARGIN.top) / laneHeight());
     const span = data.spans.find((s) => lane(s) === row && s[1] <= x && x <= s[1] + s[2]);
     if (!span) return "";
-    const [name, , kernel, device, line] = data.tasks[span[0]];
-    return `${name}\n${kernel} on ${device}\n${micros(span[2])} from ${micros(span[1])}\n${line}`;
+    const [name, , kernel, stream, line] = data.tasks[span[0]];
+    return `${name}\n${kernel} in ${stream}\n${micros(span[2])} from ${micros(span[1])}\n${line}`;
   }});
   time.most = 1000;
   time.resized = () => {
