@@ -16,8 +16,11 @@ FAMILIES: tuple[str, ...] = (
 )  # fmt: skip
 """Modules of `flow_core.ops` with ``OPS``, and of the numpy kernels with ``KERNELS``."""
 
+WITHOUT_KERNELS: tuple[str, ...] = ("mirrored",)
+"""Modules of ops that stand for no work."""
+
 
 def flow_register_ops() -> Iterator[OpSpec]:
     """The ops of all families."""
-    for family in FAMILIES:
+    for family in (*FAMILIES, *WITHOUT_KERNELS):
         yield from importlib.import_module(f"flow_core.ops.{family}").OPS

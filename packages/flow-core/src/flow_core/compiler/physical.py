@@ -10,7 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from flow_core.compiler.boxing import Hop, Layout, Piece, plan_boxing
-from flow_core.compiler.select import NdSignature, Selection, first_device, greedy
+from flow_core.compiler.select import (
+    NdSignature,
+    Selection,
+    first_device,
+    greedy,
+    output_placement,
+)
 from flow_core.errors import SourceLine
 from flow_core.ir import Attrs, Graph, Op, TensorType, Value, tensor_type
 from flow_core.plugins.specs import LocalContext, OpSpec, Part, local_attrs
@@ -113,13 +119,16 @@ class _Expansion:
         return self._in(value, Layout(placement, (B,)), self.graph.lines.get(value.op))[0]
 
     def _expand(self, op: Op) -> None:
-        placement = first_device(op.placement) if op.type == "input" else op.placement
-        chosen = self.selection.signatures[op.name]
+        spec, chosen = self.specs[op.type], self.selection.signatures[op.name]
         line = self.graph.lines.get(op.name)
         inputs = [
-            self._in(v, Layout(op.placement, sbp), line)
-            for v, sbp in zip(op.inputs, chosen.inputs, strict=True)
+            self._in(v, Layout(spec.input_placement(op.placement, i), sbp), line)
+            for i, (v, sbp) in enumerate(zip(op.inputs, chosen.inputs, strict=True))
         ]
+        if spec.spread is not None:
+            self._pass_on(op, [part for parts in inputs for part in parts])
+            return
+        placement = output_placement(op, spec, 0)
         layouts = [Layout(placement, sbp) for sbp in chosen.outputs]
         names = tuple(self._name(op.name, placement, r) for r in range(placement.size))
         self.copies[op.name] = names
@@ -150,6 +159,15 @@ class _Expansion:
             for row in zip(types, (inputs, outputs), strict=True)
         ]
         return Attrs(local_attrs(self.specs[op.type], LocalContext(op.attrs, *parts)))
+
+    def _pass_on(self, op: Op, parts: list[Value]) -> None:
+        """Values per device are the parts of a logical value: no op is needed."""
+        outputs = [Value(op.name, i) for i in range(len(self.graph.types[op.name]))]
+        split = zip(outputs, parts, strict=True) if len(outputs) > 1 else [(outputs[0], parts)]
+        for value, held in split:
+            local = tuple(held) if isinstance(held, list) else (held,)
+            self.local[value, self.selection.layouts[value]] = local
+        self.copies[op.name] = tuple(part.op for part in parts)
 
     def _name(self, name: str, placement: Placement, rank: int) -> str:
         return name if placement.size == 1 else f"{name}@{rank}"
@@ -262,7 +280,7 @@ class _Expansion:
 
 
 def _device(placement: Placement, rank: int) -> Placement:
-    return Placement(placement.device_type, placement.devices[rank : rank + 1])
+    return placement.only(rank)
 
 
 def _covers(pieces: tuple[Piece, ...], region: Region) -> bool:

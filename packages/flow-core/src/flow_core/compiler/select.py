@@ -23,6 +23,7 @@ from flow_core.sbp import (
     Signature,
     Split,
     format_nd_sbp,
+    parse_nd_sbp,
 )
 from flow_core.shapes import Shape, balanced_split
 from flow_core.topology import LinkModel, Placement
@@ -55,7 +56,7 @@ class Selection:
 
 def first_device(placement: Placement) -> Placement:
     """The placement of a placement's first device alone."""
-    return Placement(placement.device_type, placement.devices[:1])
+    return placement.only(0)
 
 
 def greedy(graph: Graph, specs: Mapping[str, OpSpec], links: LinkModel) -> Selection:
@@ -64,10 +65,17 @@ def greedy(graph: Graph, specs: Mapping[str, OpSpec], links: LinkModel) -> Selec
     for op in graph.ops.values():
         chosen = _choose(graph, op, specs[op.type], selection, links)
         selection.signatures[op.name] = chosen
-        placement = first_device(op.placement) if op.type == "input" else op.placement
         for index, sbp in enumerate(chosen.outputs):
+            placement = output_placement(op, specs[op.type], index)
             selection.layouts[Value(op.name, index)] = Layout(placement, sbp)
     return selection
+
+
+def output_placement(op: Op, spec: OpSpec, index: int) -> Placement:
+    """Where an output lies; fed values come in on the first device."""
+    if op.type == "input":
+        return first_device(op.placement)
+    return spec.output_placement(op.placement, index)
 
 
 def _arrival(graph: Graph, value: Value, selection: Selection, placement: Placement) -> Layout:
@@ -97,11 +105,12 @@ def _choose(
         raise _no_signature(graph, op, candidates, selection)
     if op.type == "variable" and not op.sbp:
         return next(c for c in fitting if _all_broadcast(c))
-    layouts = [_arrival(graph, v, selection, op.placement) for v in op.inputs]
+    places = [spec.input_placement(op.placement, i) for i in range(len(op.inputs))]
+    layouts = [_arrival(graph, v, selection, p) for v, p in zip(op.inputs, places, strict=True)]
     types = graph.input_types(op)
 
     def cost(c: NdSignature) -> tuple[float, int, int]:
-        wanted = [Layout(op.placement, sbp) for sbp in c.inputs]
+        wanted = [Layout(place, sbp) for place, sbp in zip(places, c.inputs, strict=True)]
         seconds = sum(
             boxing_seconds(t.shape, t.dtype.itemsize, layout, target, links)
             for t, layout, target in zip(types, layouts, wanted, strict=True)
@@ -155,11 +164,22 @@ def signatures(graph: Graph, op: Op, spec: OpSpec) -> Iterator[NdSignature]:
     The rules of one dimension are applied dimension by dimension, each to the shapes that the
     dimensions before it have left.
     """
+    if spec.spread is not None:
+        yield _spread_signature(graph, op, spec)
+        return
     inputs, outputs = graph.input_types(op), graph.types[op.name]
     seen: dict[NdSignature, None] = {}
     for chain in _chains(spec, op.attrs, inputs, outputs, op.placement.hierarchy):
         seen[_transposed(chain, len(inputs), len(outputs))] = None
     yield from seen
+
+
+def _spread_signature(graph: Graph, op: Op, spec: OpSpec) -> NdSignature:
+    """The one signature of an op between the views."""
+    logical, single = parse_nd_sbp(op.attrs["sbp"]), (B,)
+    sides = ((single,) * len(op.inputs), (single,) * len(graph.types[op.name]))
+    inputs, outputs = (sides[0], (logical,)) if spec.spread == "inputs" else ((logical,), sides[1])
+    return NdSignature(inputs, outputs)
 
 
 def _transposed(chain: Sequence[Signature], n_in: int, n_out: int) -> NdSignature:

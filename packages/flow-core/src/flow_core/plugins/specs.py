@@ -15,6 +15,7 @@ from flow_core.dtypes import DType
 from flow_core.errors import InferenceError, PluginError, SourceLine
 from flow_core.ir import Attrs, AttrValue, TensorType
 from flow_core.sbp import Region, Signatures, region_shape
+from flow_core.topology import Placement
 
 Lazy = str | Callable[..., Any]
 
@@ -177,6 +178,9 @@ class OpSpec:
         mutates: inputs (variables) that the op overwrites.
         effect: kept although nobody may read its outputs; never merged with another op.
         random: needs seed and step; never merged, never folded.
+        spread: "inputs" or "outputs" when these are one value per device, each on its own
+            device of the op's placement, in order; the other side lies on all of them in the
+            layout of the attribute ``sbp``.  Such an op stands for no work at all.
     """
 
     type: str
@@ -195,7 +199,16 @@ class OpSpec:
     mutates: tuple[int, ...] = ()
     effect: bool = False
     random: bool = False
+    spread: str | None = None
     doc: str = ""
+
+    def input_placement(self, placement: Placement, index: int) -> Placement:
+        """Where an input of an op on ``placement`` is read."""
+        return placement.only(index) if self.spread == "inputs" else placement
+
+    def output_placement(self, placement: Placement, index: int) -> Placement:
+        """Where an output of an op on ``placement`` lies."""
+        return placement.only(index) if self.spread == "outputs" else placement
 
 
 def local_attrs(spec: OpSpec, ctx: LocalContext) -> Mapping[str, AttrValue]:
