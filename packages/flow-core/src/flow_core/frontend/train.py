@@ -218,6 +218,7 @@ def build_training(
     line: SourceLine | None,
     watched: Sequence[Value] = (),
     job: str = "",
+    elements: float | None = None,
 ) -> dict[Value, Value]:
     """Adds backward and update ops to a graph.
 
@@ -231,6 +232,8 @@ def build_training(
         line: the user's line.
         watched: further values whose gradients are wanted.
         job: name of the job, part of the names of its own states.
+        elements: what the gradients of the losses' sum are divided by; by default the elements
+            of each loss.
 
     Returns:
         The gradients of the trainable and the watched values, as far as the losses depend on
@@ -241,7 +244,7 @@ def build_training(
     """
     options = optimizer.options()
     t = _Training(emitter, options, placement, line, job)
-    count = _loss_elements(t, losses)
+    count = _loss_elements(t, losses) if elements is None else elements
     trained = [v for v in variables if v.trainable]
     scale = _loss_scale(t)
     seeds = {loss: _seed(t, loss, scale) for loss in losses}

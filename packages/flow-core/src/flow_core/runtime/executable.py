@@ -32,6 +32,7 @@ class Executable:
         variable: the session's array of a variable's part on a device, by the variable's
             name, the device's text form and the part's region (None for all of it).
         finished: observers, called with the step's number and its statistics: job and seconds.
+        step: the step counter, an int64 scalar that plans of one job share; None for its own.
     """
 
     def __init__(
@@ -41,10 +42,11 @@ class Executable:
         driver: Callable[[str], Driver],
         variable: Callable[[str, str, Region | None], Any],
         finished: Sequence[Callable[[int, Mapping[str, Any]], object]] = (),
+        step: Any = None,
     ) -> None:
         check_no_deadlock(plan.registers)
         self.plan = plan
-        self.step = np.zeros((), np.int64)
+        self.step = np.zeros((), np.int64) if step is None else step
         self._kernels = kernels
         self._finished = tuple(finished)
         self._driver = driver(plan.arenas[0].device)
