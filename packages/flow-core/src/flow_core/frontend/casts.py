@@ -35,7 +35,7 @@ def parallel_cast(
         JobError: an axis that the blob has not, or the mirrored view of several devices.
     """
     job, line = _consistent_job("parallel_cast"), user_line(2)
-    placement = _placement(job)
+    placement = scope_placement(job)
     full = current_scope().prefix + (name or "parallel_cast")
     value = input_value(job, "parallel_cast", input)
     shape = job.builder.type_of(value).shape
@@ -72,8 +72,10 @@ def hierarchical_parallel_cast(
     """
     attempted = "hierarchical_parallel_cast"
     job, line = _consistent_job(attempted), user_line(2)
-    placement = _reshaped(_placement(job), parallel_hierarchy, line)
-    backward = _reshaped(_placement(job), grad_parallel_hierarchy or parallel_hierarchy, line)
+    placement = reshaped(attempted, scope_placement(job), parallel_hierarchy, line)
+    backward = reshaped(
+        attempted, scope_placement(job), grad_parallel_hierarchy or parallel_hierarchy, line
+    )
     rank = len(input.shape)
     wanted = requested_nd_sbp(attempted, parallel_distribution, placement, rank, line)
     gradient = _gradient_sbp(job, input, grad_mode, grad_parallel_distribution, line)
@@ -95,21 +97,21 @@ def _consistent_job(attempted: str) -> JobBuild:
     return job
 
 
-def _placement(job: JobBuild) -> Placement:
+def scope_placement(job: JobBuild) -> Placement:
+    """The devices in scope."""
     return current_scope().placement or job.default_placement
 
 
-def _reshaped(
-    placement: Placement, hierarchy: Sequence[int] | None, line: SourceLine | None
+def reshaped(
+    attempted: str, placement: Placement, hierarchy: Sequence[int] | None, line: SourceLine | None
 ) -> Placement:
+    """The same devices in another hierarchy, if one is given."""
     if hierarchy is None:
         return placement
     try:
         return Placement(placement.device_type, placement.devices, tuple(hierarchy))
     except GraphError as error:
-        raise JobError(
-            "hierarchical_parallel_cast", at=line, found=error.found, allowed=error.allowed
-        ) from None
+        raise JobError(attempted, at=line, found=error.found, allowed=error.allowed) from None
 
 
 def requested_nd_sbp(
@@ -162,7 +164,7 @@ def _gradient_sbp(
             found=f"grad_mode={mode!r}, grad_parallel_distribution={given!r}",
             allowed='"manual" with an SBP, "restore", "auto" or None without one',
         )
-    if mode != "restore":
+    if mode != "restore" or scope_placement(job).size == 1:
         return given
     op = job.builder.ops[input.value.op]
     asked = op.sbp[input.value.index] if op.sbp else None

@@ -238,12 +238,12 @@ class JobFunction:
             return int(session.value(STEP_VARIABLE.format(job=self.name))[0])
         return int(self._step)
 
-    def device_of(self, variable: str) -> str | None:
-        """Text form of the device on which this job has a variable, None when it has not."""
+    def devices_of(self, variable: str) -> list[str]:
+        """Text forms of the devices on which this job has a variable."""
         if self._last is None:
-            return None
+            return []
         op = self._last.traced.build.builder.ops.get(variable)
-        return None if op is None else str(op.placement.device(0))
+        return [] if op is None else [str(op.placement.device(i)) for i in range(op.placement.size)]
 
     @property
     def peak_in_flight(self) -> int:

@@ -126,6 +126,10 @@ class JobBuild:
             sbp=sbp,
         )
 
+    def free_name(self, name: str) -> str:
+        """A full name below the name scope that no op has."""
+        return self.builder.unique_name(current_scope().prefix + name)
+
     def names_per_device(self, name: str, devices: int) -> list[str]:
         """Full names of an op's copies on the devices of the mirrored view."""
         base = full = current_scope().prefix + name

@@ -144,9 +144,15 @@ class Session:
 
     @property
     def default_placement(self) -> Placement:
-        """Where ops outside any scope run: the first gpu if there is one, else the CPU."""
+        """Where ops outside any scope run: all devices that the program has asked for.
+
+        Gpus if there are any, else the CPU; one of each machine unless ``flow.config`` was told
+        another number.
+        """
         kind = "gpu" if isinstance(self.registry.probe("gpu"), Available) else "cpu"
-        return Placement.parse(kind, "0:0")
+        count = getattr(self.resources, f"{kind}_device_num") or 1
+        machines = range(self.resources.machine_num)
+        return Placement.parse(kind, [f"{machine}:0-{count - 1}" for machine in machines])
 
     def driver(self, device: str) -> Driver:
         """The driver of a device, by its text form."""
@@ -260,17 +266,19 @@ class Session:
         """All variables of all jobs, allocated; traces jobs that have not been traced."""
         for job in list(self.jobs):
             job.prepare()
-        for name in self.declared:
+        for name in list(self.declared):
             if name not in self._stored:
-                self.variable(name, self._device_of(name))
+                self._allocate(name)
         return {name: self._stored[name] for name in sorted(self._stored)}
 
-    def _device_of(self, name: str) -> str:
-        for job in self.jobs:
-            device = job.device_of(name)
-            if device is not None:
-                return str(device)
-        return str(self.default_placement.device(0))
+    def _allocate(self, name: str) -> None:
+        """Allocates a variable: where it is spread over devices, as its job's plan says."""
+        owner = next((job for job in self.jobs if job.devices_of(name)), None)
+        devices = owner.devices_of(name) if owner else [str(self.default_placement.device(0))]
+        if owner is not None and len(devices) > 1:
+            owner.executable()
+        if name not in self._stored:
+            self.variable(name, devices[0])
 
     def types(self) -> dict[str, TensorType]:
         """Types of all variables by name."""
