@@ -228,6 +228,14 @@ def test_the_session_places_on_the_devices_it_was_told() -> None:
 
     np.testing.assert_array_equal(job(np.ones((6, 3), "f4")), 2)
     assert len({a.device for a in job.plan().arenas}) == 3
+    flow.clear_default_session()  # the numbers are the session's
+    job(np.ones((6, 3), "f4"))
+    assert {a.device for a in job.plan().arenas} == {"gpu:0:0"}
+    flow.clear_default_session()
+    flow.config.gpu_device_num(0)
+    flow.config.cpu_device_num(2)
+    job(np.ones((6, 3), "f4"))
+    assert {a.device for a in job.plan().arenas} == {"cpu:0:0", "cpu:0:1"}
 
 
 @pytest.mark.parametrize(

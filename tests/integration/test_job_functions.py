@@ -630,12 +630,14 @@ def test_clearing_the_session_forgets_variables_and_jobs() -> None:
     assert [float(job()[0]) for _ in range(2)] == [1.0, 0.5]  # it joined the new session
 
 
-def test_settings_of_the_session_survive_clearing() -> None:
+def test_settings_of_the_process_survive_clearing() -> None:
+    """Those of the session do not, as in OneFlow."""
     flow.config.machine_num(1)
+    flow.env.data_port(1234)
     flow.config.cpu_device_num(3)
     flow.clear_default_session()
-    assert flow.env.current_resource()["cpu_device_num"] == 3
-    flow.config.cpu_device_num(1)
+    left = flow.env.current_resource()
+    assert (left["machine_num"], left["env.data_port"], left["cpu_device_num"]) == (1, 1234, None)
 
 
 def test_syncing_an_idle_session() -> None:

@@ -13,6 +13,7 @@ import oneflow as flow
 import oneflow.typing as tp
 from flow_core.errors import AnnotationError, FeedError, JobError, UnsupportedError
 from flow_core.frontend.function import PLANS_KEPT
+from flow_core.observe.oracle import verify
 
 LISTS, FIXED = flow.MirroredTensorDef((4, 2)), flow.FixedTensorDef((4, 2))
 INIT = flow.random_normal_initializer(stddev=0.3)
@@ -106,6 +107,25 @@ def test_gradients_are_all_reduced_and_nothing_else_moves() -> None:
     assert {step for entry in ledger for step in entry.steps} == {"reduce_scatter", "all_gather"}
     elements = 12 * 16 + 16 + 16 * 5 + 5
     job.plan().assert_budget(bytes_per_step=2 * 4 * elements)
+
+
+def test_the_oracle_knows_the_view() -> None:
+    """One device can play all of them."""
+    verdict = verify(mirrored_job(3, OPTIMIZERS["momentum"](0.1).minimize))
+    assert verdict.ok
+    assert sum(op.type == "cast_from_mirrored" for op in verdict.ops) == 4
+
+
+def test_shapes_can_be_made_static() -> None:
+    @flow.global_function(function_config=config(2))
+    def job(x: tp.ListNumpy.Placeholder((4, 2))) -> tp.Numpy:
+        fixed = flow.cast_to_static_shape(x)
+        assert x.is_dynamic
+        assert not fixed.is_dynamic
+        return fixed
+
+    found = job([np.ones((4, 2), "f4"), np.zeros((4, 2), "f4")])
+    np.testing.assert_array_equal(found, np.repeat([[1, 1], [0, 0]], 4, axis=0))
 
 
 def test_weights_are_the_same_on_all_devices_and_stay_so() -> None:

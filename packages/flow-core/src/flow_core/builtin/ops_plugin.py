@@ -13,15 +13,12 @@ FAMILIES: tuple[str, ...] = (
     "unary", "activation", "binary", "reduce", "convert", "matmul", "softmax", "norm", "dropout",
     "conv", "pool", "upsample", "shape", "pad", "select", "index", "scatter", "sort", "unique",
     "source", "optim", "schedules", "variable", "io", "fused", "boxing",
-    "parallel_cast",
+    "parallel_cast", "mirrored",
 )  # fmt: skip
 """Modules of `flow_core.ops` with ``OPS``, and of the numpy kernels with ``KERNELS``."""
-
-WITHOUT_KERNELS: tuple[str, ...] = ("mirrored",)
-"""Modules of ops that stand for no work."""
 
 
 def flow_register_ops() -> Iterator[OpSpec]:
     """The ops of all families."""
-    for family in (*FAMILIES, *WITHOUT_KERNELS):
+    for family in FAMILIES:
         yield from importlib.import_module(f"flow_core.ops.{family}").OPS

@@ -71,6 +71,7 @@ class Physical:
         ledger: all boxing, in order.
         layouts: of the logical values, when there are several devices.
         signatures: of the logical ops, when there are several devices.
+        passed: values that no op of their own makes: whose values they are.
     """
 
     graph: Graph
@@ -79,6 +80,7 @@ class Physical:
     ledger: list[BoxingEntry] = field(default_factory=list)
     layouts: Mapping[Value, Layout] = field(default_factory=dict)
     signatures: Mapping[str, NdSignature] = field(default_factory=dict)
+    passed: dict[Value, tuple[Value, ...]] = field(default_factory=dict)
 
 
 def to_physical(graph: Graph, specs: Mapping[str, OpSpec], links: LinkModel) -> Physical:
@@ -125,7 +127,7 @@ class _Expansion:
             self._in(v, Layout(spec.input_placement(op.placement, i), sbp), line)
             for i, (v, sbp) in enumerate(zip(op.inputs, chosen.inputs, strict=True))
         ]
-        if spec.spread is not None:
+        if spec.spreads(op.placement):
             self._pass_on(op, [part for parts in inputs for part in parts])
             return
         placement = output_placement(op, spec, 0)
@@ -167,6 +169,7 @@ class _Expansion:
         for value, held in split:
             local = tuple(held) if isinstance(held, list) else (held,)
             self.local[value, self.selection.layouts[value]] = local
+            self.found.passed[value] = local
         self.copies[op.name] = tuple(part.op for part in parts)
 
     def _name(self, name: str, placement: Placement, rank: int) -> str:

@@ -164,7 +164,7 @@ def signatures(graph: Graph, op: Op, spec: OpSpec) -> Iterator[NdSignature]:
     The rules of one dimension are applied dimension by dimension, each to the shapes that the
     dimensions before it have left.
     """
-    if spec.spread is not None:
+    if spec.spreads(op.placement):
         yield _spread_signature(graph, op, spec)
         return
     inputs, outputs = graph.input_types(op), graph.types[op.name]

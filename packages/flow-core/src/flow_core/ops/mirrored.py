@@ -2,7 +2,8 @@
 
 ``cast_to_mirrored`` gives the parts of a logical value that devices hold as values of their own,
 ``cast_from_mirrored`` makes a logical value of such parts.  Both say how the logical value lies
-(``sbp``) and stand for no work: compilation replaces their outputs by their inputs.
+(``sbp``) and stand for no work: compilation replaces their outputs by their inputs.  A plan of a
+single device, which plays all of them for a comparison, does the work.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def _gradient_from(g: GradContext) -> tuple[Sym, ...]:
     return g.all("cast_to_mirrored", g.dy, **_dual(g))
 
 
-def _parts(
+def parts_per_device(
     shape: Shape, sbp: str, hierarchy: tuple[int, ...], kind: type[Sbp]
 ) -> Iterator[tuple[bool, Any]]:
     """Per device: whether it is the first along all dimensions of a kind, and its window."""
@@ -121,14 +122,16 @@ def _parts(
 
 def _to_reference(x: Any, *, sbp: str, hierarchy: tuple[int, ...]) -> Any:
     """Parts; partial results are all of it on the first device and zeros elsewhere."""
-    parts = _parts(x.shape, sbp, hierarchy, Partial)
+    parts = parts_per_device(x.shape, sbp, hierarchy, Partial)
     return tuple(x[window].copy() if first else np.zeros_like(x[window]) for first, window in parts)
 
 
 def _from_reference(*xs: Any, shape: Shape, sbp: str, hierarchy: tuple[int, ...]) -> Any:
     """The sum of what lies anywhere, each copy taken once."""
     out = np.zeros(shape, xs[0].dtype)
-    for x, (first, window) in zip(xs, _parts(shape, sbp, hierarchy, Broadcast), strict=True):
+    for x, (first, window) in zip(
+        xs, parts_per_device(shape, sbp, hierarchy, Broadcast), strict=True
+    ):
         out[window] += x if first else 0
     return out
 

@@ -180,7 +180,7 @@ class OpSpec:
         random: needs seed and step; never merged, never folded.
         spread: "inputs" or "outputs" when these are one value per device, each on its own
             device of the op's placement, in order; the other side lies on all of them in the
-            layout of the attribute ``sbp``.  Such an op stands for no work at all.
+            layout of the attribute ``sbp``.  On several devices such an op stands for no work.
     """
 
     type: str
@@ -202,13 +202,17 @@ class OpSpec:
     spread: str | None = None
     doc: str = ""
 
+    def spreads(self, placement: Placement, side: str | None = None) -> bool:
+        """Whether values of one side (of some side) lie on one device each."""
+        return self.spread is not None and placement.size > 1 and side in (None, self.spread)
+
     def input_placement(self, placement: Placement, index: int) -> Placement:
         """Where an input of an op on ``placement`` is read."""
-        return placement.only(index) if self.spread == "inputs" else placement
+        return placement.only(index) if self.spreads(placement, "inputs") else placement
 
     def output_placement(self, placement: Placement, index: int) -> Placement:
         """Where an output of an op on ``placement`` lies."""
-        return placement.only(index) if self.spread == "outputs" else placement
+        return placement.only(index) if self.spreads(placement, "outputs") else placement
 
 
 def local_attrs(spec: OpSpec, ctx: LocalContext) -> Mapping[str, AttrValue]:
