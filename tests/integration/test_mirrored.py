@@ -13,6 +13,7 @@ import oneflow as flow
 import oneflow.typing as tp
 from flow_core.errors import AnnotationError, FeedError, JobError, UnsupportedError
 from flow_core.frontend.function import PLANS_KEPT
+from flow_core.frontend.session import default_session
 from flow_core.observe.oracle import verify
 
 LISTS, FIXED = flow.MirroredTensorDef((4, 2)), flow.FixedTensorDef((4, 2))
@@ -132,8 +133,6 @@ def test_weights_are_the_same_on_all_devices_and_stay_so() -> None:
     job = mirrored_job(3, OPTIMIZERS["adam"](0.1).minimize)
     for seed in range(3):
         job(*batches((8, 2, 5), seed))
-    from flow_core.frontend.session import default_session
-
     for stored in default_session().stored().values():
         parts = [part.driver.copy_out(part.array) for part in stored.parts.values()]
         assert len(parts) == 3
@@ -366,8 +365,6 @@ def test_moving_statistics_are_updated_on_each_device() -> None:
     rng = np.random.default_rng(3)
     x = [rng.normal(i, 1, (6, 3)).astype("f4") for i in range(2)]
     job(x)
-    from flow_core.frontend.session import default_session
-
     parts = default_session().stored()["bn-moving_mean"].parts.values()
     for part, fed in zip(parts, x, strict=True):
         np.testing.assert_allclose(part.array, fed.mean(0) * 0.5, rtol=1e-4, atol=1e-6)
@@ -399,3 +396,46 @@ def test_one_device_and_older_names() -> None:
     for n in (4, 1, 3):
         (found,) = job([np.ones((n, 2), "f4")])
         assert found.shape == (n, 2)
+
+
+def test_assigning_a_variable() -> None:
+    @flow.global_function(function_config=config(2))
+    def job(x: tp.Numpy.Placeholder((3,), batch_axis=None)) -> None:
+        flow.assign(flow.get_variable("w", (3,), initializer=flow.zeros_initializer()), x)
+
+    x = np.arange(3, dtype="f4")
+    job(x)
+    for part in default_session().stored()["w"].parts.values():
+        np.testing.assert_array_equal(part.array, x)
+
+
+def test_assigning_a_variable_of_other_devices() -> None:
+    @flow.global_function(function_config=config(2))
+    def job(x: tp.Numpy.Placeholder((3,), batch_axis=None)) -> None:
+        w = flow.get_variable("w", (3,), initializer=flow.zeros_initializer())
+        with flow.scope.placement("gpu", "0:2-3"):
+            flow.assign(w, x)
+
+    with pytest.raises(JobError, match="'w' as B on gpu"):
+        job(np.zeros(3, "f4"))
+
+
+def test_fewer_samples_than_devices() -> None:
+    @flow.global_function(function_config=config(4))
+    def job(x: tp.Numpy.Placeholder((3, 2))) -> tp.Bundle[tp.ListNumpy]:
+        return x + 1.0
+
+    with pytest.raises(JobError, match="at least 4 samples"):
+        job(np.ones((3, 2), "f4"))
+
+
+def test_variables_may_be_split_among_the_devices() -> None:
+    """Each device then has a part of its own, as OneFlow hands S(0) over to this view."""
+
+    @flow.global_function(function_config=config(2))
+    def job(x: tp.ListNumpy.Placeholder((2, 3))) -> tp.ListNumpy:
+        w = flow.get_variable("w", (4, 3), initializer=INIT, distribute=flow.distribute.split(0))
+        return x * w
+
+    found = job([np.ones((2, 3), "f4")] * 2)
+    np.testing.assert_array_equal(np.concatenate(found), flow.get_all_variables()["w"].numpy())
