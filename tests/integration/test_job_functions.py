@@ -728,3 +728,12 @@ def test_the_batch_axis_goes_when_it_is_reduced() -> None:
     job(np.zeros((10, 3), np.float32))
     none = flow.INVALID_BATCH_AXIS, flow.INVALID_SPLIT_AXIS
     assert seen == [(0, none[1]), none, (0, none[1])]
+
+
+def test_a_job_may_do_nothing() -> None:
+    @flow.global_function()
+    def job() -> None:
+        flow.get_variable("w", (2,), initializer=flow.ones_initializer()) + 1.0  # nobody asks
+
+    job()
+    job()
