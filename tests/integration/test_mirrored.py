@@ -11,7 +11,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import AnnotationError, FeedError, JobError, UnsupportedError
+from flow_core.errors import AnnotationError, FeedError, JobError
 from flow_core.frontend.function import PLANS_KEPT
 from flow_core.frontend.session import default_session
 from flow_core.observe.oracle import verify
@@ -105,7 +105,7 @@ def test_equals_one_device(name: str, sizes: tuple[int, ...]) -> None:
 def test_gradients_are_all_reduced_and_nothing_else_moves() -> None:
     job = mirrored_job(2, OPTIMIZERS["sgd"](0.1).minimize)
     ledger = job.plan().ledger
-    assert {step for entry in ledger for step in entry.steps} == {"reduce_scatter", "all_gather"}
+    assert {step for entry in ledger for step in entry.steps} == {"all_reduce"}
     elements = 12 * 16 + 16 + 16 * 5 + 5
     job.plan().assert_budget(bytes_per_step=2 * 4 * elements)
 
@@ -209,16 +209,24 @@ def test_wrong_feeds(given: Any, error: type[Exception], message: str) -> None:
         job(given)
 
 
-def test_lists_of_lists() -> None:
-    @flow.global_function(function_config=config(2))
-    def job(x: tp.ListListNumpy.Placeholder((4, 3))) -> tp.ListListNumpy:
-        return x + 1.0
+def test_lists_of_tensors() -> None:
+    """Each device gets a list of its own, and each tensor of it has a shape of its own."""
 
-    given = [[np.ones((2, 3), "f4")], [np.zeros((4, 3), "f4")]]
+    @flow.global_function(function_config=config(2))
+    def job(x: tp.ListListNumpy.Placeholder((2, 5, 3))) -> tp.ListListNumpy:
+        assert x.shape == (2, 5, 3)
+        assert x.is_dynamic
+        return x
+
+    sizes = [(1, 4), (5, 2)]
+    given = [[np.full((1, n, 3), n, "f4") for n in row] for row in sizes]
     found = job(given)
-    assert [[a.shape for a in row] for row in found] == [[(2, 3)], [(4, 3)]]
-    with pytest.raises(UnsupportedError, match="2 arrays for one device"):
-        job([given[0] * 2, given[1]])
+    assert [[a.shape for a in row] for row in found] == [[(1, n, 3) for n in r] for r in sizes]
+    for row, wanted in zip(found, given, strict=True):
+        for a, b in zip(row, wanted, strict=True):
+            np.testing.assert_array_equal(a, b)
+    with pytest.raises(FeedError, match=r"'x\[1\]'.*\n.*a list of 1\n.*a list of 2 arrays"):
+        job([given[0], given[1][:1]])
 
 
 def test_unannotated_results_and_callbacks() -> None:

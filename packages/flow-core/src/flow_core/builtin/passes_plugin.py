@@ -25,6 +25,12 @@ PASSES: tuple[PassSpec, ...] = (
         "physical",
         "flow_core.passes.fuse_elementwise:FuseElementwise",
     ),
+    PassSpec(
+        "bucket_all_reduces",
+        "physical",
+        "flow_core.passes.bucket_all_reduces:BucketAllReduces",
+        after=("fuse_elementwise",),
+    ),
 )
 
 

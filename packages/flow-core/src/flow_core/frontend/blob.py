@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from flow_core.dtypes import DType
 from flow_core.errors import JobError, user_line
 from flow_core.frontend.per_device import per_device
-from flow_core.ir import Value
+from flow_core.ir import TensorType, Value, tensor_type
 from flow_core.topology import Placement
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
             fed in lists may.
     """
 
-    __slots__ = ("_distribute", "_job", "_value", "batch_axis", "is_dynamic")
+    __slots__ = ("_bound", "_distribute", "_job", "_value", "batch_axis", "is_dynamic")
 
     def __init__(
         self, job: Any, value: Value, batch_axis: int | None = None, is_dynamic: bool = False
@@ -40,6 +40,7 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
         self.batch_axis = batch_axis
         self.is_dynamic = is_dynamic
         self._distribute: Any = None
+        self._bound: TensorType | None = None
 
     @property
     def value(self) -> Value:
@@ -58,13 +59,13 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Logical shape."""
-        return tuple(self._job.builder.type_of(self._value).shape)
+        """Logical shape; of a blob that changes it from step to step, the largest."""
+        return tuple((self._bound or self._job.builder.type_of(self._value)).shape)
 
     @property
     def dtype(self) -> DType:
         """Element type."""
-        dtype: DType = self._job.builder.type_of(self._value).dtype
+        dtype: DType = (self._bound or self._job.builder.type_of(self._value)).dtype
         return dtype
 
     @property
@@ -103,9 +104,19 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
 
     def with_distribute(self, distribute: Any) -> BlobDef:
         """The same blob with a requested distribution."""
-        blob = BlobDef(self._job, self._value, self.batch_axis, self.is_dynamic)
+        blob = self._copy()
         blob._distribute = distribute
+        blob._bound = self._bound
         return blob
+
+    def with_bound(self, shape: Sequence[int], dtype: DType) -> BlobDef:
+        """The same blob of tensors that are no larger than a shape, shown as that of the blob."""
+        blob = self._copy()
+        blob._bound, blob.is_dynamic = tensor_type(tuple(shape), dtype), True
+        return blob
+
+    def _copy(self) -> BlobDef:
+        return BlobDef(self._job, self._value, self.batch_axis, self.is_dynamic)
 
     def with_gradient_distribute(self, distribute: Any) -> BlobDef:
         """The same blob with a requested distribution of its gradient."""
@@ -233,8 +244,20 @@ class MirroredBlob(BlobDef):
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape on each device."""
+        if self._bound is not None:
+            return tuple(self._bound.shape)
         type_of = self._job.builder.type_of
         return tuple(map(per_device, zip(*(type_of(p).shape for p in self._parts), strict=True)))
+
+    def _copy(self) -> MirroredBlob:
+        return MirroredBlob(
+            self._job,
+            self._parts,
+            self.placement,
+            differs=self.differs,
+            batch_axis=self.batch_axis,
+            is_dynamic=self.is_dynamic,
+        )
 
     @property
     def op_name(self) -> str:

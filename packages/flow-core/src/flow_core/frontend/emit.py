@@ -11,6 +11,7 @@ from flow_core.frontend.jobs import JobBuild, current_job
 from flow_core.frontend.mirrored import emit_mirrored, kept_batch_axis, mirrored_devices
 from flow_core.frontend.per_device import each
 from flow_core.ir import Value
+from flow_core.plugins.emission import provide
 
 
 def emit(op_type: str, *inputs: BlobDef, name: str | None = None, **attrs: Any) -> Any:
@@ -36,6 +37,9 @@ def emit(op_type: str, *inputs: BlobDef, name: str | None = None, **attrs: Any) 
     else:
         blobs = _emit_logical(job, op_type, inputs, attrs, name, line)
     return blobs if job.returns_many(op_type) else blobs[0]
+
+
+provide(emit)
 
 
 def _emit_logical(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.annotations import JobSignature, PlaceholderSpec
-from flow_core.errors import FeedError, UnsupportedError, user_line
+from flow_core.errors import FeedError, user_line
 from flow_core.shapes import Shape
 
 Shapes = tuple[tuple[Shape, ...], ...]
@@ -24,7 +24,10 @@ def is_list(spec: PlaceholderSpec) -> bool:
 def declared_shapes(placeholders: Any, devices: int) -> list[tuple[Shape, ...]]:
     """The largest shapes of the list placeholders in a nest of placeholders, in order."""
     if isinstance(placeholders, PlaceholderSpec):
-        return [(placeholders.shape,) * devices] if is_list(placeholders) else []
+        if not is_list(placeholders):
+            return []
+        tensors = placeholders.kind == "list_list"  # fed as so many objects, of any shape
+        return [(placeholders.shape[:1] if tensors else placeholders.shape,) * devices]
     nested = placeholders.values() if isinstance(placeholders, Mapping) else placeholders
     return [shapes for spec in nested for shapes in declared_shapes(spec, devices)]
 
@@ -144,24 +147,32 @@ class Feeder:
     def _item(self, spec: PlaceholderSpec, value: Any, path: str) -> Any:
         """One device's array of a list placeholder."""
         if spec.kind == "list_list":
-            value, path = self._only(value, path), f"{path}[0]"
+            return self._tensors(spec, value, path)
         self._array(spec, value, path)
         if len(value.shape) != len(spec.shape) or prod(value.shape) > prod(spec.shape):
             allowed = f"{len(spec.shape)} axes and at most {prod(spec.shape)} elements, as {spec}"
             self._fail(path, f"shape {value.shape}", allowed)
         return value
 
-    def _only(self, value: Any, path: str) -> Any:
-        if not isinstance(value, list | tuple) or not value:
-            self._fail(path, _describe(value), "a list of arrays")
-        if len(value) > 1:
-            raise UnsupportedError(
-                f"feeding {path!r} of job {self._job!r}",
-                at=user_line(2),
-                found=f"{len(value)} arrays for one device",
-                allowed="one array for each device, in a list of its own",
-            )
-        return value[0]
+    def _tensors(self, spec: PlaceholderSpec, value: Any, path: str) -> Any:
+        """Copies of the tensors of a list; each was fed with a leading axis of size 1."""
+        count = spec.shape[0]
+        if not isinstance(value, list | tuple) or len(value) != count:
+            self._fail(path, _describe(value), f"a list of {count} arrays")
+        copies = np.empty(count, object)
+        for i, x in enumerate(value):
+            self._check_tensor(spec, x, f"{path}[{i}]")
+            copies[i] = x[0].copy()
+        return copies
+
+    def _check_tensor(self, spec: PlaceholderSpec, x: Any, path: str) -> None:
+        if not isinstance(x, np.ndarray) or x.dtype != spec.dtype.numpy:
+            self._fail(path, _describe(x), f"an array of {spec.dtype}")
+        bound = spec.shape[1:]
+        fits = x.ndim == len(spec.shape) and len(x) == 1 and x.size <= prod(bound)
+        if not fits:
+            allowed = f"shape (1, ...) of rank {len(spec.shape)}, no larger than {(1, *bound)}"
+            self._fail(path, f"shape {x.shape}", allowed)
 
     def _array(self, spec: PlaceholderSpec, value: Any, path: str) -> None:
         if not isinstance(value, np.ndarray):

@@ -22,6 +22,7 @@ from flow_core.annotations import (
     parse_signature,
     structure,
 )
+from flow_core.dtypes import tensor_buffer
 from flow_core.errors import JobError, SourceLine, nearest, user_line
 from flow_core.frontend.blob import BlobDef, MirroredBlob
 from flow_core.frontend.compile import (
@@ -30,6 +31,7 @@ from flow_core.frontend.compile import (
     add_training,
     compile_graph,
     input_attrs,
+    micro_shape,
     updated_variables,
 )
 from flow_core.frontend.feeding import Feeding, Shapes, is_list
@@ -138,6 +140,11 @@ class JobFunction:
         """Traces and compiles; what the last call has run, where plans go by shapes."""
         return self._compiled(self._variant())
 
+    @property
+    def compiled(self) -> Compiled | None:
+        """What compilation has given, None before it."""
+        return None if self._last is None else self._last.compiled
+
     def plan(self) -> Plan:
         """The physical plan; compiles when that has not happened yet."""
         return self.compile().plan
@@ -217,7 +224,7 @@ class JobFunction:
         registry = session.registry
         finished = registry.observers("flow_step_finished")
         executable = Executable(
-            plan, registry, session.driver, session.variable, finished, self._step
+            plan, registry, session.driver, session.variable, finished, registry.comm, self._step
         )
         session.check_replicas(self.name, updated_variables(plan, registry.ops))
         if not self._bound:
@@ -238,12 +245,12 @@ class JobFunction:
             return int(session.value(STEP_VARIABLE.format(job=self.name))[0])
         return int(self._step)
 
-    def devices_of(self, variable: str) -> list[str]:
-        """Text forms of the devices on which this job has a variable."""
+    def device_of(self, variable: str) -> str | None:
+        """Text form of the device on which this job has a variable, None when it has not."""
         if self._last is None:
-            return []
+            return None
         op = self._last.traced.build.builder.ops.get(variable)
-        return [] if op is None else [str(op.placement.device(i)) for i in range(op.placement.size)]
+        return None if op is None else str(op.placement.device(0))
 
     @property
     def peak_in_flight(self) -> int:
@@ -408,8 +415,10 @@ def _trace(job: JobFunction, build: JobBuild, shapes: Shapes, width: int) -> _Tr
 
 
 def _is_no_array(blob: BlobDef) -> bool:
-    """Whether a blob's values cannot be joined to one array."""
-    return isinstance(blob, MirroredBlob) and (blob.is_dynamic or blob.batch_axis is None)
+    """Whether a blob's values cannot be had as one array."""
+    if isinstance(blob, MirroredBlob):
+        return blob.is_dynamic or blob.batch_axis is None
+    return blob.dtype.is_object
 
 
 def _placeholders(
@@ -438,19 +447,22 @@ def _list_placeholder(
     line: SourceLine | None,
     shapes: tuple[Shape, ...],
 ) -> BlobDef:
-    """The blob of a list of arrays: a value per device, or the only one."""
+    """The blob of a list of arrays (or lists of tensors): a value per device, or the only one."""
     build = traced.build
+    blob: BlobDef
     if len(shapes) == 1:
         value = _placeholder(traced, path, spec, line, shapes[0])
-        return BlobDef(build, value, spec.batch_axis, is_dynamic=True)
+        blob = BlobDef(build, value, spec.batch_axis, is_dynamic=True)
+        return blob.with_bound(spec.shape, spec.dtype) if spec.kind == "list_list" else blob
     devices = flat(build.default_placement)
     values = [
         _placeholder(traced, f"{path}#{rank}", spec, line, shape, devices.only(rank))
         for rank, shape in enumerate(shapes)
     ]
-    return MirroredBlob(
+    blob = MirroredBlob(
         build, values, devices, differs=True, batch_axis=spec.batch_axis, is_dynamic=True
     )
+    return blob.with_bound(spec.shape, spec.dtype) if spec.kind == "list_list" else blob
 
 
 def _placeholder(
@@ -461,7 +473,10 @@ def _placeholder(
     shape: Shape,
     placement: Placement | None = None,
 ) -> Value:
+    shape = micro_shape(traced.build, path, shape, line)
     attrs = input_attrs(shape, spec.dtype.name, spec.batch_axis)
+    if spec.kind == "list_list":
+        attrs = input_attrs(shape[:1], tensor_buffer.name, 0)
     name = traced.build.builder.unique_name(f"Input_{path}")
     (value,) = traced.build.add("input", (), attrs, name=name, line=line, placement=placement)
     traced.inputs.append(value.op)

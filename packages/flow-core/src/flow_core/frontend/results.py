@@ -14,6 +14,16 @@ from flow_core.errors import JobError, user_line
 from flow_core.runtime.pipeline import Pipeline, Step
 
 
+def _tensor(array: Any) -> Any:
+    """An array; a single tensor of changing shape in the place of the list that holds it."""
+    return array[0] if array.dtype == object else array
+
+
+def _tensors(array: Any) -> list[Any]:
+    """Tensors of changing shape, each with a leading axis of size 1; one array in a list."""
+    return [x[np.newaxis] for x in array] if array.dtype == object else [array]
+
+
 class DeviceArrays(list[Any]):
     """The fetched arrays of a blob of the mirrored view, one per device.
 
@@ -43,6 +53,20 @@ class DeviceArrays(list[Any]):
         return np.concatenate(list(self), self.axis)
 
 
+def _each(fetched: Any) -> list[Any]:
+    return list(fetched) if isinstance(fetched, DeviceArrays) else [fetched]
+
+
+def as_list(fetched: Any) -> list[Any]:
+    """One array per device; a single tensor of changing shape in its place."""
+    return [_tensor(array) for array in _each(fetched)]
+
+
+def as_lists(fetched: Any) -> list[list[Any]]:
+    """A list of arrays per device; tensors of changing shape each with a leading axis of size 1."""
+    return [_tensors(array) for array in _each(fetched)]
+
+
 class LocalBlob:
     """One fetched value: ``numpy()``, and it acts as its array in most places."""
 
@@ -62,11 +86,11 @@ class LocalBlob:
 
     def numpy_list(self) -> list[Any]:
         """One array per device."""
-        return _as_list(self._fetched)
+        return as_list(self._fetched)
 
     def numpy_lists(self) -> list[list[Any]]:
         """A list of arrays per device."""
-        return [[array] for array in self.numpy_list()]
+        return as_lists(self._fetched)
 
     def ndarray(self) -> Any:
         """Older name of `numpy`."""
@@ -79,7 +103,9 @@ class LocalBlob:
     @property
     def is_dynamic(self) -> bool:
         """Whether the shape may differ from step to step."""
-        return isinstance(self._fetched, DeviceArrays) and self._fetched.is_dynamic
+        if isinstance(self._fetched, DeviceArrays):
+            return self._fetched.is_dynamic
+        return bool(self._fetched.dtype == object)
 
     def parallel_num(self) -> int:
         """The number of devices."""
@@ -101,14 +127,10 @@ class LocalBlob:
         return f"LocalBlob({self._fetched!r})"
 
 
-def _as_list(fetched: Any) -> list[Any]:
-    return list(fetched) if isinstance(fetched, DeviceArrays) else [fetched]
-
-
 FORMS: dict[str, Callable[[Any], Any]] = {
     "numpy": lambda fetched: fetched.joined() if isinstance(fetched, DeviceArrays) else fetched,
-    "list": _as_list,
-    "list_list": lambda fetched: [[array] for array in _as_list(fetched)],
+    "list": as_list,
+    "list_list": as_lists,
     "blob": LocalBlob,
 }
 """How a fetched array (or `DeviceArrays`) is handed over, by the annotation's kind."""

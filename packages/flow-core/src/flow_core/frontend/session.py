@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.compiler.boxing import Layout
 from flow_core.config import Settings
 from flow_core.device import Driver
 from flow_core.errors import UnsupportedError, VariableError
@@ -58,13 +59,22 @@ class StoredVariable:
         info: what the jobs agreed on.
         memory: kind of memory: the device type whose kernels can read it.
         parts: per device, by its text form.
-        first: the initial value, while there are regions that no part holds yet.
+        first: the logical value to begin with, while there are regions that no part holds yet.
+        provisional: whether no job has asked for it yet, so that its layout is not known.
     """
 
     info: VariableInfo
     memory: str
     parts: dict[str, Part] = field(default_factory=dict)
     first: Any = None
+    provisional: bool = False
+
+    def settle(self, device: str, region: Region) -> None:
+        """Takes the layout of the first job that asks: for a part on a device."""
+        if self.provisional and (device not in self.parts or self.parts[device].region != region):
+            self.first = self.numpy()
+            self.parts.clear()
+        self.provisional = False
 
     def numpy(self) -> Any:
         """A copy of the logical value."""
@@ -76,15 +86,9 @@ class StoredVariable:
             value[part.window] = part.driver.copy_out(part.array)
         return value
 
-    @property
-    def covered(self) -> bool:
-        """Whether the parts hold all of it."""
-        regions = {part.region for part in self.parts.values()}
-        return sum(num_elements(region_shape(r)) for r in regions) >= self.info.type.size
-
     def known(self) -> Any:
         """The logical value: what the parts hold, elsewhere the initial value."""
-        if self.parts and self.covered:
+        if self.is_whole:
             return self.numpy()
         if self.first is None:
             self.first = initial_value(self.info)
@@ -96,6 +100,13 @@ class StoredVariable:
         """Overwrites all parts with those of a host array of the logical shape."""
         for part in self.parts.values():
             part.driver.copy_in(part.array, value[part.window])
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the parts hold all of it; they do not while the first job makes them."""
+        held = {part.region for part in self.parts.values()}
+        filled = sum(num_elements(region_shape(r)) for r in held)
+        return bool(held) and filled >= self.info.type.size
 
 
 def whole(info: VariableInfo) -> Region:
@@ -130,6 +141,7 @@ class Session:
         declared: what the jobs agreed on about each variable.
         compiling: held while a job is traced, compiled and bound.
         pipeline: the actors that run steps.
+        layouts: of the variables, as the first job that was compiled has laid them out.
     """
 
     def __init__(self, registry: Registry | None = None, settings: Settings | None = None) -> None:
@@ -144,6 +156,7 @@ class Session:
         self._drivers: dict[str, Driver] = {}
         self.compiling = threading.RLock()
         self.pipeline = Pipeline()
+        self.layouts: dict[str, Layout] = {}
 
     # ------------------------------------------------------------------ devices
 
@@ -193,10 +206,12 @@ class Session:
     def variable(self, name: str, device: str, region: Region | None = None) -> Any:
         """A device's array of a variable (or its part), initialised at its first use."""
         stored = self._stored.get(name) or self._store(name, device)
+        wanted = region or whole(stored.info)
+        stored.settle(device, wanted)
         part = stored.parts.get(device)
         if part is None:
-            part = self._adopt(stored, device, region or whole(stored.info))
-        if part.region != (region or whole(stored.info)):
+            part = self._adopt(stored, device, wanted)
+        if part.region != wanted:
             raise UnsupportedError(
                 f"variable {name!r}",
                 at=stored.info.line,
@@ -256,7 +271,7 @@ class Session:
             part = Part(region, array, driver)
             driver.copy_in(part.array, stored.known()[part.window])
         stored.parts[device] = part
-        if stored.covered:
+        if stored.is_whole:
             stored.first = None
         return part
 
@@ -274,17 +289,16 @@ class Session:
             job.prepare()
         for name in list(self.declared):
             if name not in self._stored:
-                self._allocate(name)
+                self.variable(name, self._device_of(name))
+                self._stored[name].provisional = True
         return {name: self._stored[name] for name in sorted(self._stored)}
 
-    def _allocate(self, name: str) -> None:
-        """Allocates a variable: where it is spread over devices, as its job's plan says."""
-        owner = next((job for job in self.jobs if job.devices_of(name)), None)
-        devices = owner.devices_of(name) if owner else [str(self.default_placement.device(0))]
-        if owner is not None and len(devices) > 1:
-            owner.executable()
-        if name not in self._stored:
-            self.variable(name, devices[0])
+    def _device_of(self, name: str) -> str:
+        for job in self.jobs:
+            device = job.device_of(name)
+            if device is not None:
+                return str(device)
+        return str(self.default_placement.device(0))
 
     def types(self) -> dict[str, TensorType]:
         """Types of all variables by name."""
@@ -332,6 +346,7 @@ class Session:
         self.declared.clear()
         self._stored.clear()
         self._updated.clear()
+        self.layouts.clear()
         return errors
 
 
@@ -365,7 +380,7 @@ def clear_default_session() -> None:
     if _default:
         old = _default[0]
         errors = old.close()
-        _default[0] = Session(old.registry)
+        _default[0] = Session(old.registry, old.settings)
         _default[0].resources = old.resources.kept()
         for error in errors:
             raise error

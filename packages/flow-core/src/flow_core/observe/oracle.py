@@ -20,6 +20,7 @@ import numpy as np
 from flow_core.compiler.boxing import Layout
 from flow_core.compiler.lower import CompileOptions
 from flow_core.compiler.physical import Physical, to_physical
+from flow_core.compiler.select import Problem
 from flow_core.dtypes import as_dtype
 from flow_core.errors import JobError
 from flow_core.frontend.function import JobFunction
@@ -38,7 +39,7 @@ from flow_core.observe.verdict import (
 )
 from flow_core.plugins.specs import OpSpec, SbpContext
 from flow_core.sbp import Partial, Split
-from flow_core.topology import LinkModel, Placement
+from flow_core.topology import Placement
 
 DISTURBANCES = 4
 """How often inputs are disturbed to learn what rounding does to an op."""
@@ -103,7 +104,8 @@ class _Oracle:
         graph, physical, spread = compiled.spread, compiled.physical, False
         if not physical.layouts:
             graph, spread = _spread(job, graph, devices), True
-            physical = to_physical(graph, session.registry.ops, LinkModel())
+            problem = Problem(graph, session.registry.ops)
+            physical = to_physical(problem, str(job.config.get("sbp_selector")))
         rng = np.random.default_rng(seed)
         names = [op.name for op in graph.of_type("variable")]
         values = {name: draw_variable(session.declared[name], rng) for name in names}
