@@ -19,6 +19,7 @@ UPDATES = (
 )  # fmt: skip
 LEAVES = ("input", "variable", "literal")
 MASK = "a mask is never a sum of masks"
+BETWEEN_VIEWS = ("cast_to_mirrored", "cast_from_mirrored")
 SPECIAL = "holds for this sample's attributes only"
 
 
@@ -31,6 +32,7 @@ class TestSbpRules(SbpRuleKit):
     gaps = (
         *(Gap(op, "notyet", "changes variables: no reference to run") for op in UPDATES),
         *(Gap(op, "never", "a leaf of the graph: nothing to compute") for op in LEAVES),
+        *(unlisted(op, "never", "no work: parts are passed on") for op in BETWEEN_VIEWS),
         Gap("fused", "notyet", "a group has no reference and no samples of its own"),
         unlisted("boxing", "never", "is what rules are turned into, has none itself"),
         unlisted("CategoricalOrdinalEncode", "never", "parts of a sum of tables are full tables"),

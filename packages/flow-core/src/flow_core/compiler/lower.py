@@ -455,6 +455,8 @@ def _place(state: _Lowering, buffers: _Buffers) -> tuple[tuple[ArenaPlan, ...], 
         by_device.setdefault(buffers.items[index].device, []).append((index, block))
     for buffer in buffers.items:
         by_device.setdefault(buffer.device, [])
+    if not by_device:  # a job that does nothing
+        by_device["cpu:0:0"] = []
     arenas: list[ArenaPlan] = []
     known: dict[tuple[Block, ...], Layout] = {}
     offsets: dict[int, int] = {}

@@ -19,7 +19,7 @@ from flow_core.frontend.function_config import (
     micro_batches,
     optimizer_placement,
 )
-from flow_core.frontend.jobs import JobBuild, TrainRequest
+from flow_core.frontend.jobs import JobBuild, TrainRequest, train_request
 from flow_core.frontend.train import TrainVariable, build_training
 from flow_core.frontend.variables import VariableInfo
 from flow_core.ir import Attrs, Graph, Value, verify
@@ -69,7 +69,7 @@ def add_training(build: JobBuild, line: SourceLine | None) -> dict[Value, Value]
     """Adds backward pass and updates to a train job; gives gradients of watched values."""
     if build.losses and not build.train_requests:
         options = configured_training(build.config, line)
-        build.train_requests.append(TrainRequest(options, tuple(build.losses), line))
+        build.train_requests.append(train_request(options, build.losses, line))
     if not build.train_requests:
         raise JobError(
             f"compiling job {build.name!r}",
@@ -78,7 +78,8 @@ def add_training(build: JobBuild, line: SourceLine | None) -> dict[Value, Value]
             allowed="flow.optimizer....minimize(loss) inside of it",
             hint='decorate it with type="predict" if it only computes',
         )
-    placement = _placement_of(build, build.train_requests[0].losses[0])
+    request = build.train_requests[0]
+    placement = request.placement or _placement_of(build, request.losses[0])
     build.forward = frozenset(build.builder.ops)
     step = _step(build, placement)
     gradients: dict[Value, Value] = {}
@@ -111,10 +112,11 @@ def _step(build: JobBuild, placement: Placement) -> Value:
 def _minimize(
     build: JobBuild, request: TrainRequest, step: Value, placement: Placement
 ) -> dict[Value, Value]:
-    watched = [w.value for w in build.watches if w.gradient]
+    watched = [part for w in build.watches if w.gradient for part in w.blob.parts]
     gradients: dict[Value, Value] = build_training(
         build.emitter,
         losses=request.losses,
+        elements=request.elements,
         optimizer=request.optimizer,
         variables=_train_variables(build),
         step=step,

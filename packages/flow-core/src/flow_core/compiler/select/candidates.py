@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flow_core.ir import AttrValue, Graph, Op, TensorType, tensor_type
 from flow_core.plugins.specs import LocalContext, OpSpec, Part, SbpContext, local_attrs
-from flow_core.sbp import B, Broadcast, NdSbp, Sbp, Signature, Split, format_nd_sbp
+from flow_core.sbp import B, Broadcast, NdSbp, Sbp, Signature, Split, format_nd_sbp, parse_nd_sbp
 from flow_core.shapes import Shape, balanced_split
 from flow_core.topology import Placement
 
@@ -53,10 +53,21 @@ def signatures(
     dimensions before it have left.
     """
     inputs, outputs = graph.input_types(op), graph.types[op.name]
+    if spec.spreads(op.placement):
+        yield _between_views(op, spec, len(inputs), len(outputs))
+        return
     seen: dict[NdSignature, None] = {}
     for chain in _chains(spec, op.attrs, inputs, outputs, hierarchy or op.placement.hierarchy):
         seen[_transposed(chain, len(inputs), len(outputs))] = None
     yield from seen
+
+
+def _between_views(op: Op, spec: OpSpec, n_in: int, n_out: int) -> NdSignature:
+    """The one signature of an op between a logical value and values of single devices."""
+    logical, single = parse_nd_sbp(op.attrs["sbp"]), (B,)
+    if spec.spread == "inputs":
+        return NdSignature((single,) * n_in, (logical,))
+    return NdSignature((logical,), (single,) * n_out)
 
 
 def too_short(
