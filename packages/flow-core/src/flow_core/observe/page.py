@@ -22,6 +22,9 @@ from flow_core.plan import Buffer, Plan, Transfer
 
 ASSETS = Path(__file__).parent / "assets"
 
+STYLE, SCRIPTS = "page.css", ("drawing.js", "graph.js", "charts.js", "page.js")
+"""One block of code, in this order."""
+
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 """What browsers let the page do: nothing but show itself."""
 
@@ -34,9 +37,8 @@ def page(doc: PlanDocument, spans: Sequence[Span] = ()) -> str:
         spans: the tasks of a measured step, if one was measured.
     """
     title = f"{doc.kind} job {doc.job}"
-    style, script = (
-        (ASSETS / name).read_text(encoding="utf-8") for name in ("page.css", "page.js")
-    )
+    style, *parts = [(ASSETS / name).read_text(encoding="utf-8") for name in (STYLE, *SCRIPTS)]
+    script = "\n".join(('"use strict";', "{", *parts, "}"))
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -51,7 +53,8 @@ def page(doc: PlanDocument, spans: Sequence[Span] = ()) -> str:
 <body>
 <script type="application/json" id="data">{embedded(page_data(doc, spans))}</script>
 <script>
-{script}</script>
+{script}
+</script>
 </body>
 </html>
 """
