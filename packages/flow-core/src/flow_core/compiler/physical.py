@@ -191,13 +191,13 @@ class _Expansion:
         for step, hop in enumerate(hops, 1):
             again = self.local.get((value, hop.target))
             if again is None:
-                entry = self._entry(value, hop, reader)
+                entry = self._entry(value, hop, layout, reader)
                 entry = replace(entry, step=step, steps=len(hops), runners_up=others)
                 again = self._hop(value, type_, hop, values, entry)
             values = self.local[value, hop.target] = again
         return values
 
-    def _entry(self, value: Value, hop: Hop, reader: Op | None) -> BoxingEntry:
+    def _entry(self, value: Value, hop: Hop, layout: Layout, reader: Op | None) -> BoxingEntry:
         size = self.graph.type_of(value).dtype.itemsize
         line = self.graph.lines.get(reader.name if reader else value.op)
         return BoxingEntry(
@@ -209,18 +209,17 @@ class _Expansion:
             hop.seconds(size, self.links),
             str(line or ""),
             reader.name if reader else "",
-            self._why(value, reader),
+            self._why(value, layout, reader),
         )
 
-    def _why(self, value: Value, reader: Op | None) -> str:
+    def _why(self, value: Value, layout: Layout, reader: Op | None) -> str:
         maker = self.graph.ops[value.op]
         made = f"{maker.type} {maker.name!r} makes {self.selection.layouts[value]}"
         if reader is None:
             return f"{made}; the job returns it whole"
-        index = reader.inputs.index(value)
-        wanted = self.selection.signatures[reader.name].inputs[index]
-        where = Layout(reader.placement, wanted)
-        return f"{made}; {reader.type} {reader.name!r} wants {where} as input {index}"
+        wanted = zip(reader.inputs, self.selection.signatures[reader.name].inputs, strict=True)
+        index = list(wanted).index((value, layout.sbp))
+        return f"{made}; {reader.type} {reader.name!r} wants {layout} as input {index}"
 
     def _hop(
         self,
