@@ -65,6 +65,7 @@ class Form:
         config.default_data_type(flow.double)
         if self.optimizer:
             config.optimizer_placement_optimization_mode(self.optimizer)
+            config.optimizer_placement_optimization_threshold(1)  # these weights are small
         if self.micro > 1:
             config.train.num_gradient_accumulation_steps(self.micro)
         return config

@@ -6,6 +6,7 @@ from run to run; op by op, the oracle finds nothing but rounding.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -27,22 +28,34 @@ FORMS = {
     "grid-2x2": Form(4, hierarchy=(2, 2)),
 }
 
+STEPS = {
+    **{f"split-states-{n}": Form(n, optimizer="distributed_split") for n in (2, 3, 4)},
+    **{f"states-on-one-{n}": Form(n, optimizer="non_distributed") for n in (2, 3, 4)},
+    **{f"micro-pipeline-{n}": Form(n, stages=n, micro=3) for n in (2, 4)},
+    "micro-data-3": Form(3, micro=2),
+    "micro-pipeline-2-split-states-2": Form(4, stages=2, optimizer="distributed_split", micro=2),
+}
+"""Forms in which a step is another one than on one device, op by op."""
+
 SAMPLE = {
     ("mlp", "data-3"), ("mlp", "pipeline-4"), ("lenet", "rows-2"), ("lenet", "hybrid-3"),
-    ("transformer", "data-2"), ("wide_deep", "columns-2"),
+    ("transformer", "data-2"), ("wide_deep", "columns-2"), ("lenet", "split-states-3"),
+    ("transformer", "micro-pipeline-2-split-states-2"), ("wide_deep", "states-on-one-2"),
 }  # fmt: skip
 """What is tried each time; the rest is slow."""
+
+OP_BY_OP = {("mlp", "rows-3"), ("lenet", "columns-2")}
 
 TOLERANCE = 1e-10
 """Relative to the largest element; float64 sums in other orders differ by 1e-13 or so."""
 
 
-def cases(sample: set[tuple[str, str]]) -> list[Any]:
-    """All networks in all forms, those that are not in the sample marked as slow."""
+def cases(forms: Iterable[str], sample: set[tuple[str, str]]) -> list[Any]:
+    """All networks in some forms, those that are not in the sample marked as slow."""
     return [
         pytest.param(network, form, marks=[] if (network, form) in sample else pytest.mark.slow)
         for network in NETWORKS
-        for form in FORMS
+        for form in forms
     ]
 
 
@@ -57,21 +70,22 @@ def assert_near(found: Any, wanted: Any, what: str) -> None:
     np.testing.assert_allclose(found, wanted, rtol=0, atol=TOLERANCE * scale, err_msg=what)
 
 
-@pytest.mark.parametrize(("network", "form"), cases(SAMPLE))
+@pytest.mark.parametrize(("network", "form"), cases([*FORMS, *STEPS], SAMPLE))
 def test_training_equals_one_device(network: str, form: str) -> None:
-    losses, weights = train(NETWORKS[network], FORMS[form])
+    spread = {**FORMS, **STEPS}[form]
+    losses, weights = train(NETWORKS[network], spread)
     wanted, wanted_weights = alone(network)
     assert_near(losses, wanted, "losses")
     assert weights.keys() == wanted_weights.keys()
     for name, value in weights.items():
         assert_near(value, wanted_weights[name], name)
-    again, weights_again = train(NETWORKS[network], FORMS[form])
+    again, weights_again = train(NETWORKS[network], spread)
     np.testing.assert_array_equal(again, losses)
     for name, value in weights.items():
         np.testing.assert_array_equal(weights_again[name], value)
 
 
-@pytest.mark.parametrize(("network", "form"), cases({("mlp", "rows-3"), ("lenet", "columns-2")}))
+@pytest.mark.parametrize(("network", "form"), cases(FORMS, OP_BY_OP))
 def test_every_op_is_right(network: str, form: str) -> None:
     feeds = [[*inputs, labels] for inputs, labels in batches(NETWORKS[network])]
     found = assert_like_one_device(train_job(NETWORKS[network], FORMS[form]), feeds=feeds)
