@@ -84,6 +84,7 @@ class Form:
             config.default_placement_scope(self.at(0, 1))
         if self.optimizer:
             config.optimizer_placement_optimization_mode(self.optimizer)
+            config.optimizer_placement_optimization_threshold(1)  # these weights are small
         if self.micro > 1:
             config.train.num_gradient_accumulation_steps(self.micro)
         return config
