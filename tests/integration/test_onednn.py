@@ -90,3 +90,51 @@ def test_activations_are_reordered_once_per_border() -> None:
     kernels = run(LENET, "NCHW", FLOW_VERIFY_PASSES="1")["kernels"]
     assert kernels.count("onednn.onednn_reorder") == 2  # the flattening, and its gradient
     assert "numpy.transpose" not in kernels
+
+
+EMBEDDING = """
+import json, sys
+import numpy as np
+import oneflow as flow
+import oneflow.typing as tp
+
+TIED, RULE = sys.argv[1] == "tied", sys.argv[2]
+
+@flow.global_function(type="train")
+def train(
+    ids: tp.Numpy.Placeholder((4, 6), flow.int32), y: tp.Numpy.Placeholder((24,), flow.int32)
+) -> tp.Numpy:
+    table = flow.get_variable("table", (50, 16), initializer=flow.random_normal_initializer())
+    x = flow.reshape(flow.gather(table, ids), (24, 16))
+    other = table if TIED else flow.get_variable(
+        "other", (50, 16), initializer=flow.random_normal_initializer()
+    )
+    x = flow.layers.layer_norm(flow.math.gelu(x), name="norm")
+    logits = flow.matmul(x, other, transpose_b=True)
+    loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+    schedule = flow.optimizer.PiecewiseConstantScheduler([], [0.05])
+    make = {"sgd": lambda: flow.optimizer.SGD(schedule, momentum=0),
+            "adam": lambda: flow.optimizer.Adam(schedule)}[RULE]
+    make().minimize(loss)
+    return loss
+
+rng = np.random.default_rng(0)
+ids, y = (rng.integers(0, 50, shape).astype("i") for shape in ((4, 6), (24,)))
+losses = [train(ids, y).tolist() for _ in range(12)]
+print(json.dumps({"losses": losses, "kernels": [t.kernel for t in train.plan().tasks]}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("form", "rule", "kernel"),
+    [("tied", "adam", "c.onednn_add_to_rows"), ("apart", "sgd", "c.onednn_sparse_sgd")],
+)
+def test_gradients_of_embeddings_stay_sparse(form: str, rule: str, kernel: str) -> None:
+    compiler = pytest.importorskip("flow_onednn.native.compiler")
+    if not compiler.available():
+        pytest.skip(f"no C compiler: {compiler.state()}")
+    numpy = run(EMBEDDING, form, rule, FLOW_DISABLE_PLUGINS="flow-onednn")
+    onednn = run(EMBEDDING, form, rule, FLOW_VERIFY_PASSES="1")
+    np.testing.assert_allclose(onednn["losses"], numpy["losses"], rtol=1e-4, atol=1e-5)  # Adam
+    assert kernel in onednn["kernels"]
+    assert "c.unsorted_segment_sum" not in onednn["kernels"]
