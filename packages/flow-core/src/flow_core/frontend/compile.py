@@ -48,6 +48,8 @@ class Compiled:
         plan: the physical plan.
         timings: time per pass and stage.
         physical: the graph with an op per device before its passes, and what is known about it.
+        inputs: names of the ``input`` ops in the order in which they are fed, micro-batch by
+            micro-batch.
     """
 
     logical: Graph
@@ -56,6 +58,7 @@ class Compiled:
     plan: Plan
     timings: list[PassTiming]
     physical: Physical
+    inputs: tuple[str, ...]
 
     @property
     def layouts(self) -> Mapping[Value, Layout]:
@@ -192,7 +195,7 @@ def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[st
     plan = replace(plan, shards=shards, micro_batches=parts, ledger=ledger)
     timings = [*before.timings, splitting, *after.timings, lowering]
     _keep_layouts(session, spread, physical.layouts)
-    return Compiled(logical, spread, graph, plan, timings, physical)
+    return Compiled(logical, spread, graph, plan, timings, physical, tuple(inputs))
 
 
 def bucket_options(build: JobBuild) -> dict[str, float]:

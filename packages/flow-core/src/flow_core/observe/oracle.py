@@ -27,7 +27,7 @@ from flow_core.errors import JobError
 from flow_core.frontend.function import JobFunction
 from flow_core.frontend.session import Session
 from flow_core.ir import Attrs, Graph, Op, TensorType, Value, tensor_type
-from flow_core.observe.feeds import draw_feeds, draw_variable
+from flow_core.observe.feeds import draw_feeds, draw_variable, micro_batches, whole_batches
 from flow_core.observe.parts import Whole, assemble, take_apart
 from flow_core.observe.rehearsal import Rehearsal, rehearse, rehearse_graph, same_bits
 from flow_core.observe.verdict import (
@@ -82,13 +82,14 @@ class _Oracle:
     session: Session
     graph: Graph
     physical: Physical
-    inputs: list[str]
+    inputs: tuple[str, ...]
     options: CompileOptions
     values: dict[str, Any]
     rng: np.random.Generator
     spread: bool
     feeds: Sequence[Sequence[Any]] | None = None
     found: dict[str, OpVerdict] = field(default_factory=dict)
+    differing: set[str] = field(default_factory=set)
     repeatable: bool = True
     as_planned: bool = True
 
@@ -113,7 +114,7 @@ class _Oracle:
         values = {name: draw_variable(session.declared[name], rng) for name in names}
         options = CompileOptions(seed=int(job.config.get("random_seed") or 0))
         return cls(
-            job, session, graph, physical, traced.inputs, options, values, rng, spread, feeds
+            job, session, graph, physical, compiled.inputs, options, values, rng, spread, feeds
         )
 
     # --------------------------------------------------------------------- running
@@ -122,13 +123,14 @@ class _Oracle:
         one, many, again = self._single(), self._several(), self._several()
         real, observed = self._real(), one if self.spread else many
         for step in range(steps):
-            feeds = self.feeds[step] if self.feeds else self._draw()
+            feeds = self._draw(step)
             before = many.variables.values()
             alone, together = one.run(feeds, step), many.run(feeds, step)
             self._compare(alone, together, one, many, before, feeds, step)
             self._repeat(again.run(feeds, step), together)
             seen = alone if self.spread else together
-            self._check_real(real.run(feeds, step), seen, real, observed)
+            whole = whole_batches(feeds, self.parts)
+            self._check_real(real.run(whole, step), seen, real, observed)
         devices = dict.fromkeys(str(op.placement) for op in self.graph.ops.values())
         return Verdict(
             job=self.job.name,
@@ -141,8 +143,15 @@ class _Oracle:
             spread=self.spread,
         )
 
-    def _draw(self) -> list[Any]:
-        return draw_feeds(self.graph, self.inputs, self.rng)
+    @property
+    def parts(self) -> int:
+        """The number of micro-batches of a step."""
+        return self.job.compile().plan.micro_batches
+
+    def _draw(self, step: int) -> list[Any]:
+        if self.feeds is None:
+            return draw_feeds(self.graph, self.inputs, self.rng)
+        return micro_batches(self.feeds[step], self.parts)
 
     def _single(self) -> Rehearsal:
         graph = on_one_device(self.graph)
@@ -205,6 +214,8 @@ class _Oracle:
             pairs = [(alone[v], wholes[v].array) for v in outputs]
             changed = [op.inputs[i].op for i in spec.mutates if i < len(op.inputs)]
             pairs += [(after[0][name], after[1][name]) for name in changed]
+            if not all(same_bits(*pair) for pair in pairs):
+                self.differing.update((op.name, *changed))
             self._judge(op, spec, pairs, wholes, step)
 
     def _whole(
@@ -266,7 +277,8 @@ class _Oracle:
         if torn:
             note = f"devices {torn[0]} and {torn[1]} hold different values where B says the same"
         elif own <= 1:
-            return replace(verdict, verdict=ROUNDING if own else INHERITED, own=own)
+            inherited = own == 0 and any(v.op in self.differing for v in op.inputs)
+            return replace(verdict, verdict=INHERITED if inherited else ROUNDING, own=own)
         kind = WRONG_RULE if trial.rule_is_wrong() else WRONG_BOXING
         return replace(verdict, verdict=kind, own=own, note=note)
 

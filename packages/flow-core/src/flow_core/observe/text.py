@@ -34,6 +34,8 @@ def plan_tables(doc: PlanDocument) -> Iterator[Table]:
         yield _table(f"live at the peak, task {arena.peak}", "", _owners(arena))
     if doc.selection:
         yield _table("choice of SBP", "", doc.selection)
+    if doc.hints:
+        yield _table("if a hint were dropped", "", doc.hints)
     yield from ledger_tables(plan.ledger)
     yield _table("registers", "", _registers(plan))
     yield _table("compile time", "", _timings(doc))
