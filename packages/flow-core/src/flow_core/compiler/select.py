@@ -15,6 +15,7 @@ from flow_core.errors import GraphError
 from flow_core.ir import AttrValue, Graph, Op, TensorType, Value, tensor_type
 from flow_core.plugins.specs import LocalContext, OpSpec, Part, SbpContext, local_attrs
 from flow_core.sbp import (
+    EXTREMES,
     B,
     Broadcast,
     NdSbp,
@@ -99,6 +100,7 @@ def _choose(
         return next(c for c in fitting if _all_broadcast(c))
     layouts = [_arrival(graph, v, selection, op.placement) for v in op.inputs]
     types = graph.input_types(op)
+    fitting = [c for c in fitting if _keeps_extremes(layouts, c)]
 
     def cost(c: NdSignature) -> tuple[float, int, int]:
         wanted = [Layout(op.placement, sbp) for sbp in c.inputs]
@@ -112,6 +114,18 @@ def _choose(
     if all(_replicated(layout) for layout in layouts):
         fitting.sort(key=lambda c: not _all_broadcast(c))
     return min(fitting, key=cost)
+
+
+def _keeps_extremes(layouts: Sequence[Layout], candidate: NdSignature) -> bool:
+    """Whether maxima and minima of parts are asked for only where there are some.
+
+    Nothing is gained by making them of what is whole.
+    """
+    return all(
+        wanted not in EXTREMES or layout.sbp[d : d + 1] == (wanted,)
+        for layout, nd in zip(layouts, candidate.inputs, strict=True)
+        for d, wanted in enumerate(nd)
+    )
 
 
 def _replicated(layout: Layout) -> bool:
