@@ -32,7 +32,6 @@ def unlisted(op: str, reason: str) -> Gap:
 GAPS = (
     *(Gap(op, "never", "a leaf of the graph: nothing to compute") for op in LEAVES),
     Gap("fused", "never", "groups are made of what is split already"),
-    unlisted("learning_rate_schedule", "holds for some schedules only"),
     unlisted("boxing", "is what rules are turned into, has none itself"),
     unlisted("count_not_finite", "parts of a sum of infinite numbers are infinite themselves"),
     unlisted("dropout", MASK),

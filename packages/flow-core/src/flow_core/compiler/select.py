@@ -171,9 +171,18 @@ def signatures(graph: Graph, op: Op, spec: OpSpec) -> Iterator[NdSignature]:
     """
     inputs, outputs = graph.input_types(op), graph.types[op.name]
     seen: dict[NdSignature, None] = {}
-    for chain in _chains(spec, op.attrs, inputs, outputs, op.placement.hierarchy):
-        seen[_transposed(chain, len(inputs), len(outputs))] = None
+    # what is asked for may leave devices without elements; nobody would choose that
+    hollow = bool(op.sbp or spec.mutates)
+    for chain in _chains(spec, op.attrs, inputs, outputs, op.placement.hierarchy, hollow):
+        found = _transposed(chain, len(inputs), len(outputs))
+        if not any(map(_mixes, (*found.inputs, *found.outputs))):
+            seen[found] = None
     yield from seen
+
+
+def _mixes(nd: NdSbp) -> bool:
+    """Whether a tensor is partial in two ways: a maximum of minima, which nothing puts together."""
+    return len({s.op for s in nd if isinstance(s, Partial)}) > 1
 
 
 def _transposed(chain: Sequence[Signature], n_in: int, n_out: int) -> NdSignature:
@@ -189,6 +198,7 @@ def _chains(
     inputs: tuple[TensorType, ...],
     outputs: tuple[TensorType, ...],
     hierarchy: Sequence[int],
+    hollow: bool,
 ) -> Iterator[tuple[Signature, ...]]:
     if not hierarchy:
         yield ()
@@ -196,13 +206,14 @@ def _chains(
     parts, rest = hierarchy[0], hierarchy[1:]
     broadcast = Signature((B,) * len(inputs), (B,) * len(outputs))
     for rule in (*spec.sbp(SbpContext(inputs, outputs, attrs, parts)), broadcast):
-        if _divides(rule.inputs, inputs, parts) and _divides(rule.outputs, outputs, parts):
+        fits = _divides(rule.inputs, inputs, parts) and _divides(rule.outputs, outputs, parts)
+        if fits or hollow:
             local_in, local_out = (
                 _local(rule.inputs, inputs, parts),
                 _local(rule.outputs, outputs, parts),
             )
             local = _first_attrs(spec, attrs, inputs, outputs, local_in, local_out) if rest else {}
-            for more in _chains(spec, local, local_in, local_out, rest):
+            for more in _chains(spec, local, local_in, local_out, rest, hollow):
                 yield (rule, *more)
 
 

@@ -21,7 +21,6 @@ from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.rules import (
     broadcast_sbp,
     broadcast_type,
-    falling,
     floating_like_input,
     rising,
     same_inputs,
@@ -228,7 +227,7 @@ PRELU = OpSpec(
     inputs=("x", "alpha"),
     outputs=("y",),
     infer=_prelu_infer,
-    sbp=lambda ctx: (*broadcast_sbp(ctx), *falling(ctx, 1)),
+    sbp=broadcast_sbp,
     gradient=_prelu_gradient,
     reference=_prelu_reference,
     samples=_prelu_samples,

@@ -20,6 +20,7 @@ from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.rules import (
     broadcast_sbp,
     broadcast_type,
+    floating,
     linear,
     passed,
     rising,
@@ -57,6 +58,7 @@ class Binary:
         logical: whether the result is int8 for any input type.
         domain: interval from which samples are drawn.
         broadcasts: whether shapes may differ.
+        ordered: whether integers keep the order of their results, as nothing wraps around.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Binary:
     logical: bool = False
     domain: tuple[float, float] = (0.3, 3.0)
     broadcasts: bool = True
+    ordered: bool = False
 
 
 def divided(x: Any, y: Any) -> Any:
@@ -156,12 +159,12 @@ TABLE: tuple[Binary, ...] = (
     Binary(
         "broadcast_maximum", np.maximum,
         lambda g: _masked(g, "greater", g.dy), lambda g: _masked(g, "less_equal", g.dy),
-        rules=(GREATEST, ((MIN, B), MIN), ((B, MIN), MIN)),
+        rules=(GREATEST, ((MIN, B), MIN), ((B, MIN), MIN)), ordered=True,
     ),
     Binary(
         "broadcast_minimum", np.minimum,
         lambda g: _masked(g, "less", g.dy), lambda g: _masked(g, "greater_equal", g.dy),
-        rules=(LEAST, ((MAX, B), MAX), ((B, MAX), MAX)),
+        rules=(LEAST, ((MAX, B), MAX), ((B, MAX), MAX)), ordered=True,
     ),
     Binary(
         "atan2", np.arctan2,
@@ -224,6 +227,8 @@ def _sbp(row: Binary) -> Callable[[SbpContext], Signatures]:
         cut = row.reference is divided and not ctx.inputs[0].dtype.is_floating
         truths = ctx.inputs[0].dtype.kind == "b"
         rules = () if cut or truths else row.rules
+        if not (row.logical or row.ordered or floating(ctx)):  # integers wrap around
+            rules = tuple(rule for rule in rules if rule[1] not in EXTREMES)
         return (*broadcast_sbp(ctx), *(Signature(ins, (out,)) for ins, out in rules))
 
     return sbp
@@ -419,7 +424,7 @@ def _add_n_infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 def _add_n_sbp(ctx: SbpContext) -> Signatures:
     """Sums rise with each input alone."""
-    alone = (rising(ctx, i) for i in range(len(ctx.inputs)))
+    alone = (rising(ctx, i) for i in range(len(ctx.inputs) if floating(ctx) else 0))
     return (*linear(ctx), *(rule for rules in alone for rule in rules))
 
 

@@ -20,7 +20,6 @@ from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.rules import (
     check_place,
     floating_like_input,
-    passed,
     split_all_axes,
     with_place,
 )
@@ -45,8 +44,11 @@ def _masked_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _masked_sbp(ctx: SbpContext) -> Signatures:
-    """Linear in the masked tensor; the mask itself is no sum of masks."""
-    return (*split_all_axes(ctx), *passed(ctx, 0))
+    """Linear in the masked tensor; the mask itself is no sum of masks.
+
+    No maxima: the number that loses against all is infinite, and 0 times that is none.
+    """
+    return (*split_all_axes(ctx), Signature((P, B), (P,)))
 
 
 def _dropout_gradient(g: GradContext) -> Sequence[Sym | None]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from flow_core.ir import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import checked_axis, rising
+from flow_core.ops.rules import checked_axis, floating, rising
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.sbp import B, P, S, Sbp, Signature, Signatures
 
@@ -175,7 +175,8 @@ def _bias_sbp(ctx: SbpContext) -> Signatures:
     axis = bias_axis(rank, ctx.attrs)
     splits = ((S(i), S(0) if i == axis else B) for i in range(rank))
     rows = (Signature((x, b), (x,)) for x, b in splits)
-    return (*rows, Signature((P, P), (P,)), *rising(ctx, 0), *rising(ctx, 1))
+    ordered = (*rising(ctx, 0), *rising(ctx, 1)) if floating(ctx) else ()
+    return (*rows, Signature((P, P), (P,)), *ordered)
 
 
 def _bias_gradient(g: GradContext) -> Sequence[Sym | None]:

@@ -78,6 +78,11 @@ def linear(ctx: SbpContext) -> Signatures:
     return (*split_all_axes(ctx), Signature((P,) * n_in, (P,) * n_out))
 
 
+def floating(ctx: SbpContext) -> bool:
+    """Whether the first input is: sums and products of integers wrap around, so have no order."""
+    return ctx.inputs[0].dtype.is_floating
+
+
 def rising(ctx: SbpContext, *together: int) -> Signatures:
     """P(max) and P(min) pass an op that never falls as some inputs rise together."""
     return tuple(_extreme(ctx, together, kind, kind) for kind in EXTREMES)

@@ -14,6 +14,7 @@ from flow_core.ops.broadcasting import check_kinds, linear_in, number
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.rules import (
     falling,
+    floating,
     floating_like_input,
     linear,
     rising,
@@ -75,13 +76,17 @@ def _scalar_spec(name: str, reference: Any, gradient: Any, sbp: Any, **changes: 
 def _scaled_sbp(ctx: SbpContext) -> Signatures:
     operand = number(ctx.attrs["operand"], np.empty(0, ctx.inputs[0].dtype.numpy))
     ordered = rising if operand > 0 else falling
-    return (*linear(ctx), *(ordered(ctx, 0) if operand else ()))
+    return (*linear(ctx), *(ordered(ctx, 0) if operand and floating(ctx) else ()))
+
+
+def _added_sbp(ctx: SbpContext) -> Signatures:
+    return (*split_all_axes(ctx), *(rising(ctx, 0) if floating(ctx) else ()))
 
 
 SCALAR_OPS = (
     _scalar_spec(
         "scalar_add", lambda x, operand: x + number(operand, x), lambda g: (g.dy,),
-        with_rising(split_all_axes),
+        _added_sbp,
     ),
     _scalar_spec(
         "scalar_mul", lambda x, operand: x * number(operand, x),

@@ -57,9 +57,9 @@ def _concat_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _but_axis(ctx: SbpContext) -> Signatures:
-    """S(i) everywhere but on the op's axis, and P everywhere."""
+    """S(i) everywhere but on the op's axis, unless there is one part only, and P everywhere."""
     n, m, axis = len(ctx.inputs), len(ctx.outputs), ctx.attrs["axis"]
-    splits = (S(i) for i in range(len(ctx.inputs[0].shape)) if i != axis)
+    splits = (S(i) for i in range(len(ctx.inputs[0].shape)) if i != axis or n == m == 1)
     kinds: tuple[Sbp, ...] = (*splits, P, *EXTREMES)
     return tuple(Signature((s,) * n, (s,) * m) for s in kinds)
 

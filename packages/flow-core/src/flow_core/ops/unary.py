@@ -19,6 +19,7 @@ from flow_core.ir import TensorType
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.rules import (
     falling,
+    floating,
     floating_like_input,
     like_input,
     linear,
@@ -183,7 +184,12 @@ def _sbp(row: Unary) -> Callable[[SbpContext], Signatures]:
         return basic
     ordered = rising if row.order == "rising" else falling
     start = 1 if row.above else 0
-    return lambda ctx: (*basic(ctx), *ordered(ctx, 0)[start:])
+
+    def sbp(ctx: SbpContext) -> Signatures:
+        wraps = row.name == "negative" and not floating(ctx)  # the least integer stays what it is
+        return (*basic(ctx), *(() if wraps else ordered(ctx, 0)[start:]))
+
+    return sbp
 
 
 def _zero(g: GradContext) -> tuple[None]:

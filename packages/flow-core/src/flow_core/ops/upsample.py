@@ -9,7 +9,7 @@ import numpy as np
 
 from flow_core.ir import TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import floating_like_input, passed, split_axes
+from flow_core.ops.rules import floating_like_input, split_axes
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.sbp import P, Signature, Signatures
 
@@ -80,10 +80,8 @@ def _grad_infer(ctx: InferContext) -> tuple[TensorType]:
 
 def _sbp(ctx: SbpContext) -> Signatures:
     """Batch, channels and axes that keep their size; linear."""
-    sums = (Signature((P,), (P,)),)
     kept = [i for i, name in enumerate(SCALES, 2) if ctx.attrs[name] == 1]
-    moves = ctx.attrs["interpolation"] == "nearest" and ctx.inputs[0].size <= ctx.outputs[0].size
-    return (*split_axes(ctx, (0, 1, *kept)), *(passed(ctx, 0) if moves else sums))
+    return (*split_axes(ctx, (0, 1, *kept)), Signature((P,), (P,)))
 
 
 def _gradient(g: GradContext) -> tuple[Sym]:

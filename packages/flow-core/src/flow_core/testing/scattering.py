@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.dtypes import as_dtype, float64
+from flow_core.ops.reduce import highest, lowest
 from flow_core.sbp import Broadcast, Partial, Sbp, Split
 from flow_core.shapes import balanced_range
 from flow_core.testing.checks import TOLERANCE
@@ -60,16 +61,20 @@ def _noise(array: Any, shape: tuple[int, ...], rng: Any, unit: float) -> Any:
 
 
 def _worse(array: Any, op: str, rng: Any, unit: float) -> Any:
-    """Numbers that lose against an array's; truth values add up by "or", as numpy's do."""
+    """Numbers that lose against an array's, such as the one that loses against all.
+
+    Truth values add up by "or", as numpy's do.
+    """
     if array.dtype.kind == "b":
         chance = rng.integers(0, 2, array.shape).astype(bool)
         return array | chance if op == "min" else array & chance
+    sign, last = (1, highest(array.dtype)) if op == "min" else (-1, lowest(array.dtype))
     noise = _noise(array, array.shape, rng, unit)
     if array.dtype.kind != "f":  # do not wrap around
-        bounds = np.iinfo(array.dtype)
-        room = bounds.max - array if op == "min" else array - bounds.min
-        noise = np.minimum(noise, room.astype(array.dtype) if op == "min" else abs(room))
-    return array + noise if op == "min" else array - noise
+        room = np.abs(last - array.astype(np.float64))
+        noise = np.minimum(noise, room).astype(array.dtype)
+    all_lose = rng.integers(0, 4, array.shape) == 0
+    return np.where(all_lose, np.array(last, array.dtype), array + sign * noise).astype(array.dtype)
 
 
 def gather(parts: Sequence[Any], sbp: Sbp) -> Any:
@@ -84,7 +89,8 @@ def gather(parts: Sequence[Any], sbp: Sbp) -> Any:
     if isinstance(sbp, Split):
         return np.concatenate(parts, sbp.axis)
     if isinstance(sbp, Partial):
-        return COMBINE[sbp.op](np.stack(parts), 0, parts[0].dtype)
+        with np.errstate(invalid="ignore"):  # nonsense has no right sum
+            return COMBINE[sbp.op](np.stack(parts), 0, parts[0].dtype)
     if not all(is_close(part, parts[0]) for part in parts):
         raise CannotForm("the devices hold different tensors")
     return parts[0]
