@@ -119,9 +119,15 @@ GIVEN: dict[str, Callable[[], Any]] = {
     "default_logical_view": flow.scope.consistent_view,
     "default_distribute_strategy": flow.distribute.consistent_strategy,
     "concurrency_width": lambda: 2,
+    "all_reduce_group_min_mbyte": lambda: 4,
     "train.primary_lr": lambda: 0.1,
     "train.model_update_conf": lambda: {"naive_conf": {}},
     "train.loss_scale_factor": lambda: 8.0,
+    **{
+        f"{group}optimizer_placement_optimization_{name}": lambda value=value: value
+        for group in ("", "train.")
+        for name, value in (("mode", "distributed_split"), ("threshold", 16))
+    },
 }
 
 

@@ -81,7 +81,7 @@ def test_fifty_steps_of_a_convolutional_network_lose_the_same(form: str) -> None
     np.testing.assert_allclose(onednn["losses"], numpy["losses"], rtol=1e-5, atol=1e-6)
     assert not any(k.startswith("onednn") for k in numpy["kernels"])
     taken = {k for k in onednn["kernels"] if k.startswith("onednn")}
-    assert {"onednn.onednn_matmul", "onednn.normalization"} <= taken
+    assert {"onednn.onednn_matmul", "onednn.onednn_norm_relu"} <= taken
     if form == "NCHW":
         assert {"onednn.onednn_conv", "onednn.onednn_max_pool", "onednn.onednn_reorder"} <= taken
 

@@ -21,7 +21,6 @@ from flow_core.testing.scattering import gather, scatter
 
 SPECS = default_registry().ops
 INTEGERS = "sums of integers may leave the range that a floating type has exactly"
-MASK = "a mask is never a sum of masks"
 LEAVES = ("input", "variable", "literal")
 
 
@@ -34,8 +33,6 @@ GAPS = (
     Gap("fused", "never", "groups are made of what is split already"),
     unlisted("boxing", "is what rules are turned into, has none itself"),
     unlisted("count_not_finite", "parts of a sum of infinite numbers are infinite themselves"),
-    unlisted("dropout", MASK),
-    unlisted("dropout_grad", MASK),
     unlisted("cast", INTEGERS),
     unlisted("cast_like", INTEGERS),
 )

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
 import pytest
 
+from flow_core.plugins.specs import OpSpec, Sample
 from flow_core.testing.kernels import KernelKit
 from flow_onednn.library import Missing, state
+from flow_onednn.native.expressions import TABLE
 from flow_onednn.plugin import flow_register_kernels
 
 _STATE = state()
@@ -14,11 +20,49 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-OPAQUE = ("onednn_max_pool", "onednn_max_pool_grad", "onednn_norm_relu", "onednn_norm_relu_grad")
+OPAQUE = (
+    "onednn_max_pool",
+    "onednn_max_pool_grad",
+    "onednn_norm_relu",
+    "onednn_norm_relu_grad",
+    "fused",
+    "onednn_sparse_sgd",
+)
 """Ops with an output in the library's own form; test_pairs.py has them."""
+
+
+SAMPLED = (
+    "relu",
+    "relu_grad",
+    "gelu_grad",
+    "add_n",
+    "broadcast_add",
+    "dropout",
+    "bias_add",
+    "cast",
+)
+"""Of the elementwise ops, which have one generator; test_loops.py has all their formulas."""
+
+UPDATES = {"sgd_update": 0, "momentum_update": 1, "adam_update": 2}
+
+
+def updates(states: int, rng: Any) -> Iterator[Sample]:
+    """What an optimizer's update gets; test_loops.py checks the numbers."""
+    for shape in ((7,), (3, 5), ()):
+        arrays = [rng.uniform(0.5, 2, shape) for _ in range(2)]
+        arrays += [np.array(0.1), *(rng.uniform(0.5, 2, shape) for _ in range(states))]
+        yield Sample(tuple(arrays), {"l1": 0.1, "l2": 0.2, "weight_decay": 0.01})
+        yield Sample((*arrays, np.array(0.5)))
 
 
 class TestKernels(KernelKit):
     plugin = "flow-onednn"
     dtypes = ("float32",)
-    ops = tuple(sorted({k.op for k in flow_register_kernels()} - set(OPAQUE)))
+    ops = tuple(
+        sorted({k.op for k in flow_register_kernels()} - set(OPAQUE) - (set(TABLE) - set(SAMPLED)))
+    )
+
+    def samples(self, spec: OpSpec, rng: Any) -> Iterable[Sample]:
+        if spec.type in UPDATES:
+            return updates(UPDATES[spec.type], rng)
+        return super().samples(spec, rng)

@@ -332,6 +332,16 @@ OPS: tuple[OpSpec, ...] = (
         doc="The gradients of both at once.",
     ),
     OpSpec(
+        type="onednn_sparse_sgd",
+        inputs=("model", "index", "model_diff", "learning_rate", "scale_by_tensor?"),
+        outputs=(),
+        infer=lambda _: (),
+        attrs={"axis": 0, "first": 0, "scale": 1.0},
+        mutates=(0,),
+        effect=True,
+        doc="model[index] -= learning_rate scale scale_by_tensor model_diff, row by row.",
+    ),
+    OpSpec(
         type="onednn_reorder",
         inputs=("x",),
         infer=_reorder_type,

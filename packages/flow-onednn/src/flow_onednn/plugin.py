@@ -18,7 +18,7 @@ from flow_onednn.library import available
 
 FLOW_PLUGIN_API = "1.0"
 
-FAMILIES = ("matmul", "conv", "pool", "softmax", "norm", "reorder")
+FAMILIES = ("matmul", "conv", "pool", "softmax", "norm", "reorder", "elementwise", "loops")
 
 
 def flow_register_ops() -> tuple[OpSpec, ...]:
@@ -68,5 +68,6 @@ class Nothing:
 def flow_doctor() -> list[str]:
     """Which library is used and how, or what to install."""
     from flow_onednn.library import doctor
+    from flow_onednn.native import compiler
 
-    return doctor()
+    return [*doctor(), compiler.doctor()]

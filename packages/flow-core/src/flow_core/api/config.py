@@ -47,6 +47,33 @@ COLLECTIVE_BOXING: tuple[str, ...] = (
 """The same, below ``flow.config.collective_boxing``."""
 
 
+EFFECTIVE: dict[str, Callable[[Any], bool]] = {
+    "enable_fusion": lambda val: isinstance(val, bool),
+    "nccl_fusion_all_reduce": lambda val: isinstance(val, bool),
+    "nccl_fusion_max_ops": lambda val: type(val) is int and val > 0,
+    "nccl_fusion_threshold_mb": lambda val: type(val) in (int, float) and val >= 0,
+}
+"""Settings of `COLLECTIVE_BOXING` that say how gradients go into buckets, and what they take."""
+
+
+def _checked(name: str) -> Callable[..., None]:
+    fits = EFFECTIVE[name]
+
+    def setter(val: Any = True) -> None:
+        if not fits(val):
+            raise ConfigError(
+                f"config.collective_boxing.{name}",
+                at=user_line(2),
+                found=repr(val),
+                allowed="True or False" if fits(True) else "a number that is not negative",
+            )
+        default_session().resources.others[f"collective_boxing.{name}"] = val
+
+    setter.__name__ = setter.__qualname__ = name
+    setter.__doc__ = f"Sets ``{name}`` of buckets of gradients, for jobs compiled from now on."
+    return setter
+
+
 def _setter(name: str) -> Callable[..., None]:
     def setter(val: Any = True) -> None:
         default_session().resources.others[name] = val
@@ -57,11 +84,17 @@ def _setter(name: str) -> Callable[..., None]:
 
 
 class CollectiveBoxing:
-    """Settings of collective communication, kept for the plugins that provide it."""
+    """Settings of collective communication: of buckets, and some kept for plugins.
+
+    Gradients are all-reduced in buckets of at most ``nccl_fusion_threshold_mb`` megabytes (16)
+    and ``nccl_fusion_max_ops`` gradients (64), unless ``enable_fusion`` or
+    ``nccl_fusion_all_reduce`` is False.
+    """
 
 
 for _name in COLLECTIVE_BOXING:
-    setattr(CollectiveBoxing, _name, staticmethod(_setter(f"collective_boxing.{_name}")))
+    _function = _checked(_name) if _name in EFFECTIVE else _setter(f"collective_boxing.{_name}")
+    setattr(CollectiveBoxing, _name, staticmethod(_function))
 for _name in REMEMBERED:
     globals()[_name] = _setter(_name)
 

@@ -31,6 +31,12 @@ PASSES: tuple[PassSpec, ...] = (
         "physical",
         "flow_core.passes.fuse_elementwise:FuseElementwise",
     ),
+    PassSpec(
+        "bucket_all_reduces",
+        "physical",
+        "flow_core.passes.bucket_all_reduces:BucketAllReduces",
+        after=("fuse_elementwise",),
+    ),
 )
 
 

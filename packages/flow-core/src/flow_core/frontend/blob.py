@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from flow_core.dtypes import DType
-from flow_core.ir import Value
+from flow_core.ir import TensorType, Value, tensor_type
 
 if TYPE_CHECKING:
     # Checkers take a blob for whatever a job's annotation says: jobs return blobs, calls arrays.
@@ -21,13 +22,14 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
     same element type or Python numbers.
     """
 
-    __slots__ = ("_distribute", "_job", "_value", "batch_axis")
+    __slots__ = ("_bound", "_distribute", "_job", "_value", "batch_axis")
 
     def __init__(self, job: Any, value: Value, batch_axis: int | None = None) -> None:
         self._job = job
         self._value = value
         self.batch_axis = batch_axis
         self._distribute: Any = None
+        self._bound: TensorType | None = None
 
     @property
     def value(self) -> Value:
@@ -41,13 +43,13 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Logical shape."""
-        return tuple(self._job.builder.type_of(self._value).shape)
+        """Logical shape; of a blob that changes it from step to step, the largest."""
+        return tuple((self._bound or self._job.builder.type_of(self._value)).shape)
 
     @property
     def dtype(self) -> DType:
         """Element type."""
-        dtype: DType = self._job.builder.type_of(self._value).dtype
+        dtype: DType = (self._bound or self._job.builder.type_of(self._value)).dtype
         return dtype
 
     @property
@@ -72,8 +74,8 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether the shape may change from step to step (it may not)."""
-        return False
+        """Whether the shape may change from step to step: that of lists of tensors may."""
+        return self._bound is not None
 
     @property
     def split_axis(self) -> int | None:
@@ -89,6 +91,13 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
         """The same blob with a requested distribution."""
         blob = BlobDef(self._job, self._value, self.batch_axis)
         blob._distribute = distribute
+        blob._bound = self._bound
+        return blob
+
+    def with_bound(self, shape: Sequence[int], dtype: DType) -> BlobDef:
+        """The same blob of tensors that are no larger than a shape, shown as that of the blob."""
+        blob = BlobDef(self._job, self._value, self.batch_axis)
+        blob._bound = tensor_type(tuple(shape), dtype)
         return blob
 
     def __repr__(self) -> str:

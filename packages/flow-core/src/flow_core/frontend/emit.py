@@ -9,6 +9,7 @@ from flow_core.errors import JobError, user_line
 from flow_core.frontend.blob import BlobDef
 from flow_core.frontend.jobs import JobBuild, current_job
 from flow_core.ir import Value
+from flow_core.plugins.emission import provide
 
 
 def emit(op_type: str, *inputs: BlobDef, name: str | None = None, **attrs: Any) -> Any:
@@ -29,6 +30,9 @@ def emit(op_type: str, *inputs: BlobDef, name: str | None = None, **attrs: Any) 
     outputs = job.add(op_type, values, attrs, name=name, line=line)
     blobs = tuple([BlobDef(job, v, _batch_axis(job, v, inputs)) for v in outputs])
     return blobs if job.returns_many(op_type) else blobs[0]
+
+
+provide(emit)
 
 
 def _batch_axis(job: JobBuild, output: Value, inputs: Sequence[BlobDef]) -> int | None:

@@ -20,6 +20,7 @@ from flow_core.annotations import (
     parse_signature,
     structure,
 )
+from flow_core.dtypes import tensor_buffer
 from flow_core.errors import FeedError, JobError, SourceLine, UnsupportedError, nearest, user_line
 from flow_core.frontend.blob import BlobDef
 from flow_core.frontend.compile import (
@@ -28,6 +29,7 @@ from flow_core.frontend.compile import (
     add_training,
     compile_graph,
     input_attrs,
+    micro_shape,
     updated_variables,
 )
 from flow_core.frontend.function_config import FunctionConfig, default_placement, default_view
@@ -38,6 +40,7 @@ from flow_core.ir import Value
 from flow_core.plan import Plan
 from flow_core.runtime.executable import Executable
 from flow_core.runtime.pipeline import Credit, Step
+from flow_core.shapes import num_elements
 
 KINDS = ("train", "predict")
 
@@ -136,6 +139,11 @@ class JobFunction:
                 )
         return self._compiled
 
+    @property
+    def compiled(self) -> Compiled | None:
+        """What compilation has given, None before it."""
+        return self._compiled
+
     def plan(self) -> Plan:
         """The physical plan; compiles when that has not happened yet."""
         return self.compile().plan
@@ -151,7 +159,9 @@ class JobFunction:
     def _bind(self, session: Session, plan: Plan) -> Executable:
         registry = session.registry
         finished = registry.observers("flow_step_finished")
-        executable = Executable(plan, registry, session.driver, session.variable, finished)
+        executable = Executable(
+            plan, registry, session.driver, session.variable, finished, registry.comm
+        )
         session.check_replicas(self.name, updated_variables(plan, registry.ops))
         executable.step[...] = self._steps_done(session)
         for observer in registry.observers("flow_plan_ready"):
@@ -335,8 +345,32 @@ class _Feeder:
             for i, part in enumerate(spec):
                 self._walk(part, value[i], f"{path}[{i}]", arrays)
 
+    def _tensors(self, spec: PlaceholderSpec, value: Any, path: str) -> Any:
+        """Copies of the tensors of a list; each was fed with a leading axis of size 1."""
+        if not isinstance(value, list | tuple) or len(value) != 1:
+            self._fail(path, _describe(value), "a list with one list for the one device")
+        tensors, count = value[0], spec.shape[0]
+        if not isinstance(tensors, list | tuple) or len(tensors) != count:
+            self._fail(f"{path}[0]", _describe(tensors), f"a list of {count} arrays")
+        copies = np.empty(count, object)
+        for i, x in enumerate(tensors):
+            self._check_tensor(spec, x, f"{path}[0][{i}]")
+            copies[i] = x[0].copy()
+        return copies
+
+    def _check_tensor(self, spec: PlaceholderSpec, x: Any, path: str) -> None:
+        if not isinstance(x, np.ndarray) or x.dtype != spec.dtype.numpy:
+            self._fail(path, _describe(x), f"an array of {spec.dtype}")
+        bound = spec.shape[1:]
+        fits = x.ndim == len(spec.shape) and len(x) == 1 and x.size <= num_elements(bound)
+        if not fits:
+            allowed = f"shape (1, ...) of rank {len(spec.shape)}, no larger than {(1, *bound)}"
+            self._fail(path, f"shape {x.shape}", allowed)
+
     def _leaf(self, spec: PlaceholderSpec, value: Any, path: str) -> Any:
-        depth = {"list": 1, "list_list": 2}.get(spec.kind, 0)
+        if spec.kind == "list_list":
+            return self._tensors(spec, value, path)
+        depth = 1 if spec.kind == "list" else 0
         for _ in range(depth):
             if not isinstance(value, list | tuple) or len(value) != 1:
                 self._fail(path, _describe(value), "a list with one array for the one device")
@@ -398,6 +432,7 @@ def _trace(job: JobFunction, build: JobBuild) -> _Traced:
             lambda value: isinstance(value, BlobDef) and value.job is build,
             job=job.name,
             at=_return_line(job.function) or job.line,
+            is_dynamic=lambda blob: blob.is_dynamic or blob.dtype.is_object,
         )
     traced.feeders = [
         _Feeder(job.name, name, spec) for name, spec in job.signature.parameters.items()
@@ -413,11 +448,15 @@ def _trace(job: JobFunction, build: JobBuild) -> _Traced:
 def _placeholders(traced: _Traced, path: str, spec: Any, line: SourceLine | None) -> Any:
     """Placeholder blobs in the structure of a parameter's annotation."""
     if isinstance(spec, PlaceholderSpec):
-        attrs = input_attrs(spec.shape, spec.dtype.name, spec.batch_axis)
+        shape = micro_shape(traced.build, path, spec.shape, line)
+        attrs = input_attrs(shape, spec.dtype.name, spec.batch_axis)
+        if spec.kind == "list_list":
+            attrs = input_attrs(spec.shape[:1], tensor_buffer.name, 0)
         name = traced.build.builder.unique_name(f"Input_{path}")
         (value,) = traced.build.add("input", (), attrs, name=name, line=line)
         traced.inputs.append(value.op)
-        return BlobDef(traced.build, value, spec.batch_axis)
+        blob = BlobDef(traced.build, value, spec.batch_axis)
+        return blob.with_bound(spec.shape, spec.dtype) if spec.kind == "list_list" else blob
     if isinstance(spec, Mapping):
         return {k: _placeholders(traced, f"{path}-{k}", v, line) for k, v in spec.items()}
     parts = [_placeholders(traced, f"{path}-{i}", v, line) for i, v in enumerate(spec)]

@@ -50,6 +50,9 @@ class JobBuild:
         losses: losses of older programs, whose optimizer is in the function config.
         watches: calls of ``watch`` and ``watch_diff``.
         distributions: values in requested distributions, by value and SBP.
+        forward: names of the ops of the forward pass, once the backward pass is there.
+        segments: names of the ops whose activations are recomputed, by segment.
+        gradient_sums: ops whose input is to be added up over the micro-batches.
     """
 
     def __init__(
@@ -73,6 +76,9 @@ class JobBuild:
         self.losses: list[Value] = []
         self.watches: list[Watch] = []
         self.distributions: dict[tuple[Value, NdSbp], Value] = {}
+        self.segments: dict[int, list[str]] = {}
+        self.gradient_sums: list[str] = []
+        self.forward: frozenset[str] = frozenset()
 
     def add(
         self,
@@ -89,11 +95,18 @@ class JobBuild:
         full = scope.prefix + (name or op_type)
         if name is None or full in self.builder.ops:
             full = self.builder.unique_name(full)
+        if scope.checkpointing:
+            self.segments.setdefault(scope.checkpointing, []).append(full)
+        placement = scope.placement or self.default_placement
+        spec = self.emitter.specs.get(op_type)
+        if spec is not None and spec.host:
+            placement = on_host(placement)
+            sbp = sbp or _source_sbp(spec, placement)
         return self.emitter.emit(
             op_type,
             inputs,
             {k: _literal(v) for k, v in attrs.items()},
-            placement=scope.placement or self.default_placement,
+            placement=placement,
             name=full,
             line=line,
             sbp=sbp,
@@ -142,8 +155,7 @@ class JobBuild:
 
     def _lies(self, value: Value, wanted: NdSbp) -> bool:
         op = self.builder.ops[value.op]
-        default = (B,) * len(wanted) if op.type == "variable" else None
-        return (op.sbp[value.index] if op.sbp else default) == wanted
+        return bool(op.sbp) and op.sbp[value.index] == wanted
 
     def add_loss(self, loss: Any) -> None:
         """Takes a call of ``losses.add_loss``."""
@@ -162,6 +174,20 @@ class JobBuild:
             )
         values = tuple(_loss_value(self, loss, line) for loss in losses)
         self.train_requests.append(TrainRequest(optimizer, values, line))
+
+
+def on_host(placement: Placement) -> Placement:
+    """The CPUs of the machines of some devices, one per device."""
+    if placement.device_type == "cpu":
+        return placement
+    return Placement("cpu", placement.devices, placement.hierarchy)
+
+
+def _source_sbp(spec: OpSpec, placement: Placement) -> tuple[NdSbp | None, ...]:
+    """Each device reads its own part of what a source reads."""
+    if spec.inputs or "region" not in spec.attrs or placement.size == 1:
+        return ()
+    return ((Split(0), *(B,) * (len(placement.hierarchy) - 1)),)
 
 
 def _literal(value: Any) -> Any:

@@ -8,8 +8,20 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
+
 from flow_core.errors import JobError, user_line
 from flow_core.runtime.pipeline import Pipeline, Step
+
+
+def as_list(array: Any) -> list[Any]:
+    """One array per device; a single tensor of changing shape in its place."""
+    return [array[0] if array.dtype == object else array]
+
+
+def as_lists(array: Any) -> list[list[Any]]:
+    """A list of arrays per device; tensors of changing shape each with a leading axis of size 1."""
+    return [[x[np.newaxis] for x in array] if array.dtype == object else [array]]
 
 
 class LocalBlob:
@@ -26,11 +38,11 @@ class LocalBlob:
 
     def numpy_list(self) -> list[Any]:
         """One array per device."""
-        return [self._array]
+        return as_list(self._array)
 
     def numpy_lists(self) -> list[list[Any]]:
         """A list of arrays per device."""
-        return [[self._array]]
+        return as_lists(self._array)
 
     def ndarray(self) -> Any:
         """Older name of `numpy`."""
@@ -38,12 +50,12 @@ class LocalBlob:
 
     def ndarray_list(self) -> list[Any]:
         """Older name of `numpy_list`."""
-        return [self._array]
+        return as_list(self._array)
 
     @property
     def is_dynamic(self) -> bool:
         """Whether the shape may differ from step to step."""
-        return False
+        return bool(self._array.dtype == object)
 
     def parallel_num(self) -> int:
         """The number of devices."""
@@ -67,8 +79,8 @@ class LocalBlob:
 
 FORMS: dict[str, Callable[[Any], Any]] = {
     "numpy": lambda array: array,
-    "list": lambda array: [array],
-    "list_list": lambda array: [[array]],
+    "list": as_list,
+    "list_list": as_lists,
     "blob": LocalBlob,
 }
 """How a fetched array is handed over, by the annotation's kind."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.compiler.boxing import Layout
 from flow_core.config import Settings
 from flow_core.device import Driver
 from flow_core.errors import UnsupportedError, VariableError
@@ -58,11 +59,22 @@ class StoredVariable:
         info: what the jobs agreed on.
         memory: kind of memory: the device type whose kernels can read it.
         parts: per device, by its text form.
+        first: the logical value to begin with, while there are regions that no part holds yet.
+        provisional: whether no job has asked for it yet, so that its layout is not known.
     """
 
     info: VariableInfo
     memory: str
     parts: dict[str, Part] = field(default_factory=dict)
+    first: Any = None
+    provisional: bool = False
+
+    def settle(self, device: str, region: Region) -> None:
+        """Takes the layout of the first job that asks: for a part on a device."""
+        if self.provisional and (device not in self.parts or self.parts[device].region != region):
+            self.first = self.numpy()
+            self.parts.clear()
+        self.provisional = False
 
     def numpy(self) -> Any:
         """A copy of the logical value."""
@@ -74,10 +86,27 @@ class StoredVariable:
             value[part.window] = part.driver.copy_out(part.array)
         return value
 
+    def known(self) -> Any:
+        """The logical value: what the parts hold, elsewhere the initial value."""
+        if self.is_whole:
+            return self.numpy()
+        if self.first is None:
+            self.first = initial_value(self.info)
+        for part in self.parts.values():
+            self.first[part.window] = part.driver.copy_out(part.array)
+        return self.first
+
     def assign(self, value: Any) -> None:
         """Overwrites all parts with those of a host array of the logical shape."""
         for part in self.parts.values():
             part.driver.copy_in(part.array, value[part.window])
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the parts hold all of it; they do not while the first job makes them."""
+        held = {part.region for part in self.parts.values()}
+        filled = sum(num_elements(region_shape(r)) for r in held)
+        return bool(held) and filled >= self.info.type.size
 
 
 def whole(info: VariableInfo) -> Region:
@@ -107,6 +136,7 @@ class Session:
         declared: what the jobs agreed on about each variable.
         compiling: held while a job is traced, compiled and bound.
         pipeline: the actors that run steps.
+        layouts: of the variables, as the first job that was compiled has laid them out.
     """
 
     def __init__(self, registry: Registry | None = None, settings: Settings | None = None) -> None:
@@ -121,6 +151,7 @@ class Session:
         self._drivers: dict[str, Driver] = {}
         self.compiling = threading.RLock()
         self.pipeline = Pipeline()
+        self.layouts: dict[str, Layout] = {}
 
     # ------------------------------------------------------------------ devices
 
@@ -163,10 +194,12 @@ class Session:
     def variable(self, name: str, device: str, region: Region | None = None) -> Any:
         """A device's array of a variable (or its part), initialised at its first use."""
         stored = self._stored.get(name) or self._store(name, device)
+        wanted = region or whole(stored.info)
+        stored.settle(device, wanted)
         part = stored.parts.get(device)
         if part is None:
-            part = self._adopt(stored, device, region or whole(stored.info))
-        if part.region != (region or whole(stored.info)):
+            part = self._adopt(stored, device, wanted)
+        if part.region != wanted:
             raise UnsupportedError(
                 f"variable {name!r}",
                 at=stored.info.line,
@@ -224,9 +257,10 @@ class Session:
             nbytes = num_elements(shape) * dtype.itemsize
             array = driver.allocate(nbytes).view(0, shape, dtype.numpy)
             part = Part(region, array, driver)
-            known = stored.numpy() if stored.parts else initial_value(stored.info)
-            driver.copy_in(part.array, known[part.window])
+            driver.copy_in(part.array, stored.known()[part.window])
         stored.parts[device] = part
+        if stored.is_whole:
+            stored.first = None
         return part
 
     def _shared(self, stored: StoredVariable, device: str, region: Region) -> Part | None:
@@ -244,6 +278,7 @@ class Session:
         for name in self.declared:
             if name not in self._stored:
                 self.variable(name, self._device_of(name))
+                self._stored[name].provisional = True
         return {name: self._stored[name] for name in sorted(self._stored)}
 
     def _device_of(self, name: str) -> str:
@@ -299,6 +334,7 @@ class Session:
         self.declared.clear()
         self._stored.clear()
         self._updated.clear()
+        self.layouts.clear()
         return errors
 
 
@@ -332,7 +368,7 @@ def clear_default_session() -> None:
     if _default:
         old = _default[0]
         errors = old.close()
-        _default[0] = Session(old.registry)
+        _default[0] = Session(old.registry, old.settings)
         _default[0].resources = old.resources
         for error in errors:
             raise error

@@ -62,6 +62,7 @@ class PlanDocument:
         origins: the logical op of each task's op.
         passes: what compilation did, in order.
         plan: the physical plan.
+        selection: how signatures were chosen for several devices, as pairs of texts.
     """
 
     job: str
@@ -72,10 +73,12 @@ class PlanDocument:
     origins: Mapping[str, str]
     passes: tuple[PassRow, ...]
     plan: Plan
+    selection: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> str:
         """The document as JSON text, which `from_json` reads."""
-        fields = {n: getattr(self, n) for n in ("job", "kind", "line", "traced", "origins")}
+        names = ("job", "kind", "line", "traced", "origins", "selection")
+        fields = {n: getattr(self, n) for n in names}
         rows = {n: [asdict(row) for row in getattr(self, n)] for n in ("ops", "passes")}
         return json.dumps({"format": FORMAT, **fields, **rows, "plan": self.plan.to_data()})
 
@@ -92,6 +95,7 @@ class PlanDocument:
             ops=tuple(OpRow(**_tupled(row)) for row in data["ops"]),
             passes=tuple(PassRow(**row) for row in data["passes"]),
             plan=Plan.from_data(data["plan"]),
+            selection=tuple((what, text) for what, text in data["selection"]),
         )
 
 
@@ -119,6 +123,7 @@ def document(job: JobFunction) -> PlanDocument:
     """What there is to show about a job; compiles it when that has not happened yet."""
     compiled = job.compile()
     graph = compiled.spread if compiled.layouts else compiled.graph
+    report = compiled.physical.report
     return PlanDocument(
         job=job.name,
         kind=job.kind,
@@ -130,6 +135,7 @@ def document(job: JobFunction) -> PlanDocument:
         },
         passes=tuple(PassRow(t.name, t.before, t.after, t.seconds) for t in compiled.timings),
         plan=compiled.plan,
+        selection=() if report is None else tuple(report.rows()),
     )
 
 

@@ -30,6 +30,8 @@ def plan_tables(doc: PlanDocument) -> Iterator[Table]:
             f"arena of {arena.device}", "offset bytes tasks kind name", _blocks(plan, arena)
         )
         yield _table(f"live at the peak, task {arena.peak}", "", _owners(arena))
+    if doc.selection:
+        yield _table("choice of SBP", "", doc.selection)
     yield from ledger_tables(plan.ledger)
     yield _table("registers", "", _registers(plan))
     yield _table("compile time", "", _timings(doc))

@@ -44,11 +44,11 @@ def _masked_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _masked_sbp(ctx: SbpContext) -> Signatures:
-    """Linear in the masked tensor; the mask itself is no sum of masks.
+    """Linear in the masked tensor and in the mask.
 
     No maxima: the number that loses against all is infinite, and 0 times that is none.
     """
-    return (*split_all_axes(ctx), Signature((P, B), (P,)))
+    return (*split_all_axes(ctx), Signature((P, B), (P,)), Signature((B, P), (P,)))
 
 
 def _dropout_gradient(g: GradContext) -> Sequence[Sym | None]:

@@ -90,6 +90,11 @@ def _axes(rank: int, transpose: AttrValue) -> tuple[int, int]:
     return (rank - 1, rank - 2) if transpose else (rank - 2, rank - 1)
 
 
+def _work(ctx: SbpContext) -> float:
+    a, transposed = ctx.inputs[0].shape, ctx.attrs["transpose_a"]
+    return 2.0 * ctx.outputs[0].size * a[-2 if transposed else -1]
+
+
 def _matmul_gradient(g: GradContext) -> Sequence[Sym | None]:
     a, b = g.inputs
     return (
@@ -211,6 +216,7 @@ OPS: tuple[OpSpec, ...] = (
         gradient=_matmul_gradient,
         reference=_matmul_reference,
         samples=_product_samples(()),
+        work=_work,
         doc="alpha op(a) op(b) of two matrices, where op transposes if asked to.",
     ),
     OpSpec(
@@ -222,6 +228,7 @@ OPS: tuple[OpSpec, ...] = (
         gradient=_matmul_gradient,
         reference=_matmul_reference,
         samples=_product_samples((2,), (2, 3)),
+        work=_work,
         doc="`matmul` of each pair in two stacks of matrices.",
     ),
     OpSpec(

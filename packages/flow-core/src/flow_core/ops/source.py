@@ -267,6 +267,7 @@ OPS: tuple[OpSpec, ...] = (
         reference=_coin_flip,
         samples=_coin_flip_samples,
         random=True,
+        host=True,
     ),
     OpSpec(
         type="generate_random_batch_permutation_indices",

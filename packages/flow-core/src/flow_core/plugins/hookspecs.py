@@ -90,9 +90,11 @@ def flow_register_devices(config: Settings) -> Iterable[DeviceSpec]:
 
 @hookspec
 def flow_register_comms(config: Settings) -> Iterable[CommSpec]:
-    """Communication libraries that join processes.
+    """Communication libraries that join devices, of this process or of several.
 
-    Returns `CommSpec` records.  Called once, while the registry is built.
+    Returns `CommSpec` records.  Called once, while the registry is built.  Of those that take
+    a plan's types of devices and whose ``bootstrap`` says that they are available, the one with
+    the highest priority is loaded with the plan's devices: see `flow_core.device.Comm`.
 
     Example::
 

@@ -177,6 +177,11 @@ class OpSpec:
         mutates: inputs (variables) that the op overwrites.
         effect: kept although nobody may read its outputs; never merged with another op.
         random: needs seed and step; never merged, never folded.
+        work: floating point operations of one device, given the types that it has; None for
+            ops that do little more than read and write their elements.
+        host: runs on the CPU of its devices' machines, whatever the scope says.  Only such ops
+            take or make values whose elements are objects (`flow_core.dtypes.OBJECTS`).  A
+            source of theirs that has an attribute ``region`` is split on axis 0.
     """
 
     type: str
@@ -195,6 +200,8 @@ class OpSpec:
     mutates: tuple[int, ...] = ()
     effect: bool = False
     random: bool = False
+    work: Callable[[SbpContext], float] | None = None
+    host: bool = False
     doc: str = ""
 
 
@@ -319,12 +326,24 @@ class DeviceSpec:
 
 @dataclass(frozen=True, slots=True)
 class CommSpec:
-    """A communication library: ``bootstrap`` joins the processes, ``load`` makes a Comm."""
+    """A communication library.
+
+    Attributes:
+        name: unique name.
+        device_types: devices that it joins, of one type or mixed.
+        bootstrap: lazy ``bootstrap() -> Available | Unavailable``: joins the processes of this
+            program, asked once; `Unavailable` where the program was not started for it.
+        load: lazy ``load(devices) -> flow_core.device.Comm``, with the text forms of all devices
+            of a plan.
+        priority: of several that are available, the highest joins a plan's devices; the one
+            within a process has 0.
+    """
 
     name: str
     device_types: tuple[str, ...]
     bootstrap: Lazy
     load: Lazy
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from flow_core.dtypes import uint8
 from flow_core.ir import AttrValue, Graph, Op, TensorType, Value, tensor_type
 from flow_core.plugins.specs import KernelSpec
 from flow_onednn.passes.editor import Editor, changed, edit
+from flow_onednn.recipes import Problem
 
 
 @dataclass(slots=True)
@@ -167,10 +168,76 @@ def pool_with_places(match: _Match, pool: Op) -> bool:
     return True
 
 
+def norm_with_relu(match: _Match, norm: Op) -> bool:
+    """Batch normalisation and relu, and the gradients of both, in one primitive each way."""
+    from flow_onednn.kernels.norm import mask_bytes
+
+    x, y = norm.inputs[0], norm.output()
+    relu = match.only_reader(y, "relu")
+    if relu is None or not norm.attrs["training"]:
+        return False
+    attrs = {k: norm.attrs[k] for k in ("epsilon", "momentum")}
+    image = match.type_of(x)
+    size = mask_bytes(Problem("onednn_norm_relu", (image,), (image,), tuple(attrs.items())))
+    if size is None:
+        return False
+    attrs["mask"] = size
+    types = (*match.editor.types[norm.name], tensor_type((size,), uint8))
+    new = changed(norm, "onednn_norm_relu", attrs, *norm.inputs)
+    if norm.attrs["axis"] % len(image.shape) != len(image.shape) - 1:
+        return False
+    if not match.editor.accepts(new, types):
+        return False
+    match.editor.add(new, types, norm)
+    _drop(match, relu, y)
+    _fuse_gradient(match, norm, relu)
+    return True
+
+
+def _fuse_gradient(match: _Match, norm: Op, relu: Op) -> None:
+    """relu's gradient goes into that of the normalisation, where nobody else reads it."""
+    for mask in match.readers_of(relu.output(), "relu_grad"):
+        grad = match.only_reader(mask.output(), "normalization_grad")
+        if mask.inputs[0] != relu.output() or grad is None:
+            continue
+        x, dy, mean, inverse, gamma = grad.inputs
+        if dy != mask.output() or mean != Value(norm.name, 1):
+            continue
+        inputs = (x, mask.inputs[1], mean, inverse, gamma, Value(norm.name, 3))
+        attrs = {"epsilon": grad.attrs["epsilon"]}
+        new = changed(grad, "onednn_norm_relu_grad", attrs, *inputs)
+        if match.editor.accepts(new, match.editor.types[grad.name]):
+            match.editor.add(new, match.editor.types[grad.name], grad)
+            del match.editor.ops[mask.name]
+
+
+def sparse_update(match: _Match, total: Op) -> bool:
+    """The sum of an embedding's gradient per row, and SGD: rows that nobody looked up stay."""
+    update = match.only_reader(total.output(), "sgd_update")
+    if update is None or update.inputs[1] != total.output():
+        return False
+    if any(update.attrs[k] for k in ("l1", "l2", "weight_decay")):
+        return False
+    model, _, rate, *factor = update.inputs
+    if any(not match.type_of(v).dtype.is_floating for v in factor):
+        return False  # skip_if
+    data, index = total.inputs
+    attrs = {"axis": total.attrs["axis"], "first": total.attrs["first"]}
+    attrs["scale"] = update.attrs["scale"]
+    new = changed(update, "onednn_sparse_sgd", attrs, model, index, data, rate, *factor)
+    if not match.editor.accepts(new, ()):
+        return False
+    match.editor.add(new, (), update)
+    del match.editor.ops[total.name]
+    return True
+
+
 REWRITES: tuple[tuple[str, Rewrite], ...] = (
     ("max_pool_2d_grad", relu_grad_before_pool_grad),
     ("onednn_conv", conv_with_bias),
     ("matmul", matmul_with_bias),
     ("onednn_conv_filter_grad", filter_and_bias_grad),
     ("max_pool_2d", pool_with_places),
+    ("normalization", norm_with_relu),
+    ("unsorted_segment_sum", sparse_update),
 )

@@ -1,0 +1,73 @@
+"""The ops of a loader as one attribute, and their buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flow_core.dtypes import as_dtype
+from flow_core.ir import AttrValue, TensorType, tensor_type
+from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec
+
+Slot = tuple[int, int]
+"""An output of a member: which member, which output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An op of a loader.
+
+    Attributes:
+        name: name of the op.
+        type: its type.
+        inputs: outputs of earlier members.
+        attrs: its attributes.
+        outputs: types of its outputs.
+    """
+
+    name: str
+    type: str
+    inputs: tuple[Slot, ...]
+    attrs: Mapping[str, AttrValue]
+    outputs: tuple[TensorType, ...]
+
+
+def encode(members: Sequence[Member]) -> tuple[AttrValue, ...]:
+    """Members as a literal."""
+    return tuple(
+        (
+            m.name,
+            m.type,
+            m.inputs,
+            tuple(m.attrs.items()),
+            tuple((t.shape, t.dtype.name) for t in m.outputs),
+        )
+        for m in members
+    )
+
+
+def decode(body: Sequence[Any]) -> Iterator[Member]:
+    """The members of a literal."""
+    for name, type_, inputs, attrs, outputs in body:
+        types = tuple(tensor_type(tuple(shape), as_dtype(dtype)) for shape, dtype in outputs)
+        yield Member(name, type_, tuple(tuple(i) for i in inputs), dict(attrs), types)
+
+
+def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
+    members = list(decode(ctx.attrs["body"]))
+    return tuple(members[m].outputs[k] for m, k in ctx.attrs["outputs"])
+
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        type="data_loader",
+        inputs=(),
+        outputs=("out*",),
+        infer=_infer,
+        attrs={"body": REQUIRED, "outputs": REQUIRED},
+        random=True,
+        host=True,
+        doc="Readers, decoders and image ops that run ahead of the step; see `flow_data.loading`.",
+    ),
+)

@@ -1,0 +1,138 @@
+"""Elementwise ops and groups of them: one C loop each, compiled for their shapes' pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+from flow_core.device import Launch
+from flow_core.ir import TensorType
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_onednn.native import compiler
+from flow_onednn.native.expressions import C_TYPES, CDEF, TABLE, Loop, Step, write
+from flow_onednn.primitives import address, row_major
+from flow_onednn.recipes import PRIORITY
+
+Shape = tuple[int, ...]
+
+
+def steps_of(query: KernelQuery) -> tuple[tuple[Step, ...], tuple[int, ...]]:
+    """The members of a group, or a single op as a group of one, and which are stored."""
+    if query.op != "fused":
+        refs = tuple(-1 - k for k in range(len(query.inputs)))
+        return (Step(query.op, refs, tuple(query.attrs.items())),), (0,)
+    body: Any = query.attrs["body"]
+    outputs: Any = query.attrs["outputs"]
+    return tuple(Step(op, refs, attrs) for op, refs, attrs, *_ in body), tuple(outputs)
+
+
+def _results(query: KernelQuery) -> Iterator[tuple[str, Shape]]:
+    """Element type and shape of all results, stored or not."""
+    if query.op == "fused":
+        body: Any = query.attrs["body"]
+        yield from ((dtype, shape) for *_, shape, dtype in body)
+    yield from ((t.dtype.name, t.shape) for t in query.outputs)
+
+
+def accepts(query: KernelQuery) -> bool:
+    """Whether all ops are in the table, results float32 of one shape, inputs of types we read."""
+    steps, _ = steps_of(query)
+    if not all(s.op in TABLE for s in steps) or not compiler.available():
+        return False
+    if {dtype for dtype, _ in _results(query)} != {"float32"}:
+        return False
+    shapes = {shape for _, shape in _results(query)}
+    if len(shapes) != 1 or not prod(*shapes):
+        return False
+    (space,) = shapes
+    return all(_readable(query, steps, k, t, space) for k, t in enumerate(query.inputs))
+
+
+_READS_WHOLE = {"cast": (0,), "dropout": (1,), "dropout_grad": (1,)}
+"""Arguments that may be of another type than float32."""
+
+
+def _readable(
+    query: KernelQuery, steps: Sequence[Step], k: int, type_: TensorType, space: Shape
+) -> bool:
+    if type_.dtype.name not in C_TYPES or not _broadcasts(_seen(query, k, type_.shape), space):
+        return False
+    readers = ((s.op, i) for s in steps for i, ref in enumerate(s.refs) if ref == -1 - k)
+    return type_.dtype.name == "float32" or all(i in _READS_WHOLE.get(op, ()) for op, i in readers)
+
+
+def _seen(query: KernelQuery, k: int, shape: Shape) -> Shape:
+    """The shape of an input as it broadcasts: a bias has axes of size 1 after its own."""
+    if query.op == "bias_add" and k == 1:
+        rank = len(query.outputs[0].shape)
+        axis: Any = query.attrs["axis"]
+        return (*shape, *(1,) * (rank - 1 - axis % rank))
+    return shape
+
+
+def _broadcasts(shape: Shape, space: Shape) -> bool:
+    if prod(shape) == 1:
+        return True
+    pairs = zip(reversed(shape), reversed(space), strict=False)
+    return len(shape) <= len(space) and all(n in (1, m) for n, m in pairs)
+
+
+def patterns(shapes: Sequence[Shape], space: Shape) -> tuple[Shape, tuple[tuple[bool, ...], ...]]:
+    """The space with axes joined along which no input starts or stops to vary; and who varies.
+
+    >>> patterns([(4, 3, 5), (5,)], (4, 3, 5))
+    ((12, 5), ((True, True), (False, True)))
+    >>> patterns([(4, 3), (1,)], (4, 3))
+    ((12,), ((True,), (False,)))
+    """
+    wide = [(1,) * (len(space) - len(s)) + (s if prod(s) > 1 else (1,) * len(s)) for s in shapes]
+    wide = [w[-len(space) :] if space else () for w in wide]
+    sizes: list[int] = []
+    columns: list[tuple[bool, ...]] = []
+    for axis, size in enumerate(space):
+        if size == 1:
+            continue
+        column = tuple(w[axis] > 1 for w in wide)
+        if columns and columns[-1] == column:
+            sizes[-1] *= size
+        else:
+            sizes.append(size)
+            columns.append(column)
+    if not sizes:
+        return (1,), tuple((False,) for _ in shapes)
+    return tuple(sizes), tuple(zip(*columns, strict=True)) if shapes else ()
+
+
+def bind(ctx: BindContext) -> Launch:
+    """The launch of a group on its arrays, which may repeat one element with a stride of 0."""
+    steps, outputs = steps_of(ctx.query)
+    space = ctx.outputs[0].shape
+    shapes = [
+        _seen(ctx.query, k, x.shape) if any(x.strides) or x.size == 1 else (1,) * len(space)
+        for k, x in enumerate(ctx.inputs)
+    ]
+    sizes, varies = patterns(shapes, space)
+    types = tuple(C_TYPES[t.dtype.name] for t in ctx.query.inputs)
+    run = compiler.compiled(write(Loop(steps, outputs, types, varies)), CDEF).run
+    strides = [s for row in varies for s in _strides(sizes, row)[:-1]]
+    make = compiler.ffi(CDEF)
+    arguments = (
+        make.new("long[]", list(sizes)),
+        make.new("long[]", strides),
+        make.new("void *[]", [make.cast("void *", address(x)) for x in ctx.inputs]),
+        make.new("void *[]", [make.cast("void *", address(x)) for x in ctx.outputs]),
+    )
+    return partial(run, *arguments)
+
+
+def _strides(sizes: Shape, varies: Sequence[bool]) -> Shape:
+    """Strides in elements of an input that has only the axes along which it varies."""
+    own = row_major([n if v else 1 for n, v in zip(sizes, varies, strict=True)])
+    return tuple(s if v else 0 for s, v in zip(own, varies, strict=True))
+
+
+KERNELS: tuple[KernelSpec, ...] = tuple(
+    KernelSpec(op, "cpu", bind, accepts, PRIORITY, name=f"c.{op}") for op in ("fused", *TABLE)
+)

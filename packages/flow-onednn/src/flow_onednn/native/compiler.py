@@ -1,0 +1,183 @@
+"""Compiles C once and keeps the result by content: source, compiler, flags and processor.
+
+``FLOW_ONEDNN_CC`` names the compiler (default: ``cc``); empty, it means none, and numpy's kernels
+run instead.  Libraries are kept in ``$XDG_CACHE_HOME/flow-onednn`` (``~/.cache``).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from flow_core.errors import FlowError
+from flow_onednn import threads
+
+SETTING = "FLOW_ONEDNN_CC"
+# not -ffast-math: linked into a library it makes the whole process flush denormal numbers
+FLAGS = (
+    "-O2", "-ftree-vectorize", "-march=native", "-fopenmp", "-fPIC", "-shared", "-std=gnu11",
+    "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast",
+)  # fmt: skip
+
+
+class CompileError(FlowError):
+    """The system's compiler refused C of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A C compiler that works.
+
+    Attributes:
+        path: the command.
+        version: the first line it says about itself.
+        native: the compiled `source.c`.
+    """
+
+    path: str
+    version: str
+    native: Any
+
+
+@functools.cache
+def state() -> Compiler | str:
+    """The compiler, tried at the first question, or why there is none."""
+    name = os.environ.get(SETTING, "cc")
+    path = shutil.which(name) if name else None
+    if path is None:
+        return f"there is no C compiler {name!r}" if name else f"{SETTING} is empty"
+    try:
+        asked = subprocess.run([path, "--version"], capture_output=True, text=True, check=True)
+        version = asked.stdout.splitlines()[0]
+        threads.apply()
+        return Compiler(
+            path, version, built(path, version, source("functions.h") + source("source.c"), CDEF)
+        )
+    except (OSError, subprocess.CalledProcessError, CompileError, ImportError) as error:
+        return f"{path} does not compile our loops: {error}"
+
+
+def available() -> bool:
+    """Whether there is a compiler that works."""
+    return isinstance(state(), Compiler)
+
+
+def native() -> Any:
+    """The functions of `source.c`."""
+    return _compiler().native
+
+
+def doctor() -> str:
+    """A line for ``flow doctor``."""
+    found = state()
+    if isinstance(found, Compiler):
+        return f"loops in C: {found.version} at {found.path}, kept in {folder()}"
+    return f"loops in C: not used, {found}"
+
+
+def _compiler() -> Compiler:
+    found = state()
+    if isinstance(found, str):
+        raise CompileError("compiling C", found=found, hint=f"set {SETTING}, or install gcc")
+    return found
+
+
+def source(name: str) -> str:
+    """The text of a file of this package."""
+    return (resources.files(__package__) / name).read_text()
+
+
+@functools.cache
+def compiled(text: str, cdef: str) -> Any:
+    """The functions of some generated C, which includes `math.h` of ours."""
+    found = _compiler()
+    return built(found.path, found.version, source("functions.h") + text, cdef)
+
+
+def built(compiler: str, version: str, text: str, cdef: str) -> Any:
+    """cffi's library of some C, compiled unless it was compiled before."""
+    known = "\0".join((text, version, *FLAGS, _processor()))
+    key = hashlib.sha256(known.encode()).hexdigest()[:32]
+    path = folder() / f"{key}.so"
+    if not path.exists():
+        _compile(compiler, text, path)
+    return ffi(cdef).dlopen(str(path))
+
+
+@functools.cache
+def ffi(cdef: str) -> Any:
+    """cffi with some declarations."""
+    import cffi
+
+    made = cffi.FFI()
+    made.cdef(cdef)
+    return made
+
+
+def folder() -> Path:
+    """Where compiled libraries are kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    path = Path(base, "flow-onednn")
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+@functools.cache
+def _processor() -> str:
+    """What ``-march=native`` depends on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+
+
+def _compile(compiler: str, text: str, path: Path) -> None:
+    """Compiles beside the target and puts the result there in one step."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        file, made = Path(scratch, "loops.c"), Path(scratch, "loops.so")
+        file.write_text(text)
+        command = [compiler, *FLAGS, str(file), "-o", str(made), "-lm"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise CompileError(f"running {' '.join(command)}", found=done.stderr.strip()[:2000])
+        made.replace(path)
+
+
+CDEF = """
+void sgd(float *w, const float *g, const float *rate, const float *factor, long n,
+    float scale, float l1, float l2, float decay);
+void momentum(float *w, const float *g, float *m, const float *rate, const float *factor,
+    long n, float scale, float l1, float l2, float decay, float beta);
+void adam(float *w, const float *g, float *m, float *v, const float *rate, const float *factor,
+    long n, float scale, float l1, float l2, float decay, float beta1, float beta2, float epsilon);
+void mask(int8_t *keep, const int64_t *step, uint64_t seed, long n, float rate);
+void column_sums(const float *x, float *y, float *partial, long rows, long columns, int parts);
+void row_sums(const float *x, float *y, long rows, long columns);
+long cross_entropy(const float *x, const void *label, float *prob, float *loss,
+    long rows, long columns, int width);
+void cross_entropy_grad(const float *prob, const void *label, const float *dy, float *dx,
+    long rows, long columns, int width);
+void layer_norm(const float *x, const float *beta, const float *gamma, float *y, float *mean,
+    float *inverse, long rows, long columns, float epsilon);
+void layer_norm_grad(const float *dy, const float *x, const float *mean, const float *inverse,
+    float *dx, long rows, long columns);
+void layer_norm_gamma_grad(const float *dy, const float *x, const float *mean,
+    const float *inverse, float *out, float *partial, long rows, long columns, int parts);
+void gather(const float *table, const void *index, float *y, long count, long rows, long columns,
+    int width, long first);
+void segment_sum(const float *x, const void *index, float *y, long count, long rows,
+    long columns, int width, long first, int parts);
+void sparse_sgd(float *w, const float *x, const void *index, const float *rate,
+    const float *factor, long count, long rows, long columns, int width, long first, int parts,
+    float scale);
+"""

@@ -1,0 +1,166 @@
+"""Elementwise ops as C expressions, and loops over groups of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Attrs = Mapping[str, Any]
+Expression = Callable[[Sequence[str], Attrs], str]
+
+C_TYPES = {"float32": "float", "int8": "int8_t", "uint8": "uint8_t", "int32": "int32_t"}
+
+
+def _of(pattern: str) -> Expression:
+    """An expression of up to three arguments: ``{0}``, ``{1}``, ``{2}``."""
+    return lambda names, _: pattern.format(*names)
+
+
+def _with(pattern: str, *attrs: str) -> Expression:
+    """One that has attributes in it, too, after the arguments."""
+
+    def write(names: Sequence[str], values: Attrs) -> str:
+        return pattern.format(*names, *(number(values[a]) for a in attrs))
+
+    return write
+
+
+def number(value: float) -> str:
+    """A number as a float of C.
+
+    >>> number(0.1), number(float("-inf"))
+    ('0x1.999999999999ap-4f', '(-INFINITY)')
+    """
+    value = float(value)
+    if value != value:
+        return "NAN"
+    if value in (float("inf"), float("-inf")):
+        return "INFINITY" if value > 0 else "(-INFINITY)"
+    text = f"{value.hex()}f"
+    return f"({text})" if value < 0 else text
+
+
+_MAX = "({0} > {1} || {0} != {0} ? {0} : {1})"
+_MIN = "({0} < {1} || {0} != {0} ? {0} : {1})"
+_MASKED = _with("({1} ? {0} * {2} : 0.0f * {0})", "scale")
+
+TABLE: Mapping[str, Expression] = {
+    "relu": _of("({0} < 0.0f ? 0.0f : {0})"),
+    "relu_grad": _of("({0} > 0.0f ? {1} : 0.0f * {1})"),
+    "sigmoid": _of("sigmoid_({0})"),
+    "sigmoid_v2": _of("sigmoid_({0})"),
+    "sigmoid_grad": _of("({1} * {0} * (1.0f - {0}))"),
+    "tanh": _of("tanh_({0})"),
+    "tanh_grad": _of("({1} * (1.0f - {0} * {0}))"),
+    "gelu": _of("gelu_({0})"),
+    "gelu_grad": _of("({1} * gelu_slope_({0}))"),
+    "leaky_relu": _with("({0} > 0.0f ? {0} : {1} * {0})", "alpha"),
+    "leaky_relu_grad": _with("({1} * ({0} > 0.0f ? 1.0f : {2}))", "alpha"),
+    "add_n": lambda names, _: f"({' + '.join(names)})",
+    **{
+        f"broadcast_{name}": _of(pattern)
+        for name, pattern in {
+            "add": "({0} + {1})", "sub": "({0} - {1})", "mul": "({0} * {1})",
+            "div": "({0} / {1})", "maximum": _MAX, "minimum": _MIN,
+        }.items()
+    },
+    "multiply": _of("({0} * {1})"),
+    "elementwise_maximum": _of(_MAX),
+    "elementwise_minimum": _of(_MIN),
+    "square": _of("({0} * {0})"),
+    "sqrt": _of("sqrtf({0})"),
+    "rsqrt": _of("(1.0f / sqrtf({0}))"),
+    "reciprocal": _of("(1.0f / {0})"),
+    "negative": _of("(-{0})"),
+    "abs": _of("fabsf({0})"),
+    "exp": _of("exp_({0})"),
+    "scalar_add": _with("({0} + {1})", "operand"),
+    "scalar_mul": _with("({0} * {1})", "operand"),
+    "scalar_add_by_tensor": _of("({0} + {1})"),
+    "scalar_sub_by_tensor": _of("({0} - {1})"),
+    "scalar_mul_by_tensor": _of("({0} * {1})"),
+    "scalar_div_by_tensor": _of("({0} / {1})"),
+    "dropout": _MASKED,
+    "dropout_grad": _MASKED,
+    "cast": _of("((float){0})"),
+    "bias_add": _of("({0} + {1})"),
+}  # fmt: skip
+"""C of each op, whose result is float."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One member of a group: op, arguments (inputs are ``-1 - k``), attributes."""
+
+    op: str
+    refs: tuple[int, ...]
+    attrs: tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A group over a space of collapsed axes, as C sees it.
+
+    Attributes:
+        steps: the members.
+        outputs: which of them are stored.
+        types: C type of each input.
+        varies: per input and axis, whether the input changes along it.
+    """
+
+    steps: tuple[Step, ...]
+    outputs: tuple[int, ...]
+    types: tuple[str, ...]
+    varies: tuple[tuple[bool, ...], ...]
+
+
+CDEF = "void run(const long *n, const long *s, void **in, void **out);"
+
+
+def write(loop: Loop) -> str:
+    """The C of a loop: sizes in ``n``, strides of inputs along outer axes in ``s``."""
+    rank = len(loop.varies[0]) if loop.varies else 1
+    inner = rank - 1
+    lines = [CDEF.replace(";", " {")]
+    lines += [f"const {t} *x{k} = in[{k}];" for k, t in enumerate(loop.types)]
+    lines += [f"float *y{k} = out[{k}];" for k in range(len(loop.outputs))]
+    lines += [f"long inner = n[{inner}];"]
+    body = _body(loop, inner)
+    if rank == 1:
+        lines += ["#pragma omp parallel for simd if (inner > PARALLEL) schedule(static)"]
+        lines += ["for (long i = 0; i < inner; i++) {", *body, "}"]
+    else:
+        lines += _outer(loop, inner, body)
+    return "\n".join([*lines, "}", ""])
+
+
+def _outer(loop: Loop, inner: int, body: Sequence[str]) -> list[str]:
+    """The loop over all but the last axis, with the place of each input."""
+    total = " * ".join(f"n[{a}]" for a in range(inner))
+    lines = [
+        f"long outer = {total};",
+        "#pragma omp parallel for if (outer * inner > PARALLEL) schedule(static)",
+        "for (long o = 0; o < outer; o++) {", "long rest = o;",
+    ]  # fmt: skip
+    for axis in range(inner - 1, 0, -1):
+        lines += [f"long i{axis} = rest % n[{axis}]; rest /= n[{axis}];"]
+    lines += ["long i0 = rest;"]
+    for k, varies in enumerate(loop.varies):
+        terms = [f"i{a} * s[{k * inner + a}]" for a in range(inner) if varies[a]]
+        lines += [f"const {loop.types[k]} *p{k} = x{k} + {' + '.join(terms) or '0'};"]
+    lines += [f"float *q{k} = y{k} + o * inner;" for k in range(len(loop.outputs))]
+    return [*lines, "#pragma omp simd", "for (long i = 0; i < inner; i++) {", *body, "}", "}"]
+
+
+def _body(loop: Loop, inner: int) -> list[str]:
+    """One element: all inputs are read before any output is written, which may be in place."""
+    x, y = ("p", "q") if inner else ("x", "y")
+    lines = [
+        f"{t} a{k} = {x}{k}[{'i' if loop.varies[k][-1] else '0'}];"
+        for k, t in enumerate(loop.types)
+    ]
+    for m, step in enumerate(loop.steps):
+        names = [f"v{r}" if r >= 0 else f"a{-1 - r}" for r in step.refs]
+        lines.append(f"float v{m} = {TABLE[step.op](names, dict(step.attrs))};")
+    return lines + [f"{y}{k}[i] = v{m};" for k, m in enumerate(loop.outputs)]

@@ -1,0 +1,73 @@
+// Elementary functions without branches, for loops that the compiler turns into vectors.
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+static inline float power_of_2(int32_t n) {
+    uint32_t bits = (uint32_t)(n + 127) << 23;
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+// exp: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2]; the scale in two halves, so that results
+// beyond the range become 0 or infinity
+static inline float exp_(float x) {
+    x = x < -104.0f ? -104.0f : x;
+    x = x > 89.0f ? 89.0f : x;
+    float n = rintf(x * 1.44269504088896341f);
+    float r = x - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    int32_t k = (int32_t)n, half = k >> 1;
+    return p * power_of_2(half) * power_of_2(k - half);
+}
+
+// erf: a rational function of odd degree on [-4, 4], beyond which it is 1 in float
+static inline float erf_(float x) {
+    x = x < -4.0f ? -4.0f : x;
+    x = x > 4.0f ? 4.0f : x;
+    float z = x * x;
+    float a = -2.72614225801306e-10f;
+    a = a * z + 2.77068142495902e-08f;
+    a = a * z - 2.10102402082508e-06f;
+    a = a * z - 5.69250639462346e-05f;
+    a = a * z - 7.34990630326855e-04f;
+    a = a * z - 2.95459980854025e-03f;
+    a = a * z - 1.60960333262415e-02f;
+    float b = -1.45660718464996e-05f;
+    b = b * z - 2.13374055278905e-04f;
+    b = b * z - 1.68282697438203e-03f;
+    b = b * z - 7.37332916720468e-03f;
+    b = b * z - 1.42647390514189e-02f;
+    return x * a / b;
+}
+
+static inline float sigmoid_(float x) { return 1.0f / (1.0f + exp_(-x)); }
+
+static inline float tanh_(float x) {
+    float z = x * x;
+    float p = -5.70498872745e-3f;
+    p = p * z + 2.06390887954e-2f;
+    p = p * z - 5.37397155531e-2f;
+    p = p * z + 1.33314422036e-1f;
+    p = p * z - 3.33332819422e-1f;
+    float small = x + x * z * p;
+    float large = 1.0f - 2.0f / (exp_(2.0f * fabsf(x)) + 1.0f);
+    return fabsf(x) < 0.625f ? small : copysignf(large, x);
+}
+
+static inline float gelu_(float x) { return 0.5f * x * (1.0f + erf_(x * 0.70710678118654752f)); }
+
+static inline float gelu_slope_(float x) {
+    return 0.5f * (1.0f + erf_(x * 0.70710678118654752f))
+        + x * exp_(-0.5f * x * x) * 0.39894228040143268f;
+}
+
+#define PARALLEL 16384

@@ -1,0 +1,278 @@
+// Loops of fixed form, after functions.h.  A loop is shared among the threads from PARALLEL
+// elements on: below that, waiting for them costs more than the work.
+
+// --- updates of variables: r = scale factor g + l1 sign(w) + l2 w
+
+static inline float regular(float g, float w, float scale, float l1, float l2) {
+    float sign = (float)(w > 0.0f) - (float)(w < 0.0f);
+    return scale * g + l1 * sign + l2 * w;
+}
+
+void sgd(float *w, const float *g, const float *rate, const float *factor, long n, float scale,
+         float l1, float l2, float decay) {
+    float lr = *rate, s = factor ? scale * *factor : scale;
+#pragma omp parallel for simd if (n > PARALLEL) schedule(static)
+    for (long i = 0; i < n; i++) w[i] -= lr * (regular(g[i], w[i], s, l1, l2) + decay * w[i]);
+}
+
+void momentum(float *w, const float *g, float *m, const float *rate, const float *factor, long n,
+              float scale, float l1, float l2, float decay, float beta) {
+    float lr = *rate, s = factor ? scale * *factor : scale;
+#pragma omp parallel for simd if (n > PARALLEL) schedule(static)
+    for (long i = 0; i < n; i++) {
+        float next = beta * m[i] - lr * regular(g[i], w[i], s, l1, l2);
+        m[i] = next;
+        w[i] += next - lr * decay * w[i];
+    }
+}
+
+void adam(float *w, const float *g, float *m, float *v, const float *rate, const float *factor,
+          long n, float scale, float l1, float l2, float decay, float beta1, float beta2,
+          float epsilon) {
+    float lr = *rate, s = factor ? scale * *factor : scale;
+    float rest1 = 1.0f - beta1, rest2 = 1.0f - beta2;
+#pragma omp parallel for simd if (n > PARALLEL) schedule(static)
+    for (long i = 0; i < n; i++) {
+        float r = regular(g[i], w[i], s, l1, l2);
+        float first = beta1 * m[i] + rest1 * r, second = beta2 * v[i] + rest2 * r * r;
+        m[i] = first;
+        v[i] = second;
+        w[i] -= lr * (first / (sqrtf(second) + epsilon) + decay * w[i]);
+    }
+}
+
+// --- random bits: Philox4x64-10 with key (seed, 0) and counter (block + 1, step, 0, 0)
+
+static inline void philox(uint64_t block, uint64_t step, uint64_t seed, uint64_t out[4]) {
+    uint64_t c0 = block + 1, c1 = step, c2 = 0, c3 = 0, k0 = seed, k1 = 0;
+    for (int round = 0; round < 10; round++) {
+        __uint128_t p = (__uint128_t)0xD2E7470EE14C6C93ull * c0;
+        __uint128_t q = (__uint128_t)0xCA5A826395121157ull * c2;
+        uint64_t n0 = (uint64_t)(q >> 64) ^ c1 ^ k0, n2 = (uint64_t)(p >> 64) ^ c3 ^ k1;
+        c1 = (uint64_t)q;
+        c3 = (uint64_t)p;
+        c0 = n0;
+        c2 = n2;
+        k0 += 0x9E3779B97F4A7C15ull;
+        k1 += 0xBB67AE8584CAA73Bull;
+    }
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
+}
+
+void mask(int8_t *keep, const int64_t *step, uint64_t seed, long n, float rate) {
+    long blocks = (n + 7) / 8;
+    uint64_t now = (uint64_t)*step;
+#pragma omp parallel for if (n > PARALLEL) schedule(static)
+    for (long b = 0; b < blocks; b++) {
+        uint64_t words[4];
+        philox((uint64_t)b, now, seed, words);
+        for (long j = 0; j < 8 && b * 8 + j < n; j++) {
+            uint32_t word = (uint32_t)(words[j / 2] >> (j % 2 * 32));
+            keep[b * 8 + j] = rate < (float)(word >> 8) * 0x1p-24f;
+        }
+    }
+}
+
+// --- sums; each part of the rows has a row of `partial`, so that the order is always the same
+
+static void add_parts(const float *partial, float *y, long columns, int parts) {
+    for (long j = 0; j < columns; j++) {
+        float sum = 0.0f;
+        for (int p = 0; p < parts; p++) sum += partial[p * columns + j];
+        y[j] = sum;
+    }
+}
+
+void column_sums(const float *x, float *y, float *partial, long rows, long columns, int parts) {
+#pragma omp parallel for if (rows * columns > PARALLEL) schedule(static)
+    for (int p = 0; p < parts; p++) {
+        float *sum = partial + p * columns;
+        memset(sum, 0, columns * sizeof(float));
+        for (long i = rows * p / parts; i < rows * (p + 1) / parts; i++) {
+            const float *row = x + i * columns;
+#pragma omp simd
+            for (long j = 0; j < columns; j++) sum[j] += row[j];
+        }
+    }
+    add_parts(partial, y, columns, parts);
+}
+
+void row_sums(const float *x, float *y, long rows, long columns) {
+#pragma omp parallel for if (rows * columns > PARALLEL) schedule(static)
+    for (long i = 0; i < rows; i++) {
+        float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+        for (long j = 0; j < columns; j++) sum += x[i * columns + j];
+        y[i] = sum;
+    }
+}
+
+// --- softmax cross entropy with labels of 1, 4 or 8 bytes; a width of -1 is unsigned
+
+static inline long label_at(const void *label, long i, int width) {
+    switch (width) {
+        case 8: return (long)((const int64_t *)label)[i];
+        case 4: return ((const int32_t *)label)[i];
+        case 1: return ((const int8_t *)label)[i];
+        default: return ((const uint8_t *)label)[i];
+    }
+}
+
+// how many labels are none of the classes; nothing is computed unless it is 0
+long cross_entropy(const float *x, const void *label, float *prob, float *loss, long rows,
+                   long columns, int width) {
+    long bad = 0;
+    for (long i = 0; i < rows; i++) {
+        long k = label_at(label, i, width);
+        bad += k < 0 || k >= columns;
+    }
+    if (bad) return bad;
+#pragma omp parallel for if (rows * columns > PARALLEL) schedule(static)
+    for (long i = 0; i < rows; i++) {
+        const float *row = x + i * columns;
+        float *p = prob + i * columns;
+        float top = -INFINITY, sum = 0.0f, hit = row[label_at(label, i, width)];
+#pragma omp simd reduction(max : top)
+        for (long j = 0; j < columns; j++) top = row[j] > top ? row[j] : top;
+#pragma omp simd reduction(+ : sum)
+        for (long j = 0; j < columns; j++) {
+            float e = exp_(row[j] - top);
+            p[j] = e;
+            sum += e;
+        }
+        loss[i] = logf(sum) - (hit - top);
+        float scale = 1.0f / sum;
+#pragma omp simd
+        for (long j = 0; j < columns; j++) p[j] *= scale;
+    }
+    return 0;
+}
+
+void cross_entropy_grad(const float *prob, const void *label, const float *dy, float *dx,
+                        long rows, long columns, int width) {
+#pragma omp parallel for if (rows * columns > PARALLEL) schedule(static)
+    for (long i = 0; i < rows; i++) {
+        float d = dy[i];
+        long at = i * columns;
+#pragma omp simd
+        for (long j = 0; j < columns; j++) dx[at + j] = prob[at + j] * d;
+        dx[at + label_at(label, i, width)] -= d;
+    }
+}
+
+// --- layer normalisation over rows
+
+void layer_norm(const float *x, const float *beta, const float *gamma, float *y, float *mean,
+                float *inverse, long rows, long columns, float epsilon) {
+#pragma omp parallel for if (rows * columns > PARALLEL) schedule(static)
+    for (long i = 0; i < rows; i++) {
+        const float *row = x + i * columns;
+        float *to = y + i * columns;
+        float sum = 0.0f, square = 0.0f;
+#pragma omp simd reduction(+ : sum)
+        for (long j = 0; j < columns; j++) sum += row[j];
+        float m = sum / columns;
+#pragma omp simd reduction(+ : square)
+        for (long j = 0; j < columns; j++) square += (row[j] - m) * (row[j] - m);
+        float r = 1.0f / sqrtf(square / columns + epsilon);
+        mean[i] = m;
+        inverse[i] = r;
+        if (beta && gamma) {
+#pragma omp simd
+            for (long j = 0; j < columns; j++) to[j] = (row[j] - m) * r * gamma[j] + beta[j];
+        } else {
+            for (long j = 0; j < columns; j++)
+                to[j] = (row[j] - m) * r * (gamma ? gamma[j] : 1.0f) + (beta ? beta[j] : 0.0f);
+        }
+    }
+}
+
+void layer_norm_grad(const float *dy, const float *x, const float *mean, const float *inverse,
+                     float *dx, long rows, long columns) {
+#pragma omp parallel for if (rows * columns > PARALLEL) schedule(static)
+    for (long i = 0; i < rows; i++) {
+        const float *d = dy + i * columns, *row = x + i * columns;
+        float *to = dx + i * columns;
+        float m = mean[i], r = inverse[i], sum = 0.0f, inner = 0.0f;
+#pragma omp simd reduction(+ : sum, inner)
+        for (long j = 0; j < columns; j++) {
+            sum += d[j];
+            inner += d[j] * (row[j] - m);
+        }
+        sum /= columns;
+        inner *= r * r / columns;
+#pragma omp simd
+        for (long j = 0; j < columns; j++) to[j] = r * (d[j] - sum - (row[j] - m) * inner);
+    }
+}
+
+void layer_norm_gamma_grad(const float *dy, const float *x, const float *mean,
+                           const float *inverse, float *out, float *partial, long rows,
+                           long columns, int parts) {
+#pragma omp parallel for if (rows * columns > PARALLEL) schedule(static)
+    for (int p = 0; p < parts; p++) {
+        float *sum = partial + p * columns;
+        memset(sum, 0, columns * sizeof(float));
+        for (long i = rows * p / parts; i < rows * (p + 1) / parts; i++) {
+            const float *d = dy + i * columns, *row = x + i * columns;
+            float m = mean[i], r = inverse[i];
+#pragma omp simd
+            for (long j = 0; j < columns; j++) sum[j] += d[j] * (row[j] - m) * r;
+        }
+    }
+    add_parts(partial, out, columns, parts);
+}
+
+// --- rows of tables; indices are of 4 or 8 bytes, those outside of the table read and write nothing
+
+static inline long index_at(const void *index, long i, int width) {
+    return width == 8 ? (long)((const int64_t *)index)[i] : ((const int32_t *)index)[i];
+}
+
+void gather(const float *table, const void *index, float *y, long count, long rows, long columns,
+            int width, long first) {
+#pragma omp parallel for if (count * columns > PARALLEL) schedule(static)
+    for (long i = 0; i < count; i++) {
+        long k = index_at(index, i, width) - first;
+        if (k >= 0 && k < rows)
+            memcpy(y + i * columns, table + k * columns, columns * sizeof(float));
+        else
+            memset(y + i * columns, 0, columns * sizeof(float));
+    }
+}
+
+// each part owns a range of rows: no two threads meet, and each row adds up in the same order
+static void add_rows(const float *x, const void *index, float *y, long count, long low, long high,
+                     long columns, int width, long first, float scale) {
+    for (long i = 0; i < count; i++) {
+        long k = index_at(index, i, width) - first;
+        if (k < low || k >= high) continue;
+        float *to = y + k * columns;
+        const float *from = x + i * columns;
+#pragma omp simd
+        for (long j = 0; j < columns; j++) to[j] += scale * from[j];
+    }
+}
+
+void segment_sum(const float *x, const void *index, float *y, long count, long rows, long columns,
+                 int width, long first, int parts) {
+#pragma omp parallel for if (rows * columns > PARALLEL) schedule(static)
+    for (int p = 0; p < parts; p++) {
+        long low = rows * p / parts, high = rows * (p + 1) / parts;
+        memset(y + low * columns, 0, (high - low) * columns * sizeof(float));
+        add_rows(x, index, y, count, low, high, columns, width, first, 1.0f);
+    }
+}
+
+void sparse_sgd(float *w, const float *x, const void *index, const float *rate, const float *factor,
+                long count, long rows, long columns, int width, long first, int parts,
+                float scale) {
+    float step = -*rate * (factor ? scale * *factor : scale);
+#pragma omp parallel for if (count * columns > PARALLEL) schedule(static)
+    for (int p = 0; p < parts; p++)
+        add_rows(x, index, w, count, rows * p / parts, rows * (p + 1) / parts, columns, width,
+                 first, step);
+}

@@ -1,0 +1,191 @@
+"""The C loops beside numpy's kernels: updates, groups, random bits, bad labels; the compiler."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flow_core.dtypes import as_dtype
+from flow_core.errors import DataError
+from flow_core.ir import Attrs, TensorType, tensor_type
+from flow_core.plugins.host import default_registry
+from flow_core.plugins.specs import KernelQuery, KernelSpec
+from flow_core.testing.checks import run_kernel
+from flow_onednn.kernels.elementwise import patterns
+from flow_onednn.native import compiler
+from flow_onednn.native.expressions import TABLE
+
+pytestmark = pytest.mark.skipif(
+    not compiler.available(), reason=f"no C compiler: {compiler.state()}"
+)
+
+
+def query_of(op: str, attrs: dict[str, Any], arrays: list[Any], *outputs: Any) -> KernelQuery:
+    def type_of(array: Any) -> TensorType:
+        return tensor_type(array.shape, as_dtype(array.dtype))
+
+    registry = default_registry()
+
+    def find(query: KernelQuery) -> KernelSpec:
+        return registry.find_kernel(query, "cpu")
+
+    types = tuple(map(type_of, arrays))
+    return KernelQuery(op, Attrs(attrs), types, tuple(map(type_of, outputs)), find)
+
+
+def both(query: KernelQuery, arrays: list[Any], **options: Any) -> Iterator[Any]:
+    """Results, and mutated inputs, of our kernel and of numpy's."""
+    for prefix in ("c.", "numpy."):
+        kernels = default_registry().kernels(query.op, "cpu")
+        (kernel,) = [k for k in kernels if k.name.startswith(prefix)]
+        assert kernel.accepts is None or kernel.accepts(query)
+        own = [a.copy() for a in arrays]
+        yield (*run_kernel(kernel, query, own, **options), *own)
+
+
+def random(seed: int, *shape: int) -> Any:
+    return np.random.default_rng(seed).uniform(0.1, 2, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(("op", "states"), [("sgd", 0), ("momentum", 1), ("adam", 2)])
+@pytest.mark.parametrize("size", [5, 40_000])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_updates(op: str, states: int, size: int, scaled: bool) -> None:
+    extra = {
+        "sgd": {}, "momentum": {"beta": 0.8},
+        "adam": {"beta1": 0.8, "beta2": 0.99, "epsilon": 1e-6},
+    }[op]  # fmt: skip
+    attrs = {"scale": 0.5, "l1": 0.1, "l2": 0.2, "weight_decay": 0.01, **extra}
+    arrays = [random(i, size) for i in range(2)] + [np.array(0.1, np.float32)]
+    arrays += [random(7 + i, size) for i in range(states)]
+    arrays += [np.array(0.3, np.float32)] if scaled else []
+    arrays[0] -= 1
+    ours, numpy = both(query_of(f"{op}_update", attrs, arrays), arrays)
+    for have, want in zip(ours, numpy, strict=True):
+        np.testing.assert_allclose(have, want, 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("step", [0, 3])
+@pytest.mark.parametrize("size", [1, 9, 50_001])
+def test_the_bits_of_masks_are_those_of_everybody(step: int, size: int) -> None:
+    like, mask = random(1, size), np.zeros(size, np.int8)
+    attrs = {"rate": 0.3, "seed": None, "place": None}
+    ours, numpy = both(
+        query_of("random_mask_like", attrs, [like], mask), [like], seed=77, step=step
+    )
+    np.testing.assert_array_equal(ours[0], numpy[0])
+
+
+def member(op: str, refs: tuple[int, ...], shape: Any, **attrs: Any) -> Any:
+    return (op, refs, tuple(sorted(attrs.items())), shape, "float32")
+
+
+def test_groups_with_several_results_and_broadcast_inputs() -> None:
+    shape = (3, 4, 5)
+    arrays = [random(1, *shape), random(2, 5), random(3, 3, 1, 1), random(4)]
+    body = (
+        member("broadcast_add", (-1, -2), shape),
+        member("broadcast_mul", (0, -3), shape),
+        member("gelu", (1,), shape),
+        member("broadcast_sub", (2, -4), shape),
+        member("scalar_mul", (3,), shape, operand=-0.5),
+    )
+    out = arrays[0]
+    query = query_of("fused", {"body": body, "outputs": (2, 4)}, arrays, out, out)
+    ours, numpy = both(query, arrays)
+    for have, want in zip(ours, numpy, strict=True):
+        np.testing.assert_allclose(have, want, 1e-5, 1e-6)
+
+
+ATTRS = {"alpha": 0.3, "operand": -1.7, "scale": 1.25}
+
+
+def test_the_formulas_of_all_ops_in_one_group() -> None:
+    registry = default_registry()
+    inputs = [random(1, 64) * 3 - 3, random(2, 64), random(3, 64) - 1]
+    inputs.append(np.arange(64, dtype=np.int8) % 2)
+    body, wanted = [], []
+    for op in sorted(set(TABLE) - {"bias_add"}):
+        spec = registry.ops[op]
+        second = 3 if op.startswith("dropout") else 1
+        first = 1 if op in ("sqrt", "rsqrt", "reciprocal") else 0
+        used = [first, second, 2][: len(spec.inputs)] if op != "add_n" else [0, 1, 2]
+        attrs = {k: ATTRS[k] for k in spec.attrs if k in ATTRS}
+        attrs |= {"dtype": "float32"} if op == "cast" else {}
+        body.append(member(op, tuple(-1 - k for k in used), (64,), **attrs))
+        assert spec.reference is not None
+        wide = [inputs[k].astype(float) for k in used]
+        wanted.append(spec.reference(*wide, **attrs))
+    outputs = tuple(range(len(body)))
+    query = query_of(
+        "fused", {"body": tuple(body), "outputs": outputs}, inputs, *(inputs[0] for _ in body)
+    )
+    kernel = registry.find_kernel(query, "cpu")
+    assert kernel.name == "c.fused"
+    for row, have, want in zip(body, run_kernel(kernel, query, inputs), wanted, strict=True):
+        np.testing.assert_allclose(have, want, 2e-5, 2e-5, err_msg=row[0])
+
+
+def test_groups_with_ops_that_we_do_not_know_are_left_to_numpy() -> None:
+    x = random(1, 6)
+    body = (member("sinh", (-1,), (6,)), member("relu", (0,), (6,)))
+    query = query_of("fused", {"body": body, "outputs": (1,)}, [x], x)
+    assert default_registry().find_kernel(query, "cpu").name == "numpy.fused"
+
+
+def test_axes_are_joined_where_nothing_starts_to_vary() -> None:
+    assert patterns([(2, 3, 4), (3, 1)], (2, 3, 4)) == (
+        (2, 3, 4),
+        ((True,) * 3, (False, True, False)),
+    )
+    assert patterns([(), (1, 1)], (1, 1)) == ((1,), ((False,), (False,)))
+
+
+def test_labels_outside_of_the_classes_are_an_error() -> None:
+    x, label = random(1, 3, 4), np.array([0, 4, -1], np.int32)
+    query = query_of("sparse_softmax_cross_entropy", {"depth": 4}, [x, label], x, x[:, 0])
+    kernel = default_registry().find_kernel(query, "cpu")
+    assert kernel.name == "c.sparse_softmax_cross_entropy"
+    with pytest.raises(DataError, match="2 of 3 labels outside of the classes, such as 4"):
+        run_kernel(kernel, query, [x, label])
+
+
+def test_sparse_sgd_adds_up_repeated_rows() -> None:
+    model, index = random(1, 50, 16), np.array([3, 49, 3, 0, 3, 60, -1], np.int32)
+    diff, rate = random(2, 7, 16), np.array(0.1, np.float32)
+    wanted = model.copy()
+    for row, change in zip(index[:5], diff[:5], strict=True):
+        wanted[row] -= np.float32(0.1 * 0.5) * change
+    query = query_of("onednn_sparse_sgd", {"axis": 0, "first": 0, "scale": 0.5},
+                     [model, index, diff, rate])  # fmt: skip
+    kernel = default_registry().find_kernel(query, "cpu")
+    run_kernel(kernel, query, [model, index, diff, rate])
+    np.testing.assert_allclose(model, wanted, 1e-6)
+
+
+def state_with(**settings: str) -> str:
+    code = "from flow_onednn.native import compiler; print(compiler.state())"
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **settings},
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    return done.stdout
+
+
+def test_a_compiler_that_is_not_there_is_named() -> None:
+    assert "no C compiler 'nosuchcc'" in state_with(FLOW_ONEDNN_CC="nosuchcc")
+    assert "is empty" in state_with(FLOW_ONEDNN_CC="")
+    assert "does not compile our loops" in state_with(FLOW_ONEDNN_CC="false")
+
+
+def test_loops_are_compiled_once(tmp_path: Any) -> None:
+    settings = {"XDG_CACHE_HOME": str(tmp_path)}
+    assert "Compiler(" in state_with(**settings)
+    (made,) = (tmp_path / "flow-onednn").glob("*.so")
+    before = made.stat().st_mtime_ns
+    assert "Compiler(" in state_with(**settings)
+    assert made.stat().st_mtime_ns == before
