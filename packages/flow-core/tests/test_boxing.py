@@ -1,107 +1,240 @@
-"""Boxing by brute force: every transition gives the same logical tensor, at the table's bytes."""
+"""Boxing by brute force: every transition gives the same logical tensor, at the predicted bytes."""
 
 import itertools
-from collections.abc import Iterator
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flow_core.compiler.boxing import Hop, Layout, plan_boxing
-from flow_core.sbp import B, P, S, Sbp, intersect, local_region, region_shape
+from flow_core.builtin.in_process import InProcessComm
+from flow_core.compiler.boxing import Hop, Layout, groups_of, plan_boxing, plan_routes
+from flow_core.compiler.exchanging import exchange_op
+from flow_core.compiler.hops import is_there
+from flow_core.dtypes import float64
+from flow_core.exchange import COLLECTIVES, LOCAL, make_exchange
+from flow_core.ir import Value, tensor_type
+from flow_core.ops.boxing import COMBINE
+from flow_core.sbp import (
+    B,
+    Broadcast,
+    P,
+    Partial,
+    S,
+    Sbp,
+    Split,
+    intersect,
+    local_region,
+)
 from flow_core.topology import LinkModel, Placement
 
 LINKS = LinkModel()
+MAX, MIN = Partial("max"), Partial("min")
+SBPS: tuple[Sbp, ...] = (S(0), S(1), B, P, MAX)
 ONE_DIMENSION = ("0:0", "0:0-1", "0:2-4", "0:0-3", "0:1-2", "0:0-1,1:0-1")
-SBPS: tuple[Sbp, ...] = (S(0), S(1), B, P)
 
 
-def window(region: Any, base: Any) -> tuple[slice, ...]:
-    return tuple(slice(a - low, b - low) for (a, b), (low, _) in zip(region, base, strict=True))
+def placed(text: str) -> Placement:
+    """ "0:0-3", "cpu 0:0-1" or "0:0-3 2x2"."""
+    words = text.split()
+    kind = words.pop(0) if words[0] in ("cpu", "gpu") else "gpu"
+    hierarchy = [int(n) for n in words[1].split("x")] if len(words) > 1 else None
+    return Placement.parse(kind, words[0].split(","), hierarchy)
 
 
-def scatter(x: Any, layout: Layout, rng: Any) -> list[Any]:
-    """Local parts of a tensor; partial results are random numbers that add up to it."""
-    keys = sorted({layout.partial_at(r) for r in range(layout.placement.size)})
-    addends = {k: rng.integers(-5, 5, x.shape).astype(float) for k in keys[1:]}
-    addends[keys[0]] = x - sum(addends.values())
-    whole = tuple((0, n) for n in x.shape)
-    return [
-        addends[layout.partial_at(r)][window(layout.region(x.shape, r), whole)].copy()
-        for r in range(layout.placement.size)
-    ]
-
-
-def hop_over(x: Any, hop: Hop, parts: list[Any]) -> list[Any]:
-    out = []
-    for rank, pieces in enumerate(hop.pieces):
-        region = hop.target.region(x.shape, rank)
-        part = np.zeros(region_shape(region))
-        for piece in pieces:
-            held = hop.source.region(x.shape, piece.source)
-            new = parts[piece.source][window(piece.region, held)]
-            there = window(piece.region, region)
-            part[there] = new if piece.first else part[there] + new
-        out.append(part)
-    return out
-
-
-def gathered(shape: tuple[int, ...], layout: Layout, parts: list[Any]) -> Any:
-    """The logical tensor; copies must agree, and together the parts must cover it."""
-    whole = tuple((0, n) for n in shape)
-    total = np.zeros(shape)
-    groups: dict[Any, list[int]] = {}
-    for rank in range(layout.placement.size):
-        groups.setdefault(layout.partial_at(rank), []).append(rank)
-    for ranks in groups.values():
-        value = np.full(shape, np.nan)
-        for rank in ranks:
-            there = window(layout.region(shape, rank), whole)
-            known = ~np.isnan(value[there])
-            np.testing.assert_array_equal(value[there][known], parts[rank][known])
-            value[there] = parts[rank]
-        total += value
-    return total
-
-
-def layouts(placement: Placement) -> Iterator[Layout]:
-    for sbp in itertools.product(SBPS, repeat=len(placement.hierarchy)):
+def layouts(placement: Placement, sbps: Sequence[Sbp] = SBPS) -> Iterator[Layout]:
+    for sbp in itertools.product(sbps, repeat=len(placement.hierarchy)):
         yield Layout(placement, sbp)
 
 
+def window(region: Any) -> tuple[slice, ...]:
+    return tuple(slice(a, b) for a, b in region)
+
+
+def addends(x: Any, op: str, n: int, rng: Any) -> list[Any]:
+    """Tensors that combine to another one."""
+    others = [rng.integers(-5, 5, x.shape).astype(float) for _ in range(n - 1)]
+    if op == "sum":
+        return [x - sum(others), *others]
+    owner = rng.integers(0, n, x.shape)
+    worse = COMBINE["min" if op == "max" else "max"]
+    return [np.where(owner == i, x, worse(x, o)) for i, o in enumerate([x, *others])]
+
+
+def scatter(x: Any, layout: Layout, rng: Any) -> list[Any]:
+    """Local parts of a tensor."""
+    pairs = list(zip(layout.sbp, layout.placement.hierarchy, strict=True))
+    parts = spread(x, pairs, rng)
+    return [part[window(layout.region(x.shape, r))].copy() for r, part in enumerate(parts)]
+
+
+def spread(x: Any, pairs: list[tuple[Sbp, int]], rng: Any) -> list[Any]:
+    if not pairs:
+        return [x]
+    (sbp, n), *inner = pairs
+    if isinstance(sbp, Broadcast):
+        return spread(x, inner, rng) * n
+    wholes = addends(x, sbp.op, n, rng) if isinstance(sbp, Partial) else [x] * n
+    return [part for whole in wholes for part in spread(whole, inner, rng)]
+
+
+def gathered(shape: tuple[int, ...], layout: Layout, parts: list[Any]) -> Any:
+    """The logical tensor; copies must agree."""
+    wholes = []
+    for rank, part in enumerate(parts):
+        whole = np.full(shape, np.nan)
+        whole[window(layout.region(shape, rank))] = part
+        wholes.append(whole)
+    return joined(wholes, list(zip(layout.sbp, layout.placement.hierarchy, strict=True)))
+
+
+def joined(parts: list[Any], pairs: list[tuple[Sbp, int]]) -> Any:
+    if not pairs:
+        return parts[0]
+    (sbp, n), *inner = pairs
+    size = len(parts) // n
+    groups = [parts[i : i + size] for i in range(0, len(parts), size)]
+    if isinstance(sbp, Broadcast):
+        for group in groups[1:]:
+            np.testing.assert_array_equal(group, groups[0])
+        return joined(groups[0], inner)
+    wholes = [joined(group, inner) for group in groups]
+    if isinstance(sbp, Partial):
+        return reduce(COMBINE[sbp.op], wholes)
+    return reduce(lambda a, b: np.where(np.isnan(a), b, a), wholes)
+
+
+def run_hop(comm: InProcessComm, hop: Hop, parts: list[Any]) -> list[Any]:
+    """A hop as a plan runs it: each group's exchange bound to arrays and launched."""
+    out: dict[int, Any] = {
+        rank: parts[hop.pieces[rank][0].source]
+        for rank in range(len(hop.pieces))
+        if is_there(hop, rank)
+    }
+    type_ = tensor_type(hop.shape, float64)
+    for part in groups_of(hop):
+        assert part.name in COLLECTIVES
+        assert part.crosses != (part.name in LOCAL)
+        op, types = exchange_op(hop, part, type_, [Value("x", r) for r in range(len(parts))])
+        given = [parts[v.index] for v in op.inputs]
+        made = [np.full(t.shape, np.nan) for t in types]
+        exchange = make_exchange(
+            "x/box",
+            op.attrs,
+            tuple(tensor_type(a.shape, float64) for a in given),
+            types,
+            tuple(str(hop.source.placement.device(v.index)) for v in op.inputs),
+            tuple(str(op.placement.device(i)) for i in range(op.placement.size)),
+        )
+        for launch in comm.bind(exchange, given, made):
+            launch()
+        out.update(zip(part.targets, made, strict=True))
+    return [out[rank] for rank in range(hop.target.placement.size)]
+
+
 def check(x: Any, source: Layout, target: Layout, rng: Any) -> None:
+    """A transition is right, and sends what was predicted, link by link."""
     parts = scatter(x, source, rng)
-    for hop in plan_boxing(x.shape, 4, source, target, LINKS):
-        parts = hop_over(x, hop, parts)
+    devices = [
+        str(p.device(r)) for p in (source.placement, target.placement) for r in range(p.size)
+    ]
+    comm = InProcessComm(list(dict.fromkeys(devices)))
+    predicted: Counter[tuple[str, str]] = Counter()
+    for hop in plan_boxing(x.shape, 8, source, target, LINKS):
+        parts = run_hop(comm, hop, parts)
+        for here, there, n in hop.transfers():
+            predicted[str(here), str(there)] += n * 8
     np.testing.assert_array_equal(gathered(x.shape, target, parts), x, f"{source} -> {target}")
+    assert comm.sent() == +predicted, f"{source} -> {target}"
+
+
+def tensor(shape: tuple[int, ...], rng: Any) -> Any:
+    return rng.integers(-9, 9, shape).astype(float)
 
 
 @pytest.mark.parametrize("a", ONE_DIMENSION)
-@pytest.mark.parametrize("b", ONE_DIMENSION)
+@pytest.mark.parametrize("b", [*ONE_DIMENSION, "cpu 0:0-2"])
 def test_every_transition_in_one_dimension(a: str, b: str) -> None:
     rng = np.random.default_rng(0)
-    x = rng.integers(-9, 9, (7, 5)).astype(float)
-    for source in layouts(Placement.parse("gpu", a.split(","))):
-        for target in layouts(Placement.parse("gpu", b.split(","))):
+    x = tensor((7, 5), rng)
+    for source, target in itertools.product(layouts(placed(a)), layouts(placed(b))):
+        check(x, source, target, rng)
+        if b.startswith("cpu"):
+            check(x, target, source, rng)
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (0, 3), (1, 1)])
+def test_empty_parts_are_no_trouble(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(2)
+    x = tensor(shape, rng)
+    others = placed("0:2-4")
+    for source in layouts(placed("0:0-3")):
+        for target in (*layouts(placed("0:0-3")), *layouts(others)):
             check(x, source, target, rng)
+
+
+def test_scalars() -> None:
+    rng = np.random.default_rng(3)
+    sbps = (B, P, MAX, MIN)
+    for b in ("0:0-3", "0:2-4", "cpu 0:0-1"):
+        for source in layouts(placed("0:0-3"), sbps):
+            for target in layouts(placed(b), sbps):
+                check(tensor((), rng), source, target, rng)
 
 
 def test_every_transition_in_two_dimensions() -> None:
     rng = np.random.default_rng(1)
-    x = rng.integers(-9, 9, (7, 5)).astype(float)
-    grid = Placement.parse("gpu", "0:0-3", (2, 2))
-    for source, target in itertools.product(layouts(grid), repeat=2):
+    x = tensor((7, 5), rng)
+    grid = placed("0:0-3 2x2")
+    for source, target in itertools.product(layouts(grid, (S(0), S(1), B, P)), repeat=2):
         check(x, source, target, rng)
 
 
-def test_empty_parts_are_no_trouble() -> None:
-    rng = np.random.default_rng(2)
-    x = rng.integers(-9, 9, (2, 3)).astype(float)
-    gpus = Placement.parse("gpu", "0:0-3")
-    for source, target in itertools.product(layouts(gpus), repeat=2):
-        check(x, source, target, rng)
+SHAPES = (
+    "0:0-3", "0:0-3 2x2", "0:0-5 2x3", "0:0-5 3x2", "0:2-7 2x3", "0:0-1,1:0-1 2x2",
+    "cpu 0:0-3 2x2", "0:0-7 2x2x2", "0:0-3 1x4", "0:0",
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=30)
+@given(data=st.data())
+def test_any_transition(data: st.DataObject) -> None:
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    x = tensor(data.draw(st.sampled_from([(7, 5), (8, 8), (6,), (3, 4, 2), (5, 1)])), rng)
+    sbps = [S(axis) for axis in range(x.ndim)] + [B, P, MAX, MIN]
+    source, target = (
+        Layout(placement, tuple(data.draw(st.sampled_from(sbps)) for _ in placement.hierarchy))
+        for placement in (placed(data.draw(st.sampled_from(SHAPES))) for _ in range(2))
+    )
+    check(x, source, target, rng)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("b", SHAPES)
+@pytest.mark.parametrize("a", SHAPES[:7])
+def test_every_transition_of_every_hierarchy(a: str, b: str) -> None:
+    rng = np.random.default_rng(4)
+    x = tensor((7, 5), rng)
+    sbps = (S(0), S(1), B, P, MAX)
+    for source in layouts(placed(a), sbps):
+        for target in layouts(placed(b), sbps[: 4 if "x2x" in b else 5]):
+            check(x, source, target, rng)
+
+
+def test_hierarchies_of_the_same_devices_are_no_reason_to_move() -> None:
+    flat, grid = placed("0:0-3"), placed("0:0-3 2x2")
+    for a, b in (((P,), (P, P)), ((B,), (B, B)), ((S(0),), (S(0), S(0))), ((MAX,), (MAX, MAX))):
+        assert plan_boxing((8, 4), 4, Layout(flat, a), Layout(grid, b), LINKS) == ()
+    hops = plan_boxing((8, 4), 4, Layout(grid, (P, B)), Layout(flat, (P,)), LINKS)
+    assert sum(hop.elements() for hop in hops) == 0
+
+
+# ----------------------------------------------------------------------------- bytes and names
 
 
 def elements(source: Layout, target: Layout) -> float:
@@ -113,21 +246,84 @@ TABLE = {  # bytes on the wire in units of the logical size: same devices, disjo
     (S(0), S(0)): (0, 1), (S(0), S(1)): ((p - 1) / p, 1), (S(0), B): (p - 1, p2),
     (S(0), P): (0, 1), (B, S(0)): (0, 1), (B, B): (0, p2), (B, P): (0, 1),
     (P, S(0)): (p - 1, p1), (P, B): (2 * (p - 1), p1 + p2 - 1), (P, P): (0, p1),
+    (S(0), MAX): (0, 1), (B, MAX): (0, 1), (MAX, S(0)): (p - 1, p1), (MAX, MAX): (0, p1),
+    (MAX, B): (2 * (p - 1), p1 + p2 - 1),
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("others", ["0:4-6", "cpu 0:0-2"])
 @pytest.mark.parametrize("pair", TABLE, ids=lambda pair: f"{pair[0]}-{pair[1]}")
-def test_bytes_are_those_of_the_table(pair: tuple[Sbp, Sbp]) -> None:
-    gpus, others = Placement.parse("gpu", "0:0-3"), Placement.parse("gpu", "0:4-6")
+def test_bytes_are_those_of_the_table(pair: tuple[Sbp, Sbp], others: str) -> None:
+    gpus = placed("0:0-3")
     same = elements(Layout(gpus, pair[:1]), Layout(gpus, pair[1:]))
-    disjoint = elements(Layout(gpus, pair[:1]), Layout(others, pair[1:]))
+    disjoint = elements(Layout(gpus, pair[:1]), Layout(placed(others), pair[1:]))
     assert (same, disjoint) == pytest.approx(TABLE[pair])
 
 
-def test_the_planner_goes_by_reduce_scatter_and_all_gather() -> None:
-    gpus = Placement.parse("gpu", "0:0-3")
-    hops = plan_boxing((8, 12), 4, Layout(gpus, (P,)), Layout(gpus, (B,)), LINKS)
-    assert [hop.name for hop in hops] == ["reduce_scatter", "all_gather"]
+NAMES = (  # from, to, hops
+    ("0:0-3", S(0), "0:0-3", B, "all_gather"),
+    ("0:0-3", S(0), "0:0-3", S(1), "all_to_all"),
+    ("0:0-3", P, "0:0-3", S(0), "reduce_scatter"),
+    ("0:0-3", P, "0:0-3", B, "all_reduce"),
+    ("0:0-3", B, "0:0-3", S(0), "slice"),
+    ("0:0-3", S(0), "0:0-3", P, "zero_pad"),
+    ("0:0-3", P, "0:4", B, "reduce"),
+    ("0:0-3", S(0), "0:0", B, "gather"),
+    ("0:0", B, "0:1", B, "send_recv"),
+    ("0:0", B, "0:1-3", B, "broadcast"),
+    ("0:0", B, "0:0-3", S(0), "scatter"),
+    ("0:0-3", B, "cpu 0:0", B, "copy_d2h"),
+    ("cpu 0:0", B, "0:0-3", S(0), "copy_h2d"),
+    ("cpu 0:0", B, "0:0", B, "copy_h2d"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NAMES, ids=lambda c: f"{c[0]} {c[1]} - {c[2]} {c[3]}")
+def test_hops_have_the_names_of_collectives(case: tuple[str, Sbp, str, Sbp, str]) -> None:
+    a, source, b, target, names = case
+    hops = plan_boxing(
+        (8, 12), 4, Layout(placed(a), (source,)), Layout(placed(b), (target,)), LINKS
+    )
+    assert " ".join(hop.name for hop in hops) == names
+
+
+def test_groups_of_a_grid_exchange_among_themselves() -> None:
+    grid = placed("0:0-3 2x2")
+    source, target = Layout(grid, (P, S(0))), Layout(grid, (B, S(0)))
+    (hop,) = plan_boxing((8, 12), 4, source, target, LINKS)
+    assert [(part.name, part.sources) for part in groups_of(hop)] == [
+        ("all_reduce", (0, 2)),
+        ("all_reduce", (1, 3)),
+    ]
+
+
+def test_machines_reduce_inside_before_they_reduce_between() -> None:
+    grid = placed("0:0-1,1:0-1 2x2")
+    hops = plan_boxing((64, 1024), 4, Layout(grid, (P, P)), Layout(grid, (B, B)), LINKS)
+    assert [hop.name for hop in hops] == ["reduce_scatter", "all_reduce", "all_gather"]
+
+
+def test_runners_up_cost_more() -> None:
+    gpus = placed("0:0-3")
+    routes = plan_routes((8, 12), 4, Layout(gpus, (P,)), Layout(gpus, (B,)), LINKS)
+    assert [[hop.name for hop in route.hops] for route in routes[:2]] == [
+        ["all_reduce"],
+        ["reduce_scatter", "all_gather"],
+    ]
+    assert len({route.hops for route in routes}) == len(routes) > 2
+    assert [r.seconds for r in routes] == pytest.approx(sorted(r.seconds for r in routes))
+
+
+def test_planning_is_fast() -> None:
+    gpus = placed("0:0-7")
+    pairs = list(itertools.permutations(layouts(gpus, (S(0), S(1), B, P)), 2))
+    best = float("inf")
+    for trial in range(3):
+        started = time.perf_counter()
+        for source, target in pairs:
+            plan_boxing((640 + trial, 512), 4, source, target, LINKS)
+        best = min(best, (time.perf_counter() - started) / len(pairs))
+    assert best < 5e-3, f"{best * 1e3:.2f} ms per transition that was not planned before"
 
 
 @given(
@@ -139,7 +335,7 @@ def test_split_regions_tile_the_tensor(
     shape: tuple[int, ...], hierarchy: tuple[int, ...], data: st.DataObject
 ) -> None:
     splits = st.sampled_from([S(0), S(1)])
-    nd = tuple(data.draw(splits) for _ in hierarchy)
+    nd: tuple[Split, ...] = tuple(data.draw(splits) for _ in hierarchy)
     regions = [local_region(shape, nd, hierarchy, r) for r in range(int(np.prod(hierarchy)))]
     count = np.zeros(shape, int)
     for region in regions:

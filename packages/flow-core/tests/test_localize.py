@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from flow_core.compiler.physical import Physical, to_physical
+from flow_core.compiler.select import Problem
 from flow_core.dtypes import as_dtype
 from flow_core.ir import Graph, GraphBuilder, Value
 from flow_core.ops.build import Emitter
 from flow_core.plugins.host import default_registry
 from flow_core.sbp import B, NdSbp, S, local_region
 from flow_core.testing.interpret import evaluate
-from flow_core.topology import LinkModel, Placement
+from flow_core.topology import Placement
 
 SPECS = default_registry().ops
 GRIDS: tuple[tuple[str, tuple[int, ...]], ...] = (
@@ -79,7 +80,7 @@ def test_every_layout_gives_the_same_bits(case: Any, devices: str, hierarchy: An
         if op == "reshape" and S(0) in sbp:
             continue
         graph, feeds = graph_of(op, arrays, attrs, place, sbp)
-        physical = to_physical(graph, SPECS, LinkModel())
+        physical = to_physical(Problem(graph, SPECS))
         assert physical.layouts[Value("op", 0)].sbp == sbp
         np.testing.assert_array_equal(assembled(graph, physical, feeds), want, err_msg=str(sbp))
         checked += 1
@@ -99,7 +100,7 @@ def test_a_dropout_mask_is_drawn_in_parts() -> None:
     place = Placement.parse("cpu", "0:0-3")
     x = np.ones((9, 6))
     graph, _ = graph_of("random_mask_like", (x,), {"rate": 0.5}, place, (S(0),))
-    types = to_physical(graph, SPECS, LinkModel()).graph.types
+    types = to_physical(Problem(graph, SPECS)).graph.types
     shapes = [types[f"op@{rank}"][0].shape for rank in range(4)]
     assert shapes == [(3, 6), (2, 6), (2, 6), (2, 6)]
 
@@ -109,6 +110,6 @@ def test_heads_stay_on_their_devices() -> None:
     place = Placement.parse("cpu", "0:0-1")
     x = np.arange(2 * 3 * 8.0).reshape(2, 3, 8)
     graph, feeds = graph_of("reshape", (x,), {"shape": (2, 3, 4, 2)}, place, (S(2),))
-    physical = to_physical(graph, SPECS, LinkModel())
+    physical = to_physical(Problem(graph, SPECS))
     np.testing.assert_array_equal(assembled(graph, physical, feeds), x.reshape(2, 3, 4, 2))
     assert physical.graph.ops["op@1"].attrs["shape"] == (2, 3, 2, 2)

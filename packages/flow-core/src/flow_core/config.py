@@ -20,6 +20,8 @@ class Settings:
         plugin_strict: raise a plugin's failure at once (FLOW_PLUGIN_STRICT).
         trace_plugins: report each hook call on standard error (FLOW_TRACE_PLUGINS).
         verify_passes: verify the graph after every pass (FLOW_VERIFY_PASSES).
+        stream_threads: threads for the streams of a plan, None for as many as pay
+            (FLOW_STREAM_THREADS: "auto" or a number).
     """
 
     emulate_gpus: int = 0
@@ -28,6 +30,7 @@ class Settings:
     plugin_strict: bool = False
     trace_plugins: bool = False
     verify_passes: bool = False
+    stream_threads: int | None = None
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Settings:
@@ -44,11 +47,15 @@ class Settings:
             plugin_strict=_flag(env, "FLOW_PLUGIN_STRICT"),
             trace_plugins=_flag(env, "FLOW_TRACE_PLUGINS"),
             verify_passes=_flag(env, "FLOW_VERIFY_PASSES"),
+            stream_threads=_count(env, "FLOW_STREAM_THREADS", "auto") or None,
         )
 
 
-def _count(env: Mapping[str, str], name: str) -> int:
+def _count(env: Mapping[str, str], name: str, word: str = "0") -> int:
+    """A number, 0 when it is not set or is ``word``."""
     text = env.get(name, "0") or "0"
+    if text == word:
+        return 0
     if not text.isdigit():
         raise ConfigError(f"setting {name}", found=repr(text), allowed="a non-negative integer")
     return int(text)

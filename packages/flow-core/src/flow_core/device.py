@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
+
+from flow_core.exchange import Exchange
 
 Launch = Callable[[], object]
 """Zero-argument callable that runs one bound kernel; its result is ignored."""
@@ -64,7 +66,44 @@ class Driver(Protocol):
         """Bytes that a plan may use, None for no known limit."""
 
 
+@runtime_checkable
 class Comm(Protocol):
-    """A group of devices that exchange data.  Primitives are added with the boxing planner."""
+    """Devices that exchange data, some of them in other processes.
 
-    size: int
+    A comm is made once per plan, by the `CommSpec` that registers it.  All processes bind the
+    same exchanges in the same order, and launch them in one order.
+
+    Attributes:
+        name: name of its `CommSpec`.
+        devices: text forms of all devices that it joins, the same in all processes.
+        local: those of this process.
+    """
+
+    name: str
+    devices: tuple[str, ...]
+    local: tuple[str, ...]
+
+    def bind(
+        self, exchange: Exchange, inputs: Sequence[Array | None], outputs: Sequence[Array | None]
+    ) -> Sequence[Launch]:
+        """The launches of this process's part of an exchange, between fixed arrays.
+
+        They are called in order, once per step; when the last one returns (or is passed on the
+        stream), outputs are complete and inputs may be overwritten.  Partial results are
+        combined in an order that only the exchange decides, so that runs repeat to the bit; an
+        all-reduce gives the same bits on all devices.
+
+        Args:
+            exchange: what moves.
+            inputs, outputs: an array per input and output of the exchange; None where its
+                device is another process's.
+
+        Raises:
+            PlanError: see `flow_core.exchange.check_arrays`.
+        """
+
+    def sent(self) -> Mapping[tuple[str, str], int]:
+        """Bytes that local devices have sent so far, by (from, to); none that are zero.
+
+        Counted from what is bound and how often it was launched, not from the plan.
+        """

@@ -39,9 +39,16 @@ class DType:
         """Whether this is a signed or unsigned integer type."""
         return self.kind in "iu"
 
+    @property
+    def is_object(self) -> bool:
+        """Whether elements are objects on the host, whose size may change from step to step."""
+        return self.kind == "O"
+
     @cached_property
     def numpy(self) -> np.dtype[Any]:
         """The numpy dtype of the same storage (``ml_dtypes`` for bfloat16)."""
+        if self.is_object:
+            return np.dtype(object)
         if self.name == "bfloat16":
             import ml_dtypes
 
@@ -65,12 +72,17 @@ int64 = DType("int64", "i", 8)
 uint8 = DType("uint8", "u", 1)
 bool_ = DType("bool", "b", 1)
 char = DType("char", "i", 1)
+tensor_buffer = DType("tensor_buffer", "O", 8)
+record = DType("record", "O", 8)
 
 ALL: tuple[DType, ...] = (
     float16, bfloat16, float32, float64, int8, int32, int64, uint8, bool_, char
 )  # fmt: skip
 FLOATS: tuple[DType, ...] = tuple(d for d in ALL if d.is_floating)
-BY_NAME: dict[str, DType] = {d.name: d for d in ALL} | {"float": float32, "double": float64}
+OBJECTS: tuple[DType, ...] = (tensor_buffer, record)
+BY_NAME: dict[str, DType] = {
+    **{d.name: d for d in (*ALL, *OBJECTS)}, "float": float32, "double": float64
+}  # fmt: skip
 
 
 @lru_cache(maxsize=256)

@@ -51,6 +51,8 @@ class Task:
         kernel: name of the kernel, for people.
         seed: 64-bit seed of a random op.
         line: the user's line, for people.
+        stream: position of its stream in `Plan.streams`; tasks of one stream run in order.
+        waits: positions of tasks of other streams that must be over before it starts.
     """
 
     op: str
@@ -63,6 +65,8 @@ class Task:
     kernel: str
     seed: int = 0
     line: str = ""
+    stream: int = 0
+    waits: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +156,12 @@ class Plan:
         ledger: everything that crosses devices or changes its layout.
         actors: names, in the order of the flow of data.
         registers: between the actors.
+        micro_batches: in how many parts along axis 0 each parameter is fed; ``feeds`` has the
+            buffers of the parts, parameter by parameter.
+        streams: names; the order of a stream's tasks is that of the plan.
+        flows: what goes from stream to stream: slots of each logical value between its
+            producer and its consumers, as the arenas have them.
+        workers: threads that run the streams; 1 runs all tasks in the order of the plan.
     """
 
     job: str
@@ -167,6 +177,10 @@ class Plan:
     shards: Mapping[str, tuple[str, tuple[tuple[int, int], ...]]] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
     ledger: tuple[Transfer, ...] = ()
+    micro_batches: int = 1
+    streams: tuple[str, ...] = ()
+    flows: tuple[RegisterPlan, ...] = ()
+    workers: int = 1
 
     @property
     def bytes_per_step(self) -> int:
@@ -252,6 +266,10 @@ def _task(data: Mapping[str, Any]) -> Task:
     return Task(**{**{k: _frozen(v) for k, v in data.items()}, "attrs": attrs})
 
 
+def _register(data: Mapping[str, Any]) -> RegisterPlan:
+    return RegisterPlan(**{k: _frozen(v) for k, v in data.items()})
+
+
 def _decode(data: Mapping[str, Any]) -> Plan:
     return Plan(
         job=data["job"],
@@ -263,14 +281,16 @@ def _decode(data: Mapping[str, Any]) -> Plan:
         fetches=tuple(data["fetches"]),
         variables=data["variables"],
         actors=tuple(data["actors"]),
-        registers=tuple(
-            RegisterPlan(**{k: _frozen(v) for k, v in r.items()}) for r in data["registers"]
-        ),
+        registers=tuple(map(_register, data["registers"])),
         shards={k: _frozen(v) for k, v in data["shards"].items()},
         notes=data["notes"],
         ledger=tuple(
             Transfer(**{k: _frozen(v) for k, v in entry.items()}) for entry in data["ledger"]
         ),
+        micro_batches=data["micro_batches"],
+        streams=tuple(data["streams"]),
+        flows=tuple(map(_register, data["flows"])),
+        workers=data["workers"],
     )
 
 
@@ -295,6 +315,34 @@ def check_no_deadlock(registers: Iterable[RegisterPlan]) -> None:
             found=" -> ".join(cycle),
             allowed="registers in which every cycle of waits has a filled or a free slot",
             hint="give one of these registers another slot",
+        )
+
+
+def check_streams(plan: Plan) -> None:
+    """Refuses streams that can deadlock: tasks that wait for one another in a circle.
+
+    A task waits for the one before it in its stream and for those that it names.
+    """
+    waits: dict[str, list[tuple[str, str]]] = {}
+    last: dict[int, str] = {}
+    names = [f"{i} {task.op}" for i, task in enumerate(plan.tasks)]
+    for name, task in zip(names, plan.tasks, strict=True):
+        if any(not 0 <= other < len(names) for other in task.waits):
+            raise PlanError(f"checking task {name}", found=f"waits {task.waits}")
+        others = [(names[other], "event") for other in task.waits]
+        if task.stream in last:
+            others.append((last[task.stream], "order"))
+        if others:
+            waits[name] = others
+        last[task.stream] = name
+    if all(other < i for i, task in enumerate(plan.tasks) for other in task.waits):
+        return
+    cycle = _find_cycle(waits)
+    if cycle:
+        raise PlanError(
+            "checking the streams of a plan for deadlock",
+            found=" -> ".join(cycle),
+            allowed="tasks that do not wait for one another in a circle",
         )
 
 

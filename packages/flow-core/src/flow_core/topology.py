@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -73,6 +73,14 @@ class Placement:
         machine, index = self.devices[rank]
         return Device(self.device_type, machine, index)
 
+    def only(self, rank: int) -> Placement:
+        """The placement of the one device at a position.
+
+        >>> str(Placement.parse("gpu", "0:0-3").only(2))
+        'gpu[0:2]'
+        """
+        return Placement(self.device_type, self.devices[rank : rank + 1])
+
     def __str__(self) -> str:
         text = ",".join(_format_ranges(self.devices))
         shape = "" if len(self.hierarchy) == 1 else " as " + "x".join(map(str, self.hierarchy))
@@ -138,3 +146,42 @@ class LinkModel:
         if a == b:
             return self.local
         return self.machine if a.machine == b.machine else self.network
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceModel:
+    """What work and memory cost on a device: enough to weigh them against communication.
+
+    An op takes the time of its arithmetic and of reading its inputs and writing its outputs
+    once.  Memory has a price, so that of two plans of one time the smaller is better.
+
+    Attributes:
+        flops: floating point operations per second.
+        bandwidth: bytes per second to and from the device's memory.
+        held: seconds charged per byte that a step or a variable occupies.
+    """
+
+    flops: float = 1e13
+    bandwidth: float = 1e12
+    held: float = 1e-13
+
+    def seconds(self, flops: float, nbytes: int) -> float:
+        """Time of some arithmetic on some bytes.
+
+        >>> DeviceModel(flops=1e12, bandwidth=1e11).seconds(1e9, 10**8)
+        0.002
+        """
+        return flops / self.flops + nbytes / self.bandwidth
+
+
+ACCELERATOR = DeviceModel()
+
+DEVICE_MODELS: Mapping[str, DeviceModel] = {
+    "cpu": DeviceModel(flops=1e11, bandwidth=2e10, held=5e-12)
+}
+"""Models of device types; all others count as accelerators of the default model."""
+
+
+def device_model(device_type: str) -> DeviceModel:
+    """The model of a device type."""
+    return DEVICE_MODELS.get(device_type, ACCELERATOR)

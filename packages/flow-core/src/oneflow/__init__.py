@@ -1,7 +1,8 @@
 """OneFlow's job functions: ``import oneflow as flow``.
 
-The names of the core come from `flow_core.api`; the pieces ``oneflow.typing`` and
-``oneflow.data`` come from the optional packages flow-typing and flow-data.
+The names of the core come from `flow_core.api`; the piece ``oneflow.typing`` comes from the
+optional package flow-typing; ``oneflow.data``, ``oneflow.image``, ``oneflow.detection`` and the
+functions on images, objects and ragged values at the top level come from flow-data.
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ from flow_core.api.dtypes import (
     int8,
     int32,
     int64,
+    record,
+    tensor_buffer,
     uint8,
 )
 from flow_core.api.encoding import categorical_ordinal_encode
@@ -107,6 +110,7 @@ from flow_core.api.job import (
     get_all_variables,
     get_variable,
     global_function,
+    hierarchical_parallel_cast,
     load_variables,
     name_scope,
     parallel_cast,
@@ -127,6 +131,7 @@ from flow_core.api.user_op import (
 )
 from flow_core.api.views import cast_to_current_logical_view
 from oneflow import (
+    advanced,
     checkpoint,
     config,
     deprecated,
@@ -149,26 +154,74 @@ from oneflow import (
 )
 
 if TYPE_CHECKING:
+    from flow_data.toplevel import (
+        image_batch_align,
+        image_decode,
+        image_flip,
+        image_normalize,
+        image_random_crop,
+        image_resize,
+        image_target_resize,
+        object_bbox_flip,
+        object_bbox_scale,
+        object_segmentation_polygon_flip,
+        object_segmentation_polygon_scale,
+        object_segmentation_polygon_to_mask,
+        tensor_buffer_to_tensor,
+        tensor_buffer_to_tensor_list,
+        tensor_list_split,
+        tensor_list_to_tensor_buffer,
+        tensor_to_tensor_buffer,
+    )
     from oneflow import data as data
+    from oneflow import detection as detection
+    from oneflow import image as image
     from oneflow import typing as typing
 else:
-    _PIECES = {"data": "flow_data", "typing": "flow_typing"}
+    _PIECES = {
+        "data": "flow_data",
+        "detection": "flow_data",
+        "image": "flow_data",
+        "typing": "flow_typing",
+    }
+    _FROM_DATA = (
+        "image_batch_align",
+        "image_decode",
+        "image_flip",
+        "image_normalize",
+        "image_random_crop",
+        "image_resize",
+        "image_target_resize",
+        "object_bbox_flip",
+        "object_bbox_scale",
+        "object_segmentation_polygon_flip",
+        "object_segmentation_polygon_scale",
+        "object_segmentation_polygon_to_mask",
+        "tensor_buffer_to_tensor",
+        "tensor_buffer_to_tensor_list",
+        "tensor_list_split",
+        "tensor_list_to_tensor_buffer",
+        "tensor_to_tensor_buffer",
+    )
+    _PROVIDERS = {**_PIECES, **dict.fromkeys(_FROM_DATA, "flow_data")}
 
     def __getattr__(name):
         """Imports the optional pieces when they are first used."""
-        if name in _PIECES and find_spec(_PIECES[name]) is not None:
-            from importlib import import_module
+        from importlib import import_module
 
-            return import_module(f"oneflow.{name}")
-        if name in _PIECES:
+        if name in _PROVIDERS and find_spec(_PROVIDERS[name]) is not None:
+            if name in _PIECES:
+                return import_module(f"oneflow.{name}")
+            return getattr(import_module("flow_data.toplevel"), name)
+        if name in _PROVIDERS:
             from oneflow._pieces import missing
 
-            raise AttributeError(missing(name, _PIECES[name]))
+            raise AttributeError(missing(name, _PROVIDERS[name]))
         from flow_core.errors import nearest
 
-        hint = nearest(name, dir())
+        hint = nearest(name, __dir__())
         raise AttributeError(f"module 'oneflow' has no attribute {name!r}; {hint}".rstrip("; "))
 
     def __dir__():
         """All names, the installed optional pieces among them."""
-        return sorted({*globals(), *(p for p, m in _PIECES.items() if find_spec(m))})
+        return sorted({*globals(), *(p for p, m in _PROVIDERS.items() if find_spec(m))})

@@ -1,7 +1,71 @@
-"""Readers, decoders, OFRecord, and augmentation."""
+"""Readers, decoders, OFRecord, and augmentation: ``oneflow.data``."""
 
+from flow_data.decoders import (
+    ImageDecoderRandomCropResize,
+    OFRecordBytesDecoder,
+    OFRecordImageDecoder,
+    OFRecordImageDecoderRandomCrop,
+    OFRecordRawDecoder,
+    image_decoder_random_crop_resize,
+    ofrecord_bytes_decoder,
+    ofrecord_image_classification_reader,
+    ofrecord_image_decoder,
+    ofrecord_image_decoder_random_crop,
+    ofrecord_raw_decoder,
+)
+from flow_data.legacy import (
+    BlobConf,
+    BytesListCodec,
+    ImageCodec,
+    ImagePreprocessor,
+    ImageResizePreprocessor,
+    NormByChannelPreprocessor,
+    RawCodec,
+    decode_ofrecord,
+)
 from flow_data.mnist import load_mnist
+from flow_data.readers import (
+    coco_reader,
+    decode_random,
+    image_folder_reader,
+    ofrecord_loader,
+    ofrecord_reader,
+    tfrecord_reader,
+    webdataset_reader,
+)
+from flow_data.records.ofrecord import OFRecordWriter, encode_record, read_ofrecords
 
 __version__ = "0.1.0"
 
-__all__ = ["load_mnist"]
+__all__ = [
+    "BlobConf",
+    "BytesListCodec",
+    "ImageCodec",
+    "ImageDecoderRandomCropResize",
+    "ImagePreprocessor",
+    "ImageResizePreprocessor",
+    "NormByChannelPreprocessor",
+    "OFRecordBytesDecoder",
+    "OFRecordImageDecoder",
+    "OFRecordImageDecoderRandomCrop",
+    "OFRecordRawDecoder",
+    "OFRecordWriter",
+    "RawCodec",
+    "coco_reader",
+    "decode_ofrecord",
+    "decode_random",
+    "encode_record",
+    "image_decoder_random_crop_resize",
+    "image_folder_reader",
+    "load_mnist",
+    "ofrecord_bytes_decoder",
+    "ofrecord_image_classification_reader",
+    "ofrecord_image_decoder",
+    "ofrecord_image_decoder_random_crop",
+    "ofrecord_loader",
+    "ofrecord_raw_decoder",
+    "ofrecord_reader",
+    "read_ofrecords",
+    "tfrecord_reader",
+    "webdataset_reader",
+]

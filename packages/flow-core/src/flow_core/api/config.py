@@ -47,6 +47,33 @@ COLLECTIVE_BOXING: tuple[str, ...] = (
 """The same, below ``flow.config.collective_boxing``."""
 
 
+EFFECTIVE: dict[str, Callable[[Any], bool]] = {
+    "enable_fusion": lambda val: isinstance(val, bool),
+    "nccl_fusion_all_reduce": lambda val: isinstance(val, bool),
+    "nccl_fusion_max_ops": lambda val: type(val) is int and val > 0,
+    "nccl_fusion_threshold_mb": lambda val: type(val) in (int, float) and val >= 0,
+}
+"""Settings of `COLLECTIVE_BOXING` that say how gradients go into buckets, and what they take."""
+
+
+def _checked(name: str) -> Callable[..., None]:
+    fits = EFFECTIVE[name]
+
+    def setter(val: Any = True) -> None:
+        if not fits(val):
+            raise ConfigError(
+                f"config.collective_boxing.{name}",
+                at=user_line(2),
+                found=repr(val),
+                allowed="True or False" if fits(True) else "a number that is not negative",
+            )
+        default_session().resources.others[f"collective_boxing.{name}"] = val
+
+    setter.__name__ = setter.__qualname__ = name
+    setter.__doc__ = f"Sets ``{name}`` of buckets of gradients, for jobs compiled from now on."
+    return setter
+
+
 def _setter(name: str) -> Callable[..., None]:
     def setter(val: Any = True) -> None:
         default_session().resources.others[name] = val
@@ -57,11 +84,17 @@ def _setter(name: str) -> Callable[..., None]:
 
 
 class CollectiveBoxing:
-    """Settings of collective communication, kept for the plugins that provide it."""
+    """Settings of collective communication: of buckets, and some kept for plugins.
+
+    Gradients are all-reduced in buckets of at most ``nccl_fusion_threshold_mb`` megabytes (16)
+    and ``nccl_fusion_max_ops`` gradients (64), unless ``enable_fusion`` or
+    ``nccl_fusion_all_reduce`` is False.
+    """
 
 
 for _name in COLLECTIVE_BOXING:
-    setattr(CollectiveBoxing, _name, staticmethod(_setter(f"collective_boxing.{_name}")))
+    _function = _checked(_name) if _name in EFFECTIVE else _setter(f"collective_boxing.{_name}")
+    setattr(CollectiveBoxing, _name, staticmethod(_function))
 for _name in REMEMBERED:
     globals()[_name] = _setter(_name)
 
@@ -79,28 +112,28 @@ __all__ = [
 __all__ += REMEMBERED
 
 
-def _count(name: str, val: int) -> int:
-    if not isinstance(val, int) or isinstance(val, bool) or val < 1:
-        raise ConfigError(
-            f"config.{name}", at=user_line(3), found=repr(val), allowed="an integer of at least 1"
-        )
+def _count(name: str, val: int, least: int = 1) -> int:
+    if not isinstance(val, int) or isinstance(val, bool) or val < least:
+        allowed = f"an integer of at least {least}"
+        raise ConfigError(f"config.{name}", at=user_line(3), found=repr(val), allowed=allowed)
     return val
 
 
 def gpu_device_num(val: int) -> None:
-    """How many gpus of each machine the session uses.
+    """How many gpus of each machine the session uses; 0 puts ops outside any scope on the CPU.
 
     Raises:
         DeviceUnavailableError: there are fewer; the error says why, and how to emulate them.
     """
     session = default_session()
-    count = _count("gpu_device_num", val)
-    session.registry.require_device("gpu", count, user_line(2))
+    count = _count("gpu_device_num", val, least=0)
+    if count:
+        session.registry.require_device("gpu", count, user_line(2))
     session.resources.gpu_device_num = count
 
 
 def cpu_device_num(val: int) -> None:
-    """How many CPU devices of each machine the session uses."""
+    """How many CPU devices of each machine the session uses; gpus go first."""
     default_session().resources.cpu_device_num = _count("cpu_device_num", val)
 
 

@@ -17,6 +17,8 @@ from flow_core.dtypes import (
     int8,
     int32,
     int64,
+    record,
+    tensor_buffer,
     uint8,
 )
 from flow_core.dtypes import float32 as float
@@ -35,13 +37,17 @@ __all__ = [
     "int8",
     "int32",
     "int64",
+    "record",
+    "tensor_buffer",
     "uint8",
 ]
 
 
 def dtypes() -> list[DType]:
     """All element types."""
-    return [char, float16, float32, float64, int8, int32, int64, uint8]
+    return [
+        char, float16, float32, float64, int8, int32, int64, uint8, record, tensor_buffer
+    ]  # fmt: skip
 
 
 def convert_oneflow_dtype_to_numpy_dtype(oneflow_dtype: DType) -> type[Any]:

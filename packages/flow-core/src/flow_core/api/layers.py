@@ -90,14 +90,14 @@ def dense(
         weight = new_variable(
             "weight", (units, shape[-1]), x.dtype, kernel_initializer or constant_initializer(0),
             regularizer=kernel_regularizer, **shared,
-        ).with_distribute(model_distribute)  # fmt: skip
+        )  # fmt: skip
         flags = {"transpose_a": False, "transpose_b": True, "alpha": 1.0}
         y: BlobDef = emit("matmul", x, weight, name="matmul", **flags)
         if use_bias:
             bias = new_variable(
                 "bias", (units,), x.dtype, bias_initializer or constant_initializer(0),
                 regularizer=bias_regularizer, **shared,
-            ).with_distribute(model_distribute)  # fmt: skip
+            )  # fmt: skip
             y = bias_add(y, bias, name="bias_add")
         if activation is not None:
             y = activation(y, name="activation")

@@ -14,7 +14,7 @@ from flow_core.initializers import Initializer
 from flow_core.shapes import normal_axis
 
 BROADCAST = broadcast()
-"""The default distribution of a layer's variables."""
+"""The default distribution of a layer's variables: no request, the selector may choose."""
 
 
 def check(ok: object, function: str, found: object, allowed: object) -> None:
@@ -34,9 +34,16 @@ def checked_axis(function: str, x: BlobDef, axis: int) -> int:
 
 
 def new_variable(
-    name: str, shape: Sequence[int], dtype: DType, initializer: Initializer, **more: Any
+    name: str,
+    shape: Sequence[int],
+    dtype: DType,
+    initializer: Initializer,
+    distribute: Any = BROADCAST,
+    **more: Any,
 ) -> BlobDef:
     """A variable below the name scope in force, which no other layer of the job may have."""
+    asked = None if distribute is BROADCAST else distribute
     return get_variable(
-        name, tuple(shape), dtype, initializer, model_name=name, reuse=False, **more
-    )
+        name, tuple(shape), dtype, initializer,
+        model_name=name, reuse=False, distribute=asked, **more,
+    )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flow_core.api.initializers import ones_initializer, zeros_initializer
-from flow_core.api.layers_common import BROADCAST, checked_axis, new_variable
+from flow_core.api.layers_common import checked_axis, new_variable
 from flow_core.api.nn_basic import layer_norm as nn_layer_norm
 from flow_core.dtypes import DType
 from flow_core.frontend.blob import BlobDef
@@ -54,7 +54,7 @@ def layer_norm(
     """
     shape = inputs.shape[checked_axis("layer_norm", inputs, begin_params_axis) :]
     params: dict[str, BlobDef] = {}
-    more = {"trainable": trainable, "distribute": BROADCAST}
+    more = {"trainable": trainable}
     with name_scope(name):
         if center:
             params["beta"] = new_variable("beta", shape, inputs.dtype, zeros_initializer(), **more)
@@ -127,7 +127,7 @@ def _statistics(
         for i, key in enumerate(names):
             value = i % 2
             initializer = initializers[i] or (zeros_initializer, ones_initializer)[value]()
-            more = {"regularizer": (*regularizers, None, None)[i], "distribute": BROADCAST}
+            more = {"regularizer": (*regularizers, None, None)[i]}
             more |= {"trainable": trainable and i < 2}
             if i < 2 and not affine[i]:
                 attrs = {"value": float(value), "dtype": dtype.name, "shape": (size,)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 
 from flow_core.device import Event, Launch, Stream
 from flow_core.errors import PlanError
+from flow_core.exchange import Exchange, check_arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,3 +141,33 @@ class NullDriver:
     def memory(self) -> int | None:
         """No limit."""
         return None
+
+
+class NullComm:
+    """Joins null devices: checks what is bound, and sends nothing.
+
+    Args:
+        devices: text forms of all devices.
+
+    Attributes:
+        devices, local: all devices that it joins.
+        bound: the exchanges.
+    """
+
+    name = "null"
+
+    def __init__(self, devices: Sequence[str]) -> None:
+        self.devices = self.local = tuple(devices)
+        self.bound: list[Exchange] = []
+
+    def bind(
+        self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]
+    ) -> tuple[Launch, ...]:
+        """No launches."""
+        check_arrays(exchange, self.local, inputs, outputs)
+        self.bound.append(exchange)
+        return ()
+
+    def sent(self) -> Mapping[tuple[str, str], int]:
+        """Nothing."""
+        return {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flow_core.device import Launch
-from flow_core.plugins.specs import Available, BindContext, DeviceSpec, KernelSpec
+from flow_core.plugins.specs import Available, BindContext, CommSpec, DeviceSpec, KernelSpec
 
 FLOW_PLUGIN_API = "1.0"
 
@@ -27,6 +27,12 @@ def _nothing() -> None:
 def flow_register_devices() -> tuple[DeviceSpec, ...]:
     """The device type "null"."""
     return (DeviceSpec("null", probe, "flow_core.builtin.null_driver:NullDriver"),)
+
+
+def flow_register_comms() -> tuple[CommSpec, ...]:
+    """Joins null devices, and sends nothing."""
+    module = "flow_core.builtin.null_driver"
+    return (CommSpec("null", ("null",), probe, f"{module}:NullComm"),)
 
 
 def flow_register_kernels() -> tuple[KernelSpec, ...]:

@@ -7,6 +7,12 @@ from flow_core.plugins.specs import PassSpec
 FLOW_PLUGIN_API = "1.0"
 
 PASSES: tuple[PassSpec, ...] = (
+    PassSpec(
+        "batch_statistics",
+        "lower",
+        "flow_core.passes.batch_statistics:BatchStatistics",
+        before=("common_subexpressions",),
+    ),
     PassSpec("constant_folding", "lower", "flow_core.passes.constant_folding:ConstantFolding"),
     PassSpec(
         "common_subexpressions",
@@ -24,6 +30,12 @@ PASSES: tuple[PassSpec, ...] = (
         "fuse_elementwise",
         "physical",
         "flow_core.passes.fuse_elementwise:FuseElementwise",
+    ),
+    PassSpec(
+        "bucket_all_reduces",
+        "physical",
+        "flow_core.passes.bucket_all_reduces:BucketAllReduces",
+        after=("fuse_elementwise",),
     ),
 )
 

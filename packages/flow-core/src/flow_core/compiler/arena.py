@@ -18,8 +18,10 @@ import numpy as np
 ALIGN = 64
 LARGEST_FIRST_LIMIT = 3000
 PLACEMENTS = 60_000
+COMPARISONS = 24_000_000
 TRIES = 1000
-"""How many blocks the search for a better order may place, and how many orders it may try."""
+"""How many blocks the search for a better order may place, how many pairs of blocks it may compare,
+and how many orders it may try."""
 GOOD = 1.002
 """The search ends at this multiple of the bound."""
 
@@ -79,7 +81,8 @@ def _searched(blocks: Sequence[Block], bound: int) -> list[int]:
     best, order = min(tried, key=lambda t: _height(blocks, t[0]))
     random = Random(0)
     offsets = best
-    for _ in range(min(TRIES, PLACEMENTS // max(1, len(blocks)))):
+    count = max(1, len(blocks))
+    for _ in range(min(TRIES, PLACEMENTS // count, COMPARISONS // count**2)):
         if _height(blocks, best) <= GOOD * bound:
             break
         order = _raised(blocks, order, offsets, random)

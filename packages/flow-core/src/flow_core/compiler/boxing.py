@@ -1,283 +1,225 @@
 """Boxing: how a tensor gets from one layout to another.
 
-A hop makes each target device's part of parts that source devices hold, each byte taken once
-from the nearest holder.  The planner looks for the cheapest sequence of hops under the link
-model, by Dijkstra's algorithm over the layouts that can help: P -> B, for example, goes by way
-of a split (reduce-scatter, then all-gather).
+The planner looks for the cheapest sequence of hops under the link model, by Dijkstra's
+algorithm over the layouts that can help: where partial results go to other devices, for example,
+they are combined in parts first.  Most transitions need no search: a hop in which no device
+sends longer than the busiest one must receive cannot be beaten.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count, product
 
-from flow_core.errors import GraphError
-from flow_core.sbp import (
-    B,
-    Broadcast,
-    NdSbp,
-    Partial,
-    Region,
-    Sbp,
-    Split,
-    coordinates,
-    format_nd_sbp,
-    intersect,
-    local_region,
-    region_shape,
+from flow_core.compiler.hops import (
+    Group,
+    Hop,
+    Layout,
+    Piece,
+    aligned,
+    busiest,
+    direct,
+    groups_of,
+    holds_partial,
+    is_there,
 )
-from flow_core.shapes import Shape, num_elements
-from flow_core.topology import Device, LinkModel, Placement
+from flow_core.errors import GraphError
+from flow_core.sbp import B, Partial, Sbp, Split
+from flow_core.shapes import Shape
+from flow_core.topology import LinkModel, Placement
 
+__all__ = [
+    "BoxingError",
+    "Group",
+    "Hop",
+    "Layout",
+    "Piece",
+    "Route",
+    "boxing_seconds",
+    "direct",
+    "groups_of",
+    "holds_partial",
+    "is_there",
+    "plan_boxing",
+    "plan_routes",
+]
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where a tensor lies: a placement and an SBP per hierarchy dimension.
-
-    >>> str(Layout(Placement.parse("gpu", "0:0-1"), (B,)))
-    'gpu[0:0-1] B'
-    """
-
-    placement: Placement
-    sbp: NdSbp
-
-    def region(self, shape: Shape, rank: int) -> Region:
-        """The part of the logical tensor that a device holds."""
-        return local_region(shape, self.sbp, self.placement.hierarchy, rank)
-
-    def partial_at(self, rank: int) -> tuple[int, ...]:
-        """The device's coordinates in the dimensions that hold partial results."""
-        where = coordinates(rank, self.placement.hierarchy)
-        return tuple(c for c, sbp in zip(where, self.sbp, strict=True) if isinstance(sbp, Partial))
-
-    def __str__(self) -> str:
-        return f"{self.placement} {format_nd_sbp(self.sbp)}"
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A box that one device gives to another.
-
-    Attributes:
-        source: rank in the source placement.
-        region: the box in logical coordinates.
-        first: whether it is copied; else it is combined with what is there.
-    """
-
-    source: int
-    region: Region
-    first: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Hop:
-    """One step of boxing.
-
-    Attributes:
-        name: the collective's usual name.
-        source, target: layouts.
-        pieces: per target rank, the boxes that it is made of.
-        combine: "sum", "max" or "min".
-    """
-
-    name: str
-    source: Layout
-    target: Layout
-    pieces: tuple[tuple[Piece, ...], ...]
-    combine: str = "sum"
-
-    def transfers(self) -> Iterator[tuple[Device, Device, int]]:
-        """(from, to, elements) for each box that crosses devices."""
-        for rank, pieces in enumerate(self.pieces):
-            there = self.target.placement.device(rank)
-            for piece in pieces:
-                here = self.source.placement.device(piece.source)
-                if here != there:
-                    yield here, there, num_elements(region_shape(piece.region))
-
-    def elements(self) -> int:
-        """Elements that cross devices."""
-        return sum(n for _, __, n in self.transfers())
-
-    def seconds(self, itemsize: int, links: LinkModel) -> float:
-        """Predicted time: the busiest device's traffic, in or out, link by link."""
-        busy: dict[tuple[Device, str], float] = {}
-        for here, there, n in self.transfers():
-            time = links.between(here, there).seconds(n * itemsize)
-            for key in ((here, "out"), (there, "in")):
-                busy[key] = busy.get(key, 0.0) + time
-        return max(busy.values(), default=0.0)
-
-
-def direct(shape: Shape, source: Layout, target: Layout) -> Hop | None:
-    """The one hop between two layouts, None when it cannot be done in one.
-
-    Partial results are never combined on several devices at once: that costs p - 1 times what
-    combining them in parts and gathering these does.
-    """
-    combine = _combine(source.sbp, target.sbp)
-    if combine is None or _combines_twice(source, target):
-        return None
-    pieces = tuple(
-        tuple(_pieces(shape, source, target, rank)) for rank in range(target.placement.size)
-    )
-    return Hop(_name(source, target), source, target, pieces, combine)
-
-
-def _combines_twice(source: Layout, target: Layout) -> bool:
-    sizes = zip(target.sbp, target.placement.hierarchy, strict=True)
-    replicated = [d for d, (sbp, n) in enumerate(sizes) if isinstance(sbp, Broadcast) and n > 1]
-    if source.placement != target.placement:
-        return bool(replicated) and holds_partial(source)
-    return any(isinstance(source.sbp[d], Partial) for d in replicated)
-
-
-def _combine(source: NdSbp, target: NdSbp) -> str | None:
-    kinds = {s.op for s in (*source, *target) if isinstance(s, Partial)}
-    if len(kinds) > 1 or ("sum" not in kinds and _makes_partial(source, target) and kinds):
-        return None
-    return kinds.pop() if kinds else "sum"
-
-
-def _makes_partial(source: NdSbp, target: NdSbp) -> bool:
-    return any(isinstance(s, Partial) for s in target) and source != target
-
-
-def _pieces(shape: Shape, source: Layout, target: Layout, rank: int) -> Iterator[Piece]:
-    wanted = target.region(shape, rank)
-    for number, group in enumerate(_groups(source, target, rank)):
-        for region, ranks in _holders(shape, source, group):
-            box = intersect(region, wanted)
-            if box is not None:
-                nearest = _nearest(source, ranks, target.placement.device(rank), rank)
-                yield Piece(nearest, box, number == 0)
-
-
-def _groups(source: Layout, target: Layout, rank: int) -> list[list[int]]:
-    """Source ranks by partial coordinates, as far as this target rank takes them up.
-
-    Where the target is partial in a dimension, the source's parts or partial results of that
-    dimension stay where they are when both have the same devices; else the first target device
-    takes all.
-    """
-    where = coordinates(rank, target.placement.hierarchy)
-    same = source.placement == target.placement
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for other in range(source.placement.size):
-        there = coordinates(other, source.placement.hierarchy)
-        if same and any(
-            isinstance(t, Partial) and not isinstance(s, Broadcast) and a != b
-            for s, t, a, b in zip(source.sbp, target.sbp, there, where, strict=True)
-        ):
-            continue
-        groups.setdefault(source.partial_at(other), []).append(other)
-    for d, sbp in enumerate(target.sbp):
-        kept = same and not isinstance(source.sbp[d], Broadcast)
-        if isinstance(sbp, Partial) and not kept and where[d] != 0:
-            return []
-    return [groups[key] for key in sorted(groups)]
-
-
-def _holders(
-    shape: Shape, source: Layout, ranks: Iterable[int]
-) -> Iterator[tuple[Region, list[int]]]:
-    found: dict[Region, list[int]] = {}
-    for rank in ranks:
-        found.setdefault(source.region(shape, rank), []).append(rank)
-    yield from found.items()
-
-
-def _nearest(source: Layout, ranks: Sequence[int], device: Device, rank: int) -> int:
-    """The holder to take a box from: the device itself, its machine, else in turn."""
-    devices = {r: source.placement.device(r) for r in ranks}
-    own = [r for r in ranks if devices[r] == device]
-    close = own or [r for r in ranks if devices[r].machine == device.machine] or ranks
-    return close[rank % len(close)]
-
-
-_NAMES = {
-    ("S", "B"): "all_gather", ("P", "S"): "reduce_scatter", ("P", "B"): "all_reduce",
-    ("S", "S"): "all_to_all", ("B", "S"): "slice", ("B", "P"): "zero_pad", ("S", "P"): "zero_pad",
-}  # fmt: skip
-
-
-def _name(source: Layout, target: Layout) -> str:
-    if source.placement != target.placement:
-        return "send_recv" if target.placement.size == 1 else "scatter"
-    pairs = [(a, b) for a, b in zip(source.sbp, target.sbp, strict=True) if a != b]
-    return _NAMES.get((_letter(pairs[0][0]), _letter(pairs[0][1])), "copy") if pairs else "copy"
-
-
-def _letter(sbp: Sbp) -> str:
-    return str(sbp)[0]
+MOST_HOPS = 7
+MOST_ROUTES = 4
+PER_HOP = 1e-7
+"""Seconds that a hop costs besides its bytes, so that fewer are preferred."""
 
 
 class BoxingError(GraphError):
     """Two layouts between which nothing leads."""
 
 
-@lru_cache(maxsize=4096)
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A way between two layouts.
+
+    Attributes:
+        hops: its steps.
+        nbytes: bytes that cross devices.
+        seconds: predicted time.
+    """
+
+    hops: tuple[Hop, ...]
+    nbytes: int
+    seconds: float
+
+
+@lru_cache(maxsize=65536)
 def plan_boxing(
     shape: Shape, itemsize: int, source: Layout, target: Layout, links: LinkModel
 ) -> tuple[Hop, ...]:
-    """The cheapest hops between two layouts; none when they are the same.
+    """The cheapest hops between two layouts; none when nothing has to move.
+
+    >>> from flow_core.sbp import P, S
+    >>> gpus = Placement.parse("gpu", "0:0-3")
+    >>> hops = plan_boxing((8, 4), 4, Layout(gpus, (P,)), Layout(gpus, (B,)), LinkModel())
+    >>> [hop.name for hop in hops], sum(hop.elements() for hop in hops)
+    (['all_reduce'], 192)
+    >>> cpu = Placement.parse("cpu", "0:0-1")
+    >>> hops = plan_boxing((8, 4), 4, Layout(gpus, (P,)), Layout(cpu, (B,)), LinkModel())
+    >>> [hop.name for hop in hops]
+    ['reduce', 'copy_d2h']
+
+    Raises:
+        BoxingError: no way leads there.
+    """
+    source, target = aligned(shape, source, target)
+    if source == target:
+        return ()
+    hop = _obvious(shape, itemsize, source, target, links)
+    if hop is not None:
+        return (hop,)
+    return _Search(shape, itemsize, source, target, links, 1).run()[0]
+
+
+@lru_cache(maxsize=4096)
+def plan_routes(
+    shape: Shape, itemsize: int, source: Layout, target: Layout, links: LinkModel
+) -> tuple[Route, ...]:
+    """What `plan_boxing` chooses, and after it the runners-up, the cheapest first.
 
     >>> gpus = Placement.parse("gpu", "0:0-3")
     >>> from flow_core.sbp import P
-    >>> hops = plan_boxing((8, 4), 4, Layout(gpus, (P,)), Layout(gpus, (B,)), LinkModel())
-    >>> [hop.name for hop in hops], sum(hop.elements() for hop in hops)
-    (['reduce_scatter', 'all_gather'], 192)
+    >>> routes = plan_routes((8, 4), 4, Layout(gpus, (P,)), Layout(gpus, (B,)), LinkModel())
+    >>> [[hop.name for hop in route.hops] for route in routes][:2]
+    [['all_reduce'], ['reduce_scatter', 'all_gather']]
     """
-    if source == target:
-        return ()
-    layouts = _candidates(shape, source, target)
-    order = count()
-    queue: list[tuple[float, int, int, Layout, tuple[Hop, ...]]] = [
-        (0.0, 0, next(order), source, ())
-    ]
-    done: set[Layout] = set()
-    while queue:
-        cost, steps, _, layout, hops = heapq.heappop(queue)
-        if layout == target:
-            return hops
-        if layout in done or steps == MOST_HOPS:
-            continue
-        done.add(layout)
+    chosen = plan_boxing(shape, itemsize, source, target, links)
+    source, target = aligned(shape, source, target)
+    others = _Search(shape, itemsize, source, target, links, MOST_ROUTES).run() if chosen else []
+    found = dict.fromkeys((chosen, *others))
+    return tuple([_route(hops, itemsize, links) for hops in found][:MOST_ROUTES])
+
+
+def _route(hops: tuple[Hop, ...], itemsize: int, links: LinkModel) -> Route:
+    nbytes = sum(hop.elements() for hop in hops) * itemsize
+    return Route(hops, nbytes, sum(hop.seconds(itemsize, links) for hop in hops))
+
+
+def _obvious(
+    shape: Shape, itemsize: int, source: Layout, target: Layout, links: LinkModel
+) -> Hop | None:
+    """The one hop that nothing can beat, None when that is not clear.
+
+    Every device must receive what it lacks.  A hop brings it just that, so if no device is
+    busier sending, no way is faster; nor is any than an all-reduce on one machine.
+    """
+    hop = direct(shape, source, target)
+    if hop is None:
+        return None
+    if hop.groups:
+        machines = {machine for machine, _ in source.placement.devices}
+        return hop if len(machines) == 1 else None
+    out, into = busiest(hop, itemsize, links)
+    return hop if out <= into * (1 + 1e-9) else None
+
+
+@dataclass(slots=True)
+class _Search:
+    """Dijkstra's algorithm over layouts; stops at so many ways to the target."""
+
+    shape: Shape
+    itemsize: int
+    source: Layout
+    target: Layout
+    links: LinkModel
+    wanted: int
+    bounds: list[float] = field(default_factory=list)
+
+    def run(self) -> list[tuple[Hop, ...]]:
+        """The ways found, the cheapest first.
+
+        Raises:
+            BoxingError: there are none.
+        """
+        layouts = _candidates(self.shape, self.source, self.target)
+        order = count()
+        queue: list[tuple[float, int, Layout, tuple[Hop, ...]]] = [
+            (0.0, next(order), self.source, ())
+        ]
+        done: set[Layout] = set()
+        found: list[tuple[Hop, ...]] = []
+        while queue and len(found) < self.wanted:
+            cost, _, layout, hops = heapq.heappop(queue)
+            if layout == self.target:
+                found.append(hops)
+            elif layout not in done and len(hops) < MOST_HOPS:
+                done.add(layout)
+                for total, hop in self._onward(cost, layout, layouts, done):
+                    heapq.heappush(queue, (total, next(order), hop.target, (*hops, hop)))
+        if not found:
+            raise self._no_way()
+        return found
+
+    def _onward(
+        self, cost: float, layout: Layout, layouts: list[Layout], done: set[Layout]
+    ) -> Iterator[tuple[float, Hop]]:
         for other in layouts:
-            if other in done or (holds_partial(other) and other != target):
+            if other in done or self._too_late(cost):
                 continue
-            hop = direct(shape, layout, other)
-            if hop is not None:
-                # a hop costs its bytes, and a little of its own, so that fewer are preferred
-                total = cost + hop.seconds(itemsize, links) + 1e-7
-                heapq.heappush(queue, (total, steps + 1, next(order), other, (*hops, hop)))
-    raise BoxingError(
-        f"boxing a tensor of shape {shape}",
-        found=f"no way from {source} to {target}",
-        allowed="partial sums from anything, partial maxima and minima from their own kind",
-    )
+            hop = direct(self.shape, layout, other)
+            if hop is None:
+                continue
+            total = cost + hop.seconds(self.itemsize, self.links) + PER_HOP
+            if self._too_late(total):
+                continue
+            if other == self.target:
+                self.bounds = sorted([*self.bounds, total])[: self.wanted]
+            yield total, hop
 
+    def _too_late(self, cost: float) -> bool:
+        """Whether enough cheaper ways to the target are known."""
+        return len(self.bounds) == self.wanted and cost > self.bounds[-1]
 
-MOST_HOPS = 3
-
-
-def holds_partial(layout: Layout) -> bool:
-    """Whether a layout holds partial results: of no use on the way."""
-    return any(isinstance(s, Partial) for s in layout.sbp)
+    def _no_way(self) -> BoxingError:
+        return BoxingError(
+            f"boxing a tensor of shape {self.shape}",
+            found=f"no way from {self.source} to {self.target}",
+            allowed=f"ways of at most {MOST_HOPS} steps",
+        )
 
 
 def _candidates(shape: Shape, source: Layout, target: Layout) -> list[Layout]:
-    """Source and target, and on either placement the layouts between them."""
+    """The target, and on either placement the layouts that may lie between."""
     found = dict.fromkeys((target,))
     for layout in (source, target):
-        options = [list(dict.fromkeys((a, *_others(shape, a)))) for a in layout.sbp]
+        others = _others(shape, 2 if len(layout.sbp) < 3 else 1)
+        options = [list(dict.fromkeys((s, *others))) for s in layout.sbp]
+        mixed = sum(isinstance(s, Partial) for s in layout.sbp) > 1
         for sbp in product(*options):
-            found[Layout(layout.placement, sbp)] = None
+            if mixed or not any(isinstance(s, Partial) for s in sbp):
+                found[Layout(layout.placement, sbp)] = None
     if holds_partial(source):
         found[Layout(_first_device(target.placement), (B,))] = None
+        found[Layout(_first_device(source.placement), (B,))] = None
     found.pop(source, None)
     return list(found)
 
@@ -286,11 +228,10 @@ def _first_device(placement: Placement) -> Placement:
     return Placement(placement.device_type, placement.devices[:1])
 
 
-def _others(shape: Shape, sbp: Sbp) -> Iterator[Sbp]:
-    yield B
-    if not isinstance(sbp, Broadcast):
-        axes = sorted(range(len(shape)), key=lambda i: -shape[i])[:2]
-        yield from (Split(axis) for axis in axes)
+def _others(shape: Shape, axes: int) -> list[Sbp]:
+    """What may help in a hierarchy dimension: to be whole, or split on one of the longest axes."""
+    longest = sorted(range(len(shape)), key=lambda i: -shape[i])[:axes]
+    return [B, *map(Split, longest)]
 
 
 def boxing_seconds(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
-from flow_core.compiler.arena import Block, aligned, plan_arena
-from flow_core.compiler.schedule import alias_roots, schedule
+from flow_core.compiler.arena import Block, Layout, aligned, plan_arena
+from flow_core.compiler.schedule import alias_roots, constraints, schedule
+from flow_core.compiler.streams import Timetable, flows, stream_name, timetable, useful_workers
+from flow_core.compiler.waits import Access, find_waits
 from flow_core.dtypes import uint8
 from flow_core.errors import OutOfMemoryError
+from flow_core.exchange import BOXING
 from flow_core.ir import Graph, Op, TensorType, Value, tensor_type
+from flow_core.passes.checkpointing import first_name
+from flow_core.passes.gradient_accumulation import draws_by_place, logical_name
 from flow_core.philox import op_seed
 from flow_core.plan import (
     ArenaPlan,
@@ -46,6 +51,7 @@ class CompileOptions:
         reuse: whether memory is used again within a step.
         memory_limit: bytes that a device has for the plan, by device text; None for no limit.
         origins: logical op of each physical one, where the names differ.
+        workers: threads for the streams of several devices; None for as many as pay.
     """
 
     seed: int = 0
@@ -54,6 +60,7 @@ class CompileOptions:
     reuse: bool = True
     memory_limit: Callable[[str], int | None] | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
+    workers: int | None = None
 
 
 @dataclass(slots=True)
@@ -70,6 +77,8 @@ class _Lowering:
     first: dict[Value, int] = field(default_factory=dict)
     found: dict[str, KernelSpec] = field(default_factory=dict)
     workspace: dict[str, int] = field(default_factory=dict)
+    table: Timetable | None = None
+    until: dict[Value, int] = field(default_factory=dict)
 
 
 LEAVES = ("input", "variable")
@@ -92,20 +101,22 @@ def lower(
         options: what the job asks for.
     """
     state = _Lowering(graph, kernels, options)
-    state.order = _protect_results(state)
+    _protect_results(state)
     _find_constants(state)
+    _put_in_order(state)
     _find_kernels(state)
     _own_memory(state)
+    _hold_while_running(state)
     return _emit(state, inputs, job)
 
 
-def device_of(op: Op) -> str:
-    """Text form of the one device of a physical op."""
-    return str(op.placement.device(0))
+def device_of(op: Op, output: int = 0) -> str:
+    """Text form of the device of a physical op's output: an exchange's go round its devices."""
+    return str(op.placement.device(output % op.placement.size))
 
 
-def _protect_results(state: _Lowering) -> list[Op]:
-    """The schedule; results that are views of variables which change get a copy first."""
+def _protect_results(state: _Lowering) -> None:
+    """Results that are views of variables which change get a copy."""
     specs = state.kernels.ops
     roots = alias_roots(state.graph, specs)
     changed = {
@@ -118,7 +129,30 @@ def _protect_results(state: _Lowering) -> list[Op]:
     copies = {v for v in state.graph.results if roots.get(v, v) in changed}
     if copies:
         state.graph = _with_copies(state.graph, copies)
-    return schedule(state.graph, specs)
+
+
+def _put_in_order(state: _Lowering) -> None:
+    """The order of the graph on one device, else the one in which streams start the ops."""
+    specs = state.kernels.ops
+    if len({op.placement for op in state.graph.ops.values()}) <= 1:
+        state.order = schedule(state.graph, specs)
+        return
+    before, rank = constraints(state.graph, specs)
+    views = {v.op for v in alias_roots(state.graph, specs)}
+    free = views | state.constant
+    state.table = timetable(state.graph, before, rank, state.options.origins, free)
+    state.order = state.table.order
+
+
+def _hold_while_running(state: _Lowering) -> None:
+    """Memory is not free before the op is over that uses it, while other streams go on."""
+    if state.table is None:
+        return
+    for op, end in zip(state.order, state.table.until, strict=True):
+        outputs = (Value(op.name, k) for k in range(len(state.graph.types[op.name])))
+        for value in (*op.inputs, *outputs):
+            owner = _owner(state, value)
+            state.until[owner] = max(end, state.until.get(owner, end))
 
 
 def _with_copies(graph: Graph, copies: set[Value]) -> Graph:
@@ -135,7 +169,7 @@ def _with_copies(graph: Graph, copies: set[Value]) -> Graph:
 
 def _find_constants(state: _Lowering) -> None:
     """Ops that depend on nothing that changes: they run once, when the plan is loaded."""
-    for op in state.order:
+    for op in state.graph.ops.values():
         spec = state.kernels.ops[op.type]
         changes = spec.effect or spec.random or spec.mutates or op.type in LEAVES
         if not changes and all(v.op in state.constant for v in op.inputs):
@@ -149,7 +183,7 @@ def _query(state: _Lowering, op: Op, find: Callable[[KernelQuery], KernelSpec]) 
 
 def _find_kernels(state: _Lowering) -> None:
     for op in state.order:
-        if op.type in LEAVES:
+        if op.type in LEAVES or op.type == BOXING:
             continue
         find = partial(state.kernels.find_kernel, device_type=op.placement.device_type)
         query = _query(state, op, find)
@@ -195,7 +229,7 @@ def _try_inplace(state: _Lowering, op: Op, i: int, spec: OpSpec) -> None:
     if value is None or value not in state.first or op.name in state.constant:
         return
     roots = [_owner(state, v) for v in op.inputs]
-    for k in _inplace_inputs(spec, op):
+    for k in _inplace_inputs(state.kernels.ops, op):
         owner = roots[k]
         if (
             owner.op not in state.constant
@@ -210,8 +244,17 @@ def _try_inplace(state: _Lowering, op: Op, i: int, spec: OpSpec) -> None:
             return
 
 
-def _inplace_inputs(spec: OpSpec, op: Op) -> range | tuple[int, ...]:
-    return range(len(op.inputs)) if op.type == "fused" else spec.inplace
+def _inplace_inputs(specs: Mapping[str, OpSpec], op: Op) -> Sequence[int]:
+    """The inputs that output 0 may overwrite.
+
+    A group writes late what would spoil an input that it still needs; only the member that
+    makes output 0 must itself be able to overwrite its first input.
+    """
+    if op.type != "fused":
+        return specs[op.type].inplace
+    maker, refs, *_ = op.attrs["body"][op.attrs["outputs"][0]]
+    kept = -1 - refs[0] if 0 not in specs[maker].inplace else None
+    return [k for k in range(len(op.inputs)) if k != kept]
 
 
 def _owner(state: _Lowering, value: Value) -> Value:
@@ -231,7 +274,7 @@ class _Buffers:
     def add(self, buffer: Buffer) -> int:
         self.items.append(buffer)
         index = len(self.items) - 1
-        if buffer.kind != "variable":
+        if buffer.kind != "variable" and not buffer.type.dtype.is_object:
             block = Block(buffer.type.nbytes, buffer.first, buffer.last)
             self.blocks.append((index, block))
         return index
@@ -251,9 +294,10 @@ def _make_buffers(state: _Lowering) -> _Buffers:
 def _buffer(state: _Lowering, op: Op, value: Value, type_: TensorType, end: int) -> Buffer:
     kind = "constant" if op.name in state.constant else _KINDS.get(op.type, "temp")
     pinned = kind in ("constant", "variable") or not state.options.reuse
-    first, last = (0, end) if pinned else (state.first[value], state.last[value])
+    over = max(state.last[value], state.until.get(value, 0))
+    first, last = (0, end) if pinned else (state.first[value], over)
     first = 0 if kind == "feed" else first  # copied in before the first task
-    return Buffer(str(value), kind, device_of(op), -1, type_, first, last)
+    return Buffer(str(value), kind, device_of(op, value.index), -1, type_, first, last)
 
 
 _KINDS = {"input": "feed", "variable": "variable"}
@@ -273,6 +317,9 @@ def _emit(state: _Lowering, inputs: Sequence[str], job: str) -> Plan:
     arenas, placed = _place(state, buffers)
     registers = step_registers(state.options.width)
     check_no_deadlock(registers)
+    streams = list(dict.fromkeys(stream_name(state.graph.ops[t.op]) for t in tasks))
+    if len(streams) > 1:
+        tasks = _with_waits(state, tasks, streams, placed)
     return Plan(
         job=job,
         arenas=arenas,
@@ -284,7 +331,56 @@ def _emit(state: _Lowering, inputs: Sequence[str], job: str) -> Plan:
         variables={op.name: buffers.of[op.output()] for op in state.order if op.type == "variable"},
         actors=ACTORS,
         registers=registers,
+        streams=tuple(streams),
+        flows=_flows(state) if len(streams) > 1 else (),
+        workers=_workers(state, len(streams)),
     )
+
+
+def _with_waits(
+    state: _Lowering, tasks: Sequence[Task], streams: Sequence[str], buffers: Sequence[Buffer]
+) -> list[Task]:
+    """The tasks, told which stream they are of and what they wait for."""
+    number = {name: i for i, name in enumerate(streams)}
+    of_task = [number[stream_name(state.graph.ops[t.op])] for t in tasks]
+    accesses = [list(_accesses(state, task, buffers)) for task in tasks]
+    waits = find_waits(of_task, accesses)
+    return [
+        replace(task, stream=stream, waits=before)
+        for task, stream, before in zip(tasks, of_task, waits, strict=True)
+    ]
+
+
+def _accesses(state: _Lowering, task: Task, buffers: Sequence[Buffer]) -> Iterator[Access]:
+    mutates = state.kernels.ops[task.type].mutates
+    for i, index in enumerate(task.inputs):
+        yield _access(buffers[index], i in mutates)
+    own = () if task.workspace is None else (task.workspace,)
+    for index in (*task.outputs, *own):
+        yield _access(buffers[index], True)
+
+
+def _access(buffer: Buffer, writes: bool) -> Access:
+    if buffer.kind == "variable":
+        space = f"{buffer.device} variable {buffer.name}"
+        return Access(space, 0, buffer.type.nbytes, writes)
+    low = buffer.offset
+    return Access(buffer.device, low, low + aligned(buffer.type.nbytes), writes)
+
+
+def _flows(state: _Lowering) -> tuple[RegisterPlan, ...]:
+    """The registers between streams: a slot per copy of a value that is alive at once."""
+    return tuple(
+        RegisterPlan(f"{producer}: {value}", producer, tuple(sorted(consumers)), slots)
+        for (producer, value), (consumers, slots) in flows(state.graph, state.order).items()
+    )
+
+
+def _workers(state: _Lowering, streams: int) -> int:
+    if state.table is None or streams < 2:
+        return 1
+    asked = state.options.workers
+    return min(streams, useful_workers(state.table) if asked is None else asked)
 
 
 ACTORS = ("feed", "compute", "callback")
@@ -324,7 +420,8 @@ def _task(state: _Lowering, op: Op, i: int, buffers: _Buffers) -> Task:
     workspace = None
     if size is not None:
         kind = tensor_type((size,), uint8)
-        first, last = (0, 0) if op.name in state.constant else (i, i)
+        over = i if state.table is None else state.table.until[i]
+        first, last = (0, 0) if op.name in state.constant else (i, over)
         workspace = buffers.add(
             Buffer(f"{op.name}/workspace", "workspace", device_of(op), -1, kind, first, last)
         )
@@ -338,17 +435,19 @@ def _task(state: _Lowering, op: Op, i: int, buffers: _Buffers) -> Task:
         ),
         workspace=workspace,
         device=device_of(op),
-        kernel=state.found[op.name].name,
+        kernel=op.attrs["collective"] if op.type == BOXING else state.found[op.name].name,
         seed=_seed(state, op),
         line=str(state.graph.lines.get(op.name, "")),
     )
 
 
 def _seed(state: _Lowering, op: Op) -> int:
-    """The same for all devices' parts of a logical op."""
+    """The same for all devices' parts of a logical op, and when it is computed again."""
     if not state.kernels.ops[op.type].random:
         return 0
-    return op_seed(state.options.seed, state.options.origins.get(op.name, op.name))
+    logical = state.options.origins.get(op.name, op.name)
+    drawn = logical_name(logical) if draws_by_place(op) else logical
+    return op_seed(state.options.seed, first_name(drawn))
 
 
 def _place(state: _Lowering, buffers: _Buffers) -> tuple[tuple[ArenaPlan, ...], tuple[Buffer, ...]]:
@@ -358,16 +457,30 @@ def _place(state: _Lowering, buffers: _Buffers) -> tuple[tuple[ArenaPlan, ...], 
         by_device.setdefault(buffers.items[index].device, []).append((index, block))
     for buffer in buffers.items:
         by_device.setdefault(buffer.device, [])
+    if not by_device:  # a job that does nothing
+        by_device["cpu:0:0"] = []
     arenas: list[ArenaPlan] = []
+    known: dict[tuple[Block, ...], Layout] = {}
     offsets: dict[int, int] = {}
     for device, blocks in by_device.items():
-        layout = plan_arena([block for _, block in blocks])
+        layout = _layout([block for _, block in blocks], known)
         offsets.update(zip([i for i, _ in blocks], layout.offsets, strict=True))
         owners = _owners(state, buffers, blocks, layout.peak)
         arena = ArenaPlan(device, layout.nbytes, layout.lower_bound, layout.peak, owners)
         _check_memory(state, arena)
         arenas.append(arena)
     return tuple(arenas), _placed(buffers, offsets)
+
+
+def _layout(blocks: Sequence[Block], known: dict[tuple[Block, ...], Layout]) -> Layout:
+    """The layout of a device: that of another one which needs the same in the same order."""
+    times = sorted({time for b in blocks for time in (b.first, b.last)})
+    rank = {time: i for i, time in enumerate(times)}
+    alike = tuple(Block(b.nbytes, rank[b.first], rank[b.last]) for b in blocks)
+    if alike not in known:
+        known[alike] = plan_arena(alike)
+    layout = known[alike]
+    return replace(layout, peak=times[layout.peak] if times else 0)
 
 
 def _placed(buffers: _Buffers, offsets: Mapping[int, int]) -> tuple[Buffer, ...]:

@@ -1,7 +1,8 @@
 """From the logical graph to the physical one: an op per device, and boxing between them.
 
-The physical graph is a graph like any other: each op has one device, values have local shapes,
-and every transfer is a ``boxing`` op.  A job on a single device is its own physical graph.
+The physical graph is a graph like any other: values have local shapes, each op has one device,
+but for ``boxing`` ops, which read values of several devices and have an output on each of the
+devices of their placement.  A job on a single device is its own physical graph.
 """
 
 from __future__ import annotations
@@ -9,36 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from flow_core.compiler.boxing import Hop, Layout, Piece, plan_boxing
-from flow_core.compiler.select import NdSignature, Selection, first_device, greedy
+from flow_core.compiler.boxing import Hop, Layout, groups_of, is_there
+from flow_core.compiler.exchanging import exchange_op
+from flow_core.compiler.ledger import BoxingEntry, others_than
+from flow_core.compiler.select import SELECTORS, NdSignature, Problem, Selection
+from flow_core.compiler.select.costs import result_layout
+from flow_core.compiler.select.report import Report
+from flow_core.compiler.ways import Ways
 from flow_core.errors import SourceLine
 from flow_core.ir import Attrs, Graph, Op, TensorType, Value, tensor_type
-from flow_core.plugins.specs import LocalContext, OpSpec, Part, local_attrs
-from flow_core.sbp import B, Region, region_shape
-from flow_core.shapes import num_elements
+from flow_core.plugins.specs import LocalContext, Part, local_attrs
+from flow_core.sbp import Region, region_shape
 from flow_core.topology import LinkModel, Placement
-
-
-@dataclass(frozen=True, slots=True)
-class BoxingEntry:
-    """A line of the plan ledger: one hop of one value.
-
-    Attributes:
-        value: the logical value.
-        hop: name of the hop.
-        source, target: text forms of the layouts.
-        nbytes: bytes that cross devices, per step.
-        seconds: predicted time.
-        line: the user's line of the op that needs it.
-    """
-
-    value: str
-    hop: str
-    source: str
-    target: str
-    nbytes: int
-    seconds: float
-    line: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +48,9 @@ class Physical:
         ledger: all boxing, in order.
         layouts: of the logical values, when there are several devices.
         signatures: of the logical ops, when there are several devices.
+        passed: values that no op of their own makes: whose values they are.
+        report: how the signatures were found, when there are several devices.
+        problem: what the selector was asked, when there are several devices.
     """
 
     graph: Graph
@@ -73,24 +59,33 @@ class Physical:
     ledger: list[BoxingEntry] = field(default_factory=list)
     layouts: Mapping[Value, Layout] = field(default_factory=dict)
     signatures: Mapping[str, NdSignature] = field(default_factory=dict)
+    passed: dict[Value, tuple[Value, ...]] = field(default_factory=dict)
+    report: Report | None = None
+    problem: Problem | None = None
 
 
-def to_physical(graph: Graph, specs: Mapping[str, OpSpec], links: LinkModel) -> Physical:
-    """The physical graph of a logical one, signatures chosen greedily."""
+NO_PLUGINS = Ways()
+
+
+def to_physical(problem: Problem, selector: str = "auto", ways: Ways = NO_PLUGINS) -> Physical:
+    """The physical graph of a logical one, signatures chosen by a selector, boxed by some way."""
+    graph = problem.graph
     devices = {op.placement for op in graph.ops.values()}
+    devices |= {problem.home(op) for op in graph.of_type("variable")}
     if len(devices) <= 1 and all(p.size == 1 for p in devices):
         return Physical(graph)
-    return _Expansion(graph, specs, greedy(graph, specs, links), links).run()
+    return _Expansion(problem, graph, SELECTORS[selector](problem), problem.links, ways).run()
 
 
 @dataclass(slots=True)
 class _Expansion:
     """The state of one expansion."""
 
+    problem: Problem
     graph: Graph
-    specs: Mapping[str, OpSpec]
     selection: Selection
     links: LinkModel
+    ways: Ways
     ops: dict[str, Op] = field(default_factory=dict)
     types: dict[str, tuple[TensorType, ...]] = field(default_factory=dict)
     lines: dict[str, SourceLine] = field(default_factory=dict)
@@ -105,21 +100,25 @@ class _Expansion:
         effects = tuple(name for e in self.graph.effects for name in self.copies[e])
         self.found.layouts = self.selection.layouts
         self.found.signatures = self.selection.signatures
+        self.found.report = self.selection.report
+        self.found.problem = self.problem
         self.found.graph = Graph(self.ops, self.types, results, effects, self.lines)
         return self.found
 
     def _result(self, value: Value) -> Value:
-        placement = first_device(self.selection.layouts[value].placement)
-        return self._in(value, Layout(placement, (B,)), self.graph.lines.get(value.op))[0]
+        return self._in(value, result_layout(self.selection.layouts[value]), None)[0]
 
     def _expand(self, op: Op) -> None:
-        placement = first_device(op.placement) if op.type == "input" else op.placement
-        chosen = self.selection.signatures[op.name]
+        spec, chosen = self.problem.specs[op.type], self.selection.signatures[op.name]
         line = self.graph.lines.get(op.name)
         inputs = [
-            self._in(v, Layout(op.placement, sbp), line)
-            for v, sbp in zip(op.inputs, chosen.inputs, strict=True)
+            self._in(v, Layout(self.problem.reads(op, i), sbp), op)
+            for i, (v, sbp) in enumerate(zip(op.inputs, chosen.inputs, strict=True))
         ]
+        if spec.spreads(op.placement):
+            self._pass_on(op, [part for parts in inputs for part in parts])
+            return
+        placement = self.problem.home(op)
         layouts = [Layout(placement, sbp) for sbp in chosen.outputs]
         names = tuple(self._name(op.name, placement, r) for r in range(placement.size))
         self.copies[op.name] = names
@@ -149,7 +148,17 @@ class _Expansion:
             tuple(Part(t, at.region(t.shape, rank)) for t, at in zip(*row, strict=True))
             for row in zip(types, (inputs, outputs), strict=True)
         ]
-        return Attrs(local_attrs(self.specs[op.type], LocalContext(op.attrs, *parts)))
+        return Attrs(local_attrs(self.problem.specs[op.type], LocalContext(op.attrs, *parts)))
+
+    def _pass_on(self, op: Op, parts: list[Value]) -> None:
+        """Values per device are the parts of a logical value: no op is needed."""
+        outputs = [Value(op.name, i) for i in range(len(self.graph.types[op.name]))]
+        split = zip(outputs, parts, strict=True) if len(outputs) > 1 else [(outputs[0], parts)]
+        for value, held in split:
+            local = tuple(held) if isinstance(held, list) else (held,)
+            self.local[value, self.selection.layouts[value]] = local
+            self.found.passed[value] = local
+        self.copies[op.name] = tuple(part.op for part in parts)
 
     def _name(self, name: str, placement: Placement, rank: int) -> str:
         return name if placement.size == 1 else f"{name}@{rank}"
@@ -178,24 +187,59 @@ class _Expansion:
         if line is not None:
             self.lines[op.name] = line
 
-    def _in(self, value: Value, layout: Layout, line: SourceLine | None) -> tuple[Value, ...]:
-        """The local values of a logical one in some layout, boxed there when needed."""
+    def _in(self, value: Value, layout: Layout, reader: Op | None) -> tuple[Value, ...]:
+        """The local values of a logical one in some layout, boxed there when needed.
+
+        Args:
+            value: the logical value.
+            layout: where it shall be.
+            reader: the logical op that wants it there, None for the job's results.
+        """
         known = self.local.get((value, layout))
         if known is None:
-            known = self._box(value, layout, line)
+            known = self._box(value, layout, reader)
             self.local[value, layout] = known
         return known
 
-    def _box(self, value: Value, layout: Layout, line: SourceLine | None) -> tuple[Value, ...]:
+    def _box(self, value: Value, layout: Layout, reader: Op | None) -> tuple[Value, ...]:
         type_ = self.graph.type_of(value)
         source = self.selection.layouts[value]
         values = self.local[value, source]
-        hops = plan_boxing(type_.shape, type_.dtype.itemsize, source, layout, self.links)
-        for hop in hops:
+        size = type_.dtype.itemsize
+        hops = self.ways.hops(type_, source, layout, self.links)
+        others = tuple(others_than(hops, type_.shape, size, source, layout, self.links))
+        for step, hop in enumerate(hops, 1):
             again = self.local.get((value, hop.target))
-            values = again or self._hop(value, type_, hop, values, line)
-            self.local[value, hop.target] = values
+            if again is None:
+                entry = self._entry(value, hop, layout, reader)
+                entry = replace(entry, step=step, steps=len(hops), runners_up=others)
+                again = self._hop(value, type_, hop, values, entry)
+            values = self.local[value, hop.target] = again
         return values
+
+    def _entry(self, value: Value, hop: Hop, layout: Layout, reader: Op | None) -> BoxingEntry:
+        size = self.graph.type_of(value).dtype.itemsize
+        line = self.graph.lines.get(reader.name if reader else value.op)
+        return BoxingEntry(
+            str(value),
+            hop.name,
+            str(hop.source),
+            str(hop.target),
+            hop.elements() * size,
+            hop.seconds(size, self.links),
+            str(line or ""),
+            reader.name if reader else "",
+            self._why(value, layout, reader),
+        )
+
+    def _why(self, value: Value, layout: Layout, reader: Op | None) -> str:
+        maker = self.graph.ops[value.op]
+        made = f"{maker.type} {maker.name!r} makes {self.selection.layouts[value]}"
+        if reader is None:
+            return f"{made}; the job returns it whole"
+        wanted = zip(reader.inputs, self.selection.signatures[reader.name].inputs, strict=True)
+        index = list(wanted).index((value, layout.sbp))
+        return f"{made}; {reader.type} {reader.name!r} wants {layout} as input {index}"
 
     def _hop(
         self,
@@ -203,78 +247,26 @@ class _Expansion:
         type_: TensorType,
         hop: Hop,
         values: tuple[Value, ...],
-        line: SourceLine | None,
+        entry: BoxingEntry,
     ) -> tuple[Value, ...]:
-        self.found.ledger.append(
-            BoxingEntry(
-                str(value),
-                hop.name,
-                str(hop.source),
-                str(hop.target),
-                hop.elements() * type_.dtype.itemsize,
-                hop.seconds(type_.dtype.itemsize, self.links),
-                str(line or ""),
-            )
-        )
-        number = len(self.found.ledger)
-        return tuple(
-            self._part(value, type_, hop, values, rank, f"{value.op}/box{number}", line)
-            for rank in range(hop.target.placement.size)
-        )
-
-    def _part(
-        self,
-        value: Value,
-        type_: TensorType,
-        hop: Hop,
-        values: tuple[Value, ...],
-        rank: int,
-        prefix: str,
-        line: SourceLine | None,
-    ) -> Value:
-        """One device's part after a hop: a value that is there already, or a boxing op."""
-        pieces = hop.pieces[rank]
-        region = hop.target.region(type_.shape, rank)
-        device = _device(hop.target.placement, rank)
-        if len(pieces) == 1 and self._is_there(hop, pieces[0], region, device, type_):
-            return values[pieces[0].source]
-        sources = tuple(dict.fromkeys(values[p.source] for p in pieces))
-        attrs = {
-            "shape": region_shape(region),
-            "dtype": type_.dtype.name,
-            "pieces": tuple(
-                _box_literal(hop, p, sources.index(values[p.source]), region, type_) for p in pieces
-            ),
-            "zero": not _covers(pieces, region),
-            "combine": hop.combine,
+        """The local values after a hop: those that are there already, and outputs of exchanges."""
+        there: dict[int, Value] = {
+            rank: values[pieces[0].source]
+            for rank, pieces in enumerate(hop.pieces)
+            if is_there(hop, rank)
         }
-        name = self._name(prefix, hop.target.placement, rank)
-        op = Op(name, "boxing", sources, Attrs(attrs), device)
-        self._add(op, (tensor_type(region_shape(region), type_.dtype),), value.op, line)
-        return op.output()
-
-    def _is_there(
-        self, hop: Hop, piece: Piece, region: Region, device: Placement, type_: TensorType
-    ) -> bool:
-        held = hop.source.region(type_.shape, piece.source)
-        same = _device(hop.source.placement, piece.source) == device
-        return same and piece.region == region == held
+        names = []
+        groups = groups_of(hop)
+        for number, group in enumerate(groups):
+            last = f".{number}" if len(groups) > 1 else ""
+            op, types = exchange_op(hop, group, type_, values)
+            op = replace(op, name=f"{value.op}/box{len(self.found.ledger) + 1}{last}")
+            self._add(op, types, value.op, self.graph.lines.get(entry.op or value.op))
+            names.append(op.name)
+            there.update({rank: op.output(i) for i, rank in enumerate(group.targets)})
+        self.found.ledger.append(replace(entry, exchanges=tuple(names)))
+        return tuple(there[rank] for rank in range(hop.target.placement.size))
 
 
 def _device(placement: Placement, rank: int) -> Placement:
-    return Placement(placement.device_type, placement.devices[rank : rank + 1])
-
-
-def _covers(pieces: tuple[Piece, ...], region: Region) -> bool:
-    """Whether the copied boxes, which do not overlap, fill the region."""
-    filled = sum(num_elements(region_shape(p.region)) for p in pieces if p.first)
-    return filled == num_elements(region_shape(region))
-
-
-def _box_literal(
-    hop: Hop, piece: Piece, source: int, region: Region, type_: TensorType
-) -> tuple[object, ...]:
-    held = hop.source.region(type_.shape, piece.source)
-    start = tuple(a - low for (a, _), (low, _) in zip(piece.region, held, strict=True))
-    target = tuple(a - low for (a, _), (low, _) in zip(piece.region, region, strict=True))
-    return (source, start, target, region_shape(piece.region), piece.first)
+    return placement.only(rank)

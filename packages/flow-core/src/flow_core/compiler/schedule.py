@@ -19,13 +19,12 @@ TINY = 16
 
 def schedule(graph: Graph, specs: Mapping[str, OpSpec]) -> list[Op]:
     """The ops in running order: graph order, but updates right after their last predecessor."""
-    before = _predecessors(graph, specs)
+    before, rank = constraints(graph, specs)
     waiting = {name: len(names) for name, names in before.items()}
     followers: dict[str, list[str]] = {}
     for name, names in before.items():
         for other in names:
             followers.setdefault(other, []).append(name)
-    rank = _ranks(graph, before, specs)
     ready = [(rank[name], name) for name, count in waiting.items() if count == 0]
     heapq.heapify(ready)
     order: list[Op] = []
@@ -47,6 +46,14 @@ def schedule(graph: Graph, specs: Mapping[str, OpSpec]) -> list[Op]:
     return order
 
 
+def constraints(
+    graph: Graph, specs: Mapping[str, OpSpec]
+) -> tuple[dict[str, set[str]], dict[str, float]]:
+    """The ops that each op must come after, and the rank by which ready ones are taken."""
+    before = _predecessors(graph, specs)
+    return before, _ranks(graph, before, specs)
+
+
 def _predecessors(graph: Graph, specs: Mapping[str, OpSpec]) -> dict[str, set[str]]:
     before = {name: {v.op for v in op.inputs} | set(op.control) for name, op in graph.ops.items()}
     roots = alias_roots(graph, specs)
@@ -54,12 +61,16 @@ def _predecessors(graph: Graph, specs: Mapping[str, OpSpec]) -> dict[str, set[st
     for op in graph.ops.values():
         for value in op.inputs:
             readers.setdefault(roots.get(value, value), set()).add(op.name)
+    changed: dict[Value, str] = {}
     for op in graph.ops.values():
         for index in specs[op.type].mutates:
             if index < len(op.inputs):
                 target = op.inputs[index]
                 others = readers[roots.get(target, target)] - {op.name}
                 before[op.name] |= {o for o in others if not _also_mutates(graph, specs, o, target)}
+                if target in changed:
+                    before[op.name].add(changed[target])
+                changed[target] = op.name
     return before
 
 
@@ -74,9 +85,13 @@ def _ranks(
 ) -> dict[str, float]:
     """Graph position; for updates and tiny results, just after the last predecessor.
 
-    Tiny results, such as the learning rate, cost nothing to keep and would hold up updates.
+    Tiny results, such as the learning rate, cost nothing to keep and would hold up updates, as
+    would the states of optimizers, which come late in the graph.
     """
-    rank: dict[str, float] = {name: float(i) for i, name in enumerate(graph.ops)}
+    rank: dict[str, float] = {
+        name: -1.0 if op.type == "variable" else float(i)
+        for i, (name, op) in enumerate(graph.ops.items())
+    }
     step = 0.5 / (len(rank) + 1)
     for i, (name, op) in enumerate(graph.ops.items()):
         if before[name] and (specs[op.type].mutates or _tiny(graph, name)):

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from flow_core.compiler.boxing import Layout
+from flow_core.compiler.ledger import BoxingEntry, settled
 from flow_core.compiler.lower import CompileOptions, lower
-from flow_core.compiler.physical import BoxingEntry, Physical, to_physical
+from flow_core.compiler.physical import Physical, to_physical
+from flow_core.compiler.select import Problem
+from flow_core.compiler.ways import Ways
 from flow_core.errors import JobError, SourceLine
 from flow_core.frontend.config_training import configured_training
-from flow_core.frontend.jobs import JobBuild, TrainRequest
+from flow_core.frontend.function_config import (
+    MICRO_BATCHES,
+    micro_batches,
+    optimizer_placement,
+)
+from flow_core.frontend.jobs import JobBuild, TrainRequest, train_request
 from flow_core.frontend.train import TrainVariable, build_training
 from flow_core.frontend.variables import VariableInfo
 from flow_core.ir import Attrs, Graph, Value, verify
-from flow_core.passes.base import PassContext, PassTiming, Pipeline
+from flow_core.passes.base import Pass, PassContext, PassTiming, Pipeline
+from flow_core.passes.checkpointing import Checkpointing
+from flow_core.passes.gradient_accumulation import GradientAccumulation, micro_inputs
+from flow_core.passes.optimizer_placement import Owned, SharedPlacement, owners
 from flow_core.plan import Plan, Transfer
 from flow_core.plugins.specs import OpSpec, load
-from flow_core.topology import LinkModel, Placement
+from flow_core.sbp import B
+from flow_core.topology import Placement
 
 STEP_VARIABLE = "System-Train-TrainStep-{job}"
 """Name under which a train job counts its steps, as OneFlow's checkpoints have it."""
@@ -36,6 +48,8 @@ class Compiled:
         plan: the physical plan.
         timings: time per pass and stage.
         physical: the graph with an op per device before its passes, and what is known about it.
+        inputs: names of the ``input`` ops in the order in which they are fed, micro-batch by
+            micro-batch.
     """
 
     logical: Graph
@@ -44,6 +58,7 @@ class Compiled:
     plan: Plan
     timings: list[PassTiming]
     physical: Physical
+    inputs: tuple[str, ...]
 
     @property
     def layouts(self) -> Mapping[Value, Layout]:
@@ -55,7 +70,7 @@ def add_training(build: JobBuild, line: SourceLine | None) -> dict[Value, Value]
     """Adds backward pass and updates to a train job; gives gradients of watched values."""
     if build.losses and not build.train_requests:
         options = configured_training(build.config, line)
-        build.train_requests.append(TrainRequest(options, tuple(build.losses), line))
+        build.train_requests.append(train_request(options, build.losses, line))
     if not build.train_requests:
         raise JobError(
             f"compiling job {build.name!r}",
@@ -64,7 +79,9 @@ def add_training(build: JobBuild, line: SourceLine | None) -> dict[Value, Value]
             allowed="flow.optimizer....minimize(loss) inside of it",
             hint='decorate it with type="predict" if it only computes',
         )
-    placement = _placement_of(build, build.train_requests[0].losses[0])
+    request = build.train_requests[0]
+    placement = request.placement or _placement_of(build, request.losses[0])
+    build.forward = frozenset(build.builder.ops)
     step = _step(build, placement)
     gradients: dict[Value, Value] = {}
     for request in build.train_requests:
@@ -96,10 +113,11 @@ def _step(build: JobBuild, placement: Placement) -> Value:
 def _minimize(
     build: JobBuild, request: TrainRequest, step: Value, placement: Placement
 ) -> dict[Value, Value]:
-    watched = [w.value for w in build.watches if w.gradient]
+    watched = [part for w in build.watches if w.gradient for part in w.blob.parts]
     gradients: dict[Value, Value] = build_training(
         build.emitter,
         losses=request.losses,
+        elements=request.elements,
         optimizer=request.optimizer,
         variables=_train_variables(build),
         step=step,
@@ -107,6 +125,8 @@ def _minimize(
         line=request.line,
         watched=watched,
         job=build.name,
+        micro_batches=micro_batches(build.config),
+        sums=build.gradient_sums,
     )
     return gradients
 
@@ -148,34 +168,64 @@ def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[st
     build.builder.results = tuple(results)
     logical = build.builder.build()
     verify(logical)
-    context = PassContext(session.registry.ops)
+    context = PassContext(session.registry.ops, bucket_options(build))
     before, after = _pipelines(session)
+    before.passes = [*_asked(build), *before.passes]
     spread = before.run(logical, context)
     _require_devices(build, spread)
     physical, splitting = _timed(
-        "to_physical", len(spread), lambda: to_physical(spread, context.specs, LinkModel())
+        "to_physical",
+        len(spread),
+        lambda: to_physical(
+            _problem(build, spread), build.config.get("sbp_selector"), Ways.of(session.registry)
+        ),
     )
     graph = after.run(physical.graph, context)
+    parts = micro_batches(build.config, build.kind)
+    if parts > 1:
+        inputs = micro_inputs(inputs, parts)
     plan, lowering = _timed(
         "lower",
         len(graph),
         lambda: lower(graph, session.registry, inputs, build.name, _options(build, physical)),
     )
     shards = {n: (s.variable, s.region) for n, s in physical.shards.items()}
-    plan = replace(plan, shards=shards, ledger=tuple(map(_transfer, physical.ledger)))
+    physical.ledger = settled(physical.ledger, plan)
+    ledger = tuple(map(_transfer, physical.ledger))
+    plan = replace(plan, shards=shards, micro_batches=parts, ledger=ledger)
     timings = [*before.timings, splitting, *after.timings, lowering]
-    return Compiled(logical, spread, graph, plan, timings, physical)
+    _keep_layouts(session, spread, physical.layouts)
+    return Compiled(logical, spread, graph, plan, timings, physical, tuple(inputs))
+
+
+def bucket_options(build: JobBuild) -> dict[str, float]:
+    """What session and job say about buckets of gradients, for the pass that makes them."""
+    session, config = build.session.resources.others, build.config
+    names = ("enable_fusion", "nccl_fusion_all_reduce")
+    on = all(session.get(f"collective_boxing.{name}", True) for name in names)
+    if not (on and config.get("enable_all_reduce_group")):
+        return {"bucket_mb": 0, "bucket_ops": 0}
+    megabytes = session.get("collective_boxing.nccl_fusion_threshold_mb", 16)
+    if config.is_set("all_reduce_group_min_mbyte"):
+        megabytes = config.get("all_reduce_group_min_mbyte")
+    most = session.get("collective_boxing.nccl_fusion_max_ops", 64)
+    return {"bucket_mb": megabytes, "bucket_ops": most}
 
 
 def _transfer(entry: BoxingEntry) -> Transfer:
+    """A line of the ledger as the plan has it: per step, so that what runs once costs nothing."""
+    links = {} if entry.once else {f"{a}->{b}": n for a, b, n in entry.links}
     return Transfer(
         value=entry.value,
         steps=(entry.hop,),
         source=entry.source,
         target=entry.target,
-        nbytes=entry.nbytes,
+        nbytes=sum(links.values()),
         seconds=entry.seconds,
         line=entry.line,
+        links=links,
+        why=entry.why + ("; once, when the plan is loaded" if entry.once else ""),
+        alternatives=tuple(map(str, entry.runners_up)),
     )
 
 
@@ -189,6 +239,18 @@ def _timed(name: str, before: int, work: Callable[[], T]) -> tuple[T, PassTiming
     return result, PassTiming(name, before, after, time.perf_counter() - started)
 
 
+def _problem(build: JobBuild, graph: Graph) -> Problem:
+    session, seconds = build.session, float(build.config.get("sbp_selector_seconds"))
+    return Problem(graph, session.registry.ops, fixed=dict(session.layouts), seconds=seconds)
+
+
+def _keep_layouts(session: Any, graph: Graph, layouts: Mapping[Value, Layout]) -> None:
+    """Remembers how variables lie: the jobs compiled after this one take them as they are."""
+    for op in graph.of_type("variable"):
+        layout = layouts.get(op.output()) or Layout(op.placement, (B,))
+        session.layouts.setdefault(op.name, layout)
+
+
 def _pipelines(session: Any) -> tuple[Pipeline, Pipeline]:
     """The passes on the logical graph, and those on the graph with an op per device."""
     specs = [spec for spec in session.registry.passes if spec.default]
@@ -198,6 +260,36 @@ def _pipelines(session: Any) -> tuple[Pipeline, Pipeline]:
     )
     logical, physical = (Pipeline(p, session.settings.verify_passes) for p in parts)
     return logical, physical
+
+
+def _asked(build: JobBuild) -> Iterator[Pass]:
+    """The passes that a job's own settings ask for, with their options."""
+    if build.segments and build.forward:
+        yield Checkpointing(tuple(map(tuple, build.segments.values())), build.forward)
+    parts = micro_batches(build.config, build.kind)
+    if parts > 1:
+        yield GradientAccumulation(parts, tuple(build.gradient_sums))
+    placed = optimizer_placement(build.config) if build.kind == "train" else None
+    if placed is not None:
+        yield placed
+    shared = _owners_elsewhere(build, compiles=placed is None)
+    if shared:
+        yield SharedPlacement(shared)
+
+
+def _owners_elsewhere(build: JobBuild, compiles: bool) -> dict[str, Owned]:
+    """Where other jobs of the session keep parts of variables on each device.
+
+    A job that does so by its own settings asks those only that are compiled.
+    """
+    found: dict[str, Owned] = {}
+    for job in build.session.jobs:
+        if job.name == build.name or job.kind != "train" or not optimizer_placement(job.config):
+            continue
+        compiled = job.compile() if compiles else job.compiled
+        if compiled is not None:
+            found.update(owners(compiled.spread))
+    return found
 
 
 def _require_devices(build: JobBuild, graph: Graph) -> None:
@@ -227,6 +319,7 @@ def _options(build: JobBuild, physical: Physical) -> CompileOptions:
         inplace=bool(config.get("enable_inplace")),
         reuse=bool(config.get("enable_reused_mem")),
         origins=physical.origins,
+        workers=build.session.settings.stream_threads,
         memory_limit=lambda device: build.session.driver(device).memory(),
     )
 
@@ -246,3 +339,21 @@ def updated_variables(plan: Plan, specs: Mapping[str, OpSpec]) -> dict[str, set[
 def input_attrs(shape: Sequence[int], dtype: str, batch_axis: int | None) -> dict[str, Any]:
     """The attributes of an ``input`` op."""
     return {"shape": tuple(shape), "dtype": dtype, "batch_axis": batch_axis}
+
+
+def micro_shape(
+    build: JobBuild, parameter: str, shape: Sequence[int], line: SourceLine | None
+) -> tuple[int, ...]:
+    """The shape of a parameter's part in one micro-batch, which the job function sees."""
+    parts = micro_batches(build.config, build.kind)
+    if parts == 1:
+        return tuple(shape)
+    if not shape or shape[0] % parts:
+        raise JobError(
+            f"feeding {parameter!r} of job {build.name!r} in {parts} micro-batches",
+            at=line,
+            found=f"shape {tuple(shape)}",
+            allowed=f"a first axis that {parts} divides",
+            hint=f"change the batch, or function_config.{MICRO_BATCHES}",
+        )
+    return (shape[0] // parts, *shape[1:])

@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flow_core.compiler.select import SELECTORS
 from flow_core.dtypes import DType, as_dtype, float32
 from flow_core.errors import ConfigError, InferenceError, nearest, user_line
 from flow_core.frontend.scope import Entering, Scope
 from flow_core.initializers import Initializer
+from flow_core.passes.optimizer_placement import MODES, THRESHOLD, OptimizerPlacement
 from flow_core.topology import Placement
 
 
@@ -52,10 +54,29 @@ def _whole(name: str, value: Any) -> int:
     return value
 
 
+def _selector(name: str, value: Any) -> str:
+    if value not in SELECTORS:
+        raise _wrong(name, value, " or ".join(map(repr, SELECTORS)))
+    return str(value)
+
+
 def _number(name: str, value: Any) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise _wrong(name, value, "a number")
     return float(value)
+
+
+def _size(name: str, value: Any) -> float:
+    if _number(name, value) < 0:
+        raise _wrong(name, value, "a number of at least 0")
+    return float(value)
+
+
+def _seconds(name: str, value: Any) -> float:
+    seconds = _number(name, value)
+    if seconds <= 0:
+        raise _wrong(name, value, "more than 0 seconds")
+    return seconds
 
 
 def _mapping(name: str, value: Any) -> dict[str, Any]:
@@ -78,6 +99,12 @@ def _switch(name: str, value: Any) -> bool:
     return value
 
 
+def _optimizer_mode(name: str, value: Any) -> str:
+    if value not in MODES:
+        raise _wrong(name, value, " or ".join(map(repr, MODES)))
+    return str(value)
+
+
 def _placement(name: str, value: Any) -> Any:
     if isinstance(value, Placement) or _scope_of(value).placement is not None:
         return value
@@ -98,6 +125,8 @@ def _scope_of(value: Any) -> Scope:
         return scope
 
 
+MICRO_BATCHES = "train.num_gradient_accumulation_steps"
+
 EFFECTIVE: tuple[Setting, ...] = (
     Setting("default_data_type", float32, "type of variables made with dtype=None", _dtype),
     Setting("default_initializer_conf", None, "initializer of variables without one", _initializer),
@@ -110,7 +139,21 @@ EFFECTIVE: tuple[Setting, ...] = (
     Setting("train.primary_lr", None, "learning rate of train.model_update_conf", _number),
     Setting("train.model_update_conf", None, "optimizer of older programs", _mapping),
     Setting("train.loss_scale_factor", None, "factor on the losses of older programs", _number),
+    Setting("sbp_selector", "auto", "what lays ops out on several devices", _selector),
+    Setting("sbp_selector_seconds", 20.0, "how long the optimal selector may search", _seconds),
     Setting("random_seed", 0, "seed of the job's random ops", _whole),
+    Setting("enable_all_reduce_group", True, "whether gradients travel in buckets", _switch),
+    Setting("all_reduce_group_min_mbyte", 16, "megabytes of a bucket of gradients", _size),
+    Setting(MICRO_BATCHES, None, "micro-batches of a step, whose gradients are added", _positive),
+    *(
+        Setting(f"{group}optimizer_placement_optimization_{name}", default, effect, check)
+        for group in ("", "train.")
+        for name, default, effect, check in (
+            ("mode", None, "how weights and optimizer states are divided", _optimizer_mode),
+            ("threshold", THRESHOLD, "elements per device that make it worth it", _whole),
+        )
+    ),
+    Setting("enable_non_distributed_optimizer", True, "older name of a mode", _switch),
 )
 
 _ACCEPTED = """
@@ -124,10 +167,9 @@ cudnn_conv_force_bwd_filter_algo cudnn_conv_heuristic_search_algo
 enable_cudnn_fused_normalization_add_relu enable_fuse_add_to_output enable_fuse_cast_scale
 cudnn_conv_use_deterministic_algo_only enable_inplace_in_reduce_struct enable_nccl
 use_nccl_inter_node_communication use_boxing_v2 do_parallel_cast_before_widening_type_cast
-enable_all_reduce_group all_reduce_group_num all_reduce_lazy_ratio all_reduce_group_min_mbyte
+all_reduce_group_num all_reduce_lazy_ratio
 all_reduce_group_size_warmup all_reduce_fp16 allow_cpu_return_op
-optimizer_placement_optimization_mode optimizer_placement_optimization_threshold
-enable_non_distributed_optimizer disable_all_reduce_sequence prune_parallel_cast_ops
+disable_all_reduce_sequence prune_parallel_cast_ops
 prune_cast_to_static_shape_ops
 non_distributed_optimizer_group_size_mbyte enable_true_half_config_when_conv
 cudnn_conv_enable_true_half cudnn_conv_enable_pseudo_half enable_cudnn_conv_pseudo_half
@@ -135,7 +177,6 @@ enable_float_compute_for_half_gemm enable_quantization_aware_training enable_qat
 qat.per_channel_weight_quantization qat.symmetric qat.moving_min_max_momentum
 qat.moving_min_max_stop_update_after_iters enable_auto_mixed_precision enable_keep_header_only
 indexed_slices_optimizer_conf enable_fuse_model_update_ops enable_gradients_stats_aggregation
-train.optimizer_placement_optimization_mode train.optimizer_placement_optimization_threshold
 train.secondary_lr use_xla_jit use_tensorrt
 tensorrt.use_fp16 tensorrt.use_int8 tensorrt.int8_calibration enable_ssp ssp_partition_strategy
 ssp_partition_scope_ids
@@ -232,6 +273,25 @@ def default_placement(config: FunctionConfig) -> Placement | None:
     """The placement that a job's config asks for, None when it does not."""
     asked = config.get("default_placement_scope")
     return asked if isinstance(asked, Placement) else _scope_of(asked).placement
+
+
+def optimizer_placement(config: FunctionConfig) -> OptimizerPlacement | None:
+    """The division of weights and optimizer states that a config asks for, None for none."""
+    names = ("train.optimizer_placement_optimization_{}", "optimizer_placement_optimization_{}")
+    mode = _first_set(config, [name.format("mode") for name in names])
+    if config.is_set("enable_non_distributed_optimizer") and mode is None:
+        mode = MODES[0] if config.get("enable_non_distributed_optimizer") else None
+    threshold = _first_set(config, [name.format("threshold") for name in names])
+    return None if mode is None else OptimizerPlacement(mode, threshold or THRESHOLD)
+
+
+def _first_set(config: FunctionConfig, names: list[str]) -> Any:
+    return next((config.get(name) for name in names if config.is_set(name)), None)
+
+
+def micro_batches(config: FunctionConfig, kind: str = "train") -> int:
+    """The number of micro-batches of a step; those of jobs that do not train have one."""
+    return int(config.get(MICRO_BATCHES) or 1) if kind == "train" else 1
 
 
 def default_view(config: FunctionConfig) -> Scope:

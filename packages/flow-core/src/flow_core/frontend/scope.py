@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
 
 from flow_core.topology import Placement
 
@@ -18,13 +20,14 @@ class Scope:
         placement: devices of the ops made here, None for the session's default.
         names: name scopes, outermost first.
         mirrored: whether the mirrored view is on.
-        checkpointing: whether activations are recomputed in the backward pass.
+        checkpointing: number of the segment whose activations are recomputed in the backward
+            pass, 0 for none.
     """
 
     placement: Placement | None = None
     names: tuple[str, ...] = ()
     mirrored: bool = False
-    checkpointing: bool = False
+    checkpointing: int = 0
 
     @property
     def prefix(self) -> str:
@@ -33,6 +36,7 @@ class Scope:
 
 
 _OUTERMOST = Scope()
+_segments = count(1)
 _current: ContextVar[Scope] = ContextVar("flow_scope", default=_OUTERMOST)
 
 
@@ -89,10 +93,12 @@ class Entering:
 
     def __enter__(self) -> Scope:
         now = current_scope()
-        changes = {k: v for k, v in self._changes.items() if v is not None}
+        changes: dict[str, Any] = {k: v for k, v in self._changes.items() if v is not None}
+        if changes.get("checkpointing"):
+            changes["checkpointing"] = next(_segments)
         if self._name is not None:
-            changes["names"] = (*now.names, self._name)  # type: ignore[assignment]
-        scope = replace(now, **changes)  # type: ignore[arg-type]  # keys are Scope's fields
+            changes["names"] = (*now.names, self._name)
+        scope = replace(now, **changes)
         self._tokens.append(_current.set(scope))
         return scope
 
@@ -111,5 +117,11 @@ def mirrored_view() -> Entering:
 
 
 def scope_config(checkpointing: bool = False) -> Entering:
-    """Scope options, as ``flow.experimental.scope.config(checkpointing=True)``."""
+    """Scope options, as ``flow.experimental.scope.config(checkpointing=True)``.
+
+    Args:
+        checkpointing: whether what the ``with`` block computes is a segment, whose activations
+            the backward pass computes a second time, from the segment's inputs, instead of
+            keeping them.  Values that leave the segment are kept.
+    """
     return Entering(checkpointing=checkpointing)

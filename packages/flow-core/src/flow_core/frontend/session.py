@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.compiler.boxing import Layout
 from flow_core.config import Settings
 from flow_core.device import Driver
 from flow_core.errors import UnsupportedError, VariableError
@@ -58,11 +59,22 @@ class StoredVariable:
         info: what the jobs agreed on.
         memory: kind of memory: the device type whose kernels can read it.
         parts: per device, by its text form.
+        first: the logical value to begin with, while there are regions that no part holds yet.
+        provisional: whether no job has asked for it yet, so that its layout is not known.
     """
 
     info: VariableInfo
     memory: str
     parts: dict[str, Part] = field(default_factory=dict)
+    first: Any = None
+    provisional: bool = False
+
+    def settle(self, device: str, region: Region) -> None:
+        """Takes the layout of the first job that asks: for a part on a device."""
+        if self.provisional and (device not in self.parts or self.parts[device].region != region):
+            self.first = self.numpy()
+            self.parts.clear()
+        self.provisional = False
 
     def numpy(self) -> Any:
         """A copy of the logical value."""
@@ -74,10 +86,27 @@ class StoredVariable:
             value[part.window] = part.driver.copy_out(part.array)
         return value
 
+    def known(self) -> Any:
+        """The logical value: what the parts hold, elsewhere the initial value."""
+        if self.is_whole:
+            return self.numpy()
+        if self.first is None:
+            self.first = initial_value(self.info)
+        for part in self.parts.values():
+            self.first[part.window] = part.driver.copy_out(part.array)
+        return self.first
+
     def assign(self, value: Any) -> None:
         """Overwrites all parts with those of a host array of the logical shape."""
         for part in self.parts.values():
             part.driver.copy_in(part.array, value[part.window])
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the parts hold all of it; they do not while the first job makes them."""
+        held = {part.region for part in self.parts.values()}
+        filled = sum(num_elements(region_shape(r)) for r in held)
+        return bool(held) and filled >= self.info.type.size
 
 
 def whole(info: VariableInfo) -> Region:
@@ -94,6 +123,11 @@ class ResourceConfig:
     machine_num: int = 1
     others: dict[str, Any] = field(default_factory=dict)
 
+    def kept(self) -> ResourceConfig:
+        """What is the process's, not the session's: the machines and ``flow.env``."""
+        of_process = {k: v for k, v in self.others.items() if k.startswith("env.")}
+        return ResourceConfig(machine_num=self.machine_num, others=of_process)
+
 
 class Session:
     """State shared by the jobs of a program.
@@ -107,6 +141,7 @@ class Session:
         declared: what the jobs agreed on about each variable.
         compiling: held while a job is traced, compiled and bound.
         pipeline: the actors that run steps.
+        layouts: of the variables, as the first job that was compiled has laid them out.
     """
 
     def __init__(self, registry: Registry | None = None, settings: Settings | None = None) -> None:
@@ -121,14 +156,22 @@ class Session:
         self._drivers: dict[str, Driver] = {}
         self.compiling = threading.RLock()
         self.pipeline = Pipeline()
+        self.layouts: dict[str, Layout] = {}
 
     # ------------------------------------------------------------------ devices
 
     @property
     def default_placement(self) -> Placement:
-        """Where ops outside any scope run: the first gpu if there is one, else the CPU."""
-        kind = "gpu" if isinstance(self.registry.probe("gpu"), Available) else "cpu"
-        return Placement.parse(kind, "0:0")
+        """Where ops outside any scope run: all devices that the program has asked for.
+
+        Gpus if there are any and not 0 of them are asked for, else the CPU; one of each machine
+        unless ``flow.config`` was told another number.
+        """
+        there = isinstance(self.registry.probe("gpu"), Available)
+        kind = "gpu" if there and self.resources.gpu_device_num != 0 else "cpu"
+        count = getattr(self.resources, f"{kind}_device_num") or 1
+        machines = range(self.resources.machine_num)
+        return Placement.parse(kind, [f"{machine}:0-{count - 1}" for machine in machines])
 
     def driver(self, device: str) -> Driver:
         """The driver of a device, by its text form."""
@@ -163,10 +206,12 @@ class Session:
     def variable(self, name: str, device: str, region: Region | None = None) -> Any:
         """A device's array of a variable (or its part), initialised at its first use."""
         stored = self._stored.get(name) or self._store(name, device)
+        wanted = region or whole(stored.info)
+        stored.settle(device, wanted)
         part = stored.parts.get(device)
         if part is None:
-            part = self._adopt(stored, device, region or whole(stored.info))
-        if part.region != (region or whole(stored.info)):
+            part = self._adopt(stored, device, wanted)
+        if part.region != wanted:
             raise UnsupportedError(
                 f"variable {name!r}",
                 at=stored.info.line,
@@ -224,9 +269,10 @@ class Session:
             nbytes = num_elements(shape) * dtype.itemsize
             array = driver.allocate(nbytes).view(0, shape, dtype.numpy)
             part = Part(region, array, driver)
-            known = stored.numpy() if stored.parts else initial_value(stored.info)
-            driver.copy_in(part.array, known[part.window])
+            driver.copy_in(part.array, stored.known()[part.window])
         stored.parts[device] = part
+        if stored.is_whole:
+            stored.first = None
         return part
 
     def _shared(self, stored: StoredVariable, device: str, region: Region) -> Part | None:
@@ -241,9 +287,10 @@ class Session:
         """All variables of all jobs, allocated; traces jobs that have not been traced."""
         for job in list(self.jobs):
             job.prepare()
-        for name in self.declared:
+        for name in list(self.declared):
             if name not in self._stored:
                 self.variable(name, self._device_of(name))
+                self._stored[name].provisional = True
         return {name: self._stored[name] for name in sorted(self._stored)}
 
     def _device_of(self, name: str) -> str:
@@ -299,6 +346,7 @@ class Session:
         self.declared.clear()
         self._stored.clear()
         self._updated.clear()
+        self.layouts.clear()
         return errors
 
 
@@ -332,8 +380,8 @@ def clear_default_session() -> None:
     if _default:
         old = _default[0]
         errors = old.close()
-        _default[0] = Session(old.registry)
-        _default[0].resources = old.resources
+        _default[0] = Session(old.registry, old.settings)
+        _default[0].resources = old.resources.kept()
         for error in errors:
             raise error
 

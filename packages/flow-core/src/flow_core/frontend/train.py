@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, Protocol
 
 from flow_core.autograd import backward
@@ -218,6 +218,9 @@ def build_training(
     line: SourceLine | None,
     watched: Sequence[Value] = (),
     job: str = "",
+    micro_batches: int = 1,
+    sums: list[str] | None = None,
+    elements: float | None = None,
 ) -> dict[Value, Value]:
     """Adds backward and update ops to a graph.
 
@@ -231,6 +234,10 @@ def build_training(
         line: the user's line.
         watched: further values whose gradients are wanted.
         job: name of the job, part of the names of its own states.
+        micro_batches: how many micro-batches a step has; the losses are those of one.
+        sums: takes the names of the ops whose input is to be added up over them.
+        elements: what the gradients of the losses' sum are divided by; by default the elements
+            of each loss.
 
     Returns:
         The gradients of the trainable and the watched values, as far as the losses depend on
@@ -241,13 +248,15 @@ def build_training(
     """
     options = optimizer.options()
     t = _Training(emitter, options, placement, line, job)
-    count = _loss_elements(t, losses)
+    count = _loss_elements(t, losses) if elements is None else elements
     trained = [v for v in variables if v.trainable]
     scale = _loss_scale(t)
     seeds = {loss: _seed(t, loss, scale) for loss in losses}
     found = backward(emitter, seeds, [*(v.value for v in trained), *watched])
-    factor = 1.0 / (count * scale.factor)
+    factor = 1.0 / (count * micro_batches * scale.factor)
     gradients = [Gradient(v, found[v.value], factor) for v in trained if v.value in found]
+    if micro_batches > 1 and sums is not None:
+        gradients = [_to_be_summed(t, g, sums) for g in gradients]
     if not gradients:
         _fail(t, f"{len(trained)} trainable variables that no loss depends on", "at least one")
     skip = _count_not_finite(t, gradients) if scale.variable else None
@@ -258,6 +267,16 @@ def build_training(
     if scale.variable and skip:
         _adapt_loss_scale(t, scale.variable, skip)
     return found
+
+
+def _to_be_summed(t: _Training, g: Gradient, sums: list[str]) -> Gradient:
+    """A gradient at the place where those of all micro-batches are added up."""
+    name = t.emitter.builder.unique_name(f"{g.variable.name}/accumulated")
+    (value,) = t.emitter.emit(
+        "identity", [g.value], placement=g.variable.placement, name=name, line=t.line
+    )
+    sums.append(name)
+    return replace(g, value=value)
 
 
 def _fail(t: _Training, found: object, allowed: object, hint: str | None = None) -> NoReturn:

@@ -72,21 +72,42 @@ def _reduced(groups: list[Any], kind: str) -> tuple[Any, Any]:
     return total, size
 
 
-def take_apart(layout: Layout, array: Any) -> list[Any]:
-    """What each device holds of a logical array: partial sums are all with the first.
+def take_apart(layout: Layout, array: Any, rng: np.random.Generator) -> list[Any]:
+    """What each device may hold of a logical array; partial results are random ones.
 
-    >>> from flow_core.sbp import S
+    >>> from flow_core.sbp import P, S
     >>> from flow_core.topology import Placement
-    >>> two = Layout(Placement.parse("cpu", "0:0-1"), (S(0),))
-    >>> [part.tolist() for part in take_apart(two, np.arange(3))]
+    >>> two, rng = Placement.parse("cpu", "0:0-1"), np.random.default_rng(0)
+    >>> [part.tolist() for part in take_apart(Layout(two, (S(0),)), np.arange(3), rng)]
     [[0, 1], [2]]
+    >>> bool(np.allclose(sum(take_apart(Layout(two, (P,)), np.arange(3), rng)), [0, 1, 2]))
+    True
     """
-    found = []
-    summed = any(isinstance(sbp, Partial) and sbp.op == "sum" for sbp in layout.sbp)
-    for rank in range(layout.placement.size):
-        region = layout.region(array.shape, rank)
-        part = array[tuple(slice(a, b) for a, b in region)].copy()
-        if summed and any(layout.partial_at(rank)):
-            part[...] = 0
-        found.append(part)
-    return found
+    ranks = range(layout.placement.size)
+    kinds = [sbp.op for sbp in layout.sbp if isinstance(sbp, Partial)]
+    where = dict.fromkeys(map(layout.partial_at, ranks))
+    terms = dict(zip(where, _terms(array, len(where), (kinds or ["sum"])[0], rng), strict=True))
+    return [
+        terms[layout.partial_at(r)][
+            tuple(slice(a, b) for a, b in layout.region(array.shape, r))
+        ].copy()
+        for r in ranks
+    ]
+
+
+def _terms(array: Any, count: int, kind: str, rng: np.random.Generator) -> list[Any]:
+    """Arrays that make up one, the first of which takes up what the others leave."""
+    if count == 1:
+        return [array]
+    if array.dtype.kind == "b":
+        return [array, *[np.zeros_like(array)] * (count - 1)]
+    whole = array.dtype.kind in "iu"
+    noise = [
+        rng.integers(0, 4, array.shape) if whole else rng.random(array.shape)
+        for _ in range(count - 1)
+    ]
+    if kind == "sum":
+        rest = array - sum(noise)
+        return [x.astype(array.dtype) for x in (rest, *noise)]
+    sign = 1 if kind == "min" else -1
+    return [array, *((array + sign * x).astype(array.dtype) for x in noise)]

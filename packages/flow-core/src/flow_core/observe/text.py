@@ -32,6 +32,10 @@ def plan_tables(doc: PlanDocument) -> Iterator[Table]:
             f"arena of {arena.device}", "offset bytes tasks kind name", _blocks(plan, arena)
         )
         yield _table(f"live at the peak, task {arena.peak}", "", _owners(arena))
+    if doc.selection:
+        yield _table("choice of SBP", "", doc.selection)
+    if doc.hints:
+        yield _table("if a hint were dropped", "", doc.hints)
     yield from ledger_tables(plan.ledger)
     yield _table("registers", "", _registers(plan))
     yield _table("compile time", "", _timings(doc))

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from flow_core.observe.tables import Row, Table
 
-EQUAL, ROUNDING, WRONG_RULE, WRONG_BOXING = "equal", "rounding", "wrong rule", "wrong boxing"
+EQUAL, INHERITED, ROUNDING = "equal", "inherited", "rounding"
+WRONG_RULE, WRONG_BOXING = "wrong rule", "wrong boxing"
+KINDS = (EQUAL, INHERITED, ROUNDING, WRONG_RULE, WRONG_BOXING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +19,10 @@ class OpVerdict:
     Attributes:
         op, type, line: the logical op and the user's line.
         signature: the SBP of inputs and outputs.
-        verdict: "equal" (every bit), "rounding" (only other orders of summation explain it),
-            "wrong rule" (the op gives something else from the same inputs) or "wrong boxing"
-            (its inputs did not arrive as they left).
+        verdict: "equal" (every bit), "inherited" (its inputs differ already), "rounding" (another
+            order of its sums, or the like, explains what it adds to that), "wrong rule" (it gives
+            something else from the same inputs) or "wrong boxing" (its inputs did not arrive as
+            they left).
         error: largest difference from one device, relative to the largest element there.
         own: how much of it arises in this op, in units of its bound: its error on the inputs
             that it had, over the error that rounding explains.
@@ -54,7 +57,7 @@ class Verdict:
         ops: a verdict for each op, in graph order; variables are those of their updates.
         repeatable: whether a second run gave the same bits.
         as_planned: whether the plan with all its passes and shared memory gives the bits that
-            the observed one gives; None where the job had to be spread over devices first.
+            the observed one gives, or that of one device where the job was spread.
         spread: whether the job, written for one device, was spread over several.
     """
 
@@ -64,7 +67,7 @@ class Verdict:
     steps: int
     ops: tuple[OpVerdict, ...]
     repeatable: bool
-    as_planned: bool | None
+    as_planned: bool
     spread: bool
 
     @property
@@ -80,7 +83,7 @@ class Verdict:
     @property
     def ok(self) -> bool:
         """Whether the job equals one device within rounding, and itself in every run."""
-        return not self.wrong and self.repeatable and self.as_planned is not False
+        return not self.wrong and self.repeatable and self.as_planned
 
 
 def verdict_tables(found: Verdict) -> Iterator[Table]:
@@ -90,7 +93,7 @@ def verdict_tables(found: Verdict) -> Iterator[Table]:
     yield Table(title, (), tuple(_summary(found)))
     shown = found.wrong or [op for op in found.ops if op.verdict != EQUAL]
     if shown:
-        title = "ops that are wrong" if found.wrong else "ops that differ by rounding"
+        title = "ops that are wrong" if found.wrong else "ops that differ within rounding"
         columns = ("op", "type", "SBP", "", "error", "own / bound", "line")
         yield Table(title, columns, tuple(_row(op) for op in shown))
     notes = tuple((op.op, line) for op in found.wrong for line in op.note.splitlines())
@@ -99,7 +102,7 @@ def verdict_tables(found: Verdict) -> Iterator[Table]:
 
 
 def _summary(found: Verdict) -> Iterator[Row]:
-    counts = dict.fromkeys((EQUAL, ROUNDING, WRONG_RULE, WRONG_BOXING), 0)
+    counts = dict.fromkeys(KINDS, 0)
     for op in found.ops:
         counts[op.verdict] += 1
     yield (f"ops compared over {found.steps} steps", str(len(found.ops)))
@@ -111,8 +114,7 @@ def _summary(found: Verdict) -> Iterator[Row]:
     if worst is not None and worst.error:
         yield ("largest relative error", f"{worst.error:.1e} at {worst.op}")
     yield ("a second run gives the same bits", _yes(found.repeatable))
-    if found.as_planned is not None:
-        yield ("so does the plan with its passes and shared memory", _yes(found.as_planned))
+    yield ("so does the plan with its passes and shared memory", _yes(found.as_planned))
 
 
 def _yes(holds: bool) -> str:

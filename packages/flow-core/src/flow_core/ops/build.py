@@ -51,10 +51,26 @@ class Emitter:
         name = name or builder.unique_name(type_)
         types = tuple([builder.types[v.op][v.index] for v in inputs])
         full = complete_attrs(spec, attrs, name, line)
+        if not spec.host:
+            _refuse_objects(type_, name, types, line)
         outputs = tuple(spec.infer(InferContext(name, type_, types, full, line)))
         op = Op(name, type_, tuple(inputs), full, placement, sbp, control)
         builder.add(op, outputs, line=line, effect=spec.effect)
         return tuple([Value(name, i) for i in range(len(outputs))])
+
+
+def _refuse_objects(
+    type_: str, name: str, inputs: Sequence[TensorType], line: SourceLine | None
+) -> None:
+    found = next((t for t in inputs if t.dtype.is_object), None)
+    if found is not None:
+        raise InferenceError(
+            f"{type_} {name!r}",
+            at=line,
+            found=f"a blob of type {found}",
+            allowed="blobs of numbers",
+            hint="make numbers of it: flow.tensor_buffer_to_tensor, a decoder or flow.image.Resize",
+        )
 
 
 def complete_attrs(

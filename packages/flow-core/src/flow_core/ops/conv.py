@@ -285,6 +285,11 @@ def _filter_grad_gradient(g: GradContext) -> tuple[Sym | None, Sym | None]:
 # ------------------------------------------------------------------------------ reference
 
 
+def _products(y: TensorType, weight: TensorType) -> float:
+    """Operations of a convolution whose output is, or takes part in, ``y``."""
+    return 2.0 * y.size * weight.size / max(weight.shape[0], 1)
+
+
 # ------------------------------------------------------------------------------ the table
 
 _CONV_ATTRS = {
@@ -305,6 +310,7 @@ def _conv_spec(dims: int) -> OpSpec:
         gradient=_conv_gradient,
         reference=conv_reference,
         samples=conv_samples(dims),
+        work=lambda ctx: _products(ctx.outputs[0], ctx.inputs[1]),
         doc=f"Cross-correlation over {dims} axes of space.",
     )
 
@@ -319,6 +325,7 @@ def _deconv_spec(dims: int) -> OpSpec:
         gradient=_deconv_gradient,
         reference=deconv_reference,
         samples=deconv_samples(dims),
+        work=lambda ctx: _products(ctx.inputs[0], ctx.inputs[1]),
         doc=f"Transposed cross-correlation over {dims} axes of space.",
     )
 
@@ -336,6 +343,7 @@ OPS: tuple[OpSpec, ...] = (
         gradient=_data_grad_gradient,
         reference=data_grad_reference,
         samples=data_grad_samples,
+        work=lambda ctx: _products(ctx.inputs[0], ctx.inputs[1]),
         doc="Gradient of a convolution with respect to its input.",
     ),
     OpSpec(
@@ -348,6 +356,7 @@ OPS: tuple[OpSpec, ...] = (
         gradient=_filter_grad_gradient,
         reference=filter_grad_reference,
         samples=filter_grad_samples,
+        work=lambda ctx: _products(ctx.inputs[0], ctx.outputs[0]),
         doc="Gradient of a convolution with respect to its weights.",
     ),
 )

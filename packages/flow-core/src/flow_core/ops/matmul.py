@@ -9,7 +9,7 @@ import numpy as np
 
 from flow_core.ir import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import checked_axis
+from flow_core.ops.rules import checked_axis, floating, rising
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.sbp import B, P, S, Sbp, Signature, Signatures
 
@@ -88,6 +88,11 @@ def matmul_sbp(ctx: SbpContext) -> Signatures:
 
 def _axes(rank: int, transpose: AttrValue) -> tuple[int, int]:
     return (rank - 1, rank - 2) if transpose else (rank - 2, rank - 1)
+
+
+def _work(ctx: SbpContext) -> float:
+    a, transposed = ctx.inputs[0].shape, ctx.attrs["transpose_a"]
+    return 2.0 * ctx.outputs[0].size * a[-2 if transposed else -1]
 
 
 def _matmul_gradient(g: GradContext) -> Sequence[Sym | None]:
@@ -174,7 +179,9 @@ def _bias_sbp(ctx: SbpContext) -> Signatures:
     rank = len(ctx.inputs[0].shape)
     axis = bias_axis(rank, ctx.attrs)
     splits = ((S(i), S(0) if i == axis else B) for i in range(rank))
-    return (*(Signature((x, b), (x,)) for x, b in splits), Signature((P, P), (P,)))
+    rows = (Signature((x, b), (x,)) for x, b in splits)
+    ordered = (*rising(ctx, 0), *rising(ctx, 1)) if floating(ctx) else ()
+    return (*rows, Signature((P, P), (P,)), *ordered)
 
 
 def _bias_gradient(g: GradContext) -> Sequence[Sym | None]:
@@ -209,6 +216,7 @@ OPS: tuple[OpSpec, ...] = (
         gradient=_matmul_gradient,
         reference=_matmul_reference,
         samples=_product_samples(()),
+        work=_work,
         doc="alpha op(a) op(b) of two matrices, where op transposes if asked to.",
     ),
     OpSpec(
@@ -220,6 +228,7 @@ OPS: tuple[OpSpec, ...] = (
         gradient=_matmul_gradient,
         reference=_matmul_reference,
         samples=_product_samples((2,), (2, 3)),
+        work=_work,
         doc="`matmul` of each pair in two stacks of matrices.",
     ),
     OpSpec(

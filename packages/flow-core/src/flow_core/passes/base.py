@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from flow_core.ir import Graph, verify
 from flow_core.plugins.specs import OpSpec
@@ -13,9 +13,15 @@ from flow_core.plugins.specs import OpSpec
 
 @dataclass(frozen=True, slots=True)
 class PassContext:
-    """What passes may know besides the graph."""
+    """What passes may know besides the graph.
+
+    Attributes:
+        specs: the ops, by type.
+        options: what the session and the job ask of single passes, by the passes' own names.
+    """
 
     specs: Mapping[str, OpSpec]
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Pass(Protocol):

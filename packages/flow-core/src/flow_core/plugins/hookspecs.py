@@ -90,9 +90,11 @@ def flow_register_devices(config: Settings) -> Iterable[DeviceSpec]:
 
 @hookspec
 def flow_register_comms(config: Settings) -> Iterable[CommSpec]:
-    """Communication libraries that join processes.
+    """Communication libraries that join devices, of this process or of several.
 
-    Returns `CommSpec` records.  Called once, while the registry is built.
+    Returns `CommSpec` records.  Called once, while the registry is built.  Of those that take
+    a plan's types of devices and whose ``bootstrap`` says that they are available, the one with
+    the highest priority is loaded with the plan's devices: see `flow_core.device.Comm`.
 
     Example::
 
@@ -106,12 +108,13 @@ def flow_register_comms(config: Settings) -> Iterable[CommSpec]:
 def flow_register_boxing(config: Settings) -> Iterable[BoxingSpec]:
     """Ways to get a tensor from one SBP pattern to another.
 
-    Returns `BoxingSpec` records.  Called once, while the registry is built.
+    Returns `BoxingSpec` records.  Called once, while the registry is built.  A way is the
+    layouts to go through; core makes the exchanges.
 
     Example::
 
         def flow_register_boxing():
-            return [BoxingSpec("ring.p2b", "P", "B", ("cpu",), "rings:cost", "rings:Reduce")]
+            return [BoxingSpec("ring.p2b", "P", "B", ("cpu",), "rings:cost", "rings:stops")]
     """
     return ()
 
@@ -122,10 +125,11 @@ def flow_choose_boxing(
 ) -> str | None:
     """Overrules the planner's choice of a boxing.
 
-    Returns the name of one of ``candidates`` (best first by the link model), or None to leave
-    the choice to others; the first name wins, and plugins that were loaded last are asked first.
-    Called at compile time, once per transition.  ``src`` and ``dst`` are SBP on a placement,
-    ``tensor`` is the logical type.
+    Returns the name of one of ``candidates`` (cheapest first), or None to leave the choice to
+    others; the first name wins, and plugins that were loaded last are asked first.  The planner's
+    own ways are named by their steps: ``"reduce_scatter+all_gather"``.  Called at compile time,
+    once per transition.  ``src`` and ``dst`` are SBP on a placement, ``tensor`` is the logical
+    type.
 
     Example::
 

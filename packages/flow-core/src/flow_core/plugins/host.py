@@ -36,6 +36,7 @@ BUILTINS: tuple[str, ...] = (
     "flow_core.builtin.numpy_plugin",
     "flow_core.builtin.null_plugin",
     "flow_core.builtin.emulated_plugin",
+    "flow_core.builtin.comm_plugin",
     "flow_core.builtin.formats_plugin",
     "flow_core.builtin.passes_plugin",
 )

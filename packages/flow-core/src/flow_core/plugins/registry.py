@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,7 +53,7 @@ def kernel_key(spec: KernelSpec) -> tuple[str, str, int, str]:
     return (spec.op, spec.device, spec.priority, spec.name)
 
 
-def _lines(texts: Sequence[str]) -> str:
+def _lines(texts: Iterable[str]) -> str:
     """Texts below each other, as far right as `FlowError` puts what it was given."""
     return "\n           ".join(texts)
 
@@ -241,6 +241,32 @@ class Registry:
             return Unavailable(f"{record.origin} did not register it")
         return Unavailable(str(record.failure or f"{record.origin}: {_SKIPPED[record.state]}"))
 
+    def comm(self, devices: Sequence[str]) -> Any:
+        """A new comm between devices, by their text forms; the same call in all processes.
+
+        Raises:
+            DeviceUnavailableError: none joins these types of devices; with each one's reason.
+        """
+        types = {device.split(":")[0] for device in devices}
+        fitting = [spec for spec in self.comms.values() if types <= set(spec.device_types)]
+        for spec in sorted(fitting, key=lambda spec: (-spec.priority, spec.name)):
+            if isinstance(self._joined(spec), Available):
+                return load(spec.load)(tuple(devices))
+        reasons = [f"{spec.name}: {self._joined(spec)}" for spec in fitting]
+        raise DeviceUnavailableError(
+            f"joining devices of type {' and '.join(sorted(types))}",
+            found=_lines(reasons or ["no plugin registers a comm for them"]),
+            allowed=_lines(f"{c.name}: {', '.join(c.device_types)}" for c in self.comms.values()),
+            hint=self._failure_hint() or "see `flow doctor` for the plugins that are loaded",
+        )
+
+    def _joined(self, spec: CommSpec) -> Available | Unavailable:
+        """What a comm's bootstrap says, asked once."""
+        key = f"comm {spec.name}"
+        if key not in self._probed:
+            self._probed[key] = load(spec.bootstrap)()
+        return self._probed[key]
+
     def require_device(
         self, device_type: str, count: int = 1, at: SourceLine | None = None
     ) -> DeviceSpec:
@@ -265,7 +291,8 @@ class Registry:
         provider = PROVIDERS.get(device_type, ("no known plugin", ""))[0]
         few = f"there are {found.count}" if isinstance(found, Available) else found.reason
         steps = [found.hint] if isinstance(found, Unavailable) and found.hint else []
-        if device_type == "gpu":
+        if device_type == "gpu":  # said once, with the number that is needed
+            steps = [step for step in steps if "ONEFLOW_EMULATE_GPUS" not in step]
             steps.append(f"to run it on the CPU, set {EMULATION.replace('1', str(count))}")
         kinds = [d for d in self.devices if isinstance(self.probe(d), Available)]
         return DeviceUnavailableError(

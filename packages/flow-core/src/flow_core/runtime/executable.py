@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
-from flow_core.device import Driver, Launch
-from flow_core.plan import Buffer, Plan, Task, check_no_deadlock
+from flow_core.device import Comm, Driver, Launch
+from flow_core.errors import PlanError
+from flow_core.exchange import BOXING, exchange_of
+from flow_core.plan import Buffer, Plan, Task, check_no_deadlock, check_streams
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
+from flow_core.runtime.streams import StreamRunner, segments
 from flow_core.sbp import Region
 
 
@@ -20,6 +24,20 @@ class KernelSource(Protocol):
 
     def find_kernel(self, query: KernelQuery, device_type: str) -> KernelSpec:
         """The kernel for a query."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTime:
+    """When a task ran, in seconds since the first of its step began.
+
+    Attributes:
+        stream: its stream, by position in the plan.
+        start, stop: first launch begun, last launch over.
+    """
+
+    stream: int
+    start: float
+    stop: float
 
 
 class Executable:
@@ -32,6 +50,16 @@ class Executable:
         variable: the session's array of a variable's part on a device, by the variable's
             name, the device's text form and the part's region (None for all of it).
         finished: observers, called with the step's number and its statistics: job and seconds.
+        step: the step counter, an int64 scalar that plans of one job share; None for its own.
+        comm: makes the comm between the plan's devices, by their text forms.  What it calls
+            local is bound and run here, the rest is other processes' part of the plan.
+
+    Attributes:
+        plan: the plan.
+        step: number of the next step, a 0-d array.
+        comm: what joins the devices, None for a plan without exchanges.
+        arenas: memory of the local devices.
+        feeds, fetches: arrays of parameters and results, None where another process has them.
     """
 
     def __init__(
@@ -41,25 +69,36 @@ class Executable:
         driver: Callable[[str], Driver],
         variable: Callable[[str, str, Region | None], Any],
         finished: Sequence[Callable[[int, Mapping[str, Any]], object]] = (),
+        comm: Callable[[Sequence[str]], Comm] | None = None,
+        step: Any = None,
     ) -> None:
         check_no_deadlock(plan.registers)
+        check_streams(plan)
         self.plan = plan
-        self.step = np.zeros((), np.int64)
+        self.step = np.zeros((), np.int64) if step is None else step
         self._kernels = kernels
         self._finished = tuple(finished)
-        self._driver = driver(plan.arenas[0].device)
-        self.arenas = {a.device: driver(a.device).allocate(a.nbytes) for a in plan.arenas}
+        devices = [a.device for a in plan.arenas]
+        self.comm = comm(devices) if comm and _has_exchanges(plan) else None
+        self._local = frozenset(self.comm.local if self.comm else devices)
+        arenas = [a for a in plan.arenas if a.device in self._local]
+        self._driver = driver(arenas[0].device)
+        self.arenas = {a.device: driver(a.device).allocate(a.nbytes) for a in arenas}
         self._arrays = [self._array(b, variable) for b in plan.buffers]
         self.feeds = tuple(self._arrays[i] for i in plan.feeds)
         self.fetches = tuple(self._arrays[i] for i in plan.fetches)
         self._driver.compile(self.bind(plan.prologue))()
-        self._launch = self._driver.compile(self.bind(plan.tasks))
+        self._launch = self._compiled(lambda _, launches: launches)
 
     def _array(self, buffer: Buffer, variable: Callable[[str, str, Region | None], Any]) -> Any:
+        if buffer.device not in self._local:
+            return None
         if buffer.kind == "variable":
             name = buffer.name.rsplit(":", 1)[0]
             logical, region = self.plan.shards.get(name, (name, None))
             return variable(logical, buffer.device, region).reshape(buffer.type.shape)
+        if buffer.type.dtype.is_object:
+            return np.empty(buffer.type.shape, object)
         arena = self.arenas[buffer.device]
         return arena.view(buffer.offset, buffer.type.shape, buffer.type.dtype.numpy)
 
@@ -71,8 +110,12 @@ class Executable:
         return launches
 
     def bind_task(self, task: Task) -> Sequence[Launch]:
-        """The launches of one task."""
+        """The launches of one task: nothing where it is another process's."""
         buffers, arrays = self.plan.buffers, self._arrays
+        if task.type == BOXING:
+            return self._bind_exchange(task)
+        if task.device not in self._local:
+            return ()
         find = partial(self._kernels.find_kernel, device_type=task.device.split(":")[0])
         query = KernelQuery(
             task.type,
@@ -92,20 +135,90 @@ class Executable:
         bound = load(find(query).load)(context)
         return bound if isinstance(bound, tuple | list) else (bound,)
 
+    def _bind_exchange(self, task: Task) -> Sequence[Launch]:
+        if self.comm is None:
+            raise PlanError(f"binding {task.op!r}", found="an exchange", allowed="one with a comm")
+        inputs, outputs = ([self._arrays[i] for i in x] for x in (task.inputs, task.outputs))
+        return self.comm.bind(exchange_of(task, self.plan.buffers), inputs, outputs)
+
+    def _compiled(self, wrap: Callable[[int, Sequence[Launch]], Sequence[Launch]]) -> Launch:
+        """One callable for a step: tasks in the order of the plan, or streams on threads.
+
+        Args:
+            wrap: gives the launches of a task, by its position, what goes around them.
+        """
+        bound = [wrap(i, self.bind_task(task)) for i, task in enumerate(self.plan.tasks)]
+        if self.plan.workers <= 1:
+            return self._driver.compile([launch for launches in bound for launch in launches])
+        parts = segments(self.plan.tasks)
+        for part in parts:
+            part.launch = self._driver.compile([x for i in part.tasks for x in bound[i]])
+        return StreamRunner(parts, self.plan.workers)
+
+    def timeline(self, feeds: Sequence[Any]) -> tuple[TaskTime, ...]:
+        """Runs one step as `run` does and gives the time of each task, in the order of the plan."""
+        starts, stops = ([0.0] * len(self.plan.tasks) for _ in range(2))
+
+        def timed(position: int, launches: Sequence[Launch]) -> Sequence[Launch]:
+            def stamp(times: list[float]) -> None:
+                times[position] = time.perf_counter()
+
+            return (partial(stamp, starts), *launches, partial(stamp, stops))
+
+        usual, self._launch = self._launch, self._compiled(timed)
+        try:
+            self.run(feeds)
+        finally:
+            self._launch = usual
+        first = min(starts, default=0.0)
+        return tuple(
+            TaskTime(task.stream, start - first, stop - first)
+            for task, start, stop in zip(self.plan.tasks, starts, stops, strict=True)
+        )
+
     def run(self, feeds: Sequence[Any]) -> tuple[Any, ...]:
         """One step: copies the feeds in, launches, copies the results out."""
         started = time.perf_counter() if self._finished else 0.0
         driver = self._driver
+        if self.plan.micro_batches > 1:
+            feeds = [part for array in feeds for part in self._parts(array)]
         for target, source in zip(self.feeds, feeds, strict=True):
-            driver.copy_in(target, source)
+            if target is not None:
+                _copy_in(driver, target, source)
         self._launch()
         self.step += 1
-        results = tuple([driver.copy_out(array) for array in self.fetches])
+        results = tuple([None if a is None else _copy_out(driver, a) for a in self.fetches])
         for observer in self._finished:
             seconds = time.perf_counter() - started
             observer(int(self.step) - 1, {"job": self.plan.job, "seconds": seconds})
         return results
 
+    def sent(self) -> Mapping[tuple[str, str], int]:
+        """Bytes that local devices have sent so far, by (from, to)."""
+        return {} if self.comm is None else self.comm.sent()
+
+    def _parts(self, array: Any) -> Iterator[Any]:
+        """A fed array, cut along axis 0 into the micro-batches."""
+        size = len(array) // self.plan.micro_batches
+        for index in range(self.plan.micro_batches):
+            yield array[index * size : (index + 1) * size]
+
     def measured(self) -> Mapping[str, int]:
         """Bytes really allocated, by device: what the plan predicted, to the byte."""
         return {device: arena.nbytes for device, arena in self.arenas.items()}
+
+
+def _has_exchanges(plan: Plan) -> bool:
+    return any(task.type == BOXING for task in (*plan.prologue, *plan.tasks))
+
+
+def _copy_in(driver: Driver, target: Any, source: Any) -> None:
+    """Objects stay on the host: they are handed over, numbers are copied to their device."""
+    if target.dtype == object:
+        target[...] = source
+    else:
+        driver.copy_in(target, source)
+
+
+def _copy_out(driver: Driver, source: Any) -> Any:
+    return source.copy() if source.dtype == object else driver.copy_out(source)

@@ -12,19 +12,24 @@ subclasses it, sets a few attributes, and pytest collects the subclass::
 """
 
 from flow_core.testing.checks import check_gradient, check_kernel
+from flow_core.testing.comms import CommKit
 from flow_core.testing.devices import DeviceKit
 from flow_core.testing.gradients import GradientKit
 from flow_core.testing.kernels import KernelKit
 from flow_core.testing.kit import Gap, Kit
+from flow_core.testing.oracle import assert_like_one_device, verify
 from flow_core.testing.sbp_rules import SbpRuleKit
 
 __all__ = [
+    "CommKit",
     "DeviceKit",
     "Gap",
     "GradientKit",
     "KernelKit",
     "Kit",
     "SbpRuleKit",
+    "assert_like_one_device",
     "check_gradient",
     "check_kernel",
+    "verify",
 ]

@@ -1,0 +1,104 @@
+"""CPU time of data parallelism on emulated devices, against one device at the same global batch.
+
+    python devices_bench.py --batch 100,1000 --devices 4
+
+Both jobs run in one process, turn by turn, with one BLAS thread; the time is the CPU time of the
+whole process (all threads) over a stretch of steps, and the smallest of many stretches counts.
+Prints one line per job and batch: ``BENCHJSON {...}`` with the time and its ratio to one device.
+"""
+# ruff: noqa: E402 - numpy reads the variables set below when it is imported
+
+import os
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[_name] = "1"
+os.environ.setdefault("ONEFLOW_EMULATE_GPUS", "4")
+
+import argparse
+import json
+import time
+
+import networks
+import numpy as np
+
+import oneflow as flow
+import oneflow.typing as tp
+
+MODES = (None, "non_distributed", "distributed_split")
+
+
+def mlp(x, y):
+    init = flow.random_normal_initializer(stddev=0.03)
+    h = flow.layers.dense(x, 512, activation=flow.nn.relu, kernel_initializer=init, name="fc1")
+    logits = flow.layers.dense(h, 10, kernel_initializer=init, name="fc2")
+    return networks.cross_entropy(y, logits)
+
+
+def make_job(name, devices, batch, mode=None):
+    """A train job of the MLP (784-512-10) on some devices, with variables of its own."""
+
+    def job(
+        x: tp.Numpy.Placeholder((batch, 784)),
+        y: tp.Numpy.Placeholder((batch,), dtype=flow.int32),
+    ) -> tp.Numpy:
+        with flow.scope.placement("gpu", devices), flow.scope.namespace(name):
+            loss = mlp(x, y)
+            rate = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
+            flow.optimizer.SGD(rate, momentum=0).minimize(loss)
+        return loss
+
+    job.__name__ = name
+    config = flow.function_config()
+    if mode:
+        config.optimizer_placement_optimization_mode(mode)
+    return flow.global_function(type="train", function_config=config)(job)
+
+
+def stretch(job, feeds, steps):
+    started = time.process_time()
+    for _ in range(steps):
+        job(*feeds)
+    return (time.process_time() - started) / steps
+
+
+def measure(batch, devices, rounds, steps):
+    flow.clear_default_session()
+    rng = np.random.default_rng(0)
+    feeds = (
+        rng.normal(size=(batch, 784)).astype(np.float32),
+        rng.integers(0, 10, batch).astype(np.int32),
+    )
+    jobs = {"one": make_job("one", "0:0", batch)}
+    for mode in MODES:
+        name = mode or "replicated"
+        jobs[name] = make_job(name, f"0:0-{devices - 1}", batch, mode)
+    best = dict.fromkeys(jobs, float("inf"))
+    for _ in range(rounds):
+        for name, job in jobs.items():
+            best[name] = min(best[name], stretch(job, feeds, steps))
+    for name, seconds in best.items():
+        yield {
+            "bench": "devices", "job": name, "devices": 1 if name == "one" else devices,
+            "batch": batch, "cpu_ms": round(seconds * 1e3, 4),
+            "ratio": round(seconds / best["one"], 3), "arena_mb": _arenas(jobs[name]),
+        }  # fmt: skip
+
+
+def _arenas(job):
+    return [round(a.nbytes / 2**20, 2) for a in job.plan().arenas]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--batch", default="100,1000", help="global batches, comma-separated")
+    parser.add_argument("--devices", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=10)
+    args = parser.parse_args()
+    for batch in map(int, args.batch.split(",")):
+        for rec in measure(batch, args.devices, args.rounds, args.steps):
+            print("BENCHJSON " + json.dumps(rec), flush=True)
+
+
+if __name__ == "__main__":
+    main()

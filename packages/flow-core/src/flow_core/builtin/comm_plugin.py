@@ -1,0 +1,15 @@
+"""The comm within one process, as a plugin."""
+
+from __future__ import annotations
+
+from flow_core.config import Settings
+from flow_core.plugins.specs import CommSpec
+
+FLOW_PLUGIN_API = "1.0"
+
+
+def flow_register_comms(config: Settings) -> tuple[CommSpec, ...]:
+    """Joins CPU devices, and emulated ones where there are any."""
+    types = ("cpu", "gpu") if config.emulate_gpus else ("cpu",)
+    module = "flow_core.builtin.in_process"
+    return (CommSpec("in_process", types, f"{module}:bootstrap", f"{module}:InProcessComm"),)

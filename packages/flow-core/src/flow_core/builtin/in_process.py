@@ -1,0 +1,166 @@
+"""The comm within one process: copies and combines between devices' arrays, byte by byte counted.
+
+All devices share the process's memory, as CPU devices and emulated ones do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from flow_core.builtin.numpy_kernels.binding import call
+from flow_core.device import Launch
+from flow_core.exchange import Block, Exchange, check_arrays, neutral
+from flow_core.ops.boxing import COMBINE, window
+from flow_core.plugins.specs import Available
+
+
+def bootstrap() -> Available:
+    """One process needs nobody to join it."""
+    return Available(1, "this process")
+
+
+@dataclass(slots=True)
+class Meter:
+    """What one exchange moves per launch, and how often it was launched.
+
+    Attributes:
+        links: bytes per (from, to), added up from the arrays that are copied.
+        launches: how often it ran to its end.
+    """
+
+    links: Counter[tuple[str, str]] = field(default_factory=Counter)
+    launches: int = 0
+
+    def count(self) -> None:
+        """Counts a launch: the last part of each."""
+        self.launches += 1
+
+
+class InProcessComm:
+    """Joins devices of one process whose arrays are numpy's.
+
+    Args:
+        devices: text forms of all devices.
+
+    Attributes:
+        devices: all devices that it joins.
+        local: those of this process: all.
+    """
+
+    name = "in_process"
+
+    def __init__(self, devices: Sequence[str]) -> None:
+        self.devices = self.local = tuple(devices)
+        self._meters: list[Meter] = []
+
+    def bind(
+        self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]
+    ) -> tuple[Launch, ...]:
+        """The launches of an exchange between fixed arrays.
+
+        Raises:
+            PlanError: the arrays are not what the exchange says.
+        """
+        check_arrays(exchange, self.local, inputs, outputs)
+        binding = _Binding(exchange, inputs, outputs, Meter())
+        launches = tuple(binding.launches())
+        if not binding.meter.links:
+            return launches
+        self._meters.append(binding.meter)
+        return (*launches, binding.meter.count)
+
+    def sent(self) -> Mapping[tuple[str, str], int]:
+        """Bytes that went from device to device so far, by (from, to)."""
+        total: Counter[tuple[str, str]] = Counter()
+        for meter in self._meters:
+            for link, nbytes in meter.links.items():
+                total[link] += nbytes * meter.launches
+        return {link: nbytes for link, nbytes in total.items() if nbytes}
+
+
+@dataclass(slots=True)
+class _Binding:
+    """One exchange while it is bound: every copy tells the meter of its bytes."""
+
+    exchange: Exchange
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+    meter: Meter
+
+    def launches(self) -> Iterator[Launch]:
+        combine = COMBINE[self.exchange.combine]
+        if self.exchange.collective == "all_reduce":
+            yield from self._all_reduce(combine)
+            return
+        for index, operation in self.exchange.fills:
+            out = self.outputs[index]
+            value = neutral(operation, self.exchange.outputs[index].dtype)
+            yield partial(out.fill, np.array(value, out.dtype))
+        for blocks in _coinciding(self.exchange.blocks):
+            target = self.exchange.receivers[blocks[0].target]
+            there = _box(self.outputs[blocks[0].target], blocks[0].at, blocks[0].size)
+            parts = [
+                (self.exchange.senders[b.source], _box(self.inputs[b.source], b.start, b.size))
+                for b in blocks
+            ]
+            if not blocks[0].first:
+                parts.insert(0, (target, there))
+            yield from self._gather(combine, parts, target, there)
+
+    def _all_reduce(self, combine: Any) -> Iterator[Launch]:
+        """Each device combines its chunk, in rank order, and gives it to all others."""
+        group = self.exchange.group
+        for owner, segments in enumerate(self.exchange.chunks()):
+            for member, low, high in segments:
+                ranks = [member * len(group) + r for r in range(len(group))]
+                parts = [_flat(self.inputs[i], low, high) for i in ranks]
+                done = _flat(self.outputs[ranks[owner]], low, high)
+                given = list(zip(group, parts, strict=True))
+                yield from self._gather(combine, given, group[owner], done)
+                for rank, device in enumerate(group):
+                    if rank != owner:
+                        there = _flat(self.outputs[ranks[rank]], low, high)
+                        yield self._copy(group[owner], done, device, there)
+
+    def _gather(
+        self, combine: Any, parts: Sequence[tuple[str, Any]], target: str, there: Any
+    ) -> Iterator[Launch]:
+        """Combines parts in their order; the first two at once, a single one is copied."""
+        if len(parts) == 1:
+            yield self._copy(*parts[0], target, there)
+            return
+        for source, part in parts:
+            self._note(source, target, part)
+        yield call(combine, parts[0][1], parts[1][1], out=there)
+        for _, part in parts[2:]:
+            yield call(combine, there, part, out=there)
+
+    def _copy(self, source: str, part: Any, target: str, there: Any) -> Launch:
+        self._note(source, target, part)
+        return partial(np.copyto, there, part)
+
+    def _note(self, source: str, target: str, part: Any) -> None:
+        if source != target:
+            self.meter.links[source, target] += part.nbytes
+
+
+def _box(array: Any, start: tuple[int, ...], size: tuple[int, ...]) -> Any:
+    return array[*window(start, size), ...]  # the ellipsis makes a view of a 0-d array, too
+
+
+def _flat(array: Any, low: int, high: int) -> Any:
+    return array.reshape(-1)[low:high]
+
+
+def _coinciding(blocks: Sequence[Block]) -> Iterator[list[Block]]:
+    """Blocks that fill the same box, in their order."""
+    found: dict[Any, list[Block]] = {}
+    for block in blocks:
+        found.setdefault((block.target, block.at, block.size), []).append(block)
+    yield from found.values()

@@ -1,0 +1,223 @@
+"""Why a request for a distribution cannot be met, and which requests contradict one another.
+
+What can make a problem unsolvable is little: a request that no signature of its op meets, and ops
+that overwrite variables, which must have them where they lie.  Everything else can be boxed.  So
+requests are tried on the ops that overwrite one another's variables, and on nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from flow_core.compiler.boxing import Layout
+from flow_core.compiler.select.candidates import NdSignature, too_short
+from flow_core.compiler.select.costs import NEVER
+from flow_core.compiler.select.network import Infeasible, Network, Table
+from flow_core.compiler.select.problem import Problem, Selection, SelectionError, Space, meets
+from flow_core.errors import SourceLine
+from flow_core.ir import Graph, Op, Value
+from flow_core.sbp import NdSbp, format_nd_sbp
+
+MOST_LISTED = 40
+"""So many signatures are listed at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """A request that binds the selector.
+
+    Attributes:
+        op: the op whose outputs it is about.
+        sbp: what is requested per output.
+        line: the user's line.
+        earlier: whether it is not the program's, but follows from another job's layout.
+    """
+
+    op: str
+    sbp: tuple[NdSbp | None, ...]
+    line: SourceLine | None
+    earlier: bool = False
+
+    def __str__(self) -> str:
+        text = ", ".join("any" if nd is None else format_nd_sbp(nd) for nd in self.sbp)
+        why = " by an earlier job" if self.earlier else ""
+        at = "" if self.line is None else f" at {self.line}"
+        return f"{self.op!r} is {text}{why}{at}"
+
+
+def hints(problem: Problem, ops: Iterable[Op] | None = None) -> tuple[Hint, ...]:
+    """The requests for some ops' outputs, of all ops when None."""
+    lines = problem.graph.lines
+    found = []
+    for op in problem.graph.ops.values() if ops is None else ops:
+        held = problem.held(op)
+        if any(nd is not None for nd in op.sbp):
+            found.append(Hint(op.name, op.sbp, lines.get(op.name)))
+        elif held is not None:
+            found.append(Hint(op.name, (held,), lines.get(op.name), earlier=True))
+    return tuple(found)
+
+
+def without(problem: Problem, dropped: Iterable[Hint]) -> Problem:
+    """The problem less some of its requests."""
+    names = {hint.op for hint in dropped}
+    old = problem.graph
+    ops = {n: replace(op, sbp=()) if n in names else op for n, op in old.ops.items()}
+    graph = Graph(ops, old.types, old.results, old.effects, old.lines)
+    fixed = {n: layout for n, layout in problem.fixed.items() if n not in names}
+    return replace(problem, graph=graph, fixed=fixed)
+
+
+# ----------------------------------------------------------------------- contradictions
+
+
+def contradiction(problem: Problem, op: Op) -> tuple[Hint, ...]:
+    """The smallest set of requests, by leaving out one after the other, that leaves no way.
+
+    None of them can be left out of it: without any one of them the others can be met.  Empty
+    when the requests around an op can be met.
+    """
+    group = _bound_together(problem, op)
+    if _feasible(problem, group):
+        return ()
+    kept = list(hints(problem, group))
+    for hint in reversed(list(kept)):  # those that follow from others come later
+        rest = [h for h in kept if h != hint]
+        others = [h for h in hints(problem, group) if h not in rest]
+        if not _feasible(without(problem, others), group):
+            kept = rest
+    return tuple(kept)
+
+
+def _bound_together(problem: Problem, op: Op) -> list[Op]:
+    """The ops that overwrite variables which this op has to do with, and those variables."""
+    graph = problem.graph
+    readers = graph.consumers()
+    group: dict[str, Op] = {}
+    queue = [op]
+    while queue:
+        one = queue.pop()
+        if one.name in group:
+            continue
+        group[one.name] = one
+        queue += [graph.ops[v.op] for v in _overwritten(problem, one)]
+        for index in range(len(graph.types[one.name])):
+            value = Value(one.name, index)
+            queue += [r for r in readers.get(value, ()) if value in _overwritten(problem, r)]
+    return [graph.ops[name] for name in graph.ops if name in group]
+
+
+def _overwritten(problem: Problem, op: Op) -> list[Value]:
+    return [op.inputs[i] for i in problem.specs[op.type].mutates if i < len(op.inputs)]
+
+
+def _feasible(problem: Problem, group: Iterable[Op]) -> bool:
+    """Whether the requests for some ops can be met together."""
+    space, net = Space(problem), Network()
+    ops = [problem.graph.ops[op.name] for op in group]
+    states = {op.name: space.allowed(op) for op in ops}
+    if not all(states.values()):
+        return False
+    nodes = {name: net.node([0] * len(s)) for name, s in states.items()}
+    for op in ops:
+        for value in _overwritten(problem, op):
+            if value.op in nodes:
+                table = _in_place(problem, op, value, states)
+                net.pair(nodes[value.op], nodes[op.name], table)
+    try:
+        net.solve()
+    except Infeasible:
+        return False
+    return True
+
+
+def _in_place(
+    problem: Problem, op: Op, value: Value, states: dict[str, tuple[NdSignature, ...]]
+) -> Table:
+    """Which signatures of an op find a variable where they overwrite it."""
+    home = problem.home(problem.graph.ops[value.op])
+    index = op.inputs.index(value)
+    have = [Layout(home, s.outputs[value.index]) for s in states[value.op]]
+    want = [Layout(op.placement, s.inputs[index]) for s in states[op.name]]
+    return np.array([[0 if a == b else NEVER for b in want] for a in have], np.int64)
+
+
+# ------------------------------------------------------------------------------- errors
+
+
+def explain(problem: Problem, space: Space, op: Op, selection: Selection) -> SelectionError:
+    """The error about an op without a signature, given what was chosen before it."""
+    conflict = contradiction(problem, op)
+    reasons = [f"{c}: {why}" for c, why in _refusals(problem, space, op, selection)]
+    more = len(reasons) - MOST_LISTED
+    listed = reasons[:MOST_LISTED] + ([f"and {more} more"] if more > 0 else [])
+    return SelectionError(
+        f"choosing an SBP signature for {op.type} {op.name!r} on {op.placement}",
+        op=op.name,
+        conflict=conflict,
+        at=problem.graph.lines.get(op.name),
+        found=_found(problem, op, selection),
+        allowed="one of these, none of which fits:\n           " + "\n           ".join(listed),
+        hint=_next(conflict),
+    )
+
+
+def _next(conflict: tuple[Hint, ...]) -> str:
+    if not conflict:
+        return (
+            "the requests do not contradict one another, but greedy chooses op by op: "
+            'use function_config.sbp_selector("optimal")'
+        )
+    if len(conflict) == 1:
+        return f"this request alone cannot be met, drop or change it: {conflict[0]}"
+    listed = "".join(f"\n           {hint}" for hint in conflict)
+    return f"drop or change one of these requests, which contradict one another:{listed}"
+
+
+def _found(problem: Problem, op: Op, selection: Selection) -> str:
+    inputs = "\n           ".join(
+        f"input {i}: {v} {problem.graph.type_of(v)} is {selection.layouts[v]}"
+        + _asked(problem, problem.graph.ops[v.op])
+        for i, v in enumerate(op.inputs)
+    )
+    return (inputs or "no inputs") + _asked(problem, op)
+
+
+def _asked(problem: Problem, op: Op) -> str:
+    """Who asked for the layout of an op's outputs."""
+    return "".join(f" (request: {hint})" for hint in hints(problem, (op,)))
+
+
+def _refusals(
+    problem: Problem, space: Space, op: Op, selection: Selection
+) -> Iterator[tuple[NdSignature, str]]:
+    """Every signature of an op, and why it does not do."""
+    held = problem.held(op)
+    wanted = op.sbp if held is None else (held,)
+    for candidate in space.all(op):
+        reasons = [*_unmet(candidate, wanted), *_misplaced(problem, op, candidate, selection)]
+        yield candidate, "; ".join(reasons)
+    spec = problem.specs[op.type]
+    for candidate, why in too_short(problem.graph, op, spec, problem.home(op).hierarchy):
+        if meets(candidate, wanted):
+            yield candidate, why
+
+
+def _unmet(candidate: NdSignature, wanted: tuple[NdSbp | None, ...]) -> Iterator[str]:
+    for i, (request, nd) in enumerate(zip(wanted, candidate.outputs, strict=False)):
+        if request is not None and request != nd:
+            yield f"output {i} is {format_nd_sbp(nd)}, requested is {format_nd_sbp(request)}"
+
+
+def _misplaced(
+    problem: Problem, op: Op, candidate: NdSignature, selection: Selection
+) -> Iterator[str]:
+    for i in problem.specs[op.type].mutates:
+        if i < len(op.inputs):
+            have = selection.layouts[op.inputs[i]]
+            want = Layout(op.placement, candidate.inputs[i])
+            if have != want:
+                yield f"input {i} is overwritten where it lies, {have}, not {want}"

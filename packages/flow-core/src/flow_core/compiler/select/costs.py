@@ -1,0 +1,239 @@
+"""What a selection costs: the model that selectors share.
+
+All costs are whole picoseconds, so that sums are the same whatever their order:
+
+* communication: the predicted time of every hop of boxing, each done once per value and layout;
+* compute: arithmetic and memory traffic of each op's share on its busiest device, and of the
+  copies that boxing makes.  Work that all devices repeat is as long as on one device;
+* memory: a price per byte that outputs, variables and copies occupy on the fullest device;
+* convention: what scattering a fed batch would take, charged once more for each other layout in
+  which it is wanted: fed batches arrive split, unless there is something to gain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from flow_core.compiler.boxing import BoxingError, Hop, Layout, plan_boxing
+from flow_core.compiler.select.candidates import NdSignature, first_device
+from flow_core.compiler.select.problem import Problem, Selection
+from flow_core.ir import Op, TensorType, Value, tensor_type
+from flow_core.plugins.specs import SbpContext
+from flow_core.sbp import B, NdSbp, region_shape
+from flow_core.topology import Placement, device_model
+
+PICO = 10**12
+NEVER = 1 << 53
+"""The cost of what cannot be: above any sum of costs, exact in every arithmetic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """A cost by what it is for, in picoseconds.
+
+    >>> (Cost(communication=5) + Cost(compute=2)).total
+    7
+    """
+
+    communication: int = 0
+    compute: int = 0
+    memory: int = 0
+    convention: int = 0
+
+    @property
+    def total(self) -> int:
+        """The sum, which selectors minimise."""
+        return self.communication + self.compute + self.memory + self.convention
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def __str__(self) -> str:
+        parts = [f"{microseconds(getattr(self, f.name))} {f.name}" for f in fields(self)]
+        return f"{microseconds(self.total)} ({', '.join(parts)})"
+
+
+def microseconds(cost: int) -> str:
+    """Picoseconds as text in microseconds.
+
+    >>> microseconds(1_500_000)
+    '1.5 us'
+    """
+    return f"{cost / 1e6:.1f} us"
+
+
+def picoseconds(seconds: float) -> int:
+    """Seconds as whole picoseconds; infinity is `NEVER`."""
+    return min(round(seconds * PICO), NEVER) if seconds < NEVER / PICO else NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One transition of a value.
+
+    Attributes:
+        hops: its steps; None when there is no way.
+        cost: of all of them.
+    """
+
+    hops: tuple[Hop, ...] | None
+    cost: Cost
+
+    @property
+    def total(self) -> int:
+        """The cost, `NEVER` when there is no way."""
+        return NEVER if self.hops is None else self.cost.total
+
+
+NOTHING = Cost()
+
+
+class Costs:
+    """The costs of one problem; equal questions are answered once."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._moves: dict[Any, Move] = {}
+        self._ops: dict[Any, Cost] = {}
+
+    # ---------------------------------------------------------------------- boxing
+
+    def move(self, type_: TensorType, source: Layout, target: Layout) -> Move:
+        """The cheapest way from one layout to another."""
+        key = (type_, source, target)
+        known = self._moves.get(key)
+        if known is None:
+            known = self._moves[key] = self._plan(type_, source, target)
+        return known
+
+    def _plan(self, type_: TensorType, source: Layout, target: Layout) -> Move:
+        links, itemsize = self.problem.links, type_.dtype.itemsize
+        try:
+            hops = plan_boxing(type_.shape, itemsize, source, target, links)
+        except BoxingError:
+            return Move(None, NOTHING)
+        return Move(hops, sum((self.hop(type_, hop) for hop in hops), NOTHING))
+
+    def hop(self, type_: TensorType, hop: Hop) -> Cost:
+        """The cost of one hop and of the copies that it leaves."""
+        nbytes = local_type(type_, hop.target).nbytes
+        device = device_model(hop.target.placement.device_type)
+        return Cost(
+            communication=picoseconds(hop.seconds(type_.dtype.itemsize, self.problem.links)),
+            compute=picoseconds(device.seconds(0.0, 2 * nbytes)),
+            memory=picoseconds(device.held * nbytes),
+        )
+
+    def unsplit(self, value: Value, target: Layout) -> int:
+        """What is charged for a fed batch in another layout than the one in which it arrives."""
+        arrival = self.problem.arrival(value, target.placement)
+        if arrival is None or arrival == target or target.placement.size == 1:
+            return 0
+        source = Layout(first_device(target.placement), (B,))
+        return self.move(self.problem.graph.type_of(value), source, arrival).cost.communication
+
+    def fetch(self, value: Value, source: Layout, target: Layout) -> int:
+        """All that it costs to have a value in a layout, once."""
+        if source == target:
+            return 0
+        move = self.move(self.problem.graph.type_of(value), source, target)
+        stays = self.problem.stays(self.problem.graph.ops[value.op])
+        if move.hops is None or (stays and move.cost.communication):
+            return NEVER
+        return move.total + self.unsplit(value, target)
+
+    # ------------------------------------------------------------------------- ops
+
+    def op(self, op: Op, state: NdSignature) -> Cost:
+        """The cost of an op itself with one of its signatures."""
+        graph = self.problem.graph
+        types = graph.input_types(op), graph.types[op.name]
+        key = (op.type, op.attrs, types, op.placement, state)
+        known = self._ops.get(key)
+        if known is None:
+            known = self._ops[key] = self._share(op, *types, state)
+        return known
+
+    def _share(
+        self,
+        op: Op,
+        inputs: tuple[TensorType, ...],
+        outputs: tuple[TensorType, ...],
+        state: NdSignature,
+    ) -> Cost:
+        spec, home = self.problem.specs[op.type], self.problem.home(op)
+        if spec.alias is not None or spec.spreads(op.placement):
+            return NOTHING
+        device = device_model(home.device_type)
+        local = SbpContext(
+            local_types(inputs, op.placement, state.inputs),
+            local_types(outputs, home, state.outputs),
+            op.attrs,
+        )
+        held = sum(t.nbytes for t in local.outputs)
+        if not op.inputs:
+            return Cost(memory=picoseconds(device.held * held))
+        touched = held + sum(t.nbytes for t in local.inputs)
+        flops = spec.work(local) if spec.work is not None else 0.0
+        return Cost(
+            compute=picoseconds(device.seconds(flops, touched)),
+            memory=picoseconds(device.held * held),
+        )
+
+    # ------------------------------------------------------------------------ plans
+
+    def evaluate(self, selection: Selection) -> Cost:
+        """The cost of a whole selection, each boxing counted once, as the plan does it."""
+        graph, total = self.problem.graph, NOTHING
+        there: dict[Value, dict[Layout, None]] = {}
+        for op in graph.ops.values():
+            chosen = selection.signatures[op.name]
+            total += self.op(op, chosen)
+            for i, (value, sbp) in enumerate(zip(op.inputs, chosen.inputs, strict=True)):
+                wanted = Layout(self.problem.reads(op, i), sbp)
+                total += self._bring(selection, there, value, wanted)
+        for value in graph.results:
+            total += self._bring(selection, there, value, result_layout(selection.layouts[value]))
+        return total
+
+    def _bring(
+        self,
+        selection: Selection,
+        there: dict[Value, dict[Layout, None]],
+        value: Value,
+        target: Layout,
+    ) -> Cost:
+        known = there.get(value)
+        if known is None:
+            known = there[value] = {selection.layouts[value]: None}
+        if target in known:
+            return NOTHING
+        type_ = self.problem.graph.type_of(value)
+        move = self.move(type_, selection.layouts[value], target)
+        cost = Cost(convention=self.unsplit(value, target))
+        for hop in move.hops or ():
+            if hop.target not in known:
+                known[hop.target] = None
+                cost += self.hop(type_, hop)
+        known[target] = None
+        return cost
+
+
+def result_layout(layout: Layout) -> Layout:
+    """Where a job's results are fetched: whole on the first device."""
+    return Layout(first_device(layout.placement), (B,))
+
+
+def local_type(type_: TensorType, layout: Layout) -> TensorType:
+    """The type of the first device's part, which is the largest."""
+    return tensor_type(region_shape(layout.region(type_.shape, 0)), type_.dtype)
+
+
+def local_types(
+    types: Sequence[TensorType], placement: Placement, sbps: Sequence[NdSbp]
+) -> tuple[TensorType, ...]:
+    """The types of the first device's parts."""
+    pairs = zip(types, sbps, strict=True)
+    return tuple(local_type(t, Layout(placement, sbp)) for t, sbp in pairs)

@@ -1,0 +1,83 @@
+"""OneFlow's way: signatures in graph order, each chosen when its inputs' layouts are known.
+
+Each op takes the signature whose inputs are cheapest to bring there; ties go to the one with
+fewer inputs to move, then with fewer partial results, then to the one listed first.
+"""
+
+from __future__ import annotations
+
+import time
+
+from flow_core.compiler.boxing import Layout
+from flow_core.compiler.select.candidates import NdSignature, all_broadcast
+from flow_core.compiler.select.conflicts import explain
+from flow_core.compiler.select.costs import Costs
+from flow_core.compiler.select.problem import Problem, Selection, Space, replicated
+from flow_core.compiler.select.report import Report
+from flow_core.ir import Op, Value
+from flow_core.sbp import Partial
+
+
+def greedy(problem: Problem) -> Selection:
+    """Signatures for all ops, each chosen when its inputs' layouts are known.
+
+    Raises:
+        SelectionError: no signature of an op meets the requests, given those before it.
+    """
+    started = time.perf_counter()
+    costs = Costs(problem)
+    selection = walk(problem, Space(problem), costs)
+    cost, seconds = costs.evaluate(selection), time.perf_counter() - started
+    selection.report = Report("greedy", "op by op", cost, cost, None, seconds)
+    return selection
+
+
+def walk(problem: Problem, space: Space, costs: Costs) -> Selection:
+    """`greedy`, with what is known of the problem's signatures and costs."""
+    selection = Selection()
+    for op in problem.graph.ops.values():
+        chosen = _choose(problem, op, space, costs, selection)
+        if chosen is None:
+            raise explain(problem, space, op, selection)
+        selection.take(problem, op, chosen)
+    return selection
+
+
+def _arrival(problem: Problem, value: Value, selection: Selection, op: Op) -> Layout:
+    """The layout in which a value counts as being there."""
+    return problem.arrival(value, op.placement) or selection.layouts[value]
+
+
+def _choose(
+    problem: Problem, op: Op, space: Space, costs: Costs, selection: Selection
+) -> NdSignature | None:
+    fitting = [c for c in space.allowed(op) if _fits(problem, op, c, selection)]
+    if len(fitting) < 2 or op.type == "input":
+        return fitting[0] if fitting else None
+    if op.type == "variable" and problem.stays(op):
+        return next(c for c in fitting if all_broadcast(c))
+    layouts = [_arrival(problem, v, selection, op) for v in op.inputs]
+    types = problem.graph.input_types(op)
+
+    def cost(c: NdSignature) -> tuple[int, int, int]:
+        wanted = [Layout(op.placement, sbp) for sbp in c.inputs]
+        moves = [
+            costs.move(t, layout, target)
+            for t, layout, target in zip(types, layouts, wanted, strict=True)
+        ]
+        time = sum(m.total if m.hops is None else m.cost.communication for m in moves)
+        moved = sum(a != b for a, b in zip(layouts, wanted, strict=True))
+        return time, moved, sum(isinstance(s, Partial) for nd in c.outputs for s in nd)
+
+    if all(map(replicated, layouts)):
+        fitting.sort(key=lambda c: not all_broadcast(c))
+    return min(fitting, key=cost)
+
+
+def _fits(problem: Problem, op: Op, candidate: NdSignature, selection: Selection) -> bool:
+    """Whether variables that the op overwrites stay where they are."""
+    return all(
+        selection.layouts[op.inputs[i]] == Layout(op.placement, candidate.inputs[i])
+        for i in problem.specs[op.type].mutates
+        if i < len(op.inputs)
+    )

@@ -1,0 +1,211 @@
+"""Least total cost of choices that depend on each other, exactly, by eliminating them in turn.
+
+A network has nodes, each with a few states, and tables of costs over some nodes' states.  A node
+is eliminated by adding up its tables and taking the minimum over its states: what remains is a
+table over its neighbours, and the same optimum.  Chains, trees and whatever else has little width
+take time proportional to their length.  Costs are integers and tables are kept by contents with
+their minimum taken out, so that the tenth of ten equal layers, which asks what the ninth asked,
+finds its answer.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from flow_core.compiler.select.costs import NEVER
+
+CROWD, MANY = 40, 1 << 40
+"""From so many neighbours on a node waits, behind all others."""
+
+Scope = tuple[int, ...]
+Table = Any  # int64 array with an axis per node of its scope
+
+
+class TooWide(Exception):  # an outcome, not an error
+    """The next elimination would need a table beyond the limit."""
+
+
+class Infeasible(Exception):  # an outcome, not an error
+    """No choice of states has a possible cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One elimination: the node, its neighbours, and its best state by theirs."""
+
+    node: int
+    scope: Scope
+    best: Any
+
+
+class Memory:
+    """Tables by contents, and answers by the tables they were asked about."""
+
+    def __init__(self) -> None:
+        self.tables: dict[tuple[Scope, bytes], Table] = {}
+        self.answers: dict[Any, tuple[Table, int, Any]] = {}
+
+    def keep(self, table: Table) -> Table:
+        """The one table with these contents."""
+        return self.tables.setdefault((table.shape, table.tobytes()), table)
+
+
+class Network:
+    """Nodes with states, and tables over them.
+
+    >>> net = Network()
+    >>> a, b = net.node([0, 5]), net.node([3, 0])
+    >>> net.add((a, b), np.array([[9, 9], [0, 0]]))
+    >>> net.solve()
+    ([1, 1], 5)
+    """
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.constant = 0
+        self.memory = Memory()
+        self.tables: list[dict[Scope, Table]] = []
+        self.near: list[set[int]] = []
+
+    def node(self, costs: Sequence[int] | Any) -> int:
+        """A new node with a cost per state."""
+        name = len(self.sizes)
+        self.sizes.append(len(costs))
+        self.tables.append({})
+        self.near.append(set())
+        self.add((name,), np.asarray(costs, np.int64))
+        return name
+
+    def add(self, scope: Scope, table: Table) -> None:
+        """Adds a table; the nodes of its scope ascend."""
+        old = self.tables[scope[0]].get(scope)
+        if old is not None:
+            table = np.minimum(old + table, NEVER)
+        kept = self.memory.keep(table)
+        for node in scope:
+            self.tables[node][scope] = kept
+            self.near[node].update(scope)
+            self.near[node].discard(node)
+
+    def pair(self, a: int, b: int, table: Table) -> None:
+        """Adds a table over two nodes, the first one's states along its first axis."""
+        self.add((a, b), table) if a < b else self.add((b, a), table.T.copy())
+
+    def copy(self) -> Network:
+        """An independent network that shares the memory."""
+        other = Network()
+        other.sizes, other.constant = list(self.sizes), self.constant
+        other.memory = self.memory
+        other.tables = [dict(t) for t in self.tables]
+        other.near = [set(n) for n in self.near]
+        return other
+
+    # ------------------------------------------------------------------ elimination
+
+    def width(self, node: int) -> int:
+        """Entries of the table that eliminating a node adds up."""
+        return self.sizes[node] * prod([self.sizes[n] for n in self.near[node]])
+
+    def _haste(self, node: int) -> tuple[int, int]:
+        """What is eliminated first: nodes that relate few states which were unrelated before.
+
+        This keeps tables narrower than taking the smallest table first.  Nodes with very many
+        neighbours wait for these to go.
+        """
+        around, sizes = self.near[node], self.sizes
+        if len(around) > CROWD:
+            return MANY, len(around)
+        new = 0
+        for a in around:
+            new += sizes[a] * sum([sizes[b] for b in around - self.near[a]])
+            new -= sizes[a] * sizes[a]
+        return new, len(around)
+
+    def solve(self, limit: int = 1 << 22) -> tuple[list[int], int]:
+        """The best states and their cost.
+
+        Raises:
+            TooWide: a table would have more entries than ``limit``.
+            Infeasible: nothing is possible.
+        """
+        steps = list(self.eliminate(range(len(self.sizes)), limit))
+        return self.decode(steps, [0] * len(self.sizes)), self.constant
+
+    def eliminate(
+        self, nodes: Iterable[int], limit: int, neighbours: int = 1 << 30
+    ) -> Iterator[Step]:
+        """Eliminates nodes, each when it is its turn.
+
+        Nodes with more ``neighbours`` than given stay; a table beyond the limit is `TooWide`.
+        """
+        left = set(nodes)
+        queue = [(self._haste(n), n) for n in left if len(self.near[n]) <= neighbours]
+        heapq.heapify(queue)
+        while queue:
+            haste, node = heapq.heappop(queue)
+            if node not in left or haste != self._haste(node):
+                continue
+            if self.width(node) > limit:
+                raise TooWide
+            left.discard(node)
+            around = self.near[node]
+            yield self._eliminate(node)
+            for n in around & left:
+                if len(self.near[n]) <= neighbours:
+                    heapq.heappush(queue, (self._haste(n), n))
+
+    def _eliminate(self, node: int) -> Step:
+        scope = tuple(sorted(self.near[node]))
+        everywhere = tuple(sorted((*scope, node)))
+        parts = sorted((tuple(map(everywhere.index, s)), t) for s, t in self.tables[node].items())
+        key = (everywhere.index(node), tuple((axes, id(t)) for axes, t in parts))
+        answer = self.memory.answers.get(key)
+        if answer is None:
+            answer = self.memory.answers[key] = self._minimum(everywhere, node, parts)
+        table, least, best = answer
+        self._remove(node)
+        self.constant += least
+        if scope:
+            self.add(scope, table)
+        return Step(node, scope, best)
+
+    def _minimum(
+        self, scope: Scope, node: int, parts: list[tuple[Scope, Table]]
+    ) -> tuple[Table, int, Any]:
+        sizes = [self.sizes[n] for n in scope]
+        total = np.zeros(sizes, np.int64)
+        for axes, table in parts:
+            shape = [sizes[i] if i in axes else 1 for i in range(len(sizes))]
+            total += table.reshape(shape)
+        axis = scope.index(node)
+        best = total.argmin(axis)
+        table = np.minimum(total.min(axis), NEVER)
+        least = int(table.min())
+        if least >= NEVER:
+            raise Infeasible
+        return self.memory.keep(np.where(table >= NEVER, NEVER, table - least)), least, best
+
+    def _remove(self, node: int) -> None:
+        for scope in list(self.tables[node]):
+            for n in scope:
+                del self.tables[n][scope]
+        for n in self.near[node]:
+            self.near[n].discard(node)
+
+    def decode(self, steps: Sequence[Step], states: list[int]) -> list[int]:
+        """The states of eliminated nodes, given those of the others."""
+        for step in reversed(steps):
+            states[step.node] = int(step.best[tuple(states[n] for n in step.scope)])
+        return states
+
+    def cost(self, states: Sequence[int]) -> int:
+        """What a choice of states costs, where nothing has been eliminated."""
+        seen = {scope: table for tables in self.tables for scope, table in tables.items()}
+        parts = (int(t[tuple(states[n] for n in scope)]) for scope, t in seen.items())
+        return self.constant + sum(parts)

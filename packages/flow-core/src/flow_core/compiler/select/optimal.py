@@ -1,0 +1,139 @@
+"""The least total cost over the whole graph.
+
+The network of costs is eliminated exactly where that is narrow enough; what is left of a wider one
+goes to an integer program when its solver is installed.  Whatever happens, the answer is never
+dearer than `greedy`'s: where nothing better is found within the bound, greedy's is taken.
+
+`auto`, the default, also takes greedy's where the optimum saves less than a step can tell.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from flow_core.compiler.select import ilp
+from flow_core.compiler.select.build import Builder
+from flow_core.compiler.select.costs import NEVER, Costs
+from flow_core.compiler.select.greedy import walk
+from flow_core.compiler.select.network import Infeasible, Network, Step, TooWide
+from flow_core.compiler.select.problem import Problem, Selection, SelectionError, Space
+from flow_core.compiler.select.report import Report
+
+LIMIT = 1 << 22
+"""Entries of the largest table that elimination may make."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """States of a network's nodes, what is known of the optimum, and how it was found."""
+
+    states: list[int] | None
+    bound: int | None
+    method: str
+
+
+WORTH = 100_000_000
+"""Picoseconds per step that `auto` wants to save before it leaves the convention."""
+
+
+def optimal(problem: Problem) -> Selection:
+    """Signatures for all ops of the least total cost, or greedy's where none is found.
+
+    Raises:
+        SelectionError: nothing meets the requests.
+    """
+    return _select(problem, 0)
+
+
+def auto(problem: Problem) -> Selection:
+    """The optimum, or greedy's answer where that is less than `WORTH` dearer.
+
+    Small programs stay as OneFlow lays them out, data-parallel unless hints say otherwise: the
+    model's few microseconds are no reason to do things in unexpected ways.
+
+    Raises:
+        SelectionError: nothing meets the requests.
+    """
+    return _select(problem, WORTH)
+
+
+def _select(problem: Problem, worth: int) -> Selection:
+    started = time.perf_counter()
+    space, costs = Space(problem), Costs(problem)
+    try:
+        known, refused = walk(problem, space, costs), None
+    except SelectionError as error:
+        known, refused = None, error
+    builder = Builder(problem, space, costs, known)
+    try:
+        answer = search(builder.build(), started + problem.seconds)
+    except Infeasible:
+        if refused is None:
+            raise
+        raise refused from None
+    best = None if answer.states is None else builder.selection(answer.states)
+    if best is None and refused is not None:
+        raise refused
+    return _better(costs, best, known, answer, started, worth)
+
+
+def _better(
+    costs: Costs,
+    best: Selection | None,
+    known: Selection | None,
+    answer: Answer,
+    started: float,
+    worth: int,
+) -> Selection:
+    """The cheaper selection with its report; greedy's when the other saves nothing worth it."""
+    pairs = (("greedy", known), ("optimal", best))
+    offers = {name: (costs.evaluate(s), s) for name, s in pairs if s is not None}
+    greedy = offers["greedy"][0] if "greedy" in offers else None
+    name = "optimal" if "optimal" in offers else "greedy"
+    if greedy is not None and greedy.total - offers[name][0].total <= worth:
+        name = "greedy"
+    cost, chosen = offers[name]
+    seconds = time.perf_counter() - started
+    bound = None if answer.bound is None else min(answer.bound, cost.total)
+    chosen.report = Report(name, answer.method, cost, greedy, bound, seconds)
+    return chosen
+
+
+def search(net: Network, deadline: float, limit: int = LIMIT) -> Answer:
+    """The best states of a network, as far as they are found before a deadline.
+
+    Raises:
+        Infeasible: nothing is possible.
+    """
+    if net.constant >= NEVER:
+        raise Infeasible
+    nodes = range(len(net.sizes))
+    try:
+        steps = list(_timed(net.eliminate(nodes, limit, neighbours=2), deadline))
+        left = sorted(set(nodes) - {step.node for step in steps})
+        pairs = net.copy()
+        try:
+            more = list(_timed(net.eliminate(left, limit), deadline))
+        except TooWide:
+            return _program(pairs, left, steps, deadline)
+    except TimeoutError:
+        return Answer(None, None, "time ran out")
+    return Answer(net.decode([*steps, *more], [0] * len(nodes)), net.constant, "elimination")
+
+
+def _timed(steps: Iterator[Step], deadline: float) -> Iterator[Step]:
+    for step in steps:
+        yield step
+        if time.perf_counter() > deadline:
+            raise TimeoutError
+
+
+def _program(net: Network, left: Sequence[int], steps: Sequence[Step], deadline: float) -> Answer:
+    if not ilp.available():
+        return Answer(None, None, "too wide to eliminate, and flow-core[optimal] not installed")
+    found = ilp.solve(net, left, max(0.1, deadline - time.perf_counter()))
+    if found.states is None:
+        return Answer(None, found.bound, "time ran out in the integer program")
+    return Answer(net.decode(steps, found.states), found.bound, "integer program")

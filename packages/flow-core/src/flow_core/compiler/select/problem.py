@@ -1,0 +1,214 @@
+"""What a selector is asked, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from flow_core.compiler.boxing import Layout
+from flow_core.compiler.select.candidates import (
+    NdSignature,
+    all_broadcast,
+    first_device,
+    has_extremes,
+    makes_extremes,
+    signatures,
+)
+from flow_core.errors import GraphError
+from flow_core.ir import Graph, Op, Value
+from flow_core.plugins.specs import OpSpec
+from flow_core.sbp import B, Broadcast, NdSbp, Split
+from flow_core.topology import LinkModel, Placement
+
+if TYPE_CHECKING:
+    from flow_core.compiler.select.report import Report
+
+
+class SelectionError(GraphError):
+    """A request for a distribution that cannot be met.
+
+    Attributes:
+        op: name of the op that has no signature.
+        conflict: the smallest set of requests found that contradict one another.
+    """
+
+    def __init__(self, attempted: str, *, op: str, conflict: Any = (), **parts: Any) -> None:
+        self.op = op
+        self.conflict = tuple(conflict)
+        super().__init__(attempted, **parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A graph whose ops want signatures.
+
+    Attributes:
+        graph: the logical graph.
+        specs: specs of its op types.
+        links: the link model.
+        fixed: layouts of variables that other jobs of the session have laid out.
+        seconds: how long an exact search may take.
+    """
+
+    graph: Graph
+    specs: Mapping[str, OpSpec]
+    links: LinkModel = field(default_factory=LinkModel)
+    fixed: Mapping[str, Layout] = field(default_factory=dict)
+    seconds: float = 20.0
+
+    def reads(self, op: Op, index: int) -> Placement:
+        """Where an op reads an input: on its placement, or each on a device of its own."""
+        return self.specs[op.type].input_placement(op.placement, index)
+
+    def home(self, op: Op, index: int = 0) -> Placement:
+        """Where an op's outputs arise: fed arrays on the first device, else on its placement.
+
+        Ops between the views give each device of their placement an output of its own.  A
+        variable that another job holds in parts elsewhere is there, and is boxed from there.
+        """
+        if op.type == "input":
+            return first_device(op.placement)
+        held = self.fixed.get(op.name) if op.type == "variable" else None
+        if held is not None and any(isinstance(s, Split) for s in held.sbp):
+            return held.placement
+        return self.specs[op.type].output_placement(op.placement, index)
+
+    def held(self, op: Op) -> NdSbp | None:
+        """The SBP that a variable has by other jobs' choice, None where it is free."""
+        held = self.fixed.get(op.name) if op.type == "variable" else None
+        if held is None or op.sbp:
+            return None
+        if held.placement == self.home(op):
+            return held.sbp
+        return (B,) * len(op.placement.hierarchy)
+
+    def arrival(self, value: Value, placement: Placement) -> Layout | None:
+        """The layout in which a fed batch counts as being there, None for other values.
+
+        It is split on its batch axis over the first hierarchy dimension, where it is long
+        enough, on its way to the devices.
+        """
+        source = self.graph.ops[value.op]
+        if source.type != "input":
+            return None
+        axis, parts = source.attrs["batch_axis"], placement.hierarchy[0]
+        shape = self.graph.type_of(value).shape
+        splits = axis is not None and axis < len(shape) and shape[axis] >= parts > 1
+        rest = (B,) * (len(placement.hierarchy) - 1)
+        return Layout(placement, (Split(axis) if splits else B, *rest))
+
+    def stays(self, op: Op) -> bool:
+        """Whether parts of a value may not leave their devices: of variables without a hint.
+
+        Variables are split where they are used split, never merely stored so and gathered at
+        every step, unless a hint or another job says so.
+        """
+        return op.type == "variable" and not op.sbp and self.held(op) is None
+
+
+@dataclass(slots=True)
+class Selection:
+    """The chosen signatures and the layouts that follow from them.
+
+    Attributes:
+        signatures: by op.
+        layouts: by value.
+        report: how they were found, when a report was made.
+    """
+
+    signatures: dict[str, NdSignature] = field(default_factory=dict)
+    layouts: dict[Value, Layout] = field(default_factory=dict)
+    report: Report | None = None
+
+    def take(self, problem: Problem, op: Op, chosen: NdSignature) -> None:
+        """Decides on an op's signature."""
+        self.signatures[op.name] = chosen
+        for index, sbp in enumerate(chosen.outputs):
+            self.layouts[Value(op.name, index)] = Layout(problem.home(op, index), sbp)
+
+
+HOLDERS = ("variable", "identity")
+"""Ops that only hold or pass on a tensor: some of their devices may have none of it, if asked."""
+
+
+class Space:
+    """The signatures that each op of a problem may have, made once per kind of op."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._all: dict[Any, tuple[NdSignature, ...]] = {}
+        self._allowed: dict[Any, tuple[NdSignature, ...]] = {}
+        self._extremes: bool | None = None
+
+    def all(self, op: Op) -> tuple[NdSignature, ...]:
+        """All signatures of an op, whatever is requested."""
+        graph = self.problem.graph
+        home = self.problem.home(op)
+        inputs, outputs = graph.input_types(op), graph.types[op.name]
+        asked = bool(op.sbp) or self.problem.held(op) is not None
+        key = (op.type, op.attrs, inputs, outputs, home.hierarchy, asked)
+        known = self._all.get(key)
+        if known is None:
+            between = self.problem.specs[op.type].spreads(op.placement)
+            alone = home.size == 1 and not op.sbp and not between
+            known = (whole(op, graph, home),) if alone else self._listed(op, home, asked)
+            self._all[key] = known
+        return known
+
+    def _listed(self, op: Op, home: Placement, asked: bool) -> tuple[NdSignature, ...]:
+        graph, spec = self.problem.graph, self.problem.specs[op.type]
+        hollow = (asked and op.type in HOLDERS) or bool(spec.mutates)
+        found = signatures(graph, op, spec, home.hierarchy, hollow=hollow)
+        return tuple(c for c in found if self.extremes or not has_extremes(c))
+
+    @property
+    def extremes(self) -> bool:
+        """Whether maxima and minima of parts arise anywhere; else no op need take them."""
+        if self._extremes is None:
+            graph, specs = self.problem.graph, self.problem.specs
+            ops = graph.ops.values()
+            self._extremes = any(makes_extremes(graph, op, specs[op.type]) for op in ops)
+        return self._extremes
+
+    def allowed(self, op: Op) -> tuple[NdSignature, ...]:
+        """Those that meet the requests for the op's outputs and what other jobs have fixed."""
+        everything = self.all(op)
+        held = self.problem.held(op)
+        wanted = op.sbp if held is None else (held,)
+        if not wanted or op.type == "input":
+            return everything
+        key = (id(everything), wanted)
+        known = self._allowed.get(key)
+        if known is None:
+            known = tuple(c for c in everything if meets(c, wanted))
+            self._allowed[key] = known
+        return known
+
+
+def whole(op: Op, graph: Graph, home: Placement) -> NdSignature:
+    """The signature of an op on one device, where all layouts are the same."""
+    dims = (B,) * len(home.hierarchy)
+    return NdSignature((dims,) * len(op.inputs), (dims,) * len(graph.types[op.name]))
+
+
+def meets(candidate: NdSignature, wanted: tuple[NdSbp | None, ...]) -> bool:
+    """Whether a signature's outputs are what is wanted of them."""
+    pairs = zip(wanted, candidate.outputs, strict=False)
+    return all(request is None or request == nd for request, nd in pairs)
+
+
+def replicated(layout: Layout) -> bool:
+    """Whether every device holds the whole."""
+    return layout.placement.size > 1 and all(isinstance(s, Broadcast) for s in layout.sbp)
+
+
+__all__ = [
+    "Problem",
+    "Selection",
+    "SelectionError",
+    "Space",
+    "all_broadcast",
+    "meets",
+    "replicated",
+]

@@ -1,0 +1,272 @@
+"""Exchanges: what a group of devices gives one another in one task of boxing, as plain data.
+
+An exchange names its collective, so that a communication library can use its own, and lists the
+blocks that move, so that any library, or a copy between two arrays, can do it without knowing
+the name.  In a plan it is a task of type ``boxing``, the same for all processes: each does the
+part of its own devices, in the order of the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flow_core.dtypes import DType
+from flow_core.errors import PlanError
+from flow_core.ir import AttrValue, TensorType
+from flow_core.plan import Buffer, Plan, Task
+from flow_core.shapes import Shape, balanced_range, num_elements
+
+BOXING = "boxing"
+"""Type of the ops and tasks that are exchanges."""
+
+COLLECTIVES: Mapping[str, str] = {
+    "all_reduce": "all members combine theirs and hold the result; no blocks, see `chunks`",
+    "reduce_scatter": "each receiver combines its block of every partial result",
+    "reduce": "one receiver combines what all have",
+    "all_gather": "each sender's block goes to every other member",
+    "all_to_all": "every member may have another block for every other one",
+    "gather": "one receiver, several senders",
+    "scatter": "one sender, blocks that differ",
+    "broadcast": "one sender, the same block for all",
+    "send_recv": "one sender, one receiver",
+    "copy_h2d": "to other devices from host memory, block by block",
+    "copy_d2h": "from other devices to host memory, block by block",
+    "copy_d2d": "between device types other than the host's",
+    "slice": "nothing leaves a device: a part of what it has",
+    "zero_pad": "nothing leaves a device: what it has, or nothing, and neutral elements around",
+    "copy": "nothing leaves a device",
+}
+"""What an exchange may be called, and what that promises about its blocks."""
+
+LOCAL = ("slice", "zero_pad", "copy")
+"""Collectives in which nothing leaves a device."""
+
+COMBINES = ("sum", "max", "min")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A box that goes from an input to an output.
+
+    Attributes:
+        source: position of the input.
+        start: where the box starts in it.
+        target: position of the output.
+        at: where it starts there.
+        size: its shape, never empty.
+        first: whether it is copied; else it is combined with what blocks before it left there.
+    """
+
+    source: int
+    start: Shape
+    target: int
+    at: Shape
+    size: Shape
+    first: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One exchange between devices.
+
+    Attributes:
+        name: the same in all processes, unique in the plan.
+        collective: one of `COLLECTIVES`.
+        combine: "sum", "max" or "min".
+        inputs, outputs: types of the arrays.
+        senders, receivers: the device of each input and output, as texts.
+        blocks: what moves; blocks of one output either coincide or do not overlap.
+        fills: (output, operation) of outputs that start with the operation's neutral element.
+        member_names: the names of the exchanges that were fused into this one, an all-reduce,
+            whose inputs and outputs are listed member by member; else its own name.
+    """
+
+    name: str
+    collective: str
+    combine: str
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
+    senders: tuple[str, ...]
+    receivers: tuple[str, ...]
+    blocks: tuple[Block, ...] = ()
+    fills: tuple[tuple[int, str], ...] = ()
+    member_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.member_names:
+            object.__setattr__(self, "member_names", (self.name,))
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """All devices that take part, in an order that all processes agree on."""
+        return tuple(dict.fromkeys((*self.senders, *self.receivers)))
+
+    @property
+    def group(self) -> tuple[str, ...]:
+        """The devices of an all-reduce, in rank order: the order of its sums."""
+        return self.senders[: len(self.senders) // len(self.member_names)]
+
+    def moves(self) -> Iterator[tuple[str, str, int, int]]:
+        """(from, to, bytes, member) of all that crosses devices."""
+        yield from self._reduced() if self.collective == "all_reduce" else self._moved()
+
+    def _moved(self) -> Iterator[tuple[str, str, int, int]]:
+        for block in self.blocks:
+            here, there = self.senders[block.source], self.receivers[block.target]
+            if here != there:
+                itemsize = self.outputs[block.target].dtype.itemsize
+                yield here, there, num_elements(block.size) * itemsize, 0
+
+    def _reduced(self) -> Iterator[tuple[str, str, int, int]]:
+        group = self.group
+        for owner, segments in zip(group, self.chunks(), strict=True):
+            for member, low, high in segments:
+                nbytes = (high - low) * self.inputs[member * len(group)].dtype.itemsize
+                for other in group:
+                    if other != owner:
+                        yield other, owner, nbytes, member
+                        yield owner, other, nbytes, member
+
+    def chunks(self) -> tuple[tuple[tuple[int, int, int], ...], ...]:
+        """Per device of an all-reduce, what it sums up: (member, start, stop) in elements.
+
+        The members of a device, flat and one after the other, are split in balanced parts.
+        """
+        p = len(self.group)
+        sizes = [self.inputs[m * p].size for m in range(len(self.member_names))]
+        return tuple(tuple(_segments(sizes, p, rank)) for rank in range(p))
+
+    def links(self, member: int | None = None) -> dict[tuple[str, str], int]:
+        """Bytes per link, by (from, to): of all, or of one member of a bucket."""
+        found: dict[tuple[str, str], int] = {}
+        for here, there, nbytes, of in self.moves():
+            if member in (None, of):
+                found[here, there] = found.get((here, there), 0) + nbytes
+        return found
+
+
+def _segments(sizes: Sequence[int], parts: int, rank: int) -> Iterator[tuple[int, int, int]]:
+    low, high = balanced_range(sum(sizes), parts, rank)
+    offset = 0
+    for member, size in enumerate(sizes):
+        start, stop = max(low, offset) - offset, min(high, offset + size) - offset
+        if start < stop:
+            yield member, start, stop
+        offset += size
+
+
+def exchange_of(task: Task, buffers: Sequence[Buffer]) -> Exchange:
+    """The exchange of a ``boxing`` task of a plan."""
+    return make_exchange(
+        task.op,
+        task.attrs,
+        tuple([buffers[i].type for i in task.inputs]),
+        tuple([buffers[i].type for i in task.outputs]),
+        tuple([buffers[i].device for i in task.inputs]),
+        tuple([buffers[i].device for i in task.outputs]),
+    )
+
+
+def make_exchange(
+    name: str,
+    attrs: Mapping[str, AttrValue],
+    inputs: tuple[TensorType, ...],
+    outputs: tuple[TensorType, ...],
+    senders: tuple[str, ...],
+    receivers: tuple[str, ...],
+) -> Exchange:
+    """An exchange from the attributes of a ``boxing`` op."""
+    return Exchange(
+        name,
+        attrs["collective"],
+        attrs["combine"],
+        inputs,
+        outputs,
+        senders,
+        receivers,
+        tuple([Block(*row) for row in attrs["blocks"]]),
+        attrs["fills"],
+        attrs["members"],
+    )
+
+
+def exchanges(plan: Plan, once: bool = False) -> Iterator[Exchange]:
+    """The exchanges of a step of a plan, in order; or those that run once, when it is loaded."""
+    for task in plan.prologue if once else plan.tasks:
+        if task.type == BOXING:
+            yield exchange_of(task, plan.buffers)
+
+
+def links_of(found: Iterator[Exchange]) -> dict[tuple[str, str], int]:
+    """Bytes per link, by (from, to), of several exchanges."""
+    total: dict[tuple[str, str], int] = {}
+    for exchange in found:
+        for link, nbytes in exchange.links().items():
+            total[link] = total.get(link, 0) + nbytes
+    return total
+
+
+def neutral(operation: str, dtype: DType) -> Any:
+    """The element that changes nothing when it is combined with another one.
+
+    >>> from flow_core.dtypes import float32, int8
+    >>> neutral("sum", int8), neutral("max", int8), neutral("min", float32)
+    (0, -128, inf)
+    """
+    if operation == "sum":
+        return 0
+    if dtype.kind == "f":
+        return float("-inf") if operation == "max" else float("inf")
+    bits = 8 * dtype.itemsize
+    lowest, highest = {
+        "i": (-(1 << bits - 1), (1 << bits - 1) - 1), "u": (0, (1 << bits) - 1), "b": (False, True)
+    }[dtype.kind]  # fmt: skip
+    return lowest if operation == "max" else highest
+
+
+def check_arrays(
+    exchange: Exchange,
+    local: Collection[str],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+) -> None:
+    """Refuses what a comm cannot bind: every comm calls this first.
+
+    Args:
+        exchange: what shall be bound.
+        local: the devices of this process.
+        inputs, outputs: an array per input and output; None on devices of other processes.
+
+    Raises:
+        PlanError: the collective is unknown, an array is missing, or is not what the exchange
+            says.
+    """
+    _check(
+        exchange, exchange.collective in COLLECTIVES, exchange.collective, ", ".join(COLLECTIVES)
+    )
+    _check(exchange, exchange.combine in COMBINES, exchange.combine, ", ".join(COMBINES))
+    rows = (
+        ("input", exchange.inputs, exchange.senders, inputs),
+        ("output", exchange.outputs, exchange.receivers, outputs),
+    )
+    for noun, types, devices, arrays in rows:
+        _check(exchange, len(arrays) == len(types), f"{len(arrays)} {noun}s", str(len(types)))
+        for index, (type_, device, array) in enumerate(zip(types, devices, arrays, strict=True)):
+            where = f"{noun} {index} on {device}"
+            if device in local:
+                _check_array(exchange, where, type_, array)
+            else:
+                _check(exchange, array is None, f"an array as {where}", "None: not of this process")
+
+
+def _check_array(exchange: Exchange, where: str, type_: TensorType, array: Any) -> None:
+    _check(exchange, array is not None, f"no array as {where}", str(type_))
+    same = tuple(array.shape) == type_.shape and array.dtype == type_.dtype.numpy
+    _check(exchange, same, f"{array.dtype}{list(array.shape)} as {where}", str(type_))
+
+
+def _check(exchange: Exchange, ok: bool, found: str, allowed: str) -> None:
+    if not ok:
+        raise PlanError(f"binding exchange {exchange.name!r}", found=found, allowed=allowed)

@@ -1,0 +1,136 @@
+"""Streams as actors: threads take the next segment that may start, whichever stream it is of.
+
+A segment is a run of tasks of one stream without a wait inside.  It may start when the segment
+before it in its stream and the ones that it waits for are over; nobody blocks while holding a
+thread, so any number of threads will do, and one runs everything in the order of the plan.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from flow_core.device import Launch
+from flow_core.plan import Task
+
+
+@dataclass(slots=True)
+class Segment:
+    """Tasks of one stream that run without a pause.
+
+    Attributes:
+        tasks: their positions in the plan.
+        needs: how many segments must be over first.
+        followers: segments that wait for this one, by index.
+        launch: runs the tasks.
+    """
+
+    tasks: list[int]
+    needs: int = 0
+    followers: list[int] = field(default_factory=list)
+    launch: Launch = lambda: None
+
+
+def segments(tasks: Sequence[Task]) -> list[Segment]:
+    """The segments of a step, in the order of their first tasks.
+
+    A segment ends before a task that waits, and after one that others wait for.
+    """
+    awaited = {position for task in tasks for position in task.waits}
+    found: list[Segment] = []
+    of_task: list[int] = []
+    open_: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for position, task in enumerate(tasks):
+        current = open_.get(task.stream)
+        if current is None or task.waits:
+            current = len(found)
+            found.append(Segment([]))
+            before = {of_task[p] for p in task.waits} | {last.get(task.stream, current)}
+            for other in before - {current}:
+                found[other].followers.append(current)
+                found[current].needs += 1
+            open_[task.stream] = last[task.stream] = current
+        found[current].tasks.append(position)
+        of_task.append(current)
+        if position in awaited:
+            del open_[task.stream]
+    return found
+
+
+class StreamRunner:
+    """Runs the segments of a step on some threads, the caller's among them.
+
+    Args:
+        parts: the segments, with their launches.
+        workers: how many threads at most.
+    """
+
+    def __init__(self, parts: Sequence[Segment], workers: int) -> None:
+        self._parts = tuple(parts)
+        self._needs = [part.needs for part in parts]
+        self._workers = workers
+        self._changed = threading.Condition()
+        self._left: list[int] = []
+        self._ready: list[int] = []
+        self._remaining = 0
+        self._error: BaseException | None = None
+
+    def __call__(self) -> None:
+        """One step; raises what a task raised."""
+        self._left = list(self._needs)
+        self._ready = [i for i, needs in enumerate(self._needs) if needs == 0]
+        self._remaining = len(self._parts)
+        self._error = None
+        helpers = [_pool().submit(self._work) for _ in range(self._workers - 1)]
+        self._work()
+        for helper in helpers:
+            helper.result()
+        if self._error is not None:
+            raise self._error
+
+    def _work(self) -> None:
+        """Runs segments until none is left."""
+        while (index := self._next()) is not None:
+            try:
+                self._parts[index].launch()
+            except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+                self._fail(error)
+            else:
+                self._finish(index)
+
+    def _next(self) -> int | None:
+        with self._changed:
+            while not self._ready:
+                if self._remaining == 0 or self._error is not None:
+                    return None
+                self._changed.wait()
+            return None if self._error is not None else heapq.heappop(self._ready)
+
+    def _finish(self, index: int) -> None:
+        with self._changed:
+            self._remaining -= 1
+            for other in self._parts[index].followers:
+                self._left[other] -= 1
+                if self._left[other] == 0:
+                    heapq.heappush(self._ready, other)
+            if self._remaining == 0 or len(self._ready) > 1:
+                self._changed.notify_all()
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
+
+
+@lru_cache(maxsize=1)
+def _pool() -> ThreadPoolExecutor:
+    """The threads that help the caller's, kept for the next step."""
+    return ThreadPoolExecutor(MOST_HELPERS, "flow-stream")
+
+
+MOST_HELPERS = 32

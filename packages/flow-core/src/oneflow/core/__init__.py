@@ -1,0 +1,1 @@
+"""``oneflow.core``: what programs for OneFlow import from there."""

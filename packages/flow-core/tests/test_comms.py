@@ -1,0 +1,262 @@
+"""The comm within one process passes the kit; so does one with a process per device."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import oneflow as flow
+import oneflow.typing as tp
+from flow_core.builtin.null_driver import NullComm
+from flow_core.config import Settings
+from flow_core.device import Comm, Launch
+from flow_core.dtypes import float32
+from flow_core.errors import DeviceUnavailableError
+from flow_core.exchange import Exchange, check_arrays, neutral
+from flow_core.ops.boxing import COMBINE
+from flow_core.plugins.host import Host
+from flow_core.plugins.registry import Registry
+from flow_core.plugins.specs import Available, CommSpec, Unavailable
+from flow_core.runtime.executable import Executable
+from flow_core.testing import CommKit
+from flow_core.testing.comms import CASES
+
+DEVICES = CommKit.devices
+
+
+class Wires:
+    """Queues from each device to each other one: what stands for a network."""
+
+    def __init__(self, devices: Sequence[str]) -> None:
+        pairs = [(a, b) for a in devices for b in devices if a != b]
+        self._queues: dict[tuple[str, str], queue.Queue[Any]] = {p: queue.Queue() for p in pairs}
+
+    def put(self, here: str, there: str, part: Any) -> None:
+        self._queues[here, there].put(part.copy())
+
+    def get(self, here: str, there: str, shape: tuple[int, ...]) -> Any:
+        part = self._queues[here, there].get(timeout=20)
+        assert part.shape == shape, "sender and receiver disagree about what comes next"
+        return part
+
+
+class OneDeviceComm:
+    """A comm of a process that has one device: it knows no arrays but its own.
+
+    Sends and receives block by block, in the order of the exchange.
+    """
+
+    name = "wires"
+
+    def __init__(self, devices: Sequence[str], rank: int, wires: Wires) -> None:
+        self.devices, self.local = tuple(devices), (devices[rank],)
+        self._wires, self._sent = wires, Counter[tuple[str, str]]()
+
+    def bind(
+        self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]
+    ) -> tuple[Launch, ...]:
+        check_arrays(exchange, self.local, inputs, outputs)
+        run = self._all_reduce if exchange.collective == "all_reduce" else self._swap
+        return (lambda: run(exchange, inputs, outputs),)
+
+    def sent(self) -> Mapping[tuple[str, str], int]:
+        return dict(self._sent)
+
+    def _give(self, there: str, part: Any) -> None:
+        self._wires.put(self.local[0], there, part)
+        self._sent[self.local[0], there] += part.nbytes
+
+    def _swap(self, t: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        (me,) = self.local
+        for index, operation in t.fills:
+            if t.receivers[index] == me:
+                outputs[index][...] = neutral(operation, t.outputs[index].dtype)
+        moves = [(b, t.senders[b.source], t.receivers[b.target]) for b in t.blocks]
+        for b, here, there in moves:
+            if here == me != there:
+                self._give(there, _box(inputs[b.source], b.start, b.size))
+        for b, here, there in moves:
+            if there == me:
+                new = (
+                    _box(inputs[b.source], b.start, b.size)
+                    if here == me
+                    else self._wires.get(here, me, b.size)
+                )
+                out = _box(outputs[b.target], b.at, b.size)
+                out[...] = new if b.first else COMBINE[t.combine](out, new)
+
+    def _all_reduce(self, t: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        (me,), group = self.local, t.group
+        if me not in group:
+            return
+        mine = group.index(me)
+        for owner, segments in zip(group, t.chunks(), strict=True):
+            for member, low, high in segments:
+                part = inputs[member * len(group) + mine].reshape(-1)[low:high]
+                if owner != me:
+                    self._give(owner, part)
+                    continue
+                out = outputs[member * len(group) + mine].reshape(-1)[low:high]
+                for rank, other in enumerate(group):
+                    new = part if other == me else self._wires.get(other, me, out.shape)
+                    out[...] = COMBINE[t.combine](out, new) if rank else new
+        for owner, segments in zip(group, t.chunks(), strict=True):
+            for member, low, high in segments:
+                out = outputs[member * len(group) + mine].reshape(-1)[low:high]
+                if owner == me:
+                    for other in (d for d in group if d != me):
+                        self._give(other, out)
+                else:
+                    out[...] = self._wires.get(owner, me, out.shape)
+
+
+def _box(array: Any, start: tuple[int, ...], size: tuple[int, ...]) -> Any:
+    return array[*(slice(a, a + n) for a, n in zip(start, size, strict=True)), ...]
+
+
+def in_threads(devices: Sequence[str], body: Callable[[Comm], None]) -> None:
+    """Runs a body once per device, each with a comm of its own, as processes would."""
+    wires, errors = Wires(devices), []
+
+    def run(rank: int) -> None:
+        try:
+            body(OneDeviceComm(devices, rank, wires))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(r,)) for r in range(len(devices))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+class TestInProcessComm(CommKit):
+    plugin = "core.comm"
+
+
+class TestOneDevicePerProcess(CommKit):
+    """Shows that exchanges say enough for processes that see their own arrays only."""
+
+    comm_name = "wires"
+    dtypes = ("float32", "int8", "bool", "bfloat16")
+
+    def everywhere(self, body: Callable[[Comm], None]) -> None:
+        in_threads(self.devices, body)
+
+
+# ----------------------------------------------------------------------------------- the registry
+
+
+class Plugin:
+    FLOW_PLUGIN_API = "1.0"
+    __name__ = "cables"
+
+    def __init__(self, *specs: CommSpec) -> None:
+        self._specs = specs
+
+    def flow_register_comms(self) -> Iterator[CommSpec]:
+        yield from self._specs
+
+
+def registry(*specs: CommSpec, emulate_gpus: int = 0) -> Registry:
+    builtins = ("flow_core.builtin.comm_plugin", "flow_core.builtin.null_plugin")
+    plugins = [Plugin(*specs)] if specs else []
+    return Host(Settings(plugins=None, emulate_gpus=emulate_gpus), plugins, builtins).load()
+
+
+def test_emulated_devices_are_joined_with_the_cpu() -> None:
+    devices = ("gpu:0:0", "cpu:0:0")
+    assert registry(emulate_gpus=1).comm(devices).devices == devices
+    with pytest.raises(DeviceUnavailableError, match="in_process: cpu") as caught:
+        registry().comm(devices)
+    assert "no plugin registers a comm" in str(caught.value)
+
+
+def test_the_comm_with_the_highest_priority_that_is_available_joins() -> None:
+    def made(devices: Sequence[str]) -> NullComm:
+        return NullComm(devices)
+
+    good = CommSpec("good", ("cpu",), lambda: Available(2), made, 5)
+    better = CommSpec("better", ("cpu",), lambda: Unavailable("not launched for it"), made, 9)
+    assert isinstance(registry(good, better).comm(DEVICES), NullComm)
+    assert registry(better).comm(DEVICES).name == "in_process"
+
+
+def test_null_devices_send_nothing() -> None:
+    devices = ("null:0:0", "null:0:1", "null:0:2", "null:0:3")
+    comm = registry().comm(devices)
+    assert isinstance(comm, Comm)
+    (exchange,) = CASES["all_reduce"](devices, float32)
+    arrays = [np.zeros(t.shape, "f4") for t in exchange.inputs]
+    assert list(comm.bind(exchange, arrays, arrays)) == []
+    assert comm.sent() == {}
+
+
+# -------------------------------------------------------------------- a plan, a process per device
+
+
+def steps(count: int) -> Iterator[tuple[Any, Any]]:
+    rng = np.random.default_rng(0)
+    for _ in range(count):
+        yield rng.random((18, 12), "f4"), rng.integers(0, 5, 18).astype("i4")
+
+
+def train_job(rows: bool) -> Any:
+    flow.clear_default_session()
+    init = flow.random_normal_initializer(stddev=0.3)
+    hint = {"model_distribute": flow.distribute.split(0)} if rows else {}
+
+    @flow.global_function(type="train")
+    def job(
+        x: tp.Numpy.Placeholder((18, 12)),  # type: ignore[valid-type]
+        y: tp.Numpy.Placeholder((18,), dtype=flow.int32),  # type: ignore[valid-type]
+    ) -> tp.Numpy:
+        with flow.scope.placement("cpu", "0:0-3"):
+            h = flow.layers.dense(x, 15, kernel_initializer=init, name="h", **hint)
+            h = flow.layers.dense(flow.nn.relu(h), 5, kernel_initializer=init, name="o")
+            loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, h)
+            rate = flow.optimizer.PiecewiseConstantScheduler([], [0.05])
+            flow.optimizer.SGD(rate, momentum=0.9).minimize(loss)
+        return loss
+
+    return job
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_processes_that_run_their_parts_of_one_plan_compute_the_same(rows: bool) -> None:
+    job = train_job(rows)
+    session, plan = job._session(), job.plan()
+    whole = job.executable()
+    initial = {name: session.value(name) for name in session.declared}
+    wanted = [job(*feeds) for feeds in steps(3)]
+    held: dict[tuple[str, str], tuple[Any, Any]] = {}
+    results: list[Any] = []
+    sent: Counter[tuple[str, str]] = Counter()
+
+    def variable(name: str, device: str, region: Any) -> Any:
+        window = (...,) if region is None else tuple(slice(a, b) for a, b in region)
+        return held.setdefault((name, device), (window, initial[name][window].copy()))[1]
+
+    def body(comm: Comm) -> None:
+        part = Executable(plan, session.registry, session.driver, variable, comm=lambda _: comm)
+        assert set(part.arenas) == set(comm.local)
+        for feeds in steps(3):
+            (result,) = part.run(feeds)
+            if result is not None:
+                results.append(result)
+        sent.update(part.sent())
+
+    in_threads([arena.device for arena in plan.arenas], body)
+    np.testing.assert_array_equal(results, wanted)
+    for (name, _), (window, array) in held.items():
+        np.testing.assert_array_equal(array, session.value(name)[window], name)
+    assert sent == whole.sent()

@@ -1,0 +1,211 @@
+"""Streams: waits that are enough and never go round in a circle, and threads that obey them."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flow_core.compiler.streams import blas_threads, micro_batches, stream_name, timetable
+from flow_core.compiler.waits import Access, find_waits
+from flow_core.dtypes import float32
+from flow_core.errors import GraphError, PlanError
+from flow_core.ir import NO_ATTRS, Graph, Op, Value, tensor_type
+from flow_core.plan import Plan, Task, check_streams
+from flow_core.runtime.streams import StreamRunner, segments
+from flow_core.topology import Placement
+
+ranges = st.tuples(st.integers(0, 12), st.integers(1, 5)).map(lambda t: (t[0], t[0] + t[1]))
+accesses = st.builds(
+    lambda space, r, writes: Access(space, *r, writes), st.sampled_from("ab"), ranges, st.booleans()
+)
+calm = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+programs = st.lists(
+    st.tuples(st.integers(0, 3), st.lists(accesses, min_size=1, max_size=3)), max_size=25
+)
+
+
+def task(stream: int, waits: Sequence[int] = (), op: str = "t") -> Task:
+    return Task(op, "t", {}, (), (), None, "cpu:0:0", "t", stream=stream, waits=tuple(waits))
+
+
+def conflict(a: Access, b: Access) -> bool:
+    overlap = a.space == b.space and a.low < b.high and b.low < a.high
+    return overlap and (a.writes or b.writes)
+
+
+def ordered(streams: Sequence[int], waits: Sequence[tuple[int, ...]]) -> list[set[int]]:
+    """For each task, all tasks that are surely over before it: by brute force."""
+    before: list[set[int]] = []
+    for i, stream in enumerate(streams):
+        direct = {j for j in range(i) if streams[j] == stream} | set(waits[i])
+        before.append(direct.union(*(before[j] for j in direct)))
+    return before
+
+
+@calm
+@given(programs)
+def test_whatever_conflicts_is_ordered(program: list[tuple[int, list[Access]]]) -> None:
+    streams = [stream for stream, _ in program]
+    touched = [accesses for _, accesses in program]
+    before = ordered(streams, find_waits(streams, touched))
+    for j in range(len(program)):
+        for i in range(j):
+            if any(conflict(a, b) for a in touched[i] for b in touched[j]):
+                assert i in before[j]
+
+
+@calm
+@given(programs)
+def test_no_wait_is_idle(program: list[tuple[int, list[Access]]]) -> None:
+    """Waits are for conflicts of other streams, and none follows from the others."""
+    streams = [stream for stream, _ in program]
+    touched = [accesses for _, accesses in program]
+    waits = find_waits(streams, touched)
+    for j, found in enumerate(waits):
+        for i in found:
+            assert streams[i] != streams[j]
+            assert any(conflict(a, b) for a in touched[i] for b in touched[j])
+            fewer = [tuple(w for w in ws if (k, w) != (j, i)) for k, ws in enumerate(waits)]
+            assert i not in ordered(streams, fewer)[j]
+
+
+@calm
+@given(programs, st.integers(1, 4), st.integers(0, 99))
+def test_threads_obey_the_waits(
+    program: list[tuple[int, list[Access]]], workers: int, seed: int
+) -> None:
+    streams = [stream for stream, _ in program]
+    waits = find_waits(streams, [accesses for _, accesses in program])
+    tasks = [task(*pair) for pair in zip(streams, waits, strict=True)]
+    dice, done = random.Random(seed), []
+    parts = segments(tasks)
+    for part in parts:
+        pause = partial(time.sleep, dice.choice([0, 0, 1e-4]))
+        part.launch = lambda part=part, pause=pause: (pause(), done.extend(part.tasks))
+    run = StreamRunner(parts, workers)
+    before = ordered(streams, waits)
+    for _ in range(2):
+        done.clear()
+        run()
+        assert sorted(done) == list(range(len(tasks)))
+        position = {t: i for i, t in enumerate(done)}
+        assert all(position[i] < position[j] for j, earlier in enumerate(before) for i in earlier)
+
+
+def test_independent_streams_run_at_the_same_time() -> None:
+    together = threading.Barrier(2, timeout=20)
+    parts = segments([task(0), task(1)])
+    for part in parts:
+        part.launch = together.wait
+    StreamRunner(parts, 2)()
+
+
+def test_an_error_ends_the_step_and_not_the_runner() -> None:
+    parts = segments([task(0), task(1, [0]), task(0)])
+    fails = [True]
+
+    def first() -> None:
+        if fails:
+            raise ValueError(fails.pop())
+
+    ran: list[int] = []
+    parts[0].launch = first
+    for part in parts[1:]:
+        part.launch = partial(ran.append, part.tasks[0])
+    run = StreamRunner(parts, 3)
+    with pytest.raises(ValueError, match="True"):
+        run()
+    run()
+    assert ran[-2:] in ([1, 2], [2, 1])
+
+
+def plan(*tasks: Task) -> Plan:
+    return Plan("job", (), (), (), tasks, (), (), {})
+
+
+def test_a_circle_of_waits_is_refused_before_the_run() -> None:
+    check_streams(plan(task(0), task(1, [0]), task(0, [1])))
+    check_streams(plan(task(0, [1]), task(1)))  # out of order, but possible
+    with pytest.raises(PlanError, match=r"0 a -> .*1 b -> .*0 a"):
+        check_streams(plan(task(0, [1], "a"), task(1, [0], "b")))
+    with pytest.raises(PlanError, match=r"0 a"):
+        check_streams(plan(task(0, [2], "a"), task(1, [0], "b"), task(0, [], "c")))
+    with pytest.raises(PlanError, match=r"waits \(7,\)"):
+        check_streams(plan(task(0, [7])))
+
+
+def graph(*rows: tuple[str, int, tuple[str, ...]]) -> Graph:
+    """Ops by name, device and inputs; all of one type and size."""
+    type_ = tensor_type((4096,), float32)
+    ops = {
+        name: Op(
+            name,
+            "input" if not inputs else "relu",
+            tuple(Value(n, 0) for n in inputs),
+            NO_ATTRS,
+            Placement.parse("gpu", f"0:{device}"),
+        )
+        for name, device, inputs in rows
+    }
+    return Graph(ops, dict.fromkeys(ops, (type_,)))
+
+
+def stages(micro: int) -> Graph:
+    rows: list[tuple[str, int, tuple[str, ...]]] = []
+    for k in range(micro):
+        m = f"/micro_{k}"
+        rows += [
+            (f"in{m}", 0, ()), (f"f0{m}", 0, (f"in{m}",)), (f"f1{m}", 1, (f"f0{m}",)),
+            (f"f2{m}", 2, (f"f1{m}",)), (f"b2{m}", 2, (f"f2{m}",)),
+            (f"b1{m}", 1, (f"b2{m}", f"f1{m}")), (f"b0{m}", 0, (f"b1{m}", f"f0{m}")),
+        ]  # fmt: skip
+    return graph(*rows)
+
+
+def test_stages_take_turns_as_in_1f1b() -> None:
+    g = stages(6)
+    before = {name: {v.op for v in op.inputs} for name, op in g.ops.items()}
+    rank = {name: float(i) for i, name in enumerate(g.ops)}
+    table = timetable(g, before, rank, {})
+    names = [op.name.split("/")[0] + op.name[-1] for op in table.order]
+    own = {i: [n for n in names if n[1] == str(i) and n[0] in "fb"] for i in range(3)}
+    assert own[2][:6] == ["f20", "b20", "f21", "b21", "f22", "b22"]
+    assert own[0][:6] == ["f00", "f01", "f02", "b00", "f03", "b01"]
+    assert table.span < 0.6 * table.total
+    done: set[str] = set()
+    for op in table.order:
+        assert before[op.name] <= done
+        done.add(op.name)
+
+
+def test_an_op_before_itself_is_refused() -> None:
+    g = graph(("a", 0, ()), ("b", 1, ("a",)))
+    with pytest.raises(GraphError, match="before and after itself"):
+        timetable(g, {"a": {"b"}, "b": {"a"}}, {"a": 0.0, "b": 1.0}, {})
+
+
+def test_micro_batches_are_followed_through_the_graph() -> None:
+    g = stages(2)
+    found = micro_batches(g)
+    assert found["b0/micro_1"] == 1
+    assert found["in/micro_0"] == 0
+    assert micro_batches(graph(("x", 0, ()), ("y", 0, ("x",)))) == {"x": -1, "y": -1}
+
+
+def test_streams_are_named_after_devices_and_work() -> None:
+    op = Op("x", "relu", (), NO_ATTRS, Placement.parse("gpu", "0:2"))
+    assert stream_name(op) == "gpu[0:2] compute"
+    assert stream_name(replace(op, type="boxing")) == "gpu[0:2] transfer"
+
+
+def test_matrix_products_use_what_the_environment_says() -> None:
+    assert blas_threads({"OPENBLAS_NUM_THREADS": "3", "OMP_NUM_THREADS": "1"}) == 3
+    assert blas_threads({"OMP_NUM_THREADS": "many"}) >= 1

@@ -1,0 +1,70 @@
+"""``flow data``: converting data sets, and where pipelines stall."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flow_data.convert import convert, open_samples
+from flow_data.loading.stats import all_stats
+from flow_data.loading.workers import worker_count
+from flow_data.report import svg_report, text_report
+
+
+def add_commands(cli: Any) -> None:
+    """Adds the commands to a group."""
+    cli.add_command(data)
+
+
+@click.group()
+def data() -> None:
+    """Data sets and the pipelines that read them."""
+
+
+@data.command("convert")
+@click.argument("source", type=click.Path(exists=True))
+@click.argument("target", type=click.Path())
+@click.option("--parts", type=click.IntRange(min=1), default=1, help="Number of part files.")
+@click.option("--workers", type=click.IntRange(min=1), default=None, help="Threads; one per core.")
+@click.option("--shuffle", type=int, default=None, metavar="SEED", help="Shuffle with this seed.")
+def convert_command(
+    source: str, target: str, parts: int, workers: int | None, shuffle: int | None
+) -> None:
+    """Write SOURCE as OFRecord part files into the new folder TARGET.
+
+    SOURCE is a folder of images with a folder per class (fields encoded and class/label), a .csv
+    file with a line of names, or an .npz file of arrays of one length.
+    """
+    from rich.progress import Progress
+
+    samples = open_samples(source)
+    with Progress(disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("converting", total=len(samples))
+        paths = convert(
+            samples,
+            target,
+            parts,
+            workers=workers or worker_count(),
+            seed=shuffle,
+            progress=lambda: bar.advance(task),
+        )
+    click.echo(f"{len(samples)} records in {len(paths)} files: {paths[0]} ...")
+
+
+@data.command("stats", context_settings={"ignore_unknown_options": True})
+@click.option("--picture", type=click.Path(dir_okay=False), help="Write an SVG picture, too.")
+@click.argument("script", type=click.Path(exists=True, dir_okay=False))
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def stats_command(picture: str | None, script: str, args: tuple[str, ...]) -> None:
+    """Run SCRIPT with its ARGS, then show where its loaders stalled."""
+    sys.argv = [script, *args]
+    sys.path.insert(0, str(Path(script).resolve().parent))
+    runpy.run_path(script, run_name="__main__")
+    loaders = all_stats()
+    click.echo(text_report(loaders))
+    if picture:
+        Path(picture).write_text(svg_report(loaders), encoding="utf-8")

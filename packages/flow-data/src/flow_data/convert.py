@@ -1,0 +1,232 @@
+"""Writing data sets as OFRecord part files: in parallel, with progress, all or nothing."""
+
+from __future__ import annotations
+
+import csv
+import os
+import random
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from flow_core.errors import DataError
+from flow_data.records.folder import image_files
+from flow_data.records.ofrecord import OFRecordWriter, part_path
+
+SUFFIX_LENGTH = 5
+"""Digits of a part's number in its name."""
+
+
+class Samples(Protocol):
+    """A data set: fields by number."""
+
+    def __len__(self) -> int:
+        """How many samples."""
+
+    def fields(self, number: int) -> Mapping[str, Any]:
+        """The fields of a sample, as `flow_data.encode_record` takes them."""
+
+
+class FolderSamples:
+    """Images in a folder per class: ``encoded``, ``class/label``, ``class/text``, ``filename``."""
+
+    def __init__(self, folder: str) -> None:
+        self.classes, self._files = image_files(folder)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def fields(self, number: int) -> Mapping[str, Any]:
+        """An image file as it is, and its class."""
+        path, label = self._files[number]
+        name = self.classes[label] if self.classes else ""
+        return {
+            "encoded": Path(path).read_bytes(),
+            "class/label": label,
+            "class/text": name.encode(),
+            "filename": os.path.basename(path).encode(),
+        }
+
+
+class CsvSamples:
+    """The rows of a CSV file with a line of names: integers, other numbers, or text per column."""
+
+    def __init__(self, path: str) -> None:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.reader(file))
+        if len(rows) < 2:
+            raise DataError(f"reading {path}", found=f"{len(rows)} lines", allowed="names and rows")
+        names, self._rows = rows[0], rows[1:]
+        for number, row in enumerate(self._rows, 2):
+            if len(row) != len(names):
+                raise DataError(
+                    f"reading line {number} of {path}",
+                    found=f"{len(row)} columns",
+                    allowed=f"{len(names)}, as the line of names has",
+                )
+        columns = zip(*self._rows, strict=True)
+        self._columns = {name: _column(values) for name, values in zip(names, columns, strict=True)}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def fields(self, number: int) -> Mapping[str, Any]:
+        """A row."""
+        return {name: column[number] for name, column in self._columns.items()}
+
+
+def _column(values: Sequence[str]) -> Sequence[Any]:
+    """A column in the narrowest of three types that takes all its values.
+
+    >>> _column(["1", "2"])[1], _column(["1", "2.5"])[1], _column(["1", "b"])[1]
+    (np.int64(2), np.float32(2.5), b'b')
+    """
+    for kind in (np.int64, np.float32):
+        try:
+            found: Sequence[Any] = np.array([kind(v) for v in values])  # type: ignore[assignment]
+            return found
+        except ValueError:
+            continue
+    return [v.encode() for v in values]
+
+
+class NpzSamples:
+    """Arrays of an .npz file that count samples on axis 0: a field per array."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                self._arrays = {name: archive[name] for name in archive.files}
+        except (OSError, ValueError) as error:
+            raise DataError(f"reading {path}", found=str(error), allowed="an .npz file") from error
+        counts = {len(x) if x.ndim else 0 for x in self._arrays.values()}
+        if len(counts) != 1 or not counts - {0}:
+            shapes = ", ".join(f"{k} {v.shape}" for k, v in self._arrays.items())
+            raise DataError(
+                f"reading {path}", found=shapes or "no array", allowed="arrays of one length"
+            )
+        self._count = counts.pop()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def fields(self, number: int) -> Mapping[str, Any]:
+        """One row of each array."""
+        return {name: array[number] for name, array in self._arrays.items()}
+
+
+def open_samples(source: str) -> Samples:
+    """The samples of a folder of images, a .csv or an .npz file.
+
+    Raises:
+        DataError: it is none of these, or not readable as such.
+    """
+    if os.path.isdir(source):
+        return FolderSamples(source)
+    suffix = os.path.splitext(source)[1].lower()
+    kinds: Mapping[str, Callable[[str], Samples]] = {".csv": CsvSamples, ".npz": NpzSamples}
+    kind = kinds.get(suffix)
+    if kind is None or not os.path.isfile(source):
+        found = f"a {suffix or 'nameless'} file" if os.path.exists(source) else "nothing there"
+        raise DataError(
+            f"converting {source!r}", found=found, allowed="a folder of images, .csv or .npz"
+        )
+    return kind(source)
+
+
+def convert(
+    samples: Samples,
+    target: str,
+    parts: int,
+    *,
+    workers: int = 2,
+    seed: int | None = None,
+    progress: Callable[[], object] = lambda: None,
+) -> list[str]:
+    """Writes samples as OFRecord part files ``part-00000`` ... in a new folder.
+
+    The folder appears when all is written; what goes wrong leaves nothing.
+
+    Args:
+        samples: the data set.
+        target: the folder; nothing may be there but an empty folder.
+        parts: number of files.
+        workers: threads that read and write.
+        seed: of a shuffle of the samples before they are written; None for their own order.
+        progress: called for each sample that is written.
+
+    Returns:
+        The paths of the files.
+
+    Raises:
+        DataError: something is there already, or a sample cannot be read or written.
+    """
+    folder = Path(target)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DataError(f"writing {target!r}", found="it is there", allowed="a new folder")
+    if not 1 <= parts <= len(samples):
+        found = f"{parts} parts for {len(samples)} samples"
+        raise DataError(f"writing {target!r}", found=found, allowed=f"1 to {len(samples)} parts")
+    order = list(range(len(samples)))
+    if seed is not None:
+        random.Random(seed).shuffle(order)
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    partial.mkdir(parents=True)
+    try:
+        _write_all(samples, partial, [order[i::parts] for i in range(parts)], workers, progress)
+        if folder.exists():
+            folder.rmdir()
+        partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return [part_path(target, i, suffix_length=SUFFIX_LENGTH) for i in range(parts)]
+
+
+def _write_all(
+    samples: Samples,
+    folder: Path,
+    parts: Sequence[Sequence[int]],
+    workers: int,
+    progress: Callable[[], object],
+) -> None:
+    with ThreadPoolExecutor(workers) as pool:
+        writes = [
+            pool.submit(
+                _write,
+                samples,
+                part_path(str(folder), i, suffix_length=SUFFIX_LENGTH),
+                numbers,
+                progress,
+            )
+            for i, numbers in enumerate(parts)
+        ]
+        try:
+            for write in writes:
+                write.result()
+        except BaseException:
+            for write in writes:
+                write.cancel()
+            raise
+    _write_classes(samples, folder)
+
+
+def _write(
+    samples: Samples, path: str, numbers: Sequence[int], progress: Callable[[], object]
+) -> None:
+    with OFRecordWriter(path) as writer:
+        for number in numbers:
+            try:
+                writer.write(samples.fields(number))
+            except OSError as error:
+                raise DataError(f"converting sample {number}", found=str(error)) from error
+            progress()
+
+
+def _write_classes(samples: Samples, folder: Path) -> None:
+    classes = getattr(samples, "classes", None)
+    if classes:
+        (folder / "classes.txt").write_text("".join(f"{name}\n" for name in classes))

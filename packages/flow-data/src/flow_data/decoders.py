@@ -1,0 +1,222 @@
+"""Decoders of ``flow.data``: arrays of the fields of records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flow_core.dtypes import as_dtype, int32
+from flow_core.plugins.emission import emit
+from flow_data.readers import ofrecord_reader
+
+Blob = Any
+
+__all__ = [
+    "ImageDecoderRandomCropResize",
+    "OFRecordBytesDecoder",
+    "OFRecordImageDecoder",
+    "OFRecordImageDecoderRandomCrop",
+    "OFRecordRawDecoder",
+    "image_decoder_random_crop_resize",
+    "ofrecord_bytes_decoder",
+    "ofrecord_image_classification_reader",
+    "ofrecord_image_decoder",
+    "ofrecord_image_decoder_random_crop",
+    "ofrecord_raw_decoder",
+]
+
+
+def ofrecord_raw_decoder(
+    input_blob: Blob,
+    blob_name: str,
+    shape: Sequence[int],
+    dtype: Any,
+    dim1_varying_length: bool = False,
+    auto_zero_padding: bool = False,
+    name: str | None = None,
+) -> Blob:
+    """A field of numbers (or of bytes, one number each) as a tensor.
+
+    Args:
+        input_blob: records.
+        blob_name: name of the field.
+        shape: shape of a sample.
+        dtype: element type of the result.
+        dim1_varying_length, auto_zero_padding: let fields be shorter; the rest is zeros.
+        name: name of the op.
+    """
+    return emit(
+        "ofrecord_raw_decoder",
+        input_blob,
+        name=name,
+        **{
+            "field": blob_name,
+            "shape": tuple(shape),
+            "data_type": as_dtype(dtype).name,
+            "dim1_varying_length": dim1_varying_length,
+            "auto_zero_padding": auto_zero_padding,
+        },
+    )
+
+
+def ofrecord_bytes_decoder(input_blob: Blob, blob_name: str, name: str | None = None) -> Blob:
+    """A field of bytes as uint8 instances of a TensorBuffer."""
+    return emit("ofrecord_bytes_decoder", input_blob, field=blob_name, name=name)
+
+
+def ofrecord_image_decoder(
+    input_blob: Blob, blob_name: str, color_space: str = "BGR", name: str | None = None
+) -> Blob:
+    """The pixels of a field that holds an image file, as instances of a TensorBuffer.
+
+    Args:
+        input_blob: records.
+        blob_name: name of the field.
+        color_space: "BGR", "RGB" or "GRAY".
+        name: name of the op.
+
+    Returns:
+        uint8 instances (height, width, channels).
+    """
+    return emit(
+        "ofrecord_image_decoder", input_blob, field=blob_name, color_space=color_space, name=name
+    )
+
+
+def crop_attrs(
+    seed: int | None, num_attempts: int, area: Sequence[float], ratio: Sequence[float]
+) -> dict[str, Any]:
+    """The attributes of ops that draw random parts of images."""
+    return {
+        "num_attempts": num_attempts,
+        "seed": -1 if seed is None else int(seed),
+        "has_seed": seed is not None,
+        "random_area": tuple(map(float, area)),
+        "random_aspect_ratio": tuple(map(float, ratio)),
+    }
+
+
+def ofrecord_image_decoder_random_crop(
+    input_blob: Blob,
+    blob_name: str,
+    color_space: str = "BGR",
+    num_attempts: int = 10,
+    seed: int | None = None,
+    random_area: Sequence[float] = (0.08, 1.0),
+    random_aspect_ratio: Sequence[float] = (0.75, 1.333333),
+    name: str = "OFRecordImageDecoderRandomCrop",
+) -> Blob:
+    """The pixels of a random part of a field that holds an image file.
+
+    Args:
+        input_blob: records.
+        blob_name: name of the field.
+        color_space: "BGR", "RGB" or "GRAY".
+        num_attempts: how often a part is drawn before the largest that fits is taken.
+        seed: of the draws; by default it follows from the job's seed and the op's name.
+        random_area: least and largest share of the image's area.
+        random_aspect_ratio: least and largest width by height.
+        name: name of the op.
+    """
+    attrs = crop_attrs(seed, num_attempts, random_area, random_aspect_ratio)
+    own_name = None if name == "OFRecordImageDecoderRandomCrop" else name
+    return emit(
+        "ofrecord_image_decoder_random_crop",
+        input_blob,
+        field=blob_name,
+        color_space=color_space,
+        name=own_name,
+        **attrs,
+    )
+
+
+def image_decoder_random_crop_resize(
+    input_blob: Blob,
+    target_width: int,
+    target_height: int,
+    num_attempts: int | None = None,
+    seed: int | None = None,
+    random_area: Sequence[float] | None = None,
+    random_aspect_ratio: Sequence[float] | None = None,
+    num_workers: int | None = None,
+    warmup_size: int | None = None,
+    max_num_pixels: int | None = None,
+    name: str | None = None,
+) -> Blob:
+    """Random parts of encoded images in one size: decode, crop, resize.
+
+    Args:
+        input_blob: TensorBuffer of image files, such as `ofrecord_bytes_decoder` gives.
+        target_width, target_height: size of the result.
+        num_attempts, seed, random_area, random_aspect_ratio: as for
+            `ofrecord_image_decoder_random_crop`.
+        num_workers, warmup_size, max_num_pixels: have no effect: the loader's threads decode.
+        name: name of the op.
+
+    Returns:
+        uint8 (count, target_height, target_width, 3), RGB.
+    """
+    pixels = emit("image_decode", input_blob, color_space="RGB", name=name)
+    ratio = random_aspect_ratio or (0.75, 1.333333)
+    attrs = crop_attrs(seed, num_attempts or 10, random_area or (0.08, 1.0), ratio)
+    part = emit("image_random_crop", pixels, **attrs)
+    resized = emit(
+        "image_resize_to_fixed", part, target_width=target_width, target_height=target_height
+    )
+    return resized[0]
+
+
+def ofrecord_image_classification_reader(
+    ofrecord_dir: str,
+    image_feature_name: str,
+    label_feature_name: str,
+    batch_size: int = 1,
+    data_part_num: int = 1,
+    part_name_prefix: str = "part-",
+    part_name_suffix_length: int = -1,
+    random_shuffle: bool = False,
+    shuffle_buffer_size: int = 1024,
+    shuffle_after_epoch: bool = False,
+    color_space: str = "BGR",
+    decode_buffer_size_per_thread: int = 32,
+    num_decode_threads_per_machine: int | None = None,
+    name: str | None = None,
+    *,
+    on_error: str = "raise",
+) -> tuple[Blob, Blob]:
+    """Images and labels of OFRecord files.
+
+    Args:
+        image_feature_name: field of the encoded image.
+        label_feature_name: field of the label.
+        color_space: "BGR", "RGB" or "GRAY".
+        decode_buffer_size_per_thread, num_decode_threads_per_machine: have no effect: the
+            environment's FLOW_DATA_WORKERS and FLOW_DATA_PREFETCH rule all loaders.
+
+    Other arguments are those of `ofrecord_reader`.
+
+    Returns:
+        uint8 instances (height, width, channels), and int32 labels (batch_size,).
+    """
+    records = ofrecord_reader(
+        ofrecord_dir,
+        batch_size,
+        data_part_num,
+        part_name_prefix,
+        part_name_suffix_length,
+        random_shuffle,
+        shuffle_buffer_size,
+        shuffle_after_epoch,
+        name=name,
+        on_error=on_error,
+    )
+    image = ofrecord_image_decoder(records, image_feature_name, color_space)
+    label = ofrecord_raw_decoder(records, label_feature_name, (1,), int32)
+    return image, emit("reshape", label, shape=(batch_size,))
+
+
+OFRecordRawDecoder = ofrecord_raw_decoder
+OFRecordBytesDecoder = ofrecord_bytes_decoder
+OFRecordImageDecoder = ofrecord_image_decoder
+OFRecordImageDecoderRandomCrop = ofrecord_image_decoder_random_crop
+ImageDecoderRandomCropResize = image_decoder_random_crop_resize

@@ -1,0 +1,1 @@
+"""The kernels of flow-data's ops, for the CPU."""

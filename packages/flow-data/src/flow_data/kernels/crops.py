@@ -1,0 +1,102 @@
+"""Random parts of images: the same for the same seed, step and sample, on any number of devices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flow_core.philox import Uniform
+from flow_core.plugins.specs import BindContext
+
+Box = tuple[int, int, int, int]
+"""Top, left, height and width."""
+
+
+@dataclass(frozen=True, slots=True)
+class CropLimits:
+    """What random parts may be.
+
+    Attributes:
+        area: least and largest share of the image.
+        ratio: least and largest width by height.
+        attempts: how often a part is drawn before one is chosen that fits in any case.
+    """
+
+    area: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (0.75, 4 / 3)
+    attempts: int = 10
+
+    @property
+    def draws(self) -> int:
+        """How many random numbers a part takes."""
+        return 2 * self.attempts + 2
+
+
+def crop_box(size: tuple[int, int], limits: CropLimits, draws: Sequence[float]) -> Box:
+    """The part of an image that some random numbers in [0, 1) stand for.
+
+    Area and the logarithm of the ratio are uniform; what does not fit is drawn again.
+
+    >>> crop_box((100, 200), CropLimits((0.5, 0.5), (1.0, 1.0)), [0.0] * 22)
+    (0, 0, 100, 100)
+    """
+    height, width = size
+    h, w = _size(height, width, limits, draws)
+    top = min(int(draws[-2] * (height - h + 1)), height - h)
+    left = min(int(draws[-1] * (width - w + 1)), width - w)
+    return top, left, h, w
+
+
+def _size(height: int, width: int, limits: CropLimits, draws: Sequence[float]) -> tuple[int, int]:
+    low, high = limits.area
+    narrow, wide = limits.ratio
+    area, logs = height * width, (math.log(narrow), math.log(wide))
+    for i in range(limits.attempts):
+        share = area * (low + (high - low) * draws[2 * i])
+        ratio = math.exp(logs[0] + (logs[1] - logs[0]) * draws[2 * i + 1])
+        w, h = max(1, round(math.sqrt(share * ratio))), max(1, round(math.sqrt(share / ratio)))
+        if w <= width and h <= height and narrow <= w / h <= wide:
+            return h, w
+    return _largest(height, width, limits)
+
+
+def _largest(height: int, width: int, limits: CropLimits) -> tuple[int, int]:
+    """The largest part of an allowed ratio, made smaller where its area is not allowed."""
+    narrow, wide = limits.ratio
+    w = min(width, max(1, int(height * wide)))
+    h = min(height, max(1, int(width / narrow)))
+    scale = math.sqrt(min(1.0, limits.area[1] * height * width / (h * w)))
+    return max(1, int(h * scale)), max(1, int(w * scale))
+
+
+class RowDraws:
+    """Random numbers of the rows of a batch.
+
+    Args:
+        ctx: of an op with ``seed``, ``has_seed`` and ``region``.
+        count: its rows.
+        draws: numbers per row.
+    """
+
+    def __init__(self, ctx: BindContext, count: int, draws: int) -> None:
+        seed = ctx.attrs["seed"] if ctx.attrs["has_seed"] else ctx.seed
+        region = ctx.attrs["region"]
+        self._uniform = Uniform(seed)
+        self._first = (region[0][0] if region else 0) * draws
+        self._step = ctx.step
+        self.numbers = np.empty((count, draws), np.float32)
+
+    def draw(self) -> None:
+        """The numbers of the running step."""
+        self._uniform.fill(self.numbers, int(self._step), 0, self._first)
+
+
+def limits_of(attrs: Any) -> CropLimits:
+    """The limits that an op's attributes say."""
+    return CropLimits(
+        tuple(attrs["random_area"]), tuple(attrs["random_aspect_ratio"]), attrs["num_attempts"]
+    )

@@ -1,0 +1,147 @@
+"""Kernels that decode the fields of records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from flow_core.device import Launch
+from flow_core.plugins.specs import BindContext
+from flow_data import codec
+from flow_data.instances import Array
+from flow_data.kernels.crops import RowDraws, crop_box, limits_of
+from flow_data.kernels.rows import each, each_instance
+from flow_data.records.record import Record, corrupt
+
+
+def numbers_into(record: Record, name: str, out: Array, varying: bool, padded: bool) -> None:
+    """Writes a field's numbers into a flat array; bytes count as one number each."""
+    kind, values = record.field(name)
+    if kind == "bytes_list":
+        data = np.frombuffer(record.blob(name), np.int8)[: out.size]
+        if data.size < out.size and not (varying or padded):
+            raise _wrong_count(record, name, data.size, out.size)
+        count = data.size
+        np.copyto(out[:count], data, casting="unsafe")
+    else:
+        count = len(values)
+        if count > out.size or (count < out.size and not (varying or padded)):
+            raise _wrong_count(record, name, count, out.size)
+        out[:count] = values
+    out[count:] = 0
+
+
+def _wrong_count(record: Record, name: str, found: int, wanted: int) -> Exception:
+    hint = "give the right shape, or auto_zero_padding=True for shorter fields"
+    return corrupt(record.origin, f"{found} numbers in {name!r}", f"{wanted}", hint)
+
+
+def raw(ctx: BindContext) -> Launch:
+    """A field of numbers as rows of the output."""
+    records, out = ctx.inputs[0], ctx.outputs[0]
+    flat = out.reshape(len(out), -1)
+    name = ctx.attrs["field"]
+    varying, padded = ctx.attrs["dim1_varying_length"], ctx.attrs["auto_zero_padding"]
+
+    def one(row: int) -> None:
+        numbers_into(records[row], name, flat[row], varying, padded)
+
+    return each("ofrecord_raw_decoder", len(out), one)
+
+
+def bytes_of(ctx: BindContext) -> Launch:
+    """A field of bytes as uint8 instances."""
+    name = ctx.attrs["field"]
+
+    def decode(record: Record) -> Array:
+        return np.frombuffer(record.blob(name), np.uint8)
+
+    return each_instance("ofrecord_bytes_decoder", ctx.inputs[0], ctx.outputs[0], decode)
+
+
+def pixels_of(record: Record, name: str, color_space: str) -> Array:
+    """The pixels of a field that holds an image file."""
+    data = record.blob(name)
+    try:
+        return codec.decode(data, color_space)
+    except ValueError as error:
+        found = f"{len(data)} bytes in {name!r} that are no image ({error})"
+        raise corrupt(record.origin, found, "a JPEG, PNG or other image file") from error
+
+
+def image(ctx: BindContext) -> Launch:
+    """Encoded images as pixels."""
+    name, color = ctx.attrs["field"], ctx.attrs["color_space"]
+
+    def decode(record: Record) -> Array:
+        return pixels_of(record, name, color)
+
+    return each_instance("ofrecord_image_decoder", ctx.inputs[0], ctx.outputs[0], decode)
+
+
+def image_random_crop(ctx: BindContext) -> Sequence[Launch]:
+    """Random parts of encoded images."""
+    records, out = ctx.inputs[0], ctx.outputs[0]
+    name, color, limits = ctx.attrs["field"], ctx.attrs["color_space"], limits_of(ctx.attrs)
+    draws = RowDraws(ctx, len(out), limits.draws)
+
+    def one(row: int) -> None:
+        pixels = pixels_of(records[row], name, color)
+        top, left, h, w = crop_box(pixels.shape[:2], limits, draws.numbers[row].tolist())
+        out[row] = pixels[top : top + h, left : left + w]
+
+    return (draws.draw, each("ofrecord_image_decoder_random_crop", len(out), one))
+
+
+# --------------------------------------------------------------------------- decode_ofrecord
+
+Step = tuple[Any, ...]
+
+
+def _resize(x: Array, width: int, height: int) -> Array:
+    return codec.resize(x, width, height, "bilinear")
+
+
+_IMAGE_STEPS: dict[str, Callable[..., Array]] = {
+    "resize": _resize,
+    "bgr2rgb": lambda x: x[..., ::-1],
+    "mirror": lambda x: x[:, ::-1],
+}
+
+
+def _normalize(out: Array, mean: Sequence[float], std: Sequence[float], layout: str) -> None:
+    per_channel = (-1, 1, 1) if layout == "channels_first" else (-1,)
+    out -= np.asarray(mean, out.dtype).reshape(per_channel)
+    out /= np.asarray(std, out.dtype).reshape(per_channel)
+
+
+def blob(ctx: BindContext) -> Launch:
+    """A blob of the older decode_ofrecord."""
+    records, out, attrs = ctx.inputs[0], ctx.outputs[0], ctx.attrs
+    fill = {"image": _fill_image, "raw": _fill_numbers, "bytes_list": _fill_numbers}[attrs["codec"]]
+
+    def one(row: int) -> None:
+        fill(records[row], out[row], attrs)
+        for _, *arguments in attrs["steps"]:
+            _normalize(out[row], *arguments)
+
+    return each("ofrecord_blob_decoder", len(out), one)
+
+
+def _fill_image(record: Record, out: Array, attrs: Any) -> None:
+    pixels = pixels_of(record, attrs["field"], "BGR" if out.shape[-1] == 3 else "GRAY")
+    for kind, *arguments in attrs["image_steps"]:
+        pixels = _IMAGE_STEPS[kind](pixels, *arguments)
+    if pixels.shape != out.shape:
+        found = f"an image {pixels.shape} in {attrs['name']!r}"
+        hint = "add an ImageResizePreprocessor to the codec"
+        raise corrupt(record.origin, found, f"shape {out.shape}", hint)
+    np.copyto(out, pixels, casting="unsafe")
+
+
+def _fill_numbers(record: Record, out: Array, attrs: Any) -> None:
+    padded = attrs["auto_zero_padding"] or attrs["codec"] == "bytes_list"
+    numbers_into(record, attrs["field"], out.reshape(prod(out.shape)), False, padded)

@@ -1,0 +1,123 @@
+"""Kernels on boxes and polygons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from flow_core.device import Launch
+from flow_core.plugins.specs import BindContext
+from flow_data import codec
+from flow_data.instances import Array, copied, describe, fail
+from flow_data.kernels.images import flip_codes
+from flow_data.kernels.rows import each
+
+
+def _check(op: str, row: int, x: Array, columns: int) -> None:
+    if x.ndim != 2 or x.shape[1] != columns or x.dtype.kind != "f":
+        raise fail(op, row, describe(x), f"a floating type, shape (count, {columns})")
+
+
+def bbox_flip(ctx: BindContext) -> Launch:
+    """Boxes (xmin, ymin, xmax, ymax), whose sides are pixels of the image."""
+    boxes, size, out = ctx.inputs[0], ctx.inputs[1], ctx.outputs[0]
+    codes = flip_codes(ctx, 2, len(boxes))
+
+    def one(row: int) -> None:
+        _check("object_bbox_flip", row, boxes[row], 4)
+        made = copied(boxes[row])
+        for axis, bit in ((0, 0x01), (1, 0x10)):
+            if int(codes[row]) & bit:
+                last = size[row, axis] - 1
+                made[:, axis] = last - boxes[row][:, axis + 2]
+                made[:, axis + 2] = last - boxes[row][:, axis]
+        out[row] = made
+
+    return each("object_bbox_flip", len(boxes), one)
+
+
+def polygon_flip(ctx: BindContext) -> Launch:
+    """Points (x, y)."""
+    points, size, out = ctx.inputs[0], ctx.inputs[1], ctx.outputs[0]
+    codes = flip_codes(ctx, 2, len(points))
+
+    def one(row: int) -> None:
+        _check("object_segmentation_polygon_flip", row, points[row], 2)
+        made = copied(points[row])
+        for axis, bit in ((0, 0x01), (1, 0x10)):
+            if int(codes[row]) & bit:
+                np.subtract(size[row, axis], points[row][:, axis], out=made[:, axis])
+        out[row] = made
+
+    return each("object_segmentation_polygon_flip", len(points), one)
+
+
+def _scale(ctx: BindContext, op: str, columns: int) -> Launch:
+    x, scale, out = ctx.inputs[0], ctx.inputs[1], ctx.outputs[0]
+
+    def one(row: int) -> None:
+        _check(op, row, x[row], columns)
+        made = copied(x[row])
+        made *= np.tile(scale[row], columns // 2)
+        out[row] = made
+
+    return each(op, len(x), one)
+
+
+def bbox_scale(ctx: BindContext) -> Launch:
+    """Boxes times (width, height) factors."""
+    return _scale(ctx, "object_bbox_scale", 4)
+
+
+def polygon_scale(ctx: BindContext) -> Launch:
+    """Points times (width, height) factors."""
+    return _scale(ctx, "object_segmentation_polygon_scale", 2)
+
+
+def polygon_to_mask(ctx: BindContext) -> Launch:
+    """Polygons as masks, one per object."""
+    (points, index, size), out = ctx.inputs, ctx.outputs[0]
+    op = "object_segmentation_polygon_to_mask"
+
+    def one(row: int) -> None:
+        _check(op, row, points[row], 2)
+        where = index[row]
+        if where.shape != (len(points[row]), 3) or where.dtype.kind != "i":
+            raise fail(op, row, describe(where), f"integers of shape ({len(points[row])}, 3)")
+        width, height = int(size[row, 0]), int(size[row, 1])
+        objects = list(_objects(np.rint(points[row]).astype(np.int32), where))
+        masks = np.zeros((len(objects), height, width), np.int8)
+        for mask, polygons in zip(masks, objects, strict=True):
+            _fill(mask, polygons)
+        out[row] = masks
+
+    return each(op, len(points), one)
+
+
+def _objects(points: Array, index: Array) -> Iterator[list[Array]]:
+    """The polygons of each object; the index is (point, polygon, object), all from 0 on."""
+    keys = index[:, 2].astype(np.int64) * (index[:, 1].max(initial=0) + 1) + index[:, 1]
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    polygons = np.split(points, starts[1:]) if len(starts) else []
+    owners = index[starts, 2]
+    for number in range(int(owners.max(initial=-1)) + 1):
+        found = [p for p, owner in zip(polygons, owners, strict=True) if owner == number]
+        if not found:
+            raise ValueError(f"no polygon of object {number}")
+        yield found
+
+
+def _fill(mask: Array, polygons: list[Array]) -> None:
+    cv2: Any = codec.opencv()
+    if cv2 is not None:
+        cv2.fillPoly(mask.view(np.uint8), polygons, 1, cv2.LINE_8)
+        return
+    from PIL import Image, ImageDraw
+
+    canvas = Image.new("L", (mask.shape[1], mask.shape[0]))
+    draw = ImageDraw.Draw(canvas)
+    for polygon in polygons:
+        draw.polygon([tuple(p) for p in polygon.tolist()], fill=1, outline=1)
+    np.copyto(mask, np.asarray(canvas), casting="unsafe")

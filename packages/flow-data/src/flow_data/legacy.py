@@ -1,0 +1,200 @@
+"""The older ``flow.data.decode_ofrecord``, its codecs and preprocessors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from flow_core.dtypes import as_dtype
+from flow_core.errors import InferenceError, user_line
+from flow_core.plugins.emission import emit
+from flow_data.readers import ofrecord_reader
+
+Blob = Any
+
+__all__ = [
+    "BlobConf",
+    "BytesListCodec",
+    "ImageCodec",
+    "ImagePreprocessor",
+    "ImageResizePreprocessor",
+    "NormByChannelPreprocessor",
+    "RawCodec",
+    "decode_ofrecord",
+]
+
+
+def _refuse(what: str, found: object, allowed: str) -> NoReturn:
+    raise InferenceError(what, at=user_line(2), found=found, allowed=allowed)
+
+
+@dataclass(frozen=True)
+class ImagePreprocessor:
+    """A step on an image: "bgr2rgb" swaps colours, "mirror" left and right.
+
+    Attributes:
+        preprocessor: which of them.
+    """
+
+    preprocessor: str
+
+    def __post_init__(self) -> None:
+        if self.preprocessor.lower() not in ("bgr2rgb", "mirror"):
+            _refuse("ImagePreprocessor", repr(self.preprocessor), '"bgr2rgb" or "mirror"')
+
+    @property
+    def literal(self) -> tuple[Any, ...]:
+        """The step as an attribute."""
+        return (self.preprocessor.lower(),)
+
+
+@dataclass(frozen=True)
+class ImageResizePreprocessor:
+    """A step that resizes an image.
+
+    Attributes:
+        width, height: the new size.
+    """
+
+    width: int
+    height: int
+
+    @property
+    def literal(self) -> tuple[Any, ...]:
+        """The step as an attribute."""
+        return ("resize", self.width, self.height)
+
+
+@dataclass(frozen=True)
+class NormByChannelPreprocessor:
+    """``(x - mean) / std`` by channel.
+
+    Attributes:
+        mean_values, std_values: one number per channel.
+        data_format: "channels_last" or "channels_first".
+    """
+
+    mean_values: Sequence[float]
+    std_values: Sequence[float] = (1.0, 1.0, 1.0)
+    data_format: str = "channels_last"
+
+    def __post_init__(self) -> None:
+        if self.data_format not in ("channels_last", "channels_first"):
+            _refuse("NormByChannelPreprocessor", self.data_format, "channels_last, channels_first")
+
+    @property
+    def literal(self) -> tuple[Any, ...]:
+        """The step as an attribute."""
+        mean, std = tuple(map(float, self.mean_values)), tuple(map(float, self.std_values))
+        return ("normalize", mean, std, self.data_format)
+
+
+@dataclass(frozen=True)
+class ImageCodec:
+    """An encoded image, decoded to BGR.
+
+    Attributes:
+        image_preprocessors: steps on the decoded image.
+    """
+
+    image_preprocessors: Sequence[ImagePreprocessor | ImageResizePreprocessor] | None = None
+    kind: str = field(default="image", init=False)
+
+    @property
+    def steps(self) -> tuple[tuple[Any, ...], ...]:
+        """The steps as an attribute."""
+        return tuple(p.literal for p in self.image_preprocessors or ())
+
+
+@dataclass(frozen=True)
+class RawCodec:
+    """Numbers.
+
+    Attributes:
+        auto_zero_padding: whether a field may be shorter; the rest is zeros.
+    """
+
+    auto_zero_padding: bool = False
+    kind: str = field(default="raw", init=False)
+
+
+@dataclass(frozen=True)
+class BytesListCodec:
+    """Bytes, padded with zeros."""
+
+    kind: str = field(default="bytes_list", init=False)
+
+
+@dataclass(frozen=True)
+class BlobConf:
+    """One blob of `decode_ofrecord`.
+
+    Attributes:
+        name: name of the field.
+        shape: shape of a sample.
+        dtype: element type of the blob.
+        codec: how the field is encoded.
+        preprocessors: steps on what is decoded.
+    """
+
+    name: str
+    shape: Sequence[int]
+    dtype: Any
+    codec: ImageCodec | RawCodec | BytesListCodec
+    preprocessors: Sequence[Any] | None = None
+
+
+def decode_ofrecord(
+    ofrecord_dir: str,
+    blobs: Sequence[BlobConf],
+    batch_size: int = 1,
+    data_part_num: int = 1,
+    part_name_prefix: str = "part-",
+    part_name_suffix_length: int = -1,
+    shuffle: bool = False,
+    buffer_size: int = 1024,
+    name: str | None = None,
+) -> tuple[Blob, ...]:
+    """Reads and decodes records; `ofrecord_reader` and decoders do the same in parts.
+
+    Args:
+        blobs: what to decode.
+        shuffle: shuffle within a buffer.
+        buffer_size: records in the buffer.
+
+    Other arguments are those of `ofrecord_reader`.
+
+    Returns:
+        A tensor per blob, of shape (batch_size, ...).
+    """
+    records = ofrecord_reader(
+        ofrecord_dir,
+        batch_size,
+        data_part_num,
+        part_name_prefix,
+        part_name_suffix_length,
+        shuffle,
+        buffer_size,
+        name=name,
+    )
+    return tuple(_decode(records, blob) for blob in blobs)
+
+
+def _decode(records: Blob, blob: BlobConf) -> Blob:
+    steps = list(blob.preprocessors or ())
+    image_steps = [s for s in steps if not isinstance(s, NormByChannelPreprocessor)]
+    if image_steps and not isinstance(blob.codec, ImageCodec):
+        _refuse(f"blob {blob.name!r}", f"{image_steps[0]} on {blob.codec}", "an ImageCodec")
+    codec_steps = blob.codec.steps if isinstance(blob.codec, ImageCodec) else ()
+    return emit(
+        "ofrecord_blob_decoder",
+        records,
+        field=blob.name,
+        shape=tuple(blob.shape),
+        data_type=as_dtype(blob.dtype).name,
+        codec=blob.codec.kind,
+        auto_zero_padding=getattr(blob.codec, "auto_zero_padding", False),
+        image_steps=(*codec_steps, *(s.literal for s in image_steps)),
+        steps=tuple(s.literal for s in steps if isinstance(s, NormByChannelPreprocessor)),
+    )

@@ -1,0 +1,1 @@
+"""Pipelines that make batches ahead of the steps that need them."""

@@ -1,0 +1,99 @@
+"""The ops of a loader as one attribute, and their buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from flow_core.device import Launch
+from flow_core.dtypes import as_dtype
+from flow_core.exchange import Block
+from flow_core.ir import AttrValue, TensorType, tensor_type
+from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec
+from flow_core.shapes import Shape
+
+LOCAL_COPIES = ("slice", "copy")
+"""Collectives of exchanges that a loader does itself: copies within a device."""
+
+Slot = tuple[int, int]
+"""An output of a member: which member, which output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An op of a loader.
+
+    Attributes:
+        name: name of the op.
+        type: its type.
+        inputs: outputs of earlier members.
+        attrs: its attributes.
+        outputs: types of its outputs.
+    """
+
+    name: str
+    type: str
+    inputs: tuple[Slot, ...]
+    attrs: Mapping[str, AttrValue]
+    outputs: tuple[TensorType, ...]
+
+
+def copies(member: Member, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Launch]:
+    """The launches of a member that copies blocks of its inputs."""
+    blocks = [Block(*row) for row in member.attrs["blocks"]]
+    return [
+        partial(
+            np.copyto,
+            outputs[b.target][_window(b.at, b.size)],
+            inputs[b.source][_window(b.start, b.size)],
+        )
+        for b in blocks
+    ]
+
+
+def _window(start: Shape, size: Shape) -> tuple[slice, ...]:
+    return tuple(slice(a, a + n) for a, n in zip(start, size, strict=True))
+
+
+def encode(members: Sequence[Member]) -> tuple[AttrValue, ...]:
+    """Members as a literal."""
+    return tuple(
+        (
+            m.name,
+            m.type,
+            m.inputs,
+            tuple(m.attrs.items()),
+            tuple((t.shape, t.dtype.name) for t in m.outputs),
+        )
+        for m in members
+    )
+
+
+def decode(body: Sequence[Any]) -> Iterator[Member]:
+    """The members of a literal."""
+    for name, type_, inputs, attrs, outputs in body:
+        types = tuple(tensor_type(tuple(shape), as_dtype(dtype)) for shape, dtype in outputs)
+        yield Member(name, type_, tuple(tuple(i) for i in inputs), dict(attrs), types)
+
+
+def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
+    members = list(decode(ctx.attrs["body"]))
+    return tuple(members[m].outputs[k] for m, k in ctx.attrs["outputs"])
+
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        type="data_loader",
+        inputs=(),
+        outputs=("out*",),
+        infer=_infer,
+        attrs={"body": REQUIRED, "outputs": REQUIRED},
+        random=True,
+        host=True,
+        doc="Readers, decoders and image ops that run ahead of the step; see `flow_data.loading`.",
+    ),
+)

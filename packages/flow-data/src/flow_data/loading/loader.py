@@ -1,0 +1,257 @@
+"""The loader: batches made ahead of the steps, by several threads, in bounded memory.
+
+A loader is an actor with a register of slots.  Each slot has the buffers of a whole batch and the
+launches of the loader's ops on them; threads fill slots, steps empty them in order, and an
+emptied slot is filled for the next step that nobody makes yet.  What a batch is follows from the
+number of its step, so it does not matter which thread makes it, nor when.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from flow_core.device import Launch
+from flow_core.exchange import BOXING
+from flow_core.philox import op_seed
+from flow_core.plugins.specs import BindContext, KernelQuery, load
+from flow_data.instances import RowError
+from flow_data.loading.body import Member, copies, decode
+from flow_data.loading.source import READERS, Source, open_source
+from flow_data.loading.stats import LoaderStats, new_stats
+from flow_data.loading.workers import prefetch_count, worker_count, workers
+
+log = logging.getLogger("flow_data")
+
+
+class Stopped(Exception):
+    """The loader is gone."""
+
+
+class Slot:
+    """The buffers of a batch and what fills them.
+
+    Args:
+        members: the loader's ops.
+        ctx: the loader's own.
+        sources: what its readers read, by member.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        ctx: BindContext,
+        sources: dict[int, Source],
+        stop: threading.Event,
+        stats: LoaderStats,
+    ) -> None:
+        self.step = np.zeros((), np.int64)
+        self.arrays = [[_buffer(t.shape, t.dtype.numpy) for t in m.outputs] for m in members]
+        self._sources = sources
+        self._stages = [
+            (m.name, launch)
+            for i, m in enumerate(members)
+            if i not in sources
+            for launch in self._bind(m, i, ctx)
+        ]
+        self._stop = stop
+        self._stats = stats
+
+    def _bind(self, member: Member, index: int, ctx: BindContext) -> Sequence[Launch]:
+        inputs = tuple(self.arrays[m][k] for m, k in member.inputs)
+        if member.type == BOXING:
+            return copies(member, inputs, self.arrays[index])
+        query = _query(member, ctx)
+        find = ctx.query.find
+        if find is None:
+            raise RuntimeError("a loader needs to find its ops' kernels")
+        kernel = find(query)
+        size = kernel.workspace(query) if kernel.workspace else None
+        bound = load(kernel.load)(
+            BindContext(
+                query,
+                inputs,
+                tuple(self.arrays[index]),
+                None if size is None else np.empty(size, np.uint8),
+                self.step,
+                member_seed(ctx.seed, member.name),
+            )
+        )
+        return bound if isinstance(bound, tuple | list) else (bound,)
+
+    def fill(self, step: int) -> None:
+        """Makes the batch of a step; where that is asked for, without its corrupt samples."""
+        self.step[...] = step
+        refs = {i: source.refs(step) for i, source in self._sources.items()}
+        bad: set[int] = set()
+        pending: set[int] | None = None
+        while True:
+            try:
+                self._fill(refs, pending)
+                return
+            except RowError as error:
+                if not self._may_skip(error):
+                    raise self._explained(error) from None
+                pending = {self._replace(refs, error, bad)}
+
+    def _may_skip(self, error: RowError) -> bool:
+        return error.row >= 0 and any(source.skip for source in self._sources.values())
+
+    def _explained(self, error: RowError) -> RowError:
+        """The error with the origin of its sample."""
+        for i in self._sources:
+            rows = self.arrays[i][0]
+            record = rows[error.row] if 0 <= error.row < len(rows) else None
+            origin = getattr(record, "origin", None)
+            if origin is not None and str(origin) not in str(error):
+                error.add_note(f"  sample: {origin}")
+        return error
+
+    def _replace(self, refs: dict[int, list[Any]], error: RowError, bad: set[int]) -> int:
+        """Puts a sound sample of the batch in place of a corrupt one; gives its row."""
+        self._explained(error)
+        bad.add(error.row)
+        count = min(len(rows) for rows in refs.values())
+        order = [*range(error.row - 1, -1, -1), *range(error.row + 1, count)]
+        sound = next((row for row in order if row not in bad), None)
+        if sound is None:
+            raise error
+        for rows in refs.values():
+            rows[error.row] = rows[sound]
+        message = "; ".join([str(error).replace("\n", " "), *getattr(error, "__notes__", ())])
+        self._stats.add_skipped(message)
+        log.warning("left out a corrupt sample: %s", message)
+        return error.row
+
+    def _fill(self, refs: dict[int, list[Any]], only: set[int] | None) -> None:
+        seconds: dict[str, float] = {}
+        started = time.perf_counter()
+        for i, source in self._sources.items():
+            for row, ref in enumerate(refs[i]):
+                if only is None or row in only:
+                    _put(source, ref, row, self.arrays[i])
+        seconds["read"] = time.perf_counter() - started
+        for name, launch in self._stages:
+            if self._stop.is_set():
+                raise Stopped
+            started = time.perf_counter()
+            launch()
+            seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - started
+        self._stats.add_stages(seconds)
+
+
+def _put(source: Source, ref: Any, row: int, arrays: Sequence[Any]) -> None:
+    try:
+        source.put(ref, row, arrays)
+    except RowError as error:
+        error.row = row
+        raise
+
+
+def _buffer(shape: tuple[int, ...], dtype: Any) -> Any:
+    return np.empty(shape, dtype)
+
+
+def _query(member: Member, ctx: BindContext) -> KernelQuery:
+    members = list(decode(ctx.query.attrs["body"]))
+    inputs = tuple(members[m].outputs[k] for m, k in member.inputs)
+    return KernelQuery(member.type, member.attrs, inputs, member.outputs, ctx.query.find)
+
+
+def member_seed(seed: int, name: str) -> int:
+    """The seed of an op of a loader: the same for the parts of one logical op."""
+    return op_seed(seed, re.sub(r"@\d+$", "", name))
+
+
+class Loader:
+    """Fills slots ahead of the steps that empty them.
+
+    Args:
+        ctx: of a ``data_loader`` op.
+    """
+
+    def __init__(self, ctx: BindContext) -> None:
+        members = list(decode(ctx.attrs["body"]))
+        self._outputs = ctx.outputs
+        self._slots_of = tuple(ctx.attrs["outputs"])
+        self._step = ctx.step
+        self._sources = _sources(members, ctx.seed)
+        count = ceil(worker_count() / _devices(members)) + prefetch_count()
+        self.stats = new_stats(_name(members), count)
+        stop = threading.Event()
+        slots = (Slot(members, ctx, self._sources, stop, self.stats) for _ in range(count))
+        self._free: list[Slot] = list(slots)
+        self._queue: deque[tuple[int, Slot, Future[None]]] = deque()
+        weakref.finalize(self, stop.set)
+
+    def __call__(self) -> None:
+        """Hands the running step's batch over and has the next ones made."""
+        step = int(self._step)
+        if not self._queue or self._queue[0][0] != step:
+            self._start(step)
+        level = sum(future.done() for _, __, future in self._queue)
+        started = time.perf_counter()
+        _, slot, future = self._queue[0]
+        future.result()
+        arrived = time.perf_counter()
+        for out, (member, index) in zip(self._outputs, self._slots_of, strict=True):
+            np.copyto(out, slot.arrays[member][index])
+        self._queue.popleft()
+        self._submit(slot)
+        self.stats.add_step(level, arrived - started, time.perf_counter() - arrived)
+
+    def _start(self, step: int) -> None:
+        """Begins at a step: at first, and where a checkpoint or an error made steps jump."""
+        for _, slot, future in self._queue:
+            if not future.cancel():
+                future.exception()
+            self._free.append(slot)
+        self._queue.clear()
+        self._next = step
+        while self._free:
+            self._submit(self._free.pop())
+
+    def _submit(self, slot: Slot) -> None:
+        step = self._next
+        self._next += 1
+        self._queue.append((step, slot, workers().submit(partial(slot.fill, step))))
+
+    @property
+    def broken(self) -> list[str]:
+        """Messages about parts of files that were left out."""
+        return [message for source in self._sources.values() for message in source.broken()]
+
+
+def _sources(members: Sequence[Member], seed: int) -> dict[int, Source]:
+    return {
+        i: open_source(m.type, m.attrs, member_seed(seed, m.name), m.outputs[0].shape[0])
+        for i, m in enumerate(members)
+        if m.type in READERS
+    }
+
+
+def _devices(members: Sequence[Member]) -> int:
+    """On how many devices the reader is split: these have loaders of their own."""
+    reader = next(m for m in members if m.type in READERS)
+    batch: Any = reader.attrs["batch_size"]
+    return max(1, round(int(batch) / reader.outputs[0].shape[0]))
+
+
+def _name(members: Sequence[Member]) -> str:
+    return next(m.name for m in members if m.type in READERS)
+
+
+def bind(ctx: BindContext) -> Launch:
+    """The launch that hands a batch over."""
+    return Loader(ctx)

@@ -1,0 +1,160 @@
+"""The order in which samples are read: one sequence for all devices, the same after a restart.
+
+Samples of all epochs follow each other, and batch ``k`` of ``n`` is the samples from ``k n`` on,
+whatever the number of devices.  The order of an epoch follows from a seed and the epoch's number,
+so that a step's number is all that a checkpoint has to know.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from flow_core.errors import DataError
+from flow_data.records.framed import Files
+
+Ref = tuple[int, int, Any]
+"""A record: its file, its number there, its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrderOptions:
+    """How samples are shuffled.
+
+    Attributes:
+        buffer: how many records a shuffle looks ahead, 0 for none.
+        parts: whether later epochs read the files in another order.
+        seed: decides both.
+    """
+
+    buffer: int = 0
+    parts: bool = False
+    seed: int = 0
+
+
+class Order:
+    """The sequence of samples of some files.
+
+    Args:
+        files: the files.
+        options: how to shuffle.
+    """
+
+    def __init__(self, files: Files, options: OrderOptions) -> None:
+        self.files = files
+        self.options = options
+        self._count: int | None = None
+
+    def epoch(self, number: int) -> Iterator[Ref]:
+        """All records once."""
+        found = self._stored(number)
+        if not self.options.buffer:
+            return found
+        return shuffled(found, self.options.buffer, f"{self.options.seed}-{number}")
+
+    def _stored(self, epoch: int) -> Iterator[Ref]:
+        parts = list(range(len(self.files.paths)))
+        if self.options.parts and epoch:
+            random.Random(f"{self.options.seed}-parts-{epoch}").shuffle(parts)
+        for part in parts:
+            number = 0
+            while (place := self.files.place(part, number)) is not None:
+                yield part, number, place
+                number += 1
+
+    def count(self) -> int:
+        """The number of records; looks at all files once.
+
+        Raises:
+            DataError: there is none.
+        """
+        if self._count is None:
+            self._count = sum(1 for _ in self._stored(0))
+            if not self._count:
+                raise no_records(self.files.paths)
+        return self._count
+
+    def after(self, sample: int) -> Iterator[Ref]:
+        """The sequence from a sample on, without an end."""
+        epoch, skip = divmod(sample, self.count()) if sample else (0, 0)
+        while True:
+            refs = self.epoch(epoch)
+            number = 0
+            for number, ref in enumerate(refs, 1):
+                if number > skip:
+                    yield ref
+            if not number:
+                raise no_records(self.files.paths)
+            self._count = number
+            epoch, skip = epoch + 1, 0
+
+
+def no_records(paths: Sequence[str]) -> DataError:
+    """The error about files without a record."""
+    shown = ", ".join(paths[:3]) + (" ..." if len(paths) > 3 else "")
+    return DataError(f"reading {shown}", found="no record", allowed="at least one")
+
+
+def shuffled(refs: Iterator[Ref], size: int, seed: str) -> Iterator[Ref]:
+    """The same records; each waits in a buffer until it is drawn.
+
+    >>> sorted(shuffled(iter([(0, i, None) for i in range(5)]), 3, "1"))[0]
+    (0, 0, None)
+    """
+    draw = random.Random(seed).randrange
+    buffer = list(islice(refs, size))
+    for ref in refs:
+        at = draw(len(buffer))
+        yield buffer[at]
+        buffer[at] = ref
+    while buffer:
+        at = draw(len(buffer))
+        buffer[at], buffer[-1] = buffer[-1], buffer[at]
+        yield buffer.pop()
+
+
+class Batches:
+    """The records of each batch, for several threads that ask for batches in any order.
+
+    Args:
+        order: the sequence of samples.
+        size: samples of a batch, of all devices together.
+        window: the samples of a batch that this device reads.
+    """
+
+    def __init__(self, order: Order, size: int, window: tuple[int, int]) -> None:
+        self.order = order
+        self._size = size
+        self._window = window
+        self._lock = threading.Lock()
+        self._next = -1
+        self._samples: Iterator[Ref] = iter(())
+        self._ready: dict[int, list[Ref]] = {}
+
+    def refs(self, step: int) -> list[Ref]:
+        """The records of a batch that are this device's."""
+        with self._lock:
+            found = self._ready.pop(step, None)
+            if found is not None:
+                return found
+            if self._next < 0 or not self._next <= step <= self._next + 1000:
+                self._samples = self.order.after(step * self._size)
+                self._next = step
+                self._ready.clear()
+            for early in range(self._next, step):
+                self._ready[early] = self._read()
+            return self._read()
+
+    def _read(self) -> list[Ref]:
+        start, stop = self._window
+        try:
+            batch = list(islice(self._samples, self._size))
+        except BaseException:
+            self._next = -1
+            raise
+        self._next += 1
+        return batch[start:stop]

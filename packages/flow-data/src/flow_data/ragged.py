@@ -1,0 +1,102 @@
+"""``flow.tensor_buffer_to_tensor`` and the like: ragged values inside of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flow_core.dtypes import as_dtype
+from flow_core.errors import InferenceError, user_line
+from flow_core.plugins.emission import emit
+
+Blob = Any
+
+__all__ = [
+    "tensor_buffer_to_tensor",
+    "tensor_buffer_to_tensor_list",
+    "tensor_list_split",
+    "tensor_list_to_tensor_buffer",
+    "tensor_to_tensor_buffer",
+]
+
+
+def tensor_to_tensor_buffer(x: Blob, instance_dims: int, name: str | None = None) -> Blob:
+    """The last axes of a tensor as instances of a TensorBuffer.
+
+    Args:
+        x: a tensor.
+        instance_dims: how many of its last axes an instance has.
+        name: name of the op.
+
+    Returns:
+        A blob of element type ``flow.tensor_buffer`` with the leading axes of ``x``.
+
+    Raises:
+        InferenceError: ``instance_dims`` leaves no axis to count instances.
+    """
+    return emit("tensor_to_tensor_buffer", x, instance_dims=instance_dims, name=name)
+
+
+def tensor_buffer_to_tensor(
+    x: Blob, dtype: Any, instance_shape: Sequence[int], name: str | None = None
+) -> Blob:
+    """The instances of a TensorBuffer as a tensor.
+
+    Args:
+        x: a blob of element type ``flow.tensor_buffer``.
+        dtype: element type that all instances have.
+        instance_shape: shape that all instances have.
+        name: name of the op.
+
+    Returns:
+        A tensor of the shape of ``x`` followed by ``instance_shape``.  A step in which an
+        instance has another type or shape raises `flow_data.instances.InstanceError`.
+    """
+    shape = tuple(instance_shape)
+    dtype = as_dtype(dtype).name
+    return emit("tensor_buffer_to_tensor", x, dtype=dtype, instance_shape=shape, name=name)
+
+
+def tensor_list_to_tensor_buffer(input: Blob, name: str | None = None) -> Blob:
+    """The tensors of a TensorList as instances of a TensorBuffer of shape (count,).
+
+    A list that is fed one array is a batch of tensors of one shape.
+    """
+    if not input.dtype.is_object and not input.is_tensor_list:
+        return tensor_to_tensor_buffer(input, len(input.shape) - 1, name)
+    return emit("tensor_list_to_tensor_buffer", input, name=name)
+
+
+def tensor_buffer_to_tensor_list(
+    input: Blob, shape: Sequence[int], dtype: Any, name: str | None = None
+) -> Blob:
+    """The instances of a TensorBuffer as a TensorList, which jobs return as ``tp.ListListNumpy``.
+
+    Args:
+        input: a blob of element type ``flow.tensor_buffer``.
+        shape: its rank is the instances', its number of elements the most that one may have.
+        dtype: element type that all instances have.
+        name: name of the op.
+    """
+    wanted = as_dtype(dtype)
+    bound = tuple(shape)
+    blob = emit("tensor_buffer_to_tensor_list", input, shape=bound, dtype=wanted.name, name=name)
+    return blob.with_bound((input.shape[0], *bound), wanted)
+
+
+def tensor_list_split(input_tensor_list: Blob, name: str | None = None) -> tuple[Blob, ...]:
+    """Each tensor of a TensorList by itself, to be returned as ``tp.ListNumpy``."""
+    found = input_tensor_list
+    if not found.is_dynamic:
+        raise InferenceError(
+            "tensor_list_split",
+            at=user_line(2),
+            found=f"{found!r}",
+            allowed="a TensorList",
+            hint="flow.tensor_buffer_to_tensor_list makes one of a TensorBuffer",
+        )
+    shape, dtype = found.shape[1:], found.dtype
+    if not found.is_tensor_list:
+        found = tensor_list_to_tensor_buffer(found)
+    parts = emit("tensor_list_split", found, name=name)
+    return tuple(part.with_bound(shape, dtype) for part in parts)

@@ -1,0 +1,281 @@
+"""Readers of ``flow.data``: batches of records, for decoders."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from flow_core.dtypes import as_dtype
+from flow_core.errors import DataError, user_line
+from flow_core.plugins.emission import emit
+from flow_data.records.folder import image_files
+from flow_data.records.ofrecord import part_paths
+
+Blob = Any
+
+__all__ = [
+    "coco_reader",
+    "decode_random",
+    "image_folder_reader",
+    "ofrecord_loader",
+    "ofrecord_reader",
+    "tfrecord_reader",
+    "webdataset_reader",
+]
+
+
+def ofrecord_reader(
+    ofrecord_dir: str,
+    batch_size: int = 1,
+    data_part_num: int = 1,
+    part_name_prefix: str = "part-",
+    part_name_suffix_length: int = -1,
+    random_shuffle: bool = False,
+    shuffle_buffer_size: int = 1024,
+    shuffle_after_epoch: bool = False,
+    name: str | None = None,
+    *,
+    on_error: str = "raise",
+    seed: int | None = None,
+) -> Blob:
+    """Records of OFRecord files, batch by batch.
+
+    All epochs are one sequence, which follows from the seed: batch k of the job's steps is the
+    samples from ``k * batch_size`` on.  On several devices each reads its part of every batch.  A
+    train job's step counter is in its checkpoints, so that a job goes on where it was, on any
+    number of devices.
+
+    Args:
+        ofrecord_dir: folder of the part files.
+        batch_size: records per step, of all devices together.
+        data_part_num: number of part files.
+        part_name_prefix: what their names begin with.
+        part_name_suffix_length: digits of the number in a name, filled with zeros; -1 for none.
+        random_shuffle: shuffle within a buffer, differently in each epoch.
+        shuffle_buffer_size: records in the buffer.
+        shuffle_after_epoch: read the files in another order in each epoch after the first.
+        name: name of the op.
+        on_error: "raise" for an error with file, byte and record number when something is
+            corrupt; "skip" to put another sample of the batch in the place of a corrupt one, and
+            to leave out the rest of a file whose frame is broken.  What is skipped is logged and
+            counted (``flow data stats``).
+        seed: of the shuffles; by default it follows from the job's seed and the op's name.
+
+    Returns:
+        A blob of records, shape (batch_size,) and element type ``flow.record``.
+
+    Raises:
+        DataError: no such folder, or a part is missing.
+    """
+    part_paths(ofrecord_dir, data_part_num, part_name_prefix, part_name_suffix_length)
+    return emit(
+        "OFRecordReader",
+        data_dir=ofrecord_dir,
+        batch_size=batch_size,
+        data_part_num=data_part_num,
+        part_name_prefix=part_name_prefix,
+        part_name_suffix_length=part_name_suffix_length,
+        random_shuffle=random_shuffle,
+        shuffle_buffer_size=shuffle_buffer_size,
+        shuffle_after_epoch=shuffle_after_epoch,
+        on_error=on_error,
+        seed=seed,
+        name=name,
+    )
+
+
+def ofrecord_loader(
+    ofrecord_dir: str,
+    batch_size: int = 1,
+    data_part_num: int = 1,
+    part_name_prefix: str = "part-",
+    part_name_suffix_length: int = -1,
+    shuffle: bool = False,
+    shuffle_buffer_size: int = 1024,
+    name: str | None = None,
+) -> Blob:
+    """Older name of `ofrecord_reader`, with ``shuffle`` for ``random_shuffle``."""
+    return ofrecord_reader(
+        ofrecord_dir,
+        batch_size,
+        data_part_num,
+        part_name_prefix,
+        part_name_suffix_length,
+        shuffle,
+        shuffle_buffer_size,
+        name=name,
+    )
+
+
+def _reader(format_: str, files: Sequence[str], attrs: dict[str, Any]) -> Blob:
+    return emit("record_reader", format=format_, files=tuple(files), **attrs)
+
+
+def _files(files: str | Sequence[str]) -> Sequence[str]:
+    found = [files] if isinstance(files, str) else list(files)
+    if not found:
+        raise DataError("reading files", at=user_line(3), found="no file", allowed="one or more")
+    return found
+
+
+def tfrecord_reader(
+    files: str | Sequence[str],
+    batch_size: int = 1,
+    random_shuffle: bool = False,
+    shuffle_buffer_size: int = 1024,
+    shuffle_after_epoch: bool = False,
+    name: str | None = None,
+    *,
+    on_error: str = "raise",
+    seed: int | None = None,
+) -> Blob:
+    """Records of TFRecord files of tf.train.Example; other arguments as `ofrecord_reader`.
+
+    Decoders take their features as they take the fields of OFRecords.
+    """
+    attrs = {
+        "batch_size": batch_size,
+        "random_shuffle": random_shuffle,
+        "shuffle_buffer_size": shuffle_buffer_size,
+        "shuffle_after_epoch": shuffle_after_epoch,
+        "on_error": on_error,
+        "seed": seed,
+        "name": name,
+    }
+    return _reader("flow_data.records.tfrecord:TFRecordFiles", _files(files), attrs)
+
+
+def webdataset_reader(
+    files: str | Sequence[str],
+    batch_size: int = 1,
+    random_shuffle: bool = False,
+    shuffle_buffer_size: int = 1024,
+    shuffle_after_epoch: bool = False,
+    name: str | None = None,
+    *,
+    on_error: str = "raise",
+    seed: int | None = None,
+) -> Blob:
+    """Records of WebDataset tars; other arguments as `ofrecord_reader`.
+
+    ``0001.jpg`` and ``0001.cls`` in a tar are the fields ``jpg`` and ``cls`` of one record.
+    """
+    attrs = {
+        "batch_size": batch_size,
+        "random_shuffle": random_shuffle,
+        "shuffle_buffer_size": shuffle_buffer_size,
+        "shuffle_after_epoch": shuffle_after_epoch,
+        "on_error": on_error,
+        "seed": seed,
+        "name": name,
+    }
+    return _reader("flow_data.records.webdataset:WebDatasetFiles", _files(files), attrs)
+
+
+def image_folder_reader(
+    folder: str,
+    batch_size: int = 1,
+    random_shuffle: bool = False,
+    shuffle_buffer_size: int = 1024,
+    name: str | None = None,
+    *,
+    on_error: str = "raise",
+    seed: int | None = None,
+) -> Blob:
+    """The images of a folder with a sub-folder per class; other arguments as `ofrecord_reader`.
+
+    Returns:
+        Records with the fields ``encoded``, the file, and ``class/label``, the number of the class
+        among the sub-folders in the order of their names.
+
+    Raises:
+        DataError: no such folder, or no image in it.
+    """
+    image_files(folder)
+    attrs = {
+        "batch_size": batch_size,
+        "random_shuffle": random_shuffle,
+        "shuffle_buffer_size": shuffle_buffer_size,
+        "on_error": on_error,
+        "seed": seed,
+        "name": name,
+    }
+    return _reader("flow_data.records.folder:FolderFiles", [folder], attrs)
+
+
+def coco_reader(
+    annotation_file: str,
+    image_dir: str,
+    batch_size: int,
+    shuffle: bool = True,
+    random_seed: int | None = None,
+    group_by_aspect_ratio: bool = True,
+    stride_partition: bool = True,
+    name: str | None = None,
+) -> tuple[Blob, ...]:
+    """Pictures of a COCO data set with the objects in them.
+
+    Args:
+        annotation_file: JSON file of the objects; crowds and pictures without objects are left
+            out.
+        image_dir: folder of the pictures.
+        batch_size: pictures per step, of all devices together.
+        shuffle: another order in each epoch.
+        random_seed: of the orders.
+        group_by_aspect_ratio: batches of pictures that are all higher than wide, or all not.
+        stride_partition: devices take pictures in turn, else each a stretch of the data set.
+        name: name of the op.
+
+    Returns:
+        Encoded images, ids int64 (n,), sizes int32 (n, 2) of height and width, and per picture:
+        boxes float32 (objects, 4) as xmin, ymin, xmax, ymax, labels int32 (objects,) from 1 on,
+        points of polygons float32 (points, 2), and for each point its number in its polygon,
+        the polygon's in its object, and the object's, int32 (points, 3).
+    """
+    if random_seed is None:
+        random_seed = random.randrange(sys.maxsize)
+    found: tuple[Blob, ...] = emit(
+        "COCOReader",
+        annotation_file=annotation_file,
+        image_dir=image_dir,
+        batch_size=batch_size,
+        shuffle_after_epoch=shuffle,
+        random_seed=random_seed,
+        group_by_ratio=group_by_aspect_ratio,
+        stride_partition=stride_partition,
+        name=name,
+    )
+    return found
+
+
+def decode_random(
+    shape: Sequence[int],
+    dtype: Any,
+    batch_size: int = 1,
+    initializer: Any = None,
+    tick: Blob | None = None,
+    name: str | None = None,
+) -> Blob:
+    """A synthetic batch: random numbers, the same in each step.
+
+    Args:
+        shape: shape of a sample.
+        dtype: element type.
+        batch_size: samples per step.
+        initializer: how numbers are drawn; uniform from 0 to 1 by default.
+        tick: has no effect; kept for OneFlow's programs.
+        name: name of the op.
+    """
+    kind = ("random_uniform", 0.0, 1.0)
+    if initializer is not None:
+        kind = initializer.to_attr() if hasattr(initializer, "to_attr") else tuple(initializer)
+    return emit(
+        "decode_random",
+        shape=tuple(shape),
+        dtype=as_dtype(dtype).name,
+        batch_size=batch_size,
+        initializer=kind,
+        name=name,
+    )

@@ -1,0 +1,1 @@
+"""Files of records: OFRecord, TFRecord, WebDataset tars and folders of images."""

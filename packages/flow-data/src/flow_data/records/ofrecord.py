@@ -1,0 +1,219 @@
+"""OFRecord files: OneFlow's format, read and written.
+
+A file is a sequence of records: a 64-bit little-endian length, then a protobuf message that maps
+names to lists.  A data set is a folder of files ``part-0``, ``part-1`` ... (or ``part-00000`` ...
+with a suffix length of 5).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flow_core.errors import DataError, user_line
+from flow_data.records.framed import FramedFiles, LengthFrame
+from flow_data.records.record import Field, Record
+from flow_data.records.schema import OFRecord
+
+
+def parse_ofrecord(payload: bytes) -> dict[str, Field]:
+    """The fields of a record's bytes."""
+    message = OFRecord.FromString(payload)
+    return {name: _values(feature) for name, feature in message.feature.items()}
+
+
+def _values(feature: Any) -> Field:
+    kind = feature.WhichOneof("kind")
+    return ("bytes_list", ()) if kind is None else (kind, getattr(feature, kind).value)
+
+
+def part_path(folder: str, number: int, prefix: str = "part-", suffix_length: int = -1) -> str:
+    """The path of a part file.
+
+    >>> part_path("data", 3), part_path("data", 3, suffix_length=5)
+    ('data/part-3', 'data/part-00003')
+    """
+    return os.path.join(folder, prefix + str(number).zfill(max(suffix_length, 0)))
+
+
+def part_paths(folder: str, count: int, prefix: str, suffix_length: int) -> list[str]:
+    """The paths of a data set's parts, all of which must be there.
+
+    Raises:
+        DataError: no such folder, or a part is missing.
+    """
+    paths = [part_path(folder, i, prefix, suffix_length) for i in range(count)]
+    absent = [path for path in paths if not os.path.isfile(path)]
+    if not absent and paths:
+        return paths
+    if os.path.isdir(folder):
+        there = sorted(os.listdir(folder))
+        found = f"{len(absent)} of {count} parts missing; the folder holds "
+        found += ", ".join(there[:5]) + (" ..." if len(there) > 5 else "") if there else "nothing"
+    else:
+        found = "no such folder"
+    raise DataError(
+        f"opening the OFRecord parts of {folder!r}",
+        at=user_line(2),
+        found=found,
+        allowed=", ".join(absent[:3]) or "at least one part",
+        hint="check data_part_num, part_name_prefix and part_name_suffix_length",
+    )
+
+
+class OFRecordFiles(FramedFiles):
+    """The records of OFRecord files; see `FramedFiles`."""
+
+    def __init__(self, paths: Sequence[str], skip: bool = False) -> None:
+        super().__init__(paths, LengthFrame(), parse_ofrecord, skip)
+
+
+# ------------------------------------------------------------------------------------- writing
+
+_LISTS: Mapping[str, str] = {
+    "float32": "float_list",
+    "float16": "float_list",
+    "float64": "double_list",
+    "int64": "int64_list",
+    "uint32": "int64_list",
+    "int32": "int32_list",
+    "int16": "int32_list",
+    "uint16": "int32_list",
+    "int8": "int32_list",
+    "uint8": "int32_list",
+    "bool": "int32_list",
+}
+
+
+def encode_record(fields: Mapping[str, Any]) -> bytes:
+    """A record as bytes.
+
+    Args:
+        fields: per name ``bytes`` (or a list of them), a number, or anything numpy makes an array
+            of, whose element type chooses the list: float32, float64, int32 or int64.
+
+    Raises:
+        DataError: a value of some other kind.
+
+    >>> record = parse_ofrecord(encode_record({"label": 3, "image": b"jpeg"}))
+    >>> record["image"][0], list(record["label"][1])
+    ('bytes_list', [3])
+    """
+    message = OFRecord()
+    for name, value in fields.items():
+        _fill(message.feature[name], name, value)
+    data: bytes = message.SerializeToString()
+    return data
+
+
+def _fill(feature: Any, name: str, value: Any) -> None:
+    if isinstance(value, bytes | bytearray | memoryview):
+        value = [bytes(value)]
+    if isinstance(value, list | tuple) and value and all(isinstance(v, bytes) for v in value):
+        feature.bytes_list.value.extend(value)
+        return
+    numbers = np.asarray(value)
+    if numbers.dtype == np.int64 and not isinstance(value, np.ndarray | np.generic):
+        numbers = numbers.astype(np.int32) if _fits_int32(numbers) else numbers
+    kind = _LISTS.get(numbers.dtype.name)
+    if kind is None:
+        raise DataError(
+            f"writing field {name!r} of a record",
+            found=f"{type(value).__name__} {value!r:.60}",
+            allowed="bytes, or numbers of type " + ", ".join(_LISTS),
+        )
+    getattr(feature, kind).value.extend(numbers.reshape(-1).tolist())
+
+
+def _fits_int32(numbers: Any) -> bool:
+    bounds = np.iinfo(np.int32)
+    return bool(not numbers.size or (numbers.min() >= bounds.min and numbers.max() <= bounds.max))
+
+
+class OFRecordWriter:
+    """Writes a file of records, which appears under its name when it is complete.
+
+    Args:
+        path: the file.
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> with OFRecordWriter(part_path(folder, 0)) as writer:
+    ...     writer.write({"label": 3, "image": b"..."})
+    >>> [sorted(fields) for fields in read_ofrecords(part_path(folder, 0))]
+    [['image', 'label']]
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._part = self._path.with_name(f".{self._path.name}.{os.getpid()}.part")
+        self._file = open(self._part, "wb")  # noqa: SIM115 - closed by close or abort
+        self.count = 0
+
+    def write(self, fields: Mapping[str, Any]) -> None:
+        """Appends a record; see `encode_record`."""
+        self.write_bytes(encode_record(fields))
+
+    def write_bytes(self, payload: bytes) -> None:
+        """Appends a record that is encoded already."""
+        self._file.write(struct.pack("<q", len(payload)))
+        self._file.write(payload)
+        self.count += 1
+
+    def close(self) -> None:
+        """Puts the file in its place; what was there before is replaced in one step."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        os.replace(self._part, self._path)
+
+    def abort(self) -> None:
+        """Gives the file up."""
+        self._file.close()
+        self._part.unlink(missing_ok=True)
+
+    def __enter__(self) -> OFRecordWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+
+def read_ofrecords(
+    path: str | os.PathLike[str], on_error: str = "raise"
+) -> Iterator[Mapping[str, Field]]:
+    """The fields of each record of a file: kind of list and values, by name.
+
+    Args:
+        path: the file.
+        on_error: "raise", or "skip" to leave corrupt records out.
+
+    Raises:
+        DataError: a corrupt record, with file, byte and record number.
+    """
+    skip = on_error == "skip"
+    files = OFRecordFiles([os.fspath(path)], skip)
+    number = 0
+    while (place := files.place(0, number)) is not None:
+        record = files.read(0, number, place)
+        number += 1
+        fields = _fields(record, skip)
+        if fields is not None:
+            yield fields
+
+
+def _fields(record: Record, skip: bool) -> Mapping[str, Field] | None:
+    try:
+        return record.fields
+    except DataError:
+        if skip:
+            return None
+        raise

@@ -1,0 +1,109 @@
+"""A record: bytes with an origin, whose fields are parsed when one is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flow_core.errors import nearest
+from flow_data.instances import RowError
+
+Field = tuple[str, Any]
+"""Kind of a field ("bytes_list", "float_list", ...) and its values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a record comes from.
+
+    Attributes:
+        file: path of its file.
+        offset: byte at which it begins, -1 when it is a file of its own.
+        number: its number in the file.
+    """
+
+    file: str
+    offset: int
+    number: int
+
+    def __str__(self) -> str:
+        if self.offset < 0:
+            return self.file
+        return f"{self.file}, record {self.number} at byte {self.offset}"
+
+
+class CorruptRecordError(RowError):
+    """A record or a file of records cannot be read.
+
+    Attributes:
+        origin: where it is.
+    """
+
+    origin: Origin | None = None
+
+
+def corrupt(
+    origin: Origin, found: str, allowed: str, hint: str | None = None
+) -> CorruptRecordError:
+    """The error about a record."""
+    hint = hint or 'write the file anew, or pass on_error="skip" to leave such records out'
+    error = CorruptRecordError(f"reading {origin}", found=found, allowed=allowed, hint=hint)
+    error.origin = origin
+    return error
+
+
+class Record:
+    """One record.
+
+    Args:
+        payload: what was read: bytes, or fields by name where these are read one by one.
+        origin: where it was.
+        parse: gives the fields of the payload; any exception means that it is corrupt.
+    """
+
+    __slots__ = ("_fields", "_parse", "origin", "payload")
+
+    def __init__(
+        self, payload: Any, origin: Origin, parse: Callable[[Any], Mapping[str, Field]]
+    ) -> None:
+        self.payload = payload
+        self.origin = origin
+        self._parse = parse
+        self._fields: Mapping[str, Field] | None = None
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """All fields by name; parsed once."""
+        if self._fields is None:
+            try:
+                self._fields = self._parse(self.payload)
+            except Exception as error:
+                raise corrupt(
+                    self.origin,
+                    f"{len(self.payload)} bytes that are no record: {error}",
+                    "a record in the file's format",
+                ) from error
+        return self._fields
+
+    def field(self, name: str) -> Field:
+        """Kind and values of a field."""
+        found = self.fields.get(name)
+        if found is None:
+            hint = nearest(name, self.fields) or "name one of them"
+            known = ", ".join(map(repr, self.fields)) or "none"
+            raise corrupt(self.origin, f"no field {name!r}", f"the fields {known}", hint)
+        return found
+
+    def blob(self, name: str) -> bytes:
+        """The one value of a field of bytes."""
+        kind, values = self.field(name)
+        if kind != "bytes_list" or len(values) != 1:
+            raise corrupt(
+                self.origin, f"{len(values)} values of {kind} in {name!r}", "one of bytes_list"
+            )
+        value: bytes = values[0]
+        return value
+
+    def __repr__(self) -> str:
+        return f"<record of {self.origin}>"

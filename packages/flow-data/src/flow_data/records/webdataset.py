@@ -1,0 +1,107 @@
+"""WebDataset tars: files that share a name up to the first dot are the fields of one record."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+import threading
+from collections.abc import Mapping, Sequence
+
+from flow_data.records.framed import missing
+from flow_data.records.record import Field, Origin, Record, corrupt
+
+_Members = tuple[tuple[str, int, int], ...]
+"""Field, first byte and size of each member of a record."""
+
+
+class WebDatasetFiles:
+    """The records of tar files (not compressed), in the order of the tars.
+
+    A field is named as the rest of its file's name: ``0001.jpg`` and ``0001.cls`` are the fields
+    ``jpg`` and ``cls`` of one record.
+
+    Args:
+        paths: the tars.
+        skip: take a tar up to where it is broken and note that in `broken`, instead of an error.
+    """
+
+    def __init__(self, paths: Sequence[str], skip: bool = False) -> None:
+        self.paths = tuple(paths)
+        self.broken: list[str] = []
+        self._skip = skip
+        self._lock = threading.Lock()
+        self._places: dict[int, list[_Members]] = {}
+        self._descriptors: dict[int, int] = {}
+
+    def __del__(self) -> None:
+        for descriptor in getattr(self, "_descriptors", {}).values():
+            os.close(descriptor)
+
+    def place(self, part: int, number: int) -> _Members | None:
+        """The members of a record."""
+        with self._lock:
+            if part not in self._places:
+                self._places[part] = self._index(part)
+        found = self._places[part]
+        return found[number] if number < len(found) else None
+
+    def _index(self, part: int) -> list[_Members]:
+        path = self.paths[part]
+        try:
+            self._descriptors[part] = os.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise missing(path, error) from error
+        groups: dict[str, list[tuple[str, int, int]]] = {}
+        end = 0
+        try:
+            with tarfile.open(path, "r:") as tar:
+                for member in tar:
+                    if member.isfile():
+                        folder, _, name = member.name.rpartition("/")
+                        key, _, field = name.partition(".")
+                        row = (field, member.offset_data, member.size)
+                        groups.setdefault(f"{folder}/{key}", []).append(row)
+                    end = member.offset_data + member.size
+            self._check_end(part, end)
+        except (tarfile.TarError, EOFError, ValueError) as error:
+            self._broken(Origin(path, end, len(groups)), str(error))
+        return [tuple(rows) for rows in groups.values()]
+
+    def _check_end(self, part: int, end: int) -> None:
+        """A whole tar ends with blocks of zeros; tarfile takes a broken header for the end, too."""
+        descriptor = self._descriptors[part]
+        size = os.fstat(descriptor).st_size
+        if end > size:
+            raise tarfile.ReadError(f"a member that ends at byte {end} in {size} bytes")
+        after = -(-end // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+        if os.pread(descriptor, 2 * tarfile.BLOCKSIZE, after) != bytes(2 * tarfile.BLOCKSIZE):
+            raise tarfile.ReadError(f"no header and no end of the archive at byte {after}")
+
+    def _broken(self, origin: Origin, found: str) -> None:
+        error = corrupt(origin, found, "a tar file that is whole and not compressed")
+        if not self._skip:
+            raise error
+        self.broken.append(str(error).splitlines()[0] + ": " + found)
+
+    def read(self, part: int, number: int, place: _Members) -> Record:
+        """A record with the bytes of its members."""
+        descriptor = self._descriptors[part]
+        origin = Origin(self.paths[part], place[0][1], number)
+        payload = {name: os.pread(descriptor, size, start) for name, start, size in place}
+        short = [n for n, _, size in place if len(payload[n]) != size]
+        if short:
+            raise corrupt(origin, f"member {short[0]!r} cut off", "a tar file that is whole")
+        return Record(payload, origin, parse_members)
+
+
+def parse_members(payload: Mapping[str, bytes]) -> dict[str, Field]:
+    """Members as fields: ``cls`` files hold a number as text, all others are bytes.
+
+    >>> parse_members({"cls": b" 7", "jpg": b"..."})
+    {'cls': ('int64_list', (7,)), 'jpg': ('bytes_list', (b'...',))}
+    """
+    fields: dict[str, Field] = {}
+    for name, data in payload.items():
+        numeric = name == "cls"
+        fields[name] = ("int64_list", (int(data),)) if numeric else ("bytes_list", (data,))
+    return fields

@@ -1,0 +1,85 @@
+"""What ``flow data stats`` shows: where a pipeline stalls, as text and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from flow_data.loading.stats import LoaderStats
+
+_WIDTH = 40
+
+
+def text_report(loaders: Sequence[LoaderStats]) -> str:
+    """The work per stage, the waits and the queue levels of some loaders."""
+    if not loaders:
+        return "no loader ran: the program has no reader whose batches a step took\n"
+    return "\n".join(line for stats in loaders for line in _lines(stats))
+
+
+def _lines(stats: LoaderStats) -> Iterator[str]:
+    taken = max(1, stats.batches)
+    yield f"loader {stats.name}: {stats.batches} batches, {stats.slots} slots"
+    for name, seconds, share in stages(stats):
+        bar = "█" * round(share * _WIDTH)
+        yield f"  {name:<44.44} {seconds * 1e3 / taken:9.2f} ms/batch {share:6.1%} {bar}"
+    later = max(1, stats.batches - 1)
+    yield f"  steps waited {stats.waited * 1e3 / later:.2f} ms/batch, {stats.first:.3f} s at first"
+    yield f"  steps copied {stats.copied * 1e3 / taken:.2f} ms/batch"
+    for level in range(stats.slots + 1):
+        count = stats.levels.get(level, 0)
+        bar = "█" * round(count / taken * _WIDTH)
+        yield f"  {level:3} batches ready: {count:6} times {bar}"
+    yield f"  {verdict(stats)}"
+    if stats.skipped:
+        yield f"  {stats.skipped} corrupt samples left out:"
+        yield from (f"    {message}" for message in stats.messages)
+
+
+def stages(stats: LoaderStats) -> list[tuple[str, float, float]]:
+    """Name, seconds and share of the work of each stage."""
+    with stats.lock:
+        found = dict(stats.stages)
+    total = sum(found.values()) or 1.0
+    return [(name, seconds, seconds / total) for name, seconds in found.items()]
+
+
+def verdict(stats: LoaderStats) -> str:
+    """Whether steps wait for batches, and for which stage.
+
+    >>> fed = LoaderStats("reader", 4, batches=10, levels={4: 10})
+    >>> verdict(fed)
+    'steps find batches ready: the pipeline is fast enough'
+    """
+    empty = stats.levels.get(0, 0)
+    rows = stages(stats)
+    if empty <= 1 + stats.batches // 20 or not rows:
+        return "steps find batches ready: the pipeline is fast enough"
+    name, _, share = max(rows, key=lambda row: row[1])
+    return f"steps wait: no batch was ready {empty} times; most work ({share:.0%}) is in {name}"
+
+
+def svg_report(loaders: Sequence[LoaderStats]) -> str:
+    """The same as bars in an SVG picture."""
+    rows = [row for stats in loaders for row in _svg_rows(stats)]
+    height = 24 * len(rows) + 16
+    body = "\n".join(
+        f'<text x="{8 + 16 * indent}" y="{24 * i + 25}">{escape(label)}</text>'
+        f'<rect x="430" y="{24 * i + 12}" width="{max(0.0, 350 * share):.1f}" height="16" '
+        f'fill="{color}"/>'
+        for i, (indent, label, share, color) in enumerate(rows)
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="800" height="{height}" '
+        f'font-family="sans-serif" font-size="13">\n{body}\n</svg>\n'
+    )
+
+
+def _svg_rows(stats: LoaderStats) -> Iterator[tuple[int, str, float, str]]:
+    taken = max(1, stats.batches)
+    yield 0, f"{stats.name}: {stats.batches} batches. {verdict(stats)}", 0.0, "none"
+    for name, seconds, share in stages(stats):
+        yield 1, f"{name} {seconds * 1e3 / taken:.2f} ms/batch", share, "#4477aa"
+    for level in range(stats.slots + 1):
+        count = stats.levels.get(level, 0)
+        yield 1, f"{level} batches ready: {count} times", count / taken, "#ccbb44"

@@ -1,0 +1,1 @@
+"""What the ops of flow-data mean: schema, inference, SBP rules and gradients."""

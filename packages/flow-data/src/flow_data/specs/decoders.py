@@ -1,0 +1,130 @@
+"""Ops that make arrays of the fields of records."""
+
+from __future__ import annotations
+
+from flow_core.dtypes import as_dtype, float32, uint8
+from flow_core.ir import TensorType
+from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec
+from flow_data.codec import COLORS
+from flow_data.specs.rules import dense, own_region, ragged, records, rows
+
+RANDOM_CROP = {
+    "num_attempts": 10,
+    "seed": -1,
+    "has_seed": False,
+    "random_area": (0.08, 1.0),
+    "random_aspect_ratio": (0.75, 1.333333),
+    "region": None,
+}
+
+
+def _numbers(ctx: InferContext) -> tuple[TensorType, ...]:
+    shape = tuple(ctx.attrs["shape"])
+    ctx.check(all(n > 0 for n in shape), f"shape {shape}", "positive sizes")
+    return (dense(records(ctx), shape, as_dtype(ctx.attrs["data_type"])),)
+
+
+def _ragged(ctx: InferContext) -> tuple[TensorType, ...]:
+    return (ragged(records(ctx)),)
+
+
+def check_color(ctx: InferContext) -> int:
+    """The number of channels of the op's colour space."""
+    color = ctx.attrs["color_space"]
+    ctx.check(color in COLORS, f"color_space {color!r}", ", ".join(COLORS))
+    return 1 if color == "GRAY" else 3
+
+
+def check_crop(ctx: InferContext) -> None:
+    """Refuses limits of random crops that no crop can meet."""
+    low, high = ctx.attrs["random_area"]
+    narrow, wide = ctx.attrs["random_aspect_ratio"]
+    ctx.check(0 < low <= high <= 1, f"random_area {(low, high)}", "0 < low <= high <= 1")
+    ctx.check(0 < narrow <= wide, f"random_aspect_ratio {(narrow, wide)}", "0 < low <= high")
+
+
+def _image(ctx: InferContext) -> tuple[TensorType, ...]:
+    check_color(ctx)
+    if "random_area" in ctx.attrs:
+        check_crop(ctx)
+    return _ragged(ctx)
+
+
+def _blob(ctx: InferContext) -> tuple[TensorType, ...]:
+    codec = ctx.attrs["codec"]
+    ctx.check(codec in ("image", "raw", "bytes_list"), f"codec {codec!r}", "image, raw, bytes_list")
+    dtype = as_dtype(ctx.attrs["data_type"])
+    if codec == "image":
+        shape = tuple(ctx.attrs["shape"])
+        ctx.check(dtype in (float32, uint8), f"images of {dtype}", "float32 or uint8")
+        ctx.check(len(shape) == 3, f"shape {shape}", "(height, width, channels)")
+    return _numbers(ctx)
+
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        type="ofrecord_raw_decoder",
+        inputs=("in",),
+        infer=_numbers,
+        attrs={
+            "field": REQUIRED,
+            "shape": REQUIRED,
+            "data_type": REQUIRED,
+            "dim1_varying_length": False,
+            "auto_zero_padding": False,
+        },
+        sbp=rows,
+        localize=own_region,
+        host=True,
+        doc="A field of numbers, or of bytes, each of which becomes a number.",
+    ),
+    OpSpec(
+        type="ofrecord_bytes_decoder",
+        inputs=("in",),
+        infer=_ragged,
+        attrs={"field": REQUIRED},
+        sbp=rows,
+        localize=own_region,
+        host=True,
+        doc="A field of bytes as it is.",
+    ),
+    OpSpec(
+        type="ofrecord_image_decoder",
+        inputs=("in",),
+        infer=_image,
+        attrs={"field": REQUIRED, "color_space": "BGR"},
+        sbp=rows,
+        localize=own_region,
+        host=True,
+        doc="An encoded image's pixels: uint8 (height, width, channels).",
+    ),
+    OpSpec(
+        type="ofrecord_image_decoder_random_crop",
+        inputs=("in",),
+        infer=_image,
+        attrs={"field": REQUIRED, "color_space": "BGR", **RANDOM_CROP},
+        sbp=rows,
+        localize=own_region,
+        random=True,
+        host=True,
+        doc="The pixels of a random part of an encoded image.",
+    ),
+    OpSpec(
+        type="ofrecord_blob_decoder",
+        inputs=("in",),
+        infer=_blob,
+        attrs={
+            "field": REQUIRED,
+            "shape": REQUIRED,
+            "data_type": REQUIRED,
+            "codec": REQUIRED,
+            "auto_zero_padding": False,
+            "image_steps": (),
+            "steps": (),
+        },
+        sbp=rows,
+        localize=own_region,
+        host=True,
+        doc="One blob of the older decode_ofrecord: a codec, then steps on what it decoded.",
+    ),
+)

@@ -1,0 +1,242 @@
+"""Ops on batches of images of any sizes."""
+
+from __future__ import annotations
+
+from flow_core.dtypes import as_dtype, float32, int8, uint8
+from flow_core.ir import TensorType
+from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec
+from flow_data.codec import INTERPOLATIONS
+from flow_data.specs.decoders import RANDOM_CROP, check_color, check_crop
+from flow_data.specs.rules import buffers, dense, own_region, ragged, rows, same_count
+
+
+def _same(ctx: InferContext) -> tuple[TensorType, ...]:
+    return (buffers(ctx),)
+
+
+def _decode(ctx: InferContext) -> tuple[TensorType, ...]:
+    check_color(ctx)
+    _pixel_type(ctx)
+    return (buffers(ctx),)
+
+
+def _pixel_type(ctx: InferContext) -> None:
+    dtype = as_dtype(ctx.attrs["data_type"])
+    ctx.check(dtype in (uint8, float32), f"images of {dtype}", "uint8 or float32")
+
+
+def _interpolation(ctx: InferContext) -> None:
+    found = ctx.attrs["interpolation_type"]
+    ctx.check(found in INTERPOLATIONS, f"interpolation {found!r}", ", ".join(INTERPOLATIONS))
+
+
+def _to_fixed(ctx: InferContext) -> tuple[TensorType, ...]:
+    n = buffers(ctx).shape[0]
+    width, height = (ctx.attrs["target_width"], ctx.attrs["target_height"])
+    channels = ctx.attrs["channels"]
+    ctx.check(width > 0 and height > 0, f"target size {(width, height)}", "positive sizes")
+    ctx.check(channels in (1, 3), f"{channels} channels", "1 or 3")
+    _pixel_type(ctx)
+    _interpolation(ctx)
+    pixels = dense(n, (height, width, channels), as_dtype(ctx.attrs["data_type"]))
+    return (pixels, dense(n, (2,), float32))
+
+
+def _keep_ratio(ctx: InferContext) -> tuple[TensorType, ...]:
+    n = buffers(ctx).shape[0]
+    target, most = ctx.attrs["target_size"], ctx.attrs["max_size"]
+    ctx.check(target > 0, f"target_size {target}", "a positive size")
+    ctx.check(not 0 < most < target, f"max_size {most}", f"at least target_size {target}, or 0")
+    _interpolation(ctx)
+    return (ragged(n),) * 3
+
+
+def _cropped(ctx: InferContext) -> tuple[TensorType, ...]:
+    check_crop(ctx)
+    return (buffers(ctx),)
+
+
+def _mirror(ctx: InferContext) -> None:
+    if len(ctx.inputs) > 1:
+        same_count(ctx)
+        mirror = ctx.inputs[1]
+        ok = mirror.dtype is int8 and len(mirror.shape) == 1
+        ctx.check(ok, f"mirror {mirror}", "int8, one number per image", "flow.random.CoinFlip")
+
+
+def _normalized(ctx: InferContext, height: int, width: int) -> tuple[TensorType, ...]:
+    channels = check_color(ctx)
+    for name in ("mean", "std"):
+        found = ctx.attrs[name]
+        ctx.check(len(found) in (1, channels), f"{name} {found}", f"1 or {channels} numbers")
+    layout = ctx.attrs["output_layout"]
+    ctx.check(layout in ("NCHW", "NHWC"), f"output_layout {layout!r}", "NCHW or NHWC")
+    output = as_dtype(ctx.attrs["output_dtype"])
+    ctx.check(output is float32, f"output_dtype {output}", "float32")
+    planar = layout == "NCHW"
+    shape = (channels, height, width) if planar else (height, width, channels)
+    return (dense(ctx.inputs[0].shape[0], shape, float32),)
+
+
+def _normalize_buffers(ctx: InferContext) -> tuple[TensorType, ...]:
+    buffers(ctx)
+    _mirror(ctx)
+    height, width = ctx.attrs["crop_h"], ctx.attrs["crop_w"]
+    ctx.check(height > 0 and width > 0, f"crop {(height, width)}", "crop_h and crop_w, positive")
+    return _normalized(ctx, height, width)
+
+
+def _normalize_pixels(ctx: InferContext) -> tuple[TensorType, ...]:
+    x = ctx.inputs[0]
+    ctx.check(x.dtype is uint8, f"input of type {x}", "uint8")
+    channels = check_color(ctx)
+    ok = len(x.shape) == 4 and x.shape[3] == channels
+    ctx.check(ok, f"shape {x.shape}", f"(count, height, width, {channels})")
+    _mirror(ctx)
+    wanted = (ctx.attrs["crop_h"], ctx.attrs["crop_w"])
+    height, width = x.shape[1:3]
+    if all(wanted):
+        height, width = min(wanted[0], height), min(wanted[1], width)
+    return _normalized(ctx, height, width)
+
+
+def _align(ctx: InferContext) -> tuple[TensorType, ...]:
+    n = buffers(ctx).shape[0]
+    shape, alignment = tuple(ctx.attrs["shape"]), ctx.attrs["alignment"]
+    ctx.check(len(shape) == 3, f"shape {shape}", "(height, width, channels)")
+    power = alignment >= 0 and alignment & (alignment - 1) == 0
+    ctx.check(power, f"alignment {alignment}", "a power of two, or 0")
+    _pixel_type(ctx)
+    return (dense(n, shape, as_dtype(ctx.attrs["data_type"])),)
+
+
+def _flip(ctx: InferContext) -> tuple[TensorType, ...]:
+    same_count(ctx)
+    return (buffers(ctx),)
+
+
+def _std_mean(ctx: InferContext) -> tuple[TensorType, ...]:
+    same = len(ctx.attrs["std"]) == len(ctx.attrs["mean"])
+    ctx.check(same, "std and mean of different lengths", "one number per channel in both")
+    return (buffers(ctx),)
+
+
+NORMALIZE = {
+    "color_space": "BGR",
+    "output_layout": "NCHW",
+    "mean": (0.0,),
+    "std": (1.0,),
+    "crop_h": 0,
+    "crop_w": 0,
+    "crop_pos_x": 0.5,
+    "crop_pos_y": 0.5,
+    "output_dtype": "float32",
+}
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        type="image_decode",
+        inputs=("in",),
+        infer=_decode,
+        attrs={"color_space": "BGR", "data_type": "uint8"},
+        sbp=rows,
+        localize=own_region,
+        host=True,
+        doc="Encoded images as pixels (height, width, channels).",
+    ),
+    OpSpec(
+        type="image_resize_to_fixed",
+        inputs=("in",),
+        outputs=("out", "scale"),
+        infer=_to_fixed,
+        attrs={
+            "target_width": 0,
+            "target_height": 0,
+            "channels": 3,
+            "data_type": "uint8",
+            "interpolation_type": "bilinear",
+        },
+        sbp=rows,
+        localize=own_region,
+        host=True,
+        doc="Images in one size, as a dense batch; scale is (width, height) factors.",
+    ),
+    OpSpec(
+        type="image_resize_keep_aspect_ratio",
+        inputs=("in",),
+        outputs=("out", "size", "scale"),
+        infer=_keep_ratio,
+        attrs={
+            "target_size": REQUIRED,
+            "min_size": 0,
+            "max_size": 0,
+            "resize_longer": False,
+            "interpolation_type": "bilinear",
+        },
+        sbp=rows,
+        localize=own_region,
+        host=True,
+        doc="Images whose shorter (or longer) side is the target size; (width, height) of each.",
+    ),
+    OpSpec(
+        type="image_random_crop",
+        inputs=("in",),
+        infer=_cropped,
+        attrs=RANDOM_CROP,
+        sbp=rows,
+        localize=own_region,
+        random=True,
+        host=True,
+        doc="A random part of each image.",
+    ),
+    OpSpec(
+        type="crop_mirror_normalize_from_tensorbuffer",
+        inputs=("in", "mirror?"),
+        infer=_normalize_buffers,
+        attrs=NORMALIZE,
+        sbp=rows,
+        localize=own_region,
+        host=True,
+        doc="A part of each image, mirrored where asked, as (pixel - mean) / std.",
+    ),
+    OpSpec(
+        type="crop_mirror_normalize_from_uint8",
+        inputs=("in", "mirror?"),
+        infer=_normalize_pixels,
+        attrs=NORMALIZE,
+        sbp=rows,
+        localize=own_region,
+        host=True,
+        doc="A part of each image, mirrored where asked, as (pixel - mean) / std.",
+    ),
+    OpSpec(
+        type="image_batch_align",
+        inputs=("in",),
+        infer=_align,
+        attrs={"shape": REQUIRED, "data_type": REQUIRED, "alignment": REQUIRED},
+        sbp=rows,
+        localize=own_region,
+        host=True,
+        doc="Images in the upper left corner of a batch of zeros.",
+    ),
+    OpSpec(
+        type="image_normalize",
+        inputs=("in",),
+        infer=_std_mean,
+        attrs={"std": REQUIRED, "mean": REQUIRED},
+        sbp=rows,
+        localize=own_region,
+        host=True,
+        doc="(pixel - mean) / std of images of a floating type.",
+    ),
+    OpSpec(
+        type="image_flip",
+        inputs=("in", "flip_code?"),
+        infer=_flip,
+        attrs={"code": 0},
+        sbp=rows,
+        localize=own_region,
+        host=True,
+        doc="Images mirrored by a code each, or all by one: 0x01 left and right, 0x10 up and down.",
+    ),
+)

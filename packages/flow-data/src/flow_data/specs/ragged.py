@@ -1,0 +1,119 @@
+"""Ops between tensors, TensorBuffer and TensorList."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flow_core.dtypes import as_dtype, tensor_buffer
+from flow_core.ir import TensorType, tensor_type
+from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, SbpContext
+from flow_core.sbp import S, Signature, Signatures
+from flow_data.specs.rules import buffers, need, own_region, ragged, rows
+
+
+def _to_buffer(ctx: InferContext) -> tuple[TensorType, ...]:
+    x, dims = ctx.inputs[0], ctx.attrs["instance_dims"]
+    ctx.check(not x.dtype.is_object, f"input of type {x}", "a tensor of numbers")
+    ctx.check(
+        0 < dims < len(x.shape),
+        f"instance_dims {dims} for shape {x.shape}",
+        f"1 to {len(x.shape) - 1}",
+    )
+    return (tensor_type(x.shape[:-dims], tensor_buffer),)
+
+
+def _to_buffer_sbp(ctx: SbpContext) -> Signatures:
+    axes = range(len(ctx.outputs[0].shape))
+    return tuple(Signature((S(i),), (S(i),)) for i in axes)
+
+
+def _to_tensor(ctx: InferContext) -> tuple[TensorType, ...]:
+    x = need(ctx, 0, tensor_buffer, "flow.tensor_to_tensor_buffer makes it")
+    shape = tuple(ctx.attrs["instance_shape"])
+    ctx.check(all(n > 0 for n in shape), f"instance_shape {shape}", "positive sizes")
+    return (tensor_type((*x.shape, *shape), as_dtype(ctx.attrs["dtype"])),)
+
+
+def _to_tensor_sbp(ctx: SbpContext) -> Signatures:
+    axes = range(len(ctx.inputs[0].shape))
+    return tuple(Signature((S(i),), (S(i),)) for i in axes)
+
+
+def _to_tensor_gradient(g: Any) -> tuple[Any]:
+    return (g.one("tensor_to_tensor_buffer", g.dy, instance_dims=len(g.attrs["instance_shape"])),)
+
+
+def _to_buffer_gradient(g: Any) -> tuple[Any]:
+    shape = g.x.shape[len(g.dy.shape) :]
+    dtype = g.x.dtype.name
+    return (g.one("tensor_buffer_to_tensor", g.dy, dtype=dtype, instance_shape=shape),)
+
+
+def _same(ctx: InferContext) -> tuple[TensorType, ...]:
+    return (buffers(ctx),)
+
+
+def _to_list(ctx: InferContext) -> tuple[TensorType, ...]:
+    found = buffers(ctx)
+    as_dtype(ctx.attrs["dtype"])
+    shape = tuple(ctx.attrs["shape"])
+    ctx.check(all(n > 0 for n in shape), f"shape {shape}", "positive sizes")
+    return (found,)
+
+
+def _split(ctx: InferContext) -> tuple[TensorType, ...]:
+    return (ragged(1),) * buffers(ctx).shape[0]
+
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        type="tensor_to_tensor_buffer",
+        inputs=("in",),
+        infer=_to_buffer,
+        attrs={"instance_dims": REQUIRED},
+        sbp=_to_buffer_sbp,
+        gradient=_to_buffer_gradient,
+        host=True,
+        doc="The last axes of a tensor as instances.",
+    ),
+    OpSpec(
+        type="tensor_buffer_to_tensor",
+        inputs=("in",),
+        infer=_to_tensor,
+        attrs={"dtype": REQUIRED, "instance_shape": REQUIRED},
+        sbp=_to_tensor_sbp,
+        gradient=_to_tensor_gradient,
+        host=True,
+        doc="Instances, which must all have one shape, as a tensor.",
+    ),
+    OpSpec(
+        type="tensor_list_to_tensor_buffer",
+        inputs=("in",),
+        infer=_same,
+        sbp=rows,
+        localize=own_region,
+        gradient=lambda g: (g.dy,),
+        alias=0,
+        host=True,
+        doc="The tensors of a list as instances: the same objects.",
+    ),
+    OpSpec(
+        type="tensor_buffer_to_tensor_list",
+        inputs=("in",),
+        infer=_to_list,
+        attrs={"shape": REQUIRED, "dtype": REQUIRED},
+        sbp=rows,
+        localize=own_region,
+        gradient=lambda g: (g.dy,),
+        host=True,
+        doc="Instances as tensors of a list, of one rank and at most a number of elements.",
+    ),
+    OpSpec(
+        type="tensor_list_split",
+        inputs=("in",),
+        outputs=("out*",),
+        infer=_split,
+        host=True,
+        doc="Each tensor of a list by itself.",
+    ),
+)

@@ -1,0 +1,122 @@
+"""Ops that read records, and synthetic batches."""
+
+from __future__ import annotations
+
+from flow_core.dtypes import as_dtype, int32, int64, record
+from flow_core.ir import TensorType, tensor_type
+from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec
+from flow_data.specs.rules import dense, own_region, ragged, rows
+
+SHUFFLE = {
+    "random_shuffle": False,
+    "shuffle_buffer_size": 1024,
+    "shuffle_after_epoch": False,
+    "on_error": "raise",
+    "seed": None,
+    "region": None,
+}
+
+
+def _count(ctx: InferContext) -> int:
+    size = ctx.attrs["batch_size"]
+    ctx.check(isinstance(size, int) and size > 0, f"batch_size {size!r}", "a positive integer")
+    choices = ("raise", "skip")
+    wanted = ctx.attrs.get("on_error", "raise")
+    ctx.check(wanted in choices, f"on_error {wanted!r}", '"raise" or "skip"')
+    region = ctx.attrs["region"]
+    return int(region[0][1] - region[0][0] if region else size)
+
+
+def _records(ctx: InferContext) -> tuple[TensorType, ...]:
+    return (tensor_type((_count(ctx),), record),)
+
+
+def _coco(ctx: InferContext) -> tuple[TensorType, ...]:
+    n = _count(ctx)
+    size = dense(n, (2,), int32)
+    ids = tensor_type((n,), int64)
+    return (ragged(n), ids, size, ragged(n), ragged(n), ragged(n), ragged(n))
+
+
+def _random(ctx: InferContext) -> tuple[TensorType, ...]:
+    return (dense(_count(ctx), ctx.attrs["shape"], as_dtype(ctx.attrs["dtype"])),)
+
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        type="OFRecordReader",
+        inputs=(),
+        infer=_records,
+        attrs={
+            "data_dir": REQUIRED,
+            "data_part_num": 1,
+            "batch_size": 1,
+            "part_name_prefix": "part-",
+            "part_name_suffix_length": -1,
+            **SHUFFLE,
+        },
+        sbp=rows,
+        localize=own_region,
+        random=True,
+        host=True,
+        doc="Records of OFRecord part files, batch by batch.",
+    ),
+    OpSpec(
+        type="record_reader",
+        inputs=(),
+        infer=_records,
+        attrs={"format": REQUIRED, "files": REQUIRED, "batch_size": 1, **SHUFFLE},
+        sbp=rows,
+        localize=own_region,
+        random=True,
+        host=True,
+        doc='Records of files in a format, a lazy "module:class" of `flow_data.records`.',
+    ),
+    OpSpec(
+        type="COCOReader",
+        inputs=(),
+        outputs=(
+            "image",
+            "image_id",
+            "image_size",
+            "gt_bbox",
+            "gt_label",
+            "gt_segm",
+            "gt_segm_index",
+        ),
+        infer=_coco,
+        attrs={
+            "annotation_file": REQUIRED,
+            "image_dir": REQUIRED,
+            "batch_size": REQUIRED,
+            "shuffle_after_epoch": True,
+            "random_seed": 0,
+            "group_by_ratio": True,
+            "remove_images_without_annotations": True,
+            "stride_partition": True,
+            "region": None,
+        },
+        sbp=rows,
+        localize=own_region,
+        random=True,
+        host=True,
+        doc="Pictures of a COCO data set with their boxes, labels and polygons.",
+    ),
+    OpSpec(
+        type="decode_random",
+        inputs=(),
+        infer=_random,
+        attrs={
+            "shape": REQUIRED,
+            "dtype": REQUIRED,
+            "batch_size": 1,
+            "initializer": ("random_uniform", 0.0, 1.0),
+            "region": None,
+        },
+        sbp=rows,
+        localize=own_region,
+        random=True,
+        host=True,
+        doc="A synthetic batch: random numbers, the same in each step.",
+    ),
+)

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from flow_core.errors import DataError
+from flow_data.codec import encode_jpeg
+from flow_data.commands import data
+from flow_data.convert import convert, open_samples
+from flow_data.loading.stats import LoaderStats
+from flow_data.records.ofrecord import read_ofrecords
+from flow_data.report import svg_report, text_report, verdict
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    folder = tmp_path / "images"
+    for i, kind in enumerate(("cat", "dog")):
+        (folder / kind).mkdir(parents=True)
+        for k in range(3):
+            pixels = np.full((4, 5, 3), 10 * i + k, np.uint8)
+            (folder / kind / f"{k}.jpg").write_bytes(encode_jpeg(pixels))
+    return folder
+
+
+def labels(paths: list[str], name: str = "class/label") -> list[Any]:
+    return [next(iter(r[name][1])) for path in paths for r in read_ofrecords(path)]
+
+
+def test_images(images: Path, tmp_path: Path) -> None:
+    target = tmp_path / "records"
+    done = CliRunner().invoke(data, ["convert", str(images), str(target), "--parts", "2"])
+    assert done.exit_code == 0, done.output
+    assert "6 records in 2 files" in done.output
+    names = sorted(p.name for p in target.iterdir())
+    assert names == ["classes.txt", "part-00000", "part-00001"]
+    paths = [str(target / name) for name in names[1:]]
+    assert labels(paths) == [0, 0, 1, 0, 1, 1]
+    assert (target / "classes.txt").read_text() == "cat\ndog\n"
+
+
+def test_csv(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("n,x,name\n1,0.5,a\n2,3,b\n")
+    (out,) = convert(open_samples(str(path)), str(tmp_path / "out"), 1)
+    rows = [{k: list(v[1]) for k, v in r.items()} for r in read_ofrecords(out)]
+    assert rows == [{"n": [1], "x": [0.5], "name": [b"a"]}, {"n": [2], "x": [3], "name": [b"b"]}]
+    path.write_text("n,x\n1\n")
+    with pytest.raises(DataError, match="line 2"):
+        open_samples(str(path))
+
+
+def test_npz(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.npz")
+    np.savez(path, x=np.arange(6, dtype=np.float32).reshape(3, 2), y=np.arange(3))
+    paths = convert(open_samples(path), str(tmp_path / "out"), 2, seed=1)
+    assert sorted(labels(paths, "y")) == [0, 1, 2]
+    np.savez(path, x=np.zeros(3), y=np.zeros(4))
+    with pytest.raises(DataError, match="one length"):
+        open_samples(path)
+
+
+class Failing:
+    """Samples of which one cannot be read."""
+
+    def __len__(self) -> int:
+        return 5
+
+    def fields(self, number: int) -> dict[str, Any]:
+        if number == 3:
+            raise OSError("gone")
+        return {"x": number}
+
+
+def test_all_or_nothing(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="sample 3"):
+        convert(Failing(), str(tmp_path / "out"), 2)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "file").write_text("")
+    with pytest.raises(DataError, match="it is there"):
+        convert(Failing(), str(tmp_path / "there"), 1)
+    with pytest.raises(DataError, match="9 parts for 5 samples"):
+        convert(Failing(), str(tmp_path / "out"), 9)
+    with pytest.raises(DataError, match="nothing there"):
+        open_samples(str(tmp_path / "no.csv"))
+
+
+def test_reports_name_the_slow_stage() -> None:
+    stats = LoaderStats("reader", 3, 40, 2.0, 0.1, 0.4, {"read": 1.0, "decode": 9.0}, {0: 39, 2: 1})
+    assert verdict(stats) == "steps wait: no batch was ready 39 times; most work (90%) is in decode"
+    text = text_report([stats])
+    assert "225.00 ms/batch  90.0%" in text
+    assert "0 batches ready:     39 times" in text
+    assert "<svg" in svg_report([stats])
+    assert "no loader ran" in text_report([])
+
+
+def test_stats_of_a_program(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import sys; print(sys.argv[1:])")
+    picture = tmp_path / "a.svg"
+    done = CliRunner().invoke(data, ["stats", "--picture", str(picture), str(program), "--x", "1"])
+    assert done.exit_code == 0, done.output
+    assert "['--x', '1']" in done.output
+    assert picture.read_text().startswith("<svg")

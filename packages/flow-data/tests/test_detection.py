@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flow_core.dtypes import as_dtype, int32, tensor_buffer
+from flow_core.errors import DataError
+from flow_core.ir import tensor_type
+from flow_core.plugins.specs import BindContext, KernelQuery
+from flow_data import codec
+from flow_data.codec import encode_jpeg
+from flow_data.instances import InstanceError
+from flow_data.kernels import detection
+from flow_data.loading.coco import CocoAnnotations, CocoSource
+
+
+def objects(*instances: Any) -> Any:
+    found = np.empty(len(instances), object)
+    for i, x in enumerate(instances):
+        found[i] = x
+    return found
+
+
+def run(bind: Any, *inputs: Any, **attrs: Any) -> Any:
+    types = tuple(
+        tensor_type(x.shape, tensor_buffer if x.dtype == object else as_dtype(x.dtype))
+        for x in inputs
+    )
+    out = np.empty(len(inputs[0]), object)
+    query = KernelQuery("op", attrs, types, (tensor_type(out.shape, tensor_buffer),))
+    bind(BindContext(query, inputs, (out,)))()
+    return out
+
+
+BOXES = np.array([[1, 2, 5, 8], [0, 0, 9, 19]], np.float32)
+SIZE = np.array([[10, 20]], np.int32)
+
+
+@pytest.mark.parametrize("code", [0, 1, 0x10, 0x11])
+def test_boxes_are_mirrored_with_their_pixels(code: int) -> None:
+    """A box around the ones of an image is around the ones of the mirrored image."""
+    image = np.zeros((20, 10), np.uint8)
+    image[2:9, 1:6] = 1
+    flipped = codec.flip(image[..., None], code)[..., 0]
+    (found,) = run(detection.bbox_flip, objects(BOXES), SIZE, code=code)
+    y, x = np.nonzero(flipped)
+    assert found[0].tolist() == [x.min(), y.min(), x.max(), y.max()]
+    assert found[1].tolist() == [0, 0, 9, 19]
+
+
+def test_codes_may_differ_by_image() -> None:
+    sizes, codes = np.repeat(SIZE, 2, 0), np.array([0, 1], np.int8)
+    points = np.array([[1, 2], [3, 4]], np.float32)
+    same, mirrored = run(detection.polygon_flip, objects(points, points), sizes, codes, code=0)
+    assert np.array_equal(same, points)
+    assert mirrored.tolist() == [[9, 2], [7, 4]]
+
+
+def test_scaling() -> None:
+    (found,) = run(detection.bbox_scale, objects(BOXES), np.array([[2, 0.5]], np.float32))
+    assert found[0].tolist() == [2, 1, 10, 4]
+    points = np.array([[1, 2]], np.float32)
+    (found,) = run(detection.polygon_scale, objects(points), np.array([[2, 0.5]], np.float32))
+    assert found.tolist() == [[2, 1]]
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_masks(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not installed:
+        monkeypatch.setattr(codec, "opencv", lambda: None)
+    square = [(1, 1), (4, 1), (4, 3), (1, 3)]
+    points = np.array([*square, (6, 6), (8, 6), (8, 8), (6, 8), *square], np.float32)
+    index = np.array(
+        [(i % 4, polygon, thing) for thing, polygon in ((0, 0), (0, 1), (1, 0)) for i in range(4)],
+        np.int32,
+    )
+    (masks,) = run(detection.polygon_to_mask, objects(points), objects(index), SIZE)
+    wanted = np.zeros((2, 20, 10), np.int8)
+    wanted[:, 1:4, 1:5] = 1
+    wanted[0, 6:9, 6:9] = 1
+    assert np.array_equal(masks, wanted)
+
+
+def test_what_are_no_boxes_says_which_image() -> None:
+    wrong = np.zeros((3, 5), np.float32)
+    with pytest.raises(InstanceError, match="object_bbox_scale, instance 1") as caught:
+        run(detection.bbox_scale, objects(BOXES, wrong), np.ones((2, 2), np.float32))
+    assert "float32[3,5]" in str(caught.value)
+
+
+# ----------------------------------------------------------------------------------------- COCO
+
+
+def coco(folder: Path, count: int = 12) -> str:
+    images, things = [], []
+    for i in range(count):
+        height, width = ((30, 20), (20, 40))[i % 2]
+        name = f"{i}.jpg"
+        (folder / name).write_bytes(encode_jpeg(np.full((height, width, 3), i, np.uint8)))
+        images.append({"id": 100 + i, "file_name": name, "height": height, "width": width})
+        outline = [1, 1, 5, 1, 5, 6, 1, 6]
+        thing = {"id": i, "image_id": 100 + i, "category_id": 7, "bbox": [1, 1, 5, 6], "iscrowd": 0}
+        things.append({**thing, "segmentation": [outline]})
+    images.append({"id": 99, "file_name": "none.jpg", "height": 9, "width": 9})
+    path = folder / "annotations.json"
+    content = {"images": images, "annotations": things, "categories": [{"id": 3}, {"id": 7}]}
+    path.write_text(json.dumps(content))
+    return str(path)
+
+
+def attrs(path: str, folder: Path, **changes: Any) -> dict[str, Any]:
+    return {
+        "annotation_file": path,
+        "image_dir": str(folder),
+        "batch_size": 4,
+        "shuffle_after_epoch": False,
+        "random_seed": 0,
+        "group_by_ratio": True,
+        "remove_images_without_annotations": True,
+        "stride_partition": True,
+        "region": None,
+        **changes,
+    }
+
+
+def test_annotations(tmp_path: Path) -> None:
+    known = CocoAnnotations(coco(tmp_path), str(tmp_path), True)
+    assert known.ids == list(range(100, 112))
+    boxes, labels = known.boxes(100)
+    assert boxes.tolist() == [[1, 1, 5, 6]]
+    assert labels.tolist() == [2]
+    points, index = known.polygons(100)
+    assert points.tolist() == [[1, 1], [5, 1], [5, 6], [1, 6]]
+    assert index.tolist() == [[i, 0, 0] for i in range(4)]
+
+
+def test_batches_have_pictures_of_one_kind(tmp_path: Path) -> None:
+    path = coco(tmp_path)
+    source = CocoSource(attrs(path, tmp_path), 4)
+    batches = [source.refs(step) for step in range(3)]
+    assert batches == [[100, 102, 104, 106], [101, 103, 105, 107], [108, 110, 100, 102]]
+    assert source.refs(1) == batches[1]
+    together = CocoSource(attrs(path, tmp_path, group_by_ratio=False), 4)
+    assert together.refs(1) == [104, 105, 106, 107]
+
+
+@pytest.mark.parametrize("stride", [True, False])
+def test_devices_read_different_pictures(tmp_path: Path, stride: bool) -> None:
+    path = coco(tmp_path)
+    options = {"group_by_ratio": False, "stride_partition": stride}
+    found = [
+        CocoSource(attrs(path, tmp_path, region=((2 * i, 2 * i + 2),), **options), 2).refs(0)
+        for i in range(2)
+    ]
+    assert found == ([[100, 102], [101, 103]] if stride else [[100, 101], [106, 107]])
+
+
+def test_a_picture_with_its_objects(tmp_path: Path) -> None:
+    source = CocoSource(attrs(coco(tmp_path), tmp_path), 4)
+    outputs = [np.empty(4, object), np.empty(4, np.int64), np.empty((4, 2), np.int32)]
+    outputs += [np.empty(4, object) for _ in range(4)]
+    source.put(101, 2, outputs)
+    assert codec.decode(outputs[0][2].tobytes()).shape == (20, 40, 3)
+    assert outputs[1][2] == 101
+    assert outputs[2][2].tolist() == [20, 40]
+    assert outputs[4][2].dtype == int32.numpy
+
+
+def test_a_broken_annotation_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("{")
+    with pytest.raises(DataError, match=r"a\.json"):
+        CocoAnnotations(str(path), str(tmp_path), True)

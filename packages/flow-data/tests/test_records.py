@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import io
+import struct
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from flow_core.errors import DataError
+from flow_data.codec import encode_jpeg
+from flow_data.records.folder import FolderFiles
+from flow_data.records.ofrecord import (
+    OFRecordFiles,
+    OFRecordWriter,
+    encode_record,
+    parse_ofrecord,
+    part_path,
+    part_paths,
+    read_ofrecords,
+)
+from flow_data.records.schema import Example
+from flow_data.records.tfrecord import TFRecordFiles, masked_crc
+from flow_data.records.webdataset import WebDatasetFiles
+
+
+def of_field(name: str, kind: int, body: bytes) -> bytes:
+    """A map entry on the wire, as the protobuf specification has it."""
+    values = bytes([0x0A, len(body)]) + body
+    feature = bytes([kind << 3 | 2, len(values)]) + values
+    entry = bytes([0x0A, len(name)]) + name.encode() + bytes([0x12, len(feature)]) + feature
+    return bytes([0x0A, len(entry)]) + entry
+
+
+def all_records(files: Any, part: int = 0) -> list[Any]:
+    found = []
+    while (place := files.place(part, len(found))) is not None:
+        found.append(files.read(part, len(found), place))
+    return found
+
+
+def test_reads_the_wire_format() -> None:
+    payload = of_field("label", 4, b"\x07\x05") + of_field("image", 1, b"abc")
+    payload += of_field("x", 2, struct.pack("<2f", 1.5, -2))
+    payload += of_field("y", 3, struct.pack("<d", 0.25)) + of_field("z", 5, b"\x80\x01")
+    fields = {k: (kind, list(v)) for k, (kind, v) in parse_ofrecord(payload).items()}
+    assert fields == {
+        "label": ("int32_list", [7, 5]),
+        "image": ("bytes_list", [b"abc"]),
+        "x": ("float_list", [1.5, -2.0]),
+        "y": ("double_list", [0.25]),
+        "z": ("int64_list", [128]),
+    }
+
+
+def test_writes_the_wire_format() -> None:
+    assert encode_record({"label": 7}) == of_field("label", 4, b"\x07")
+    assert encode_record({"image": b"abc"}) == of_field("image", 1, b"abc")
+
+
+VALUES = st.one_of(
+    st.binary(max_size=30),
+    st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=5).map(
+        lambda v: np.array(v, np.int32)
+    ),
+    st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=5).map(
+        lambda v: np.array(v, np.int64)
+    ),
+    st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=5).map(
+        lambda v: np.array(v, np.float32)
+    ),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.dictionaries(st.text(max_size=8), VALUES, max_size=4), min_size=1, max_size=5))
+def test_what_is_written_is_read(records: list[dict[str, Any]]) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "part-0"
+        with OFRecordWriter(path) as writer:
+            for record in records:
+                writer.write_bytes(encode_record(record) or of_field("", 1, b""))
+        read = list(read_ofrecords(path))
+    assert len(read) == len(records)
+    for got, wrote in zip(read, records, strict=True):
+        for name, value in wrote.items():
+            kind, values = got[name]
+            if isinstance(value, bytes):
+                assert (kind, list(values)) == ("bytes_list", [value])
+            else:
+                assert np.array_equal(np.array(values, value.dtype), value)
+
+
+def three_records(path: Path) -> bytes:
+    with OFRecordWriter(path) as writer:
+        for i in range(3):
+            writer.write({"label": i, "image": b"x" * 50})
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("damage", "found", "sound"),
+    [
+        (lambda d: d[:-1], "record 2", 2),
+        (lambda d: d[: len(d) // 3 + 4], "record 1", 1),
+        (lambda d: struct.pack("<q", -5) + d[8:], "record 0 at byte 0", 0),
+        (lambda d: struct.pack("<q", 1 << 60) + d[8:], "a length of", 0),
+    ],
+)
+def test_broken_frames_say_where(tmp_path: Path, damage: Any, found: str, sound: int) -> None:
+    path = tmp_path / "part-0"
+    path.write_bytes(damage(three_records(path)))
+    with pytest.raises(DataError) as caught:
+        list(read_ofrecords(path))
+    assert found in str(caught.value)
+    assert str(path) in str(caught.value)
+    skipping = OFRecordFiles([str(path)], skip=True)
+    assert len(all_records(skipping)) == sound
+    assert len(skipping.broken) == 1
+
+
+def test_a_payload_that_is_no_record_says_where(tmp_path: Path) -> None:
+    path = tmp_path / "part-0"
+    with OFRecordWriter(path) as writer:
+        writer.write({"label": 0})
+        writer.write_bytes(b"\xff\xff\xff")
+        writer.write({"label": 2})
+    with pytest.raises(DataError, match="record 1 at byte"):
+        list(read_ofrecords(path))
+    labels = [list(r["label"][1]) for r in read_ofrecords(path, on_error="skip")]
+    assert labels == [[0], [2]]
+
+
+def test_a_missing_part_or_folder_is_named(tmp_path: Path) -> None:
+    three_records(Path(part_path(str(tmp_path), 0, suffix_length=3)))
+    assert part_paths(str(tmp_path), 1, "part-", 3) == [str(tmp_path / "part-000")]
+    with pytest.raises(DataError, match=r"1 of 2 parts missing.*part-000"):
+        part_paths(str(tmp_path), 2, "part-", 3)
+    with pytest.raises(DataError, match="no such folder"):
+        part_paths(str(tmp_path / "no"), 1, "part-", 3)
+
+
+def test_a_file_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "part-0"
+    three_records(path)
+    before = path.read_bytes()
+    writer = OFRecordWriter(path)
+    writer.write({"label": 1})
+    writer.__exit__(RuntimeError)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["part-0"]
+
+
+def survive(data: bytes, folder: Path) -> None:
+    """Reads a file of any bytes: records, or one error that says where."""
+    path = folder / "part-0"
+    path.write_bytes(data)
+    files = OFRecordFiles([str(path)])
+    end, failure = 0, None
+    try:
+        for record in all_records(files):
+            end = record.origin.offset + 8 + len(record.payload)
+            _ = record.fields
+    except DataError as error:
+        failure = error
+    assert end == len(data) if failure is None else str(path) in str(failure)
+
+
+def damaged(record: bytes, draw: Any) -> bytes:
+    data = bytearray(record)
+    for _ in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, len(data) - 1))
+        data[at] = draw(st.integers(0, 255))
+    return bytes(data[: draw(st.integers(0, len(data)))])
+
+
+@st.composite
+def streams(draw: Any) -> bytes:
+    if draw(st.booleans()):
+        return bytes(draw(st.binary(max_size=64)))
+    record = encode_record({"label": 3, "image": b"abc"})
+    framed = struct.pack("<q", len(record)) + record
+    return damaged(framed * draw(st.integers(1, 3)), draw)
+
+
+@settings(max_examples=100, deadline=None)
+@given(streams())
+@example(b"")
+@example(struct.pack("<q", 1))
+def test_no_stream_crashes_the_parser(tmp_path_factory: Any, data: bytes) -> None:
+    survive(data, tmp_path_factory.getbasetemp())
+
+
+@pytest.mark.slow
+def test_a_million_damaged_streams(tmp_path: Path) -> None:
+    """Streams with random damage: every record is read or an error says where it stops."""
+    rng = np.random.default_rng(7)
+    record = encode_record({"label": 3, "x": np.arange(3, dtype=np.float32), "image": b"abc"})
+    sound = (struct.pack("<q", len(record)) + record) * 3
+    for _ in range(1_000_000):
+        data = np.frombuffer(sound, np.uint8).copy()
+        for _ in range(int(rng.integers(0, 4))):
+            data[rng.integers(0, len(data))] = rng.integers(0, 256)
+        survive(data[: rng.integers(0, len(data) + 1)].tobytes(), tmp_path)
+
+
+# ------------------------------------------------------------------------------- other formats
+
+
+def tfrecord(payload: bytes) -> bytes:
+    length = struct.pack("<Q", len(payload))
+    checks = [struct.pack("<I", masked_crc(part)) for part in (length, payload)]
+    return length + checks[0] + payload + checks[1]
+
+
+def test_tfrecords(tmp_path: Path) -> None:
+    example = Example()
+    example.features.feature["label"].int64_list.value.append(5)
+    example.features.feature["image"].bytes_list.value.append(b"abc")
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(tfrecord(example.SerializeToString()) * 2)
+    records = all_records(TFRecordFiles([str(path)]))
+    assert [list(r.field("label")[1]) for r in records] == [[5], [5]]
+    assert records[1].blob("image") == b"abc"
+    path.write_bytes(b"\1" + path.read_bytes()[1:])
+    with pytest.raises(DataError, match="record 0 at byte 0"):
+        all_records(TFRecordFiles([str(path)]))
+
+
+def tar(path: Path, members: dict[str, bytes]) -> None:
+    with tarfile.open(path, "w") as file:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            file.addfile(info, io.BytesIO(data))
+
+
+def test_webdataset(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    tar(path, {"0/a.jpg": b"one", "0/a.cls": b"4", "0/b.jpg": b"two", "0/b.cls": b"7"})
+    records = all_records(WebDatasetFiles([str(path)]))
+    assert [(r.blob("jpg"), list(r.field("cls")[1])) for r in records] == [
+        (b"one", [4]), (b"two", [7])
+    ]  # fmt: skip
+    whole = path.read_bytes()
+    bad_header = whole[:2048] + b"\xff" * 100 + whole[2148:]
+    for damaged, sound in ((whole[:1600], 2), (whole[:2048], 1), (bad_header, 1), (b"", 0)):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"a\.tar"):
+            all_records(WebDatasetFiles([str(path)]))
+        skipping = WebDatasetFiles([str(path)], skip=True)
+        assert len(all_records(skipping)) <= sound
+        assert len(skipping.broken) == 1
+
+
+def test_a_folder_of_images(tmp_path: Path) -> None:
+    for kind in ("cat", "dog"):
+        (tmp_path / kind).mkdir()
+        (tmp_path / kind / "1.jpg").write_bytes(encode_jpeg(np.zeros((4, 5, 3), np.uint8)))
+    (tmp_path / "dog" / "notes.txt").write_text("no image")
+    records = all_records(FolderFiles([str(tmp_path)]))
+    assert [list(r.field("class/label")[1]) for r in records] == [[0], [1]]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="no image in it"):
+        FolderFiles([str(tmp_path / "empty")])

@@ -1,0 +1,115 @@
+"""What the tests of parallel training share: small networks, and jobs that train them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+import oneflow as flow
+import oneflow.typing as tp
+from flow_core.config import Settings
+from flow_core.frontend import session as sessions
+from flow_core.plugins.host import load_plugins
+
+BATCH = 24
+INIT = flow.random_normal_initializer(stddev=0.3)
+
+
+@contextmanager
+def emulated(count: int = 4, threads: int | None = None, *plugins: Any) -> Iterator[None]:
+    """A default session with emulated devices, for the length of a ``with`` block."""
+    flow.clear_default_session()
+    others = ("flow-onednn",)  # its passes put other ops in the place of those that tests name
+    settings = Settings(emulate_gpus=count, stream_threads=threads, disabled_plugins=others)
+    sessions._default[:] = [sessions.Session(load_plugins(settings, plugins), settings)]
+    try:
+        yield
+    finally:
+        flow.clear_default_session()
+        sessions._default.clear()
+
+
+def dense(x: Any, units: int, name: str, **hint: Any) -> Any:
+    return flow.layers.dense(x, units, kernel_initializer=INIT, name=name, **hint)
+
+
+def mlp(x: Any, **hint: Any) -> Any:
+    """A perceptron with 12 inputs and 5 outputs."""
+    h = flow.nn.relu(dense(x, 16, "h", **hint))
+    return dense(h, 5, "o")
+
+
+def batches(steps: int = 4, batch: int = BATCH) -> list[tuple[Any, Any]]:
+    rng = np.random.RandomState(0)
+    return [
+        (rng.rand(batch, 12).astype("f4"), rng.randint(0, 5, batch).astype("i4"))
+        for _ in range(steps)
+    ]
+
+
+def optimizer(kind: str) -> Any:
+    rate = flow.optimizer.PiecewiseConstantScheduler([], [0.05])
+    make = {
+        "sgd": lambda: flow.optimizer.SGD(rate, momentum=0),
+        "momentum": lambda: flow.optimizer.SGD(rate, momentum=0.9),
+        "adam": lambda: flow.optimizer.Adam(rate, do_bias_correction=True),
+        "lamb": lambda: flow.optimizer.LAMB(rate),
+        "clipped": lambda: flow.optimizer.SGD(
+            rate, momentum=0.9, grad_clipping=flow.optimizer.grad_clipping.by_global_norm(0.1)
+        ),
+    }
+    return make[kind]()
+
+
+def make_job(
+    devices: str,
+    body: Callable[[Any], Any] = mlp,
+    rule: str = "momentum",
+    config: Any = None,
+    hierarchy: tuple[int, ...] | None = None,
+    batch: int = BATCH,
+) -> Any:
+    """A train job of a network on some devices, which gives the loss per sample."""
+
+    @flow.global_function(type="train", function_config=config)
+    def job(
+        x: tp.Numpy.Placeholder((batch, 12)), y: tp.Numpy.Placeholder((batch,), dtype=flow.int32)
+    ) -> tp.Numpy:
+        with flow.scope.placement("gpu", devices, hierarchy):
+            loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, body(x))
+            optimizer(rule).minimize(flow.math.reduce_mean(loss))
+        return loss
+
+    return job
+
+
+def train(job: Any, steps: int = 4, batch: int = BATCH) -> tuple[Any, dict[str, Any]]:
+    """The losses of some steps, and all variables after them."""
+    losses = np.array([job(*feeds) for feeds in batches(steps, batch)])
+    session = sessions.default_session()
+    return losses, {name: stored.numpy() for name, stored in session.stored().items()}
+
+
+def trained(*args: Any, steps: int = 4, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+    """`train` of a new job in a cleared session."""
+    flow.clear_default_session()
+    return train(make_job(*args, **kwargs), steps)
+
+
+def assert_close(many: Any, one: Any) -> None:
+    """Equal losses and variables, but for the order of additions."""
+    np.testing.assert_allclose(many[0], one[0], rtol=3e-5, atol=3e-6)
+    assert many[1].keys() == one[1].keys()
+    for name, value in one[1].items():
+        np.testing.assert_allclose(many[1][name], value, rtol=2e-4, atol=2e-5, err_msg=name)
+
+
+def assert_same(again: Any, first: Any) -> None:
+    """Equal losses and variables, bit for bit."""
+    np.testing.assert_array_equal(again[0], first[0])
+    assert again[1].keys() == first[1].keys()
+    for name, value in first[1].items():
+        np.testing.assert_array_equal(again[1][name], value, err_msg=name)

@@ -1,0 +1,1 @@
+"""Ops that compute what they should, and say the wrong things about it."""
