@@ -14,7 +14,7 @@ FAMILIES: tuple[str, ...] = (
     "conv", "pool", "upsample", "shape", "pad", "select", "index", "scatter", "sort", "unique",
     "source", "optim", "schedules", "variable", "io", "fused", "boxing",
 )  # fmt: skip
-"""Modules of `flow_core.ops` with ``OPS``; most have one of numpy kernels with ``KERNELS``."""
+"""Modules of `flow_core.ops` with ``OPS``, and of the numpy kernels with ``KERNELS``."""
 
 
 def flow_register_ops() -> Iterator[OpSpec]:
