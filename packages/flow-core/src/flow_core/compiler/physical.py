@@ -48,6 +48,7 @@ class Physical:
         ledger: all boxing, in order.
         layouts: of the logical values, when there are several devices.
         signatures: of the logical ops, when there are several devices.
+        passed: values that no op of their own makes: whose values they are.
         report: how the signatures were found, when there are several devices.
         problem: what the selector was asked, when there are several devices.
     """
@@ -58,6 +59,7 @@ class Physical:
     ledger: list[BoxingEntry] = field(default_factory=list)
     layouts: Mapping[Value, Layout] = field(default_factory=dict)
     signatures: Mapping[str, NdSignature] = field(default_factory=dict)
+    passed: dict[Value, tuple[Value, ...]] = field(default_factory=dict)
     report: Report | None = None
     problem: Problem | None = None
 
@@ -107,13 +109,16 @@ class _Expansion:
         return self._in(value, result_layout(self.selection.layouts[value]), None)[0]
 
     def _expand(self, op: Op) -> None:
-        placement = self.problem.home(op)
-        chosen = self.selection.signatures[op.name]
+        spec, chosen = self.problem.specs[op.type], self.selection.signatures[op.name]
         line = self.graph.lines.get(op.name)
         inputs = [
-            self._in(v, Layout(op.placement, sbp), op)
-            for v, sbp in zip(op.inputs, chosen.inputs, strict=True)
+            self._in(v, Layout(self.problem.reads(op, i), sbp), op)
+            for i, (v, sbp) in enumerate(zip(op.inputs, chosen.inputs, strict=True))
         ]
+        if spec.spreads(op.placement):
+            self._pass_on(op, [part for parts in inputs for part in parts])
+            return
+        placement = self.problem.home(op)
         layouts = [Layout(placement, sbp) for sbp in chosen.outputs]
         names = tuple(self._name(op.name, placement, r) for r in range(placement.size))
         self.copies[op.name] = names
@@ -144,6 +149,16 @@ class _Expansion:
             for row in zip(types, (inputs, outputs), strict=True)
         ]
         return Attrs(local_attrs(self.problem.specs[op.type], LocalContext(op.attrs, *parts)))
+
+    def _pass_on(self, op: Op, parts: list[Value]) -> None:
+        """Values per device are the parts of a logical value: no op is needed."""
+        outputs = [Value(op.name, i) for i in range(len(self.graph.types[op.name]))]
+        split = zip(outputs, parts, strict=True) if len(outputs) > 1 else [(outputs[0], parts)]
+        for value, held in split:
+            local = tuple(held) if isinstance(held, list) else (held,)
+            self.local[value, self.selection.layouts[value]] = local
+            self.found.passed[value] = local
+        self.copies[op.name] = tuple(part.op for part in parts)
 
     def _name(self, name: str, placement: Placement, rank: int) -> str:
         return name if placement.size == 1 else f"{name}@{rank}"
@@ -254,4 +269,4 @@ class _Expansion:
 
 
 def _device(placement: Placement, rank: int) -> Placement:
-    return Placement(placement.device_type, placement.devices[rank : rank + 1])
+    return placement.only(rank)

@@ -11,6 +11,8 @@ from flow_core.compiler.select.candidates import (
     NdSignature,
     all_broadcast,
     first_device,
+    has_extremes,
+    makes_extremes,
     signatures,
 )
 from flow_core.errors import GraphError
@@ -55,17 +57,22 @@ class Problem:
     fixed: Mapping[str, Layout] = field(default_factory=dict)
     seconds: float = 20.0
 
-    def home(self, op: Op) -> Placement:
+    def reads(self, op: Op, index: int) -> Placement:
+        """Where an op reads an input: on its placement, or each on a device of its own."""
+        return self.specs[op.type].input_placement(op.placement, index)
+
+    def home(self, op: Op, index: int = 0) -> Placement:
         """Where an op's outputs arise: fed arrays on the first device, else on its placement.
 
-        A variable that another job holds in parts elsewhere is there, and is boxed from there.
+        Ops between the views give each device of their placement an output of its own.  A
+        variable that another job holds in parts elsewhere is there, and is boxed from there.
         """
         if op.type == "input":
             return first_device(op.placement)
         held = self.fixed.get(op.name) if op.type == "variable" else None
         if held is not None and any(isinstance(s, Split) for s in held.sbp):
             return held.placement
-        return op.placement
+        return self.specs[op.type].output_placement(op.placement, index)
 
     def held(self, op: Op) -> NdSbp | None:
         """The SBP that a variable has by other jobs' choice, None where it is free."""
@@ -117,9 +124,12 @@ class Selection:
     def take(self, problem: Problem, op: Op, chosen: NdSignature) -> None:
         """Decides on an op's signature."""
         self.signatures[op.name] = chosen
-        home = problem.home(op)
         for index, sbp in enumerate(chosen.outputs):
-            self.layouts[Value(op.name, index)] = Layout(home, sbp)
+            self.layouts[Value(op.name, index)] = Layout(problem.home(op, index), sbp)
+
+
+HOLDERS = ("variable", "identity")
+"""Ops that only hold or pass on a tensor: some of their devices may have none of it, if asked."""
 
 
 class Space:
@@ -129,23 +139,37 @@ class Space:
         self.problem = problem
         self._all: dict[Any, tuple[NdSignature, ...]] = {}
         self._allowed: dict[Any, tuple[NdSignature, ...]] = {}
+        self._extremes: bool | None = None
 
     def all(self, op: Op) -> tuple[NdSignature, ...]:
         """All signatures of an op, whatever is requested."""
         graph = self.problem.graph
         home = self.problem.home(op)
         inputs, outputs = graph.input_types(op), graph.types[op.name]
-        key = (op.type, op.attrs, inputs, outputs, home.hierarchy, bool(op.sbp))
+        asked = bool(op.sbp) or self.problem.held(op) is not None
+        key = (op.type, op.attrs, inputs, outputs, home.hierarchy, asked)
         known = self._all.get(key)
         if known is None:
-            alone = home.size == 1 and not op.sbp
-            known = (whole(op, graph, home),) if alone else self._listed(op, home)
+            between = self.problem.specs[op.type].spreads(op.placement)
+            alone = home.size == 1 and not op.sbp and not between
+            known = (whole(op, graph, home),) if alone else self._listed(op, home, asked)
             self._all[key] = known
         return known
 
-    def _listed(self, op: Op, home: Placement) -> tuple[NdSignature, ...]:
-        problem = self.problem
-        return tuple(signatures(problem.graph, op, problem.specs[op.type], home.hierarchy))
+    def _listed(self, op: Op, home: Placement, asked: bool) -> tuple[NdSignature, ...]:
+        graph, spec = self.problem.graph, self.problem.specs[op.type]
+        hollow = (asked and op.type in HOLDERS) or bool(spec.mutates)
+        found = signatures(graph, op, spec, home.hierarchy, hollow=hollow)
+        return tuple(c for c in found if self.extremes or not has_extremes(c))
+
+    @property
+    def extremes(self) -> bool:
+        """Whether maxima and minima of parts arise anywhere; else no op need take them."""
+        if self._extremes is None:
+            graph, specs = self.problem.graph, self.problem.specs
+            ops = graph.ops.values()
+            self._extremes = any(makes_extremes(graph, op, specs[op.type]) for op in ops)
+        return self._extremes
 
     def allowed(self, op: Op) -> tuple[NdSignature, ...]:
         """Those that meet the requests for the op's outputs and what other jobs have fixed."""
