@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from flow_core.compiler.boxing import Hop, Layout, groups_of, is_there, plan_boxing
+from flow_core.compiler.boxing import Hop, Layout, groups_of, is_there
 from flow_core.compiler.exchanging import exchange_op
-from flow_core.compiler.ledger import BoxingEntry, summaries
+from flow_core.compiler.ledger import BoxingEntry, others_than
 from flow_core.compiler.select import SELECTORS, NdSignature, Problem, Selection
 from flow_core.compiler.select.costs import result_layout
 from flow_core.compiler.select.report import Report
+from flow_core.compiler.ways import Ways
 from flow_core.errors import SourceLine
 from flow_core.ir import Attrs, Graph, Op, TensorType, Value, tensor_type
 from flow_core.plugins.specs import LocalContext, Part, local_attrs
@@ -63,14 +64,17 @@ class Physical:
     problem: Problem | None = None
 
 
-def to_physical(problem: Problem, selector: str = "auto") -> Physical:
-    """The physical graph of a logical one, signatures chosen by a selector."""
+NO_PLUGINS = Ways()
+
+
+def to_physical(problem: Problem, selector: str = "auto", ways: Ways = NO_PLUGINS) -> Physical:
+    """The physical graph of a logical one, signatures chosen by a selector, boxed by some way."""
     graph = problem.graph
     devices = {op.placement for op in graph.ops.values()}
     devices |= {problem.home(op) for op in graph.of_type("variable")}
     if len(devices) <= 1 and all(p.size == 1 for p in devices):
         return Physical(graph)
-    return _Expansion(problem, graph, SELECTORS[selector](problem), problem.links).run()
+    return _Expansion(problem, graph, SELECTORS[selector](problem), problem.links, ways).run()
 
 
 @dataclass(slots=True)
@@ -81,6 +85,7 @@ class _Expansion:
     graph: Graph
     selection: Selection
     links: LinkModel
+    ways: Ways
     ops: dict[str, Op] = field(default_factory=dict)
     types: dict[str, tuple[TensorType, ...]] = field(default_factory=dict)
     lines: dict[str, SourceLine] = field(default_factory=dict)
@@ -201,18 +206,18 @@ class _Expansion:
         source = self.selection.layouts[value]
         values = self.local[value, source]
         size = type_.dtype.itemsize
-        hops = plan_boxing(type_.shape, size, source, layout, self.links)
-        others = summaries(type_.shape, size, source, layout, self.links)[1:] if hops else ()
+        hops = self.ways.hops(type_, source, layout, self.links)
+        others = tuple(others_than(hops, type_.shape, size, source, layout, self.links))
         for step, hop in enumerate(hops, 1):
             again = self.local.get((value, hop.target))
             if again is None:
-                entry = self._entry(value, hop, reader)
+                entry = self._entry(value, hop, layout, reader)
                 entry = replace(entry, step=step, steps=len(hops), runners_up=others)
                 again = self._hop(value, type_, hop, values, entry)
             values = self.local[value, hop.target] = again
         return values
 
-    def _entry(self, value: Value, hop: Hop, reader: Op | None) -> BoxingEntry:
+    def _entry(self, value: Value, hop: Hop, layout: Layout, reader: Op | None) -> BoxingEntry:
         size = self.graph.type_of(value).dtype.itemsize
         line = self.graph.lines.get(reader.name if reader else value.op)
         return BoxingEntry(
@@ -224,18 +229,17 @@ class _Expansion:
             hop.seconds(size, self.links),
             str(line or ""),
             reader.name if reader else "",
-            self._why(value, reader),
+            self._why(value, layout, reader),
         )
 
-    def _why(self, value: Value, reader: Op | None) -> str:
+    def _why(self, value: Value, layout: Layout, reader: Op | None) -> str:
         maker = self.graph.ops[value.op]
         made = f"{maker.type} {maker.name!r} makes {self.selection.layouts[value]}"
         if reader is None:
             return f"{made}; the job returns it whole"
-        index = reader.inputs.index(value)
-        wanted = self.selection.signatures[reader.name].inputs[index]
-        where = Layout(reader.placement, wanted)
-        return f"{made}; {reader.type} {reader.name!r} wants {where} as input {index}"
+        wanted = zip(reader.inputs, self.selection.signatures[reader.name].inputs, strict=True)
+        index = list(wanted).index((value, layout.sbp))
+        return f"{made}; {reader.type} {reader.name!r} wants {layout} as input {index}"
 
     def _hop(
         self,

@@ -12,6 +12,7 @@ from flow_core.compiler.ledger import BoxingEntry, settled
 from flow_core.compiler.lower import CompileOptions, lower
 from flow_core.compiler.physical import Physical, to_physical
 from flow_core.compiler.select import Problem
+from flow_core.compiler.ways import Ways
 from flow_core.errors import JobError, SourceLine
 from flow_core.frontend.config_training import configured_training
 from flow_core.frontend.function_config import (
@@ -175,7 +176,9 @@ def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[st
     physical, splitting = _timed(
         "to_physical",
         len(spread),
-        lambda: to_physical(_problem(build, spread), build.config.get("sbp_selector")),
+        lambda: to_physical(
+            _problem(build, spread), build.config.get("sbp_selector"), Ways.of(session.registry)
+        ),
     )
     graph = after.run(physical.graph, context)
     parts = micro_batches(build.config, build.kind)

@@ -21,6 +21,7 @@ from flow_core.compiler.boxing import Layout
 from flow_core.compiler.lower import CompileOptions
 from flow_core.compiler.physical import Physical, to_physical
 from flow_core.compiler.select import Problem
+from flow_core.compiler.ways import Ways
 from flow_core.dtypes import as_dtype
 from flow_core.errors import JobError
 from flow_core.frontend.function import JobFunction
@@ -106,7 +107,8 @@ class _Oracle:
         if not physical.layouts:
             graph, spread = _spread(job, graph, devices), True
             problem = Problem(graph, session.registry.ops)
-            physical = to_physical(problem, str(job.config.get("sbp_selector")))
+            ways = Ways.of(session.registry)
+            physical = to_physical(problem, str(job.config.get("sbp_selector")), ways)
         rng = np.random.default_rng(seed)
         names = [op.name for op in graph.of_type("variable")]
         values = {name: draw_variable(session.declared[name], rng) for name in names}

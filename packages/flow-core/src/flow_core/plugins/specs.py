@@ -365,7 +365,18 @@ class CommSpec:
 
 @dataclass(frozen=True, slots=True)
 class BoxingSpec:
-    """A way to get from one SBP pattern to another."""
+    """A way to get from one SBP to another, in steps that core can do.
+
+    Attributes:
+        name: unique name.
+        source, target: SBP that it is for: as text, ``"S(0)"`` or ``"(S(0), B)"``; as letters,
+            ``"P"`` or ``"(S, B)"``; with ``*`` for any text.
+        device_types: the types of devices that it is for.
+        cost: lazy ``cost(tensor, source, target)`` in seconds, of a `TensorType` and two
+            (`Placement`, n-D SBP) pairs; the cheapest way is taken, unless a plugin chooses.
+        load: lazy ``load(tensor, source, target)``: the layouts to go through in between, in
+            order, as such pairs.
+    """
 
     name: str
     source: str
