@@ -24,6 +24,8 @@ def plan_tables(doc: PlanDocument) -> Iterator[Table]:
     )
     yield _table("ops", "name type outputs placement SBP line", _ops(doc))
     yield _table("tasks", "# op kernel reads writes workspace", _tasks(plan))
+    if changes := tuple(_layout_changes(plan)):
+        yield _table("changes of layout", "# op bytes reason", changes)
     for arena in plan.arenas:
         yield _table(f"memory of {arena.device}", "", _memory(plan, arena))
         yield _table(
@@ -54,6 +56,14 @@ def _tasks(plan: Plan) -> Iterator[Row]:
         reads = " ".join(_place(plan.buffers[b]) for b in task.inputs)
         writes = " ".join(_place(plan.buffers[b]) for b in task.outputs)
         yield (str(i), task.op, task.kernel, reads, writes, count_bytes(size) if size else "")
+
+
+def _layout_changes(plan: Plan) -> Iterator[Row]:
+    """Tasks that tell of bytes that they copy into another layout at each step."""
+    for i, task in enumerate(plan.tasks):
+        count = task.attrs.get("reordered")
+        if isinstance(count, int) and count:
+            yield (str(i), task.op, f"{count:,}", str(task.attrs.get("reason", "")))
 
 
 def _place(buffer: Buffer) -> str:
