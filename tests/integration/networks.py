@@ -51,7 +51,7 @@ class Form:
     def alone(self) -> Form:
         """What one device computes of the same program."""
         scale = float(self.devices) if self.mirrored else 1.0
-        return Form(micro=self.micro, scale=scale)
+        return Form(scale=scale)
 
     def at(self, stage: int, count: int) -> AbstractContextManager[Any]:
         """The placement of a stage of ``count``."""
@@ -84,6 +84,7 @@ class Form:
             config.default_placement_scope(self.at(0, 1))
         if self.optimizer:
             config.optimizer_placement_optimization_mode(self.optimizer)
+            config.optimizer_placement_optimization_threshold(1)  # these weights are small
         if self.micro > 1:
             config.train.num_gradient_accumulation_steps(self.micro)
         return config
