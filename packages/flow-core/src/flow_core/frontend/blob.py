@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from flow_core.dtypes import DType
@@ -104,19 +105,20 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
 
     def with_distribute(self, distribute: Any) -> BlobDef:
         """The same blob with a requested distribution."""
-        blob = self._copy()
+        blob = copy(self)
         blob._distribute = distribute
-        blob._bound = self._bound
         return blob
+
+    @property
+    def is_tensor_list(self) -> bool:
+        """Whether this is a list of tensors, whose shapes change from step to step."""
+        return self._bound is not None
 
     def with_bound(self, shape: Sequence[int], dtype: DType) -> BlobDef:
-        """The same blob of tensors that are no larger than a shape, shown as that of the blob."""
-        blob = self._copy()
+        """The same blob as a list of tensors; its shape shows how large these may be."""
+        blob = copy(self)
         blob._bound, blob.is_dynamic = tensor_type(tuple(shape), dtype), True
         return blob
-
-    def _copy(self) -> BlobDef:
-        return BlobDef(self._job, self._value, self.batch_axis, self.is_dynamic)
 
     def with_gradient_distribute(self, distribute: Any) -> BlobDef:
         """The same blob with a requested distribution of its gradient."""
@@ -248,16 +250,6 @@ class MirroredBlob(BlobDef):
             return tuple(self._bound.shape)
         type_of = self._job.builder.type_of
         return tuple(map(per_device, zip(*(type_of(p).shape for p in self._parts), strict=True)))
-
-    def _copy(self) -> MirroredBlob:
-        return MirroredBlob(
-            self._job,
-            self._parts,
-            self.placement,
-            differs=self.differs,
-            batch_axis=self.batch_axis,
-            is_dynamic=self.is_dynamic,
-        )
 
     @property
     def op_name(self) -> str:

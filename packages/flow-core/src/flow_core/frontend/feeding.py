@@ -16,6 +16,14 @@ Shapes = tuple[tuple[Shape, ...], ...]
 """The shapes of what is fed in lists: per placeholder, per device."""
 
 
+RAGGED = -1
+"""Stands in a shape for those of several tensors: ``(count, RAGGED)``."""
+
+
+def _shape(array: Any) -> Shape:
+    return (len(array), RAGGED) if array.dtype == object else array.shape
+
+
 def is_list(spec: PlaceholderSpec) -> bool:
     """Whether a placeholder takes an array per device."""
     return spec.kind in ("list", "list_list")
@@ -24,10 +32,7 @@ def is_list(spec: PlaceholderSpec) -> bool:
 def declared_shapes(placeholders: Any, devices: int) -> list[tuple[Shape, ...]]:
     """The largest shapes of the list placeholders in a nest of placeholders, in order."""
     if isinstance(placeholders, PlaceholderSpec):
-        if not is_list(placeholders):
-            return []
-        tensors = placeholders.kind == "list_list"  # fed as so many objects, of any shape
-        return [(placeholders.shape[:1] if tensors else placeholders.shape,) * devices]
+        return [(placeholders.shape,) * devices] if is_list(placeholders) else []
     nested = placeholders.values() if isinstance(placeholders, Mapping) else placeholders
     return [shapes for spec in nested for shapes in declared_shapes(spec, devices)]
 
@@ -72,7 +77,7 @@ class Feeding:
         """The shapes of the arrays that came in lists; nothing to do where none do."""
         if not self.declared:
             return ()
-        found = [x.shape for x, listed in zip(arrays, self._lists, strict=True) if listed]
+        found = [_shape(x) for x, listed in zip(arrays, self._lists, strict=True) if listed]
         n = self._devices
         return tuple(tuple(found[i : i + n]) for i in range(0, len(found), n))
 
@@ -147,32 +152,30 @@ class Feeder:
     def _item(self, spec: PlaceholderSpec, value: Any, path: str) -> Any:
         """One device's array of a list placeholder."""
         if spec.kind == "list_list":
-            return self._tensors(spec, value, path)
+            if not isinstance(value, list | tuple) or not value:
+                self._fail(path, _describe(value), "a list of arrays")
+            if len(value) > 1:
+                return self._tensors(spec, value, path)
+            value, path = value[0], f"{path}[0]"
         self._array(spec, value, path)
         if len(value.shape) != len(spec.shape) or prod(value.shape) > prod(spec.shape):
             allowed = f"{len(spec.shape)} axes and at most {prod(spec.shape)} elements, as {spec}"
             self._fail(path, f"shape {value.shape}", allowed)
         return value
 
-    def _tensors(self, spec: PlaceholderSpec, value: Any, path: str) -> Any:
-        """Copies of the tensors of a list; each was fed with a leading axis of size 1."""
-        count = spec.shape[0]
-        if not isinstance(value, list | tuple) or len(value) != count:
-            self._fail(path, _describe(value), f"a list of {count} arrays")
+    def _tensors(self, spec: PlaceholderSpec, tensors: Sequence[Any], path: str) -> Any:
+        """Copies of the tensors of a list, without their leading axes, which are of size 1."""
+        count, bound = spec.shape[0], spec.shape[1:]
+        if len(tensors) != count:
+            self._fail(path, _describe(tensors), f"a list of {count} arrays")
         copies = np.empty(count, object)
-        for i, x in enumerate(value):
-            self._check_tensor(spec, x, f"{path}[{i}]")
+        for i, x in enumerate(tensors):
+            self._array(spec, x, f"{path}[{i}]")
+            if x.ndim != len(spec.shape) or len(x) != 1 or x.size > prod(bound):
+                allowed = f"(1, ...), {len(spec.shape)} axes, at most {prod(bound)} elements"
+                self._fail(f"{path}[{i}]", f"shape {x.shape}", allowed)
             copies[i] = x[0].copy()
         return copies
-
-    def _check_tensor(self, spec: PlaceholderSpec, x: Any, path: str) -> None:
-        if not isinstance(x, np.ndarray) or x.dtype != spec.dtype.numpy:
-            self._fail(path, _describe(x), f"an array of {spec.dtype}")
-        bound = spec.shape[1:]
-        fits = x.ndim == len(spec.shape) and len(x) == 1 and x.size <= prod(bound)
-        if not fits:
-            allowed = f"shape (1, ...) of rank {len(spec.shape)}, no larger than {(1, *bound)}"
-            self._fail(path, f"shape {x.shape}", allowed)
 
     def _array(self, spec: PlaceholderSpec, value: Any, path: str) -> None:
         if not isinstance(value, np.ndarray):

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from flow_core.annotations import (
     structure,
 )
 from flow_core.dtypes import tensor_buffer
-from flow_core.errors import JobError, SourceLine, nearest, user_line
+from flow_core.errors import FeedError, JobError, SourceLine, nearest, user_line
 from flow_core.frontend.blob import BlobDef, MirroredBlob
 from flow_core.frontend.compile import (
     STEP_VARIABLE,
@@ -34,7 +35,7 @@ from flow_core.frontend.compile import (
     micro_shape,
     updated_variables,
 )
-from flow_core.frontend.feeding import Feeding, Shapes, is_list
+from flow_core.frontend.feeding import RAGGED, Feeding, Shapes, is_list
 from flow_core.frontend.function_config import FunctionConfig, default_placement, default_view
 from flow_core.frontend.jobs import JobBuild, Watch, defining, maybe_current_job
 from flow_core.frontend.mirrored import flat
@@ -418,7 +419,7 @@ def _is_no_array(blob: BlobDef) -> bool:
     """Whether a blob's values cannot be had as one array."""
     if isinstance(blob, MirroredBlob):
         return blob.is_dynamic or blob.batch_axis is None
-    return blob.dtype.is_object
+    return blob.is_tensor_list or blob.dtype.is_object
 
 
 def _placeholders(
@@ -447,22 +448,41 @@ def _list_placeholder(
     line: SourceLine | None,
     shapes: tuple[Shape, ...],
 ) -> BlobDef:
-    """The blob of a list of arrays (or lists of tensors): a value per device, or the only one."""
+    """The blob of a list of arrays: a value per device, or the only one."""
     build = traced.build
-    blob: BlobDef
+    if any(RAGGED in shape for shape in shapes):
+        return _tensor_list_placeholder(traced, path, spec, line, shapes)
     if len(shapes) == 1:
         value = _placeholder(traced, path, spec, line, shapes[0])
-        blob = BlobDef(build, value, spec.batch_axis, is_dynamic=True)
-        return blob.with_bound(spec.shape, spec.dtype) if spec.kind == "list_list" else blob
+        return BlobDef(build, value, spec.batch_axis, is_dynamic=True)
     devices = flat(build.default_placement)
     values = [
         _placeholder(traced, f"{path}#{rank}", spec, line, shape, devices.only(rank))
         for rank, shape in enumerate(shapes)
     ]
-    blob = MirroredBlob(
+    return MirroredBlob(
         build, values, devices, differs=True, batch_axis=spec.batch_axis, is_dynamic=True
     )
-    return blob.with_bound(spec.shape, spec.dtype) if spec.kind == "list_list" else blob
+
+
+def _tensor_list_placeholder(
+    traced: _Traced,
+    path: str,
+    spec: PlaceholderSpec,
+    line: SourceLine | None,
+    shapes: tuple[Shape, ...],
+) -> BlobDef:
+    """The blob of lists of tensors: a value of objects per device, or the only one."""
+    if not all(RAGGED in shape for shape in shapes):
+        raise FeedError(
+            f"feeding {path!r} of job {traced.job!r}",
+            at=user_line(2),
+            found="one array for one device and several for another",
+            allowed="as many arrays for each device",
+        )
+    objects = replace(spec, dtype=tensor_buffer, batch_axis=0)
+    kept = tuple(shape[:1] for shape in shapes)
+    return _list_placeholder(traced, path, objects, line, kept).with_bound(spec.shape, spec.dtype)
 
 
 def _placeholder(
@@ -475,8 +495,6 @@ def _placeholder(
 ) -> Value:
     shape = micro_shape(traced.build, path, shape, line)
     attrs = input_attrs(shape, spec.dtype.name, spec.batch_axis)
-    if spec.kind == "list_list":
-        attrs = input_attrs(shape[:1], tensor_buffer.name, 0)
     name = traced.build.builder.unique_name(f"Input_{path}")
     (value,) = traced.build.add("input", (), attrs, name=name, line=line, placement=placement)
     traced.inputs.append(value.op)

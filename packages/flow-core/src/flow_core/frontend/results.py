@@ -14,16 +14,6 @@ from flow_core.errors import JobError, user_line
 from flow_core.runtime.pipeline import Pipeline, Step
 
 
-def _tensor(array: Any) -> Any:
-    """An array; a single tensor of changing shape in the place of the list that holds it."""
-    return array[0] if array.dtype == object else array
-
-
-def _tensors(array: Any) -> list[Any]:
-    """Tensors of changing shape, each with a leading axis of size 1; one array in a list."""
-    return [x[np.newaxis] for x in array] if array.dtype == object else [array]
-
-
 class DeviceArrays(list[Any]):
     """The fetched arrays of a blob of the mirrored view, one per device.
 
@@ -53,20 +43,6 @@ class DeviceArrays(list[Any]):
         return np.concatenate(list(self), self.axis)
 
 
-def _each(fetched: Any) -> list[Any]:
-    return list(fetched) if isinstance(fetched, DeviceArrays) else [fetched]
-
-
-def as_list(fetched: Any) -> list[Any]:
-    """One array per device; a single tensor of changing shape in its place."""
-    return [_tensor(array) for array in _each(fetched)]
-
-
-def as_lists(fetched: Any) -> list[list[Any]]:
-    """A list of arrays per device; tensors of changing shape each with a leading axis of size 1."""
-    return [_tensors(array) for array in _each(fetched)]
-
-
 class LocalBlob:
     """One fetched value: ``numpy()``, and it acts as its array in most places."""
 
@@ -86,11 +62,11 @@ class LocalBlob:
 
     def numpy_list(self) -> list[Any]:
         """One array per device."""
-        return as_list(self._fetched)
+        return _as_list(self._fetched)
 
     def numpy_lists(self) -> list[list[Any]]:
         """A list of arrays per device."""
-        return as_lists(self._fetched)
+        return _as_lists(self._fetched)
 
     def ndarray(self) -> Any:
         """Older name of `numpy`."""
@@ -127,10 +103,22 @@ class LocalBlob:
         return f"LocalBlob({self._fetched!r})"
 
 
+def _as_list(fetched: Any) -> list[Any]:
+    """One array per device; a single tensor of changing shape in its place."""
+    arrays = fetched if isinstance(fetched, DeviceArrays) else [fetched]
+    return [array[0] if array.dtype == object else array for array in arrays]
+
+
+def _as_lists(fetched: Any) -> list[list[Any]]:
+    """A list of arrays per device; tensors of changing shape each with a leading axis of size 1."""
+    arrays = fetched if isinstance(fetched, DeviceArrays) else [fetched]
+    return [[x[np.newaxis] for x in a] if a.dtype == object else [a] for a in arrays]
+
+
 FORMS: dict[str, Callable[[Any], Any]] = {
     "numpy": lambda fetched: fetched.joined() if isinstance(fetched, DeviceArrays) else fetched,
-    "list": as_list,
-    "list_list": as_lists,
+    "list": _as_list,
+    "list_list": _as_lists,
     "blob": LocalBlob,
 }
 """How a fetched array (or `DeviceArrays`) is handed over, by the annotation's kind."""
