@@ -106,6 +106,15 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHONS[0])
+def prover(session: nox.Session) -> None:
+    """Proves the SBP rules of all ops on all samples, and prints how much was tried."""
+    sync(session, "--all-packages", "--group", "test")
+    env = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    tests = "packages/flow-core/tests/test_sbp_rules.py"
+    session.run("pytest", tests, "-m", "slow", "-q", "-s", *session.posargs, env=env)
+
+
+@nox.session(python=PYTHONS[0])
 def conformance(session: nox.Session) -> None:
     """External tests and programs; takes the runner's arguments, ``-- --tree DIR --suite ops``."""
     runner = ROOT.parent / "shared" / "conformance" / "run.py"

@@ -1,72 +1,145 @@
-"""The SBP rules of core's ops hold, and none is missing."""
+"""The SBP rules of core's ops are proven, none is missing, and mutants of them are killed."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from flow_core.ops.optim import BY_TYPE
+from flow_core.ops.select import LAST
 from flow_core.plugins.host import default_registry
-from flow_core.sbp import B, P, S
+from flow_core.plugins.specs import OpSpec, Sample
+from flow_core.sbp import B, P, S, Sbp, Signature
 from flow_core.testing import Gap, SbpRuleKit
-from flow_core.testing.checks import query
-from flow_core.testing.sbp_rules import gather, listed, scatter
+from flow_core.testing.prover import Prover
+from flow_core.testing.prover_cases import cases
+from flow_core.testing.scattering import gather, scatter
 
-UPDATES = (
-    "adam_update", "advance_step", "assign", "centered_rmsprop_update",
-    "dynamic_loss_scale_schedule",
-    "lamb_update", "lars_update", "logical_slice_assign", "momentum_update", "rmsprop_update",
-    "sgd_update",
-)  # fmt: skip
+SPECS = default_registry().ops
+INTEGERS = "sums of integers may leave the range that a floating type has exactly"
 LEAVES = ("input", "variable", "literal")
-MASK = "a mask is never a sum of masks"
 BETWEEN_VIEWS = ("cast_to_mirrored", "cast_from_mirrored")
-SPECIAL = "holds for this sample's attributes only"
 
 
-def unlisted(op: str, kind: str, reason: str) -> Gap:
-    return Gap(op, kind, reason, ("no_rule_is_missing",))  # type: ignore[arg-type]
+def unlisted(op: str, reason: str) -> Gap:
+    return Gap(op, "never", reason, ("no_rule_is_missing",))
+
+
+GAPS = (
+    *(Gap(op, "never", "a leaf of the graph: nothing to compute") for op in LEAVES),
+    Gap("fused", "never", "groups are made of what is split already"),
+    *(unlisted(op, "no work: parts are passed on") for op in BETWEEN_VIEWS),
+    unlisted("CategoricalOrdinalEncode", "parts of a sum of tables are full tables"),
+    unlisted("boxing", "is what rules are turned into, has none itself"),
+    unlisted("count_not_finite", "parts of a sum of infinite numbers are infinite themselves"),
+    unlisted("cast", INTEGERS),
+    unlisted("cast_like", INTEGERS),
+)
+SAMPLE = (
+    "broadcast_add", "broadcast_greater", "concat", "dropout", "gather", "matmul", "negative",
+    "one_hot", "random_mask_like", "reduce_max", "reduce_sum", "reshape", "softmax", "transpose",
+    "unsorted_segment_sum",
+)  # fmt: skip
+
+
+def numbers(rng: Any, *shape: int) -> Any:
+    return (rng.integers(8, 33, shape) / 16).astype(np.float32)
+
+
+def update_samples(op: str, rng: Any) -> Iterator[Sample]:
+    """Inputs of the ops that change variables, in their own types."""
+    row, shape = BY_TYPE[op], (5, 6)
+    step = (np.array(3, np.int64),) if row.step else ()
+    states = (numbers(rng, *shape) for _ in row.states)
+    more = (np.array(0.5, np.float32) for _ in row.numbers)
+    model, diff = numbers(rng, *shape), numbers(rng, *shape)
+    given = model, diff, np.array(0.5, np.float32), *step, *states, *more
+    yield Sample(given, {"weight_decay": 0.5, "l2": 0.25})
+    yield Sample((*given, np.array(2.0, np.float32)), note="scaled")
+
+
+def other_samples(rng: Any) -> dict[str, Sample]:
+    counter, scale = np.array(3, np.int64), np.array(8.0, np.float32)
+    part = {"start": (1, 0), "stop": (4, LAST), "step": (1, 1)}
+    return {
+        "assign": Sample((numbers(rng, 5, 6), numbers(rng, 5, 6))),
+        "advance_step": Sample((counter,)),
+        "dynamic_loss_scale_schedule": Sample((counter, scale, counter)),
+        "logical_slice_assign": Sample((numbers(rng, 5, 4), numbers(rng, 3, 4)), part),
+    }
 
 
 class TestSbpRules(SbpRuleKit):
     plugin = "core.ops"
-    gaps = (
-        *(Gap(op, "notyet", "changes variables: no reference to run") for op in UPDATES),
-        *(Gap(op, "never", "a leaf of the graph: nothing to compute") for op in LEAVES),
-        *(unlisted(op, "never", "no work: parts are passed on") for op in BETWEEN_VIEWS),
-        Gap("fused", "notyet", "a group has no reference and no samples of its own"),
-        unlisted("boxing", "never", "is what rules are turned into, has none itself"),
-        unlisted("CategoricalOrdinalEncode", "never", "parts of a sum of tables are full tables"),
-        unlisted("cast", "never", "sums of integers may leave the range of a half type"),
-        unlisted("cast_like", "never", "sums of integers may leave the range of a half type"),
-        unlisted("dropout", "never", MASK),
-        unlisted("dropout_grad", "never", MASK),
-        unlisted("in_top_k", "never", SPECIAL),
-        unlisted("scalar_div_by_tensor", "never", SPECIAL),
-        unlisted("learning_rate_schedule", "never", SPECIAL),
-        unlisted("split_like", "never", "only mixtures of layouts among unread inputs"),
-        unlisted("adam_bias_correction_learning_rate", "notyet", "linear in the learning rate"),
-        unlisted("l1_l2_regularize_gradient", "notyet", "linear when l1 is 0"),
-    )
+    gaps = GAPS
+    cases = 1
+    searched = SAMPLE
+
+    def samples(self, spec: OpSpec, rng: Any) -> Iterable[Sample]:
+        if spec.type in BY_TYPE:
+            return update_samples(spec.type, rng)
+        others = other_samples(rng)
+        return [others[spec.type]] if spec.type in others else super().samples(spec, rng)
 
 
-def test_matmul_has_six_signatures() -> None:
-    spec = default_registry().ops["matmul"]
-    arrays = np.arange(15.0).reshape(3, 5), np.arange(20.0).reshape(5, 4)
-    asked = query(spec, arrays, {})
-    found = set(map(str, TestSbpRules().valid(spec, asked, arrays)))
-    assert found == {
-        "(B, B) -> B", "(S(0), B) -> S(0)", "(B, S(1)) -> S(1)", "(S(1), S(0)) -> P",
-        "(P, B) -> P", "(B, P) -> P",
-    }  # fmt: skip
-    assert found == {*map(str, listed(spec, asked)), "(B, B) -> B"}
+@pytest.mark.slow
+class TestAllSbpRules(TestSbpRules):
+    cases = None
+    searched = None
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int32", "uint8", "bool"])
 @pytest.mark.parametrize("parts", [1, 2, 3, 5])
 @pytest.mark.parametrize("sbp", [S(0), S(1), B, P], ids=str)
-def test_scattered_is_gathered(sbp, parts, dtype) -> None:  # type: ignore[no-untyped-def]
+def test_scattered_is_gathered(sbp: Sbp, parts: int, dtype: str) -> None:
     rng = np.random.default_rng(1)
     array = rng.integers(0, 9, (4, 3)).astype(dtype)
     held = scatter(array, sbp, parts, rng)
     assert len(held) == parts
     np.testing.assert_allclose(gather(held, sbp), array, atol=1e-12)
+
+
+def prover(op: str, *arrays: Any, **attrs: Any) -> Prover:
+    (case,) = cases(SPECS[op], [Sample(arrays, attrs)])
+    return Prover(case)
+
+
+def matmul_rules(a: bool, b: bool, batch: int) -> set[str]:
+    """The rules of a product, with axes of the operands as they lie."""
+    m, k_a = (batch, batch + 1)[:: -1 if a else 1]
+    k_b, n = (batch, batch + 1)[:: -1 if b else 1]
+    return {
+        f"(S({m}), B) -> S({batch})", f"(B, S({n})) -> S({batch + 1})",
+        f"(S({k_a}), S({k_b})) -> P", "(P, B) -> P", "(B, P) -> P",
+        *(f"(S({i}), S({i})) -> S({i})" for i in range(batch)),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+@pytest.mark.parametrize("a", [False, True])
+@pytest.mark.parametrize("b", [False, True])
+def test_products_have_exactly_their_rules(a: bool, b: bool, batch: int) -> None:
+    """Six signatures with the all-broadcast one, and one more per batch axis."""
+    left = np.ones((*(2, 3)[:batch], *((5, 4) if a else (4, 5))))
+    right = np.ones((*(2, 3)[:batch], *((6, 5) if b else (5, 6))))
+    asked = prover("batch_matmul" if batch else "matmul", left, right, transpose_a=a, transpose_b=b)
+    assert {*map(str, asked.valid())} == matmul_rules(a, b, batch)
+    assert asked.prove()
+
+
+def test_a_wrong_list_is_refused() -> None:
+    """The prover itself, by way of an op whose rules were replaced."""
+    case = prover("matmul", np.ones((4, 5)), np.ones((5, 6))).case
+    rules = case.spec.sbp
+    wrong = Signature((S(0), S(0)), (P,))
+    for changed in (lambda ctx: (*rules(ctx), wrong), lambda ctx: rules(ctx)[1:]):
+        spec = replace(case.spec, sbp=changed)
+        assert not Prover(replace(case, spec=spec)).prove()
+    proof = Prover(replace(case, spec=replace(case.spec, sbp=lambda ctx: (wrong,)))).prove()
+    assert [str(rule) for rule, *_ in proof.wrong] == ["(S(0), S(0)) -> P"] * 3
+    assert len(proof.missing) == 5
+    assert "wrong on 2 devices: (S(0), S(0)) -> P" in str(proof)

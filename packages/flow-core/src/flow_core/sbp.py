@@ -62,6 +62,8 @@ Region = tuple[tuple[int, int], ...]
 
 B = Broadcast()
 P = Partial()
+EXTREMES = (Partial("max"), Partial("min"))
+"""The partial SBPs of which B is a special case."""
 
 
 def S(axis: int) -> Split:

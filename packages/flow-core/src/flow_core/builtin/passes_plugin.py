@@ -7,6 +7,12 @@ from flow_core.plugins.specs import PassSpec
 FLOW_PLUGIN_API = "1.0"
 
 PASSES: tuple[PassSpec, ...] = (
+    PassSpec(
+        "batch_statistics",
+        "lower",
+        "flow_core.passes.batch_statistics:BatchStatistics",
+        before=("common_subexpressions",),
+    ),
     PassSpec("constant_folding", "lower", "flow_core.passes.constant_folding:ConstantFolding"),
     PassSpec(
         "common_subexpressions",

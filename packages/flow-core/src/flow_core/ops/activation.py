@@ -22,6 +22,7 @@ from flow_core.ops.rules import (
     broadcast_sbp,
     broadcast_type,
     floating_like_input,
+    rising,
     same_inputs,
     split_all_axes,
 )
@@ -42,6 +43,7 @@ class Activation:
         at: what the derivative is a function of, "x" or "y".
         attrs: attributes of both ops.
         samples: attributes that the kits try.
+        rises: whether it never falls, for slopes that are not negative.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Activation:
     at: str = "x"
     attrs: Mapping[str, Any] = field(default_factory=dict)
     samples: tuple[Mapping[str, Any], ...] = ({},)
+    rises: bool = True
 
 
 def _sigmoid(x: Any) -> Any:
@@ -78,11 +81,11 @@ TABLE: tuple[Activation, ...] = (
     Activation("sigmoid", _sigmoid, lambda y: y * (1 - y), "sigmoid_grad", "y"),
     Activation("sigmoid_v2", _sigmoid, lambda y: y * (1 - y), "sigmoid_grad", "y"),
     Activation("tanh", np.tanh, lambda y: 1 - y * y, "tanh_grad", "y"),
-    Activation("gelu", _gelu, _gelu_derivative, "gelu_grad"),
+    Activation("gelu", _gelu, _gelu_derivative, "gelu_grad", rises=False),
     Activation("hardsigmoid", _hardsigmoid, lambda x: _inside(x, -3, 3) / 6, "hardsigmoid_grad"),
     Activation(
         "hardswish", lambda x: x * _hardsigmoid(x),
-        lambda x: _hardsigmoid(x) + x * _inside(x, -3, 3) / 6, "hardswish_grad",
+        lambda x: _hardsigmoid(x) + x * _inside(x, -3, 3) / 6, "hardswish_grad", rises=False,
     ),
     Activation(
         "hardtanh", lambda x, min_val, max_val: np.clip(x, min_val, max_val),
@@ -124,6 +127,14 @@ def _backward_samples(row: Activation) -> Callable[[Any], Iterator[Sample]]:
     return samples
 
 
+def _forward_sbp(row: Activation) -> Callable[[SbpContext], Signatures]:
+    def sbp(ctx: SbpContext) -> Signatures:
+        rises = row.rises and ctx.attrs.get("alpha", 0) >= 0
+        return (*split_all_axes(ctx), *(rising(ctx, 0) if rises else ()))
+
+    return sbp
+
+
 def _forward_spec(row: Activation) -> OpSpec:
     def gradient(g: GradContext) -> Sequence[Sym]:
         return (g.one(row.grad, g.x if row.at == "x" else g.y, g.dy, **g.attrs),)
@@ -134,7 +145,7 @@ def _forward_spec(row: Activation) -> OpSpec:
         outputs=("y",) if row.name in ("leaky_relu", "tanh", "sigmoid_v2") else ("out",),
         infer=floating_like_input,
         attrs=row.attrs,
-        sbp=split_all_axes,
+        sbp=_forward_sbp(row),
         gradient=gradient,
         reference=row.reference,
         samples=_forward_samples(row),

@@ -20,11 +20,14 @@ from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.rules import (
     broadcast_sbp,
     broadcast_type,
+    floating,
     linear,
+    passed,
+    rising,
     same_inputs,
 )
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
-from flow_core.sbp import B, P, Partial, Sbp, Signature, Signatures
+from flow_core.sbp import EXTREMES, B, P, Sbp, Signature, Signatures
 from flow_core.shapes import broadcast_shapes
 
 Rule = tuple[tuple[Sbp, ...], Sbp]
@@ -33,8 +36,13 @@ Derivative = Callable[[GradContext], Sym]
 SUM: Rule = ((P, P), P)
 LEFT: Rule = ((P, B), P)
 RIGHT: Rule = ((B, P), P)
-GREATEST: Rule = ((Partial("max"), Partial("max")), Partial("max"))
-LEAST: Rule = ((Partial("min"), Partial("min")), Partial("min"))
+MAX, MIN = EXTREMES
+GREATEST: Rule = ((MAX, MAX), MAX)
+LEAST: Rule = ((MIN, MIN), MIN)
+RISES_LEFT: tuple[Rule, ...] = (((MAX, B), MAX), ((MIN, B), MIN))
+RISES_RIGHT: tuple[Rule, ...] = (((B, MAX), MAX), ((B, MIN), MIN))
+FALLS_LEFT: tuple[Rule, ...] = (((MAX, B), MIN), ((MIN, B), MAX))
+FALLS_RIGHT: tuple[Rule, ...] = (((B, MAX), MIN), ((B, MIN), MAX))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,7 @@ class Binary:
         logical: whether the result is int8 for any input type.
         domain: interval from which samples are drawn.
         broadcasts: whether shapes may differ.
+        ordered: whether integers keep the order of their results, as nothing wraps around.
     """
 
     name: str
@@ -61,6 +70,7 @@ class Binary:
     logical: bool = False
     domain: tuple[float, float] = (0.3, 3.0)
     broadcasts: bool = True
+    ordered: bool = False
 
 
 def divided(x: Any, y: Any) -> Any:
@@ -116,13 +126,22 @@ def _flat(g: GradContext) -> Sym:
     return g.one("zero_like", g.dy)
 
 
-def _compare(name: str, function: Any) -> Binary:
-    return Binary(f"broadcast_{name}", function, kinds="fiub", logical=True, domain=(-2.0, 2.0))
+def _compare(name: str, function: Any, *rules: Rule) -> Binary:
+    domain = (-2.0, 2.0)
+    return Binary(
+        f"broadcast_{name}", function, kinds="fiub", rules=rules, logical=True, domain=domain
+    )
 
 
 TABLE: tuple[Binary, ...] = (
-    Binary("broadcast_add", np.add, lambda g: g.dy, lambda g: g.dy, rules=(SUM,)),
-    Binary("broadcast_sub", np.subtract, lambda g: g.dy, lambda g: -g.dy, rules=(SUM,)),
+    Binary(
+        "broadcast_add", np.add, lambda g: g.dy, lambda g: g.dy,
+        rules=(SUM, *RISES_LEFT, *RISES_RIGHT),
+    ),
+    Binary(
+        "broadcast_sub", np.subtract, lambda g: g.dy, lambda g: -g.dy,
+        rules=(SUM, *RISES_LEFT, *FALLS_RIGHT),
+    ),
     Binary(
         "broadcast_mul", np.multiply,
         lambda g: g.dy * g.inputs[1], lambda g: g.dy * g.inputs[0], rules=(LEFT, RIGHT),
@@ -140,12 +159,12 @@ TABLE: tuple[Binary, ...] = (
     Binary(
         "broadcast_maximum", np.maximum,
         lambda g: _masked(g, "greater", g.dy), lambda g: _masked(g, "less_equal", g.dy),
-        rules=(GREATEST,),
+        rules=(GREATEST, ((MIN, B), MIN), ((B, MIN), MIN)), ordered=True,
     ),
     Binary(
         "broadcast_minimum", np.minimum,
         lambda g: _masked(g, "less", g.dy), lambda g: _masked(g, "greater_equal", g.dy),
-        rules=(LEAST,),
+        rules=(LEAST, ((MAX, B), MAX), ((B, MAX), MAX)), ordered=True,
     ),
     Binary(
         "atan2", np.arctan2,
@@ -162,10 +181,10 @@ TABLE: tuple[Binary, ...] = (
     ),
     _compare("equal", np.equal),
     _compare("not_equal", np.not_equal),
-    _compare("greater", np.greater),
-    _compare("greater_equal", np.greater_equal),
-    _compare("less", np.less),
-    _compare("less_equal", np.less_equal),
+    _compare("greater", np.greater, *RISES_LEFT, *FALLS_RIGHT),
+    _compare("greater_equal", np.greater_equal, *RISES_LEFT, *FALLS_RIGHT),
+    _compare("less", np.less, *FALLS_LEFT, *RISES_RIGHT),
+    _compare("less_equal", np.less_equal, *FALLS_LEFT, *RISES_RIGHT),
     _compare("logical_and", np.logical_and),
     _compare("logical_or", np.logical_or),
     _compare("logical_xor", np.logical_xor),
@@ -206,7 +225,10 @@ def _sbp(row: Binary) -> Callable[[SbpContext], Signatures]:
     def sbp(ctx: SbpContext) -> Signatures:
         # a sum of integer quotients is not the quotient of the sum
         cut = row.reference is divided and not ctx.inputs[0].dtype.is_floating
-        rules = () if cut else row.rules
+        truths = ctx.inputs[0].dtype.kind == "b"
+        rules = () if cut or truths else row.rules
+        if not (row.logical or row.ordered or floating(ctx)):  # integers wrap around
+            rules = tuple(rule for rule in rules if rule[1] not in EXTREMES)
         return (*broadcast_sbp(ctx), *(Signature(ins, (out,)) for ins, out in rules))
 
     return sbp
@@ -316,13 +338,13 @@ def _where_infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _where_sbp(ctx: SbpContext) -> Signatures:
-    return (*broadcast_sbp(ctx), Signature((B, *(P for _ in ctx.inputs[1:])), (P,)))
+    return (*broadcast_sbp(ctx), *passed(ctx, *range(1, len(ctx.inputs))))
 
 
 def _where_scalar_sbp(ctx: SbpContext) -> Signatures:
     """The other value is added on every device, so that partial sums stay right only for 0."""
     partial = (Signature((B, P), (P,)),) if ctx.attrs["operand"] == 0 else ()
-    return (*broadcast_sbp(ctx), *partial)
+    return (*broadcast_sbp(ctx), *partial, *rising(ctx, 1))
 
 
 def _where_gradient(g: GradContext) -> Sequence[Sym | None]:
@@ -400,6 +422,12 @@ def _add_n_infer(ctx: InferContext) -> tuple[TensorType, ...]:
     return same_inputs(ctx)
 
 
+def _add_n_sbp(ctx: SbpContext) -> Signatures:
+    """Sums rise with each input alone."""
+    alone = (rising(ctx, i) for i in range(len(ctx.inputs) if floating(ctx) else 0))
+    return (*linear(ctx), *(rule for rules in alone for rule in rules))
+
+
 def _add_n_samples(rng: Any) -> Iterator[Sample]:
     for count, shape in ((1, (7,)), (2, (3, 5)), (3, (2, 1, 4)), (9, (5,)), (2, (0, 3))):
         yield Sample(tuple(rng.uniform(-2, 2, shape) for _ in range(count)))
@@ -410,7 +438,7 @@ ADD_N = OpSpec(
     type="add_n",
     inputs=("in*",),
     infer=_add_n_infer,
-    sbp=linear,
+    sbp=_add_n_sbp,
     gradient=lambda g: (g.dy,) * len(g.inputs),
     reference=lambda *xs: sum(xs[1:], xs[0]),
     samples=_add_n_samples,

@@ -12,7 +12,7 @@ from flow_core.ir import TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.rules import split_all_axes
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
-from flow_core.sbp import B, P, S, Sbp, Signature, Signatures
+from flow_core.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
 
 
 def _cast_infer(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -26,14 +26,19 @@ def _cast_like_infer(ctx: InferContext) -> tuple[TensorType, ...]:
     return (tensor_type(ctx.inputs[0].shape, ctx.inputs[1].dtype),)
 
 
-def _keeps_sums(ctx: SbpContext) -> bool:
-    """Casts between floating types do; others cut, or wrap around in the narrower type."""
-    return ctx.inputs[0].dtype.is_floating and ctx.outputs[0].dtype.is_floating
+def _kept(ctx: SbpContext) -> tuple[Sbp, ...]:
+    """The kinds of P that a cast keeps.
+
+    Casts to floating types keep order, and sums too where they come from floating types; others
+    cut, or wrap around in the narrower type.
+    """
+    source, target = ctx.inputs[0].dtype, ctx.outputs[0].dtype
+    sums = (P,) if source.is_floating and target.is_floating else ()
+    return (*sums, *EXTREMES) if target.is_floating and source.kind != "b" else ()
 
 
 def _cast_sbp(ctx: SbpContext) -> Signatures:
-    sums = (Signature((P,), (P,)),) if _keeps_sums(ctx) else ()
-    return (*split_all_axes(ctx), *sums)
+    return (*split_all_axes(ctx), *(Signature((p,), (p,)) for p in _kept(ctx)))
 
 
 def _cast_like_sbp(ctx: SbpContext) -> Signatures:
@@ -41,7 +46,7 @@ def _cast_like_sbp(ctx: SbpContext) -> Signatures:
     shape, like = (t.shape for t in ctx.inputs)
     any_like: tuple[Sbp, ...] = (B, P, *(S(i) for i in range(len(like))))
     splits = (Signature((S(i), other), (S(i),)) for i in range(len(shape)) for other in any_like)
-    sums = (Signature((P, other), (P,)) for other in any_like) if _keeps_sums(ctx) else ()
+    sums = (Signature((p, other), (p,)) for p in _kept(ctx) for other in any_like)
     return (*splits, *sums, *(Signature((B, other), (B,)) for other in any_like[1:]))
 
 

@@ -17,7 +17,12 @@ from flow_core import philox
 from flow_core.dtypes import int8
 from flow_core.ir import TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import check_place, floating_like_input, split_all_axes, with_place
+from flow_core.ops.rules import (
+    check_place,
+    floating_like_input,
+    split_all_axes,
+    with_place,
+)
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.sbp import B, P, Signature, Signatures
 
@@ -39,8 +44,11 @@ def _masked_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _masked_sbp(ctx: SbpContext) -> Signatures:
-    """Linear in the masked tensor; the mask itself is no sum of masks."""
-    return (*split_all_axes(ctx), Signature((P, B), (P,)))
+    """Linear in the masked tensor and in the mask.
+
+    No maxima: the number that loses against all is infinite, and 0 times that is none.
+    """
+    return (*split_all_axes(ctx), Signature((P, B), (P,)), Signature((B, P), (P,)))
 
 
 def _dropout_gradient(g: GradContext) -> Sequence[Sym | None]:

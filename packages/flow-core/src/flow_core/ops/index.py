@@ -24,7 +24,7 @@ from flow_core.plugins.specs import (
     Sample,
     SbpContext,
 )
-from flow_core.sbp import B, P, S, Sbp, Signature, Signatures, Split
+from flow_core.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures, Split
 from flow_core.shapes import Shape
 
 INDEX_DTYPES = ("int32", "int64", "int8", "uint8")
@@ -83,6 +83,10 @@ def _behind_batch(ctx: LocalContext) -> int:
     return len(ctx.inputs[1].region) - 1
 
 
+MOVED: tuple[tuple[tuple[Sbp, ...], Sbp], ...] = tuple(((p, B), p) for p in (P, *EXTREMES))
+"""Every kind of P passes where elements are only read: what is out of range is 0 on all devices."""
+
+
 # ------------------------------------------------------------------- along an axis of the table
 
 
@@ -101,7 +105,7 @@ def _gather_sbp(ctx: SbpContext) -> Signatures:
         *(((B, S(i)), S(axis + i)) for i in range(inserted)),
         *(((S(i), B), S(i if i < axis else i + inserted - 1)) for i in others),
         ((S(axis), B), P),
-        ((P, B), P),
+        *MOVED,
     )
 
 
@@ -266,18 +270,17 @@ def _batch_sbp(ctx: SbpContext, *along: tuple[tuple[Sbp, ...], Sbp]) -> Signatur
         *(((S(i), S(i)), S(i)) for i in range(lead)),
         *along,
         *(((S(i), B), S(i)) for i in range(lead + 1, rank)),
-        ((P, B), P),
     )
 
 
 def _batch_gather_sbp(ctx: SbpContext) -> Signatures:
     lead = len(ctx.inputs[1].shape) - 1
-    return _batch_sbp(ctx, ((B, S(lead)), S(lead)), ((S(lead), B), P))
+    return _batch_sbp(ctx, ((B, S(lead)), S(lead)), ((S(lead), B), P), *MOVED)
 
 
 def _batch_segments_sbp(ctx: SbpContext) -> Signatures:
     lead = len(ctx.inputs[1].shape) - 1
-    return _batch_sbp(ctx, ((S(lead), S(lead)), P), ((B, B), S(lead)))
+    return _batch_sbp(ctx, ((S(lead), S(lead)), P), ((B, B), S(lead)), ((P, B), P))
 
 
 def _batch_gather_gradient(g: GradContext) -> tuple[Sym, None]:
@@ -353,17 +356,18 @@ def _dim_scatter_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 def _dim_sbp(ctx: SbpContext, *along: tuple[tuple[Sbp, ...], Sbp]) -> Signatures:
     others = (i for i in range(len(ctx.inputs[0].shape)) if i != ctx.attrs["dim"])
-    return rules(*(((S(i), S(i)), S(i)) for i in others), *along, ((P, B), P))
+    return rules(*(((S(i), S(i)), S(i)) for i in others), *along)
 
 
 def _dim_gather_sbp(ctx: SbpContext) -> Signatures:
     dim = ctx.attrs["dim"]
-    return _dim_sbp(ctx, ((B, S(dim)), S(dim)), ((S(dim), B), P))
+    return _dim_sbp(ctx, ((B, S(dim)), S(dim)), ((S(dim), B), P), *MOVED)
 
 
 def _dim_scatter_sbp(ctx: SbpContext) -> Signatures:
     dim = ctx.attrs["dim"]
-    return with_like(_dim_sbp(ctx, ((S(dim), S(dim)), P), ((B, B), S(dim))), 0)
+    added = ((S(dim), S(dim)), P), ((B, B), S(dim)), ((P, B), P)
+    return with_like(_dim_sbp(ctx, *added), 0)
 
 
 def _dim_gather_gradient(g: GradContext) -> tuple[Sym, None]:

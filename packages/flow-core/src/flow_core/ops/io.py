@@ -9,7 +9,7 @@ import numpy as np
 from flow_core.dtypes import as_dtype
 from flow_core.ir import TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import like_input, linear, split_all_axes
+from flow_core.ops.rules import like_input, linear, split_all_axes, with_rising
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
 from flow_core.shapes import num_elements
 
@@ -61,7 +61,7 @@ OPS: tuple[OpSpec, ...] = (
         type="copy",
         inputs=("in",),
         infer=like_input,
-        sbp=linear,
+        sbp=with_rising(linear),
         gradient=_copy_gradient,
         reference=np.copy,
         samples=_copy_samples,

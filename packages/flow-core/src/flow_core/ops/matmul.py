@@ -9,7 +9,7 @@ import numpy as np
 
 from flow_core.ir import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import checked_axis
+from flow_core.ops.rules import checked_axis, floating, rising
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.sbp import B, P, S, Sbp, Signature, Signatures
 
@@ -179,7 +179,9 @@ def _bias_sbp(ctx: SbpContext) -> Signatures:
     rank = len(ctx.inputs[0].shape)
     axis = bias_axis(rank, ctx.attrs)
     splits = ((S(i), S(0) if i == axis else B) for i in range(rank))
-    return (*(Signature((x, b), (x,)) for x, b in splits), Signature((P, P), (P,)))
+    rows = (Signature((x, b), (x,)) for x, b in splits)
+    ordered = (*rising(ctx, 0), *rising(ctx, 1)) if floating(ctx) else ()
+    return (*rows, Signature((P, P), (P,)), *ordered)
 
 
 def _bias_gradient(g: GradContext) -> Sequence[Sym | None]:

@@ -16,7 +16,7 @@ from flow_core.ir import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.rules import checked_axis, floating_like_input
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
-from flow_core.sbp import B, P, S, Sbp, Signature, Signatures
+from flow_core.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
 from flow_core.shapes import Shape, normal_axis
 
 Attrs = Mapping[str, AttrValue]
@@ -83,10 +83,11 @@ def _batch_norm_sbp(ctx: SbpContext) -> Signatures:
     axis, others = _channel_and_others(ctx)
     channels = ((S(axis), S(0), S(0), S(0), S(0)), (S(axis), S(0), S(0)))
     affine = ((B, B, B, P, P), (P, B, B))
+    shifted = (((B, B, B, B, kind), (kind, B, B)) for kind in EXTREMES)
     if ctx.attrs["training"]:
-        return _rules(channels, affine)
+        return _rules(channels, affine, *shifted)
     batch = (((S(i), B, B, B, B), (S(i), B, B)) for i in others)
-    return _rules(channels, affine, *batch, ((P, P, B, B, P), (P, P, B)))
+    return _rules(channels, affine, *batch, ((P, P, B, B, P), (P, P, B)), *shifted)
 
 
 def _channel_and_others(ctx: SbpContext) -> tuple[int, list[int]]:
@@ -265,7 +266,9 @@ def _layer_norm_sbp(ctx: SbpContext) -> Signatures:
     n = len(ctx.inputs) - 1
     splits = ((S(i), S(i - params) if i >= params else B) for i in range(norm))
     linear = ctx.attrs["scale"] and (((B, *(P,) * n), (P, B, B)),)
-    return _rules(*(((x, *(p,) * n), (x, x, x)) for x, p in splits), *(linear or ()))
+    rest: tuple[Sbp, ...] = (B,) * (n - 1)
+    shifted = [((B, kind, *rest), (kind, B, B)) for kind in EXTREMES if ctx.attrs["center"]]
+    return _rules(*(((x, *(p,) * n), (x, x, x)) for x, p in splits), *(linear or ()), *shifted)
 
 
 def _layer_norm_grad_sbp(ctx: SbpContext) -> Signatures:

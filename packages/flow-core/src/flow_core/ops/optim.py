@@ -35,7 +35,7 @@ import numpy as np
 from flow_core.dtypes import float32, int64
 from flow_core.ir import TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import floating_like_input, split_all_axes
+from flow_core.ops.rules import falling, floating_like_input, linear, split_all_axes
 from flow_core.ops.schedules import is_number, sum_sbp
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.sbp import B, P, S, Signatures, signature
@@ -231,6 +231,11 @@ def _regularize(model: Any, diff: Any, *, l1: float, l2: float) -> Any:
     return diff + l1 * np.sign(model) + l2 * model
 
 
+def _regularize_sbp(ctx: SbpContext) -> Signatures:
+    """Linear without l1."""
+    return split_all_axes(ctx) if ctx.attrs["l1"] else linear(ctx)
+
+
 def _regularize_samples(rng: Any) -> Iterator[Sample]:
     for shape in ((5,), (3, 4), (0, 2)):
         model, diff = rng.uniform(0.2, 2.0, shape), rng.uniform(-1, 1, shape)
@@ -299,7 +304,7 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("model", "model_diff"),
         infer=_same_types,
         attrs={"l1": 0.0, "l2": 0.0},
-        sbp=split_all_axes,
+        sbp=_regularize_sbp,
         reference=_regularize,
         samples=_regularize_samples,
         elementwise=True,
@@ -332,6 +337,7 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("square_sum",),
         infer=_infer_factor,
         attrs={"clip_norm": REQUIRED},
+        sbp=lambda ctx: falling(ctx, 0)[1:],
         reference=_clip_factor,
         samples=_factor_samples,
         doc="min(1, clip_norm / sqrt(square_sum)): what gradients of that norm are scaled by.",

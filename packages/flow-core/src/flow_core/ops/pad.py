@@ -9,7 +9,7 @@ import numpy as np
 
 from flow_core.ir import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import like_input
+from flow_core.ops.rules import falling, like_input, rising, with_rising
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.sbp import P, S, Signature, Signatures
 from flow_core.shapes import Shape
@@ -52,7 +52,8 @@ def _unpadded(ctx: SbpContext) -> Signatures:
 def _pad_sbp(ctx: SbpContext) -> Signatures:
     zero = not pad_value(ctx.attrs, ctx.inputs[0].dtype.is_floating)
     linear = zero or ctx.inputs[0] == ctx.outputs[0]
-    return (*_unpadded(ctx), Signature((P,), (P,))) if linear else _unpadded(ctx)
+    sums = (Signature((P,), (P,)),) if linear else ()
+    return (*_unpadded(ctx), *sums, *rising(ctx, 0))
 
 
 def _pad_grad_sbp(ctx: SbpContext) -> Signatures:
@@ -179,7 +180,9 @@ def _tril_type(ctx: InferContext) -> tuple[TensorType, ...]:
 def _tril_sbp(ctx: SbpContext) -> Signatures:
     splits = tuple(Signature((S(i),), (S(i),)) for i in range(len(ctx.inputs[0].shape) - 2))
     linear = (Signature((P,), (P,)),) if chosen_value(ctx.attrs, "fill") == 0 else ()
-    return (*splits, *linear)
+    scale = chosen_value(ctx.attrs, "scale") if "integer_scale_value" in ctx.attrs else 1
+    ordered = rising if scale > 0 else falling
+    return (*splits, *linear, *(ordered(ctx, 0) if scale else ()))
 
 
 def _tril_gradient(g: GradContext) -> tuple[Sym]:
@@ -258,7 +261,7 @@ OPS: tuple[OpSpec, ...] = (
         outputs=("y",),
         infer=_reflection_type,
         attrs={"padding": REQUIRED},
-        sbp=_reflection_sbp,
+        sbp=with_rising(_reflection_sbp),
         gradient=_reflection_gradient,
         reference=_reflection,
         samples=_reflection_samples,

@@ -18,7 +18,7 @@ import numpy as np
 from flow_core.dtypes import bool_
 from flow_core.ir import TensorType
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import split_axes
+from flow_core.ops.rules import rising, split_axes
 from flow_core.ops.windows import (
     Ints,
     channel_axis,
@@ -152,7 +152,8 @@ def _max_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _avg_sbp(ctx: SbpContext) -> Signatures:
-    return (*_splits(ctx), Signature((P,), (P,)))
+    selects = set(ctx.attrs["pool_size"]) == {1}
+    return (*_splits(ctx), Signature((P,), (P,)), *(rising(ctx, 0) if selects else ()))
 
 
 def _max_grad_sbp(ctx: SbpContext) -> Signatures:

@@ -20,7 +20,7 @@ from flow_core.ops.broadcasting import check_kinds
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.rules import checked_axis
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
-from flow_core.sbp import B, P, Partial, S, Sbp, Signature, Signatures
+from flow_core.sbp import EXTREMES, B, P, Partial, S, Sbp, Signature, Signatures
 from flow_core.shapes import Shape
 
 Gradient = Callable[[GradContext, tuple[int, ...]], Sym]
@@ -90,7 +90,9 @@ def _infer(row: Reduction) -> Callable[[InferContext], tuple[TensorType, ...]]:
 
 def _sbp(row: Reduction) -> Callable[[SbpContext], Signatures]:
     def sbp(ctx: SbpContext) -> Signatures:
-        return (*_splits(ctx, row.partial), *_passed(row))
+        none = _axes(ctx) == () and not row.logical
+        passes = (P, *EXTREMES) if none else (row.partial,) if row.passes and row.partial else ()
+        return (*_splits(ctx, row.partial), *(Signature((p,), (p,)) for p in passes))
 
     return sbp
 
@@ -103,10 +105,6 @@ def _splits(ctx: SbpContext, partial: Sbp | None) -> Iterator[Signature]:
         result = partial if i in axes else S(i - before)
         if result is not None:
             yield Signature((S(i),), (result,))
-
-
-def _passed(row: Reduction) -> Signatures:
-    return (Signature((row.partial,), (row.partial,)),) if row.passes and row.partial else ()
 
 
 def _spread(g: GradContext, value: Sym, axes: tuple[int, ...]) -> Sym:
@@ -258,12 +256,14 @@ def _like_sbp(ctx: SbpContext) -> Signatures:
     """The values of ``like`` are never read, so that its parts are as good as the whole."""
     x, like = (t.shape for t in ctx.inputs)
     axes = _axes(ctx)
+    kinds = (P,) if axes else (P, *EXTREMES)
     kept = like_axes(x, like, axes)
     return (
         *(Signature((S(i), S(j)), (S(j),)) for i, j in kept.items() if x[i] == like[j]),
         *(Signature((S(i), other), (P,)) for i in axes for other in (B, P)),
-        Signature((P, B), (P,)), Signature((P, P), (P,)), Signature((B, P), (B,)),
-    )  # fmt: skip
+        *(Signature((kind, like), (kind,)) for kind in kinds for like in (B, P)),
+        Signature((B, P), (B,)),
+    )
 
 
 def _like_samples(rng: Any) -> Iterator[Sample]:

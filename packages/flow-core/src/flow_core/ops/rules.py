@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from flow_core.ir import AttrValue, TensorType, tensor_type
 from flow_core.plugins.specs import InferContext, LocalContext, SbpContext
-from flow_core.sbp import B, P, S, Sbp, Signature, Signatures
+from flow_core.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
 from flow_core.shapes import broadcast_shapes, normal_axis
 
 
@@ -76,6 +76,43 @@ def linear(ctx: SbpContext) -> Signatures:
     """`split_all_axes`, and P -> P for ops that are linear in all inputs together."""
     n_in, n_out = len(ctx.inputs), len(ctx.outputs)
     return (*split_all_axes(ctx), Signature((P,) * n_in, (P,) * n_out))
+
+
+def floating(ctx: SbpContext) -> bool:
+    """Whether the first input is: sums and products of integers wrap around, so have no order."""
+    return ctx.inputs[0].dtype.is_floating
+
+
+def rising(ctx: SbpContext, *together: int) -> Signatures:
+    """P(max) and P(min) pass an op that never falls as some inputs rise together."""
+    return tuple(_extreme(ctx, together, kind, kind) for kind in EXTREMES)
+
+
+def falling(ctx: SbpContext, *together: int) -> Signatures:
+    """P(max) becomes P(min), and the reverse, in an op that never rises with some inputs."""
+    pairs = zip(EXTREMES, reversed(EXTREMES), strict=True)
+    return tuple(_extreme(ctx, together, kind, other) for kind, other in pairs)
+
+
+def _extreme(ctx: SbpContext, which: Iterable[int], kind: Sbp, result: Sbp) -> Signature:
+    which = set(which)
+    inputs = tuple(kind if i in which else B for i in range(len(ctx.inputs)))
+    return Signature(inputs, (result,) * len(ctx.outputs))
+
+
+def passed(ctx: SbpContext, *together: int) -> Signatures:
+    """Every kind of P passes an op that only moves the elements of some inputs."""
+    return tuple(_extreme(ctx, together, kind, kind) for kind in (P, *EXTREMES))
+
+
+def with_rising(sbp: Callable[[SbpContext], Signatures]) -> Callable[[SbpContext], Signatures]:
+    """The rules of an op that never falls as its first input rises."""
+    return lambda ctx: (*sbp(ctx), *rising(ctx, 0))
+
+
+def with_falling(sbp: Callable[[SbpContext], Signatures]) -> Callable[[SbpContext], Signatures]:
+    """The rules of an op that never rises with its first input."""
+    return lambda ctx: (*sbp(ctx), *falling(ctx, 0))
 
 
 def broadcast_sbp(ctx: SbpContext) -> Signatures:

@@ -12,8 +12,19 @@ from flow_core.dtypes import int8
 from flow_core.ir import TensorType, tensor_type
 from flow_core.ops.broadcasting import check_kinds, linear_in, number
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import floating_like_input, linear, same_inputs, split_all_axes
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
+from flow_core.ops.rules import (
+    falling,
+    floating,
+    floating_like_input,
+    linear,
+    rising,
+    same_inputs,
+    split_all_axes,
+    with_falling,
+    with_rising,
+)
+from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
+from flow_core.sbp import Signatures
 
 
 def _scalar_infer(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -62,13 +73,24 @@ def _scalar_spec(name: str, reference: Any, gradient: Any, sbp: Any, **changes: 
     return replace(spec, **changes)
 
 
+def _scaled_sbp(ctx: SbpContext) -> Signatures:
+    operand = number(ctx.attrs["operand"], np.empty(0, ctx.inputs[0].dtype.numpy))
+    ordered = rising if operand > 0 else falling
+    return (*linear(ctx), *(ordered(ctx, 0) if operand and floating(ctx) else ()))
+
+
+def _added_sbp(ctx: SbpContext) -> Signatures:
+    return (*split_all_axes(ctx), *(rising(ctx, 0) if floating(ctx) else ()))
+
+
 SCALAR_OPS = (
     _scalar_spec(
-        "scalar_add", lambda x, operand: x + number(operand, x), lambda g: (g.dy,), split_all_axes
+        "scalar_add", lambda x, operand: x + number(operand, x), lambda g: (g.dy,),
+        _added_sbp,
     ),
     _scalar_spec(
         "scalar_mul", lambda x, operand: x * number(operand, x),
-        lambda g: (g.one("scalar_mul", g.dy, operand=g.attrs["operand"]),), linear,
+        lambda g: (g.one("scalar_mul", g.dy, operand=g.attrs["operand"]),), _scaled_sbp,
     ),
     _scalar_spec(
         "scalar_pow", lambda x, exponent: np.power(x, exponent), _pow_gradient, split_all_axes,
@@ -83,12 +105,19 @@ COMPARISONS = {
 }  # fmt: skip
 
 
+ORDERS: Mapping[str, Callable[[Any], Any]] = {
+    "greater": with_rising, "greater_equal": with_rising,
+    "less": with_falling, "less_equal": with_falling,
+}  # fmt: skip
+"""How comparisons change with the first operand."""
+
+
 def _scalar_comparison(kind: str, function: Any) -> OpSpec:
     return _scalar_spec(
         f"scalar_logical_{kind}",
         lambda x, operand: function(x, number(operand, x)).astype(np.int8),
         None,
-        split_all_axes,
+        ORDERS.get(kind, lambda sbp: sbp)(split_all_axes),
         infer=_scalar_logical_infer,
         samples=_operand_samples(1.5, 1.0, 2.0, 0.0, 1.0, smooth=False),
         inplace=(),
@@ -156,8 +185,8 @@ def _clip_specs(suffix: str, *sides: str) -> tuple[OpSpec, OpSpec]:
         return (g.one(f"{name}_grad", g.dy, g.x, **g.attrs),)
 
     spec = _scalar_spec(
-        name, _clip, gradient, split_all_axes, inputs=("x",), outputs=("y",), attrs=attrs,
-        samples=_clip_samples(name, sides, grad=False),
+        name, _clip, gradient, with_rising(split_all_axes), inputs=("x",), outputs=("y",),
+        attrs=attrs, samples=_clip_samples(name, sides, grad=False),
     )  # fmt: skip
     back = replace(
         spec, type=f"{name}_grad", inputs=("dy", "x"), outputs=("dx",), infer=same_inputs,

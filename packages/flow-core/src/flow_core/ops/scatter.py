@@ -14,7 +14,14 @@ import numpy as np
 
 from flow_core.ir import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.index import checked_index, first_input, first_output, rules, with_like
+from flow_core.ops.index import (
+    MOVED,
+    checked_index,
+    first_input,
+    first_output,
+    rules,
+    with_like,
+)
 from flow_core.plugins.specs import (
     REQUIRED,
     InferContext,
@@ -92,7 +99,7 @@ def _gather_nd_sbp(ctx: SbpContext) -> Signatures:
         *(((B, S(i)), S(i)) for i in batch),
         *(((S(i), B), S(j)) for i, j in inner),
         *(((S(i), B), P) for i in range(index.shape[-1])),
-        ((P, B), P),
+        *MOVED,
     )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from flow_core.dtypes import FLOATS, float32, int64
 from flow_core.errors import nearest
 from flow_core.ir import TensorType, tensor_type
+from flow_core.ops.rules import passed
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.sbp import P, S, Signatures, signature
 
@@ -298,6 +299,7 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("learning_rate", "train_step"),
         infer=_infer_corrected,
         attrs={"beta1": 0.9, "beta2": 0.999},
+        sbp=lambda ctx: passed(ctx, 0),
         reference=_corrected_reference,
         samples=_corrected_samples,
         doc="A learning rate that makes up for Adam's moments starting at 0.",

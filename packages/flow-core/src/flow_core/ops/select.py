@@ -11,7 +11,7 @@ import numpy as np
 from flow_core.ir import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
-from flow_core.sbp import B, P, S, Sbp, Signature, Signatures
+from flow_core.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
 from flow_core.shapes import Shape
 
 LAST = 2**63 - 1
@@ -57,10 +57,10 @@ def _concat_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _but_axis(ctx: SbpContext) -> Signatures:
-    """S(i) everywhere but on the op's axis, and P everywhere."""
+    """S(i) everywhere but on the op's axis, unless there is one part only, and P everywhere."""
     n, m, axis = len(ctx.inputs), len(ctx.outputs), ctx.attrs["axis"]
-    splits = (S(i) for i in range(len(ctx.inputs[0].shape)) if i != axis)
-    kinds: tuple[Sbp, ...] = (*splits, P)
+    splits = (S(i) for i in range(len(ctx.inputs[0].shape)) if i != axis or n == m == 1)
+    kinds: tuple[Sbp, ...] = (*splits, P, *EXTREMES)
     return tuple(Signature((s,) * n, (s,) * m) for s in kinds)
 
 
@@ -148,13 +148,9 @@ def _split_like_sbp(ctx: SbpContext) -> Signatures:
     n, axis = len(ctx.outputs), ctx.attrs["axis"]
     rank, like_rank = len(ctx.inputs[0].shape), len(ctx.inputs[1].shape)
     led = (Signature((S(i),) * (n + 1), (S(i),) * n) for i in range(like_rank) if i != axis)
-    trailing = (
-        Signature((S(i), *(like,) * n), (S(i),) * n)
-        for i in range(like_rank, rank)
-        for like in (B, P)
-    )
-    sums = (Signature((P, *(like,) * n), (P,) * n) for like in (B, P))
-    return (*led, *trailing, *sums, Signature((B, *(P,) * n), (B,) * n))
+    others: tuple[Sbp, ...] = (*map(S, range(like_rank, rank)), P, *EXTREMES)
+    rest = (Signature((s, *(like,) * n), (s,) * n) for s in others for like in (B, P))
+    return (*led, *rest, Signature((B, *(P,) * n), (B,) * n))
 
 
 def _split_like(x: Any, *likes: Any, axis: int) -> tuple[Any, ...]:
@@ -241,7 +237,7 @@ def _full_axes(shape: Shape, attrs: Mapping[str, AttrValue]) -> list[int]:
 def _slice_sbp(ctx: SbpContext) -> Signatures:
     n, m = len(ctx.inputs), len(ctx.outputs)
     splits = (S(i) for i in _full_axes(ctx.inputs[0].shape, ctx.attrs))
-    kinds: tuple[Sbp, ...] = (*splits, P)
+    kinds: tuple[Sbp, ...] = (*splits, P, *EXTREMES)
     return tuple(Signature((s,) * n, (s,) * m) for s in kinds)
 
 

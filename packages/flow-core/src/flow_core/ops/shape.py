@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -14,9 +15,9 @@ import numpy as np
 
 from flow_core.ir import TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import checked_axis, like_input, linear
+from flow_core.ops.rules import checked_axis, like_input, linear, passed, with_rising
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
-from flow_core.sbp import B, P, S, Sbp, Signature, Signatures
+from flow_core.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
 from flow_core.shapes import Shape, balanced_split, broadcast_shapes, normal_axis, resolve_reshape
 
 LIKE_ANY: tuple[Sbp, ...] = (B, P)
@@ -60,16 +61,22 @@ def _maps(before: Shape, i: int, after: Shape, j: int, parts: int | None) -> boo
 
 def _reshape_sbp(ctx: SbpContext) -> Signatures:
     pairs = split_map(ctx.inputs[0].shape, ctx.outputs[0].shape, ctx.parts)
-    return (*(Signature((S(i),), (S(j),)) for i, j in pairs), Signature((P,), (P,)))
+    return (*(Signature((S(i),), (S(j),)) for i, j in pairs), *passed(ctx, 0))
 
 
 def _reshape_like_sbp(ctx: SbpContext) -> Signatures:
     pairs = split_map(ctx.inputs[0].shape, ctx.outputs[0].shape, ctx.parts)
     return (
         *(Signature((S(i), S(j)), (S(j),)) for i, j in pairs),
-        *(Signature((P, like), (P,)) for like in LIKE_ANY),
+        *_moved_like(),
         Signature((B, P), (B,)),
     )
+
+
+def _moved_like() -> Iterator[Signature]:
+    """Every kind of P passes, whatever the input is of which only the shape is read."""
+    for kind, like in product((P, *EXTREMES), LIKE_ANY):
+        yield Signature((kind, like), (kind,))
 
 
 def _resolved(ctx: InferContext, shape: Sequence[int]) -> tuple[TensorType, ...]:
@@ -208,7 +215,7 @@ def _identity_spec(name: str, x: str = "in", out: str = "out") -> OpSpec:
         inputs=(x,),
         outputs=(out,),
         infer=like_input,
-        sbp=linear,
+        sbp=with_rising(linear),
         gradient=lambda g: (g.dy,),
         reference=lambda x: x,
         samples=_identity_samples,
@@ -219,7 +226,7 @@ def _identity_spec(name: str, x: str = "in", out: str = "out") -> OpSpec:
 def _tuple_sbp(ctx: SbpContext) -> Signatures:
     """Every tensor is passed on as it is; here all of them alike."""
     rank = min(len(t.shape) for t in ctx.inputs)
-    sbps: tuple[Sbp, ...] = (*(S(i) for i in range(rank)), P)
+    sbps: tuple[Sbp, ...] = (*(S(i) for i in range(rank)), P, *EXTREMES)
     return tuple(Signature((s,) * len(ctx.inputs), (s,) * len(ctx.inputs)) for s in sbps)
 
 
@@ -242,7 +249,7 @@ def _transpose_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 def _transpose_sbp(ctx: SbpContext) -> Signatures:
     splits = (Signature((S(i),), (S(j),)) for j, i in enumerate(ctx.attrs["perm"]))
-    return (*splits, Signature((P,), (P,)))
+    return (*splits, *passed(ctx, 0))
 
 
 def _transpose_gradient(g: GradContext) -> tuple[Sym]:
@@ -322,9 +329,8 @@ def _broadcast_sbp(ctx: SbpContext) -> Signatures:
         for i, own in enumerate(sources)
     )
     if not likes:
-        return (*splits, Signature((P,), (P,)))
-    sums = (Signature((P, like), (P,)) for like in LIKE_ANY)
-    return (*splits, *sums, Signature((B, P), (B,)))
+        return (*splits, *passed(ctx, 0))
+    return (*splits, *_moved_like(), Signature((B, P), (B,)))
 
 
 def _broadcast_gradient(g: GradContext) -> tuple[Sym | None, ...]:

@@ -13,7 +13,13 @@ import numpy as np
 
 from flow_core.ir import TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import checked_axis, floating_like_input, split_all_axes, split_axes
+from flow_core.ops.rules import (
+    checked_axis,
+    floating_like_input,
+    split_all_axes,
+    split_axes,
+    with_falling,
+)
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.sbp import B, P, Sbp, Signature, Signatures
 
@@ -452,7 +458,7 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("prediction", "label"),
         attrs=DEPTH,
         infer=_loss,
-        sbp=_batch_axes,
+        sbp=with_falling(_batch_axes),
         gradient=_loss_gradient,
         reference=_entropy,
         samples=_sparse_samples(_distribution),

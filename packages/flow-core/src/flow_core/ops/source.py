@@ -15,7 +15,7 @@ import numpy as np
 from flow_core.dtypes import DType, as_dtype, int8, int32
 from flow_core.ir import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext
-from flow_core.ops.rules import check_place, split_all_axes, with_place
+from flow_core.ops.rules import check_place, split_all_axes, with_place, with_rising
 from flow_core.philox import Place, placed_uniform, uniform
 from flow_core.plugins.specs import (
     REQUIRED,
@@ -251,7 +251,7 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("in",),
         infer=_bernoulli_type,
         attrs={"dtype": None, **SEED, "place": None},
-        sbp=split_all_axes,
+        sbp=with_rising(split_all_axes),
         localize=with_place,
         reference=_bernoulli,
         samples=_bernoulli_samples,

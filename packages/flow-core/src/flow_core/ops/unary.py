@@ -17,8 +17,17 @@ import numpy as np
 from flow_core.errors import UnsupportedError
 from flow_core.ir import TensorType
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import floating_like_input, like_input, linear, split_all_axes
-from flow_core.plugins.specs import InferContext, OpSpec, Sample
+from flow_core.ops.rules import (
+    falling,
+    floating,
+    floating_like_input,
+    like_input,
+    linear,
+    rising,
+    split_all_axes,
+)
+from flow_core.plugins.specs import InferContext, OpSpec, Sample, SbpContext
+from flow_core.sbp import Signatures
 
 TWO_OVER_SQRT_PI = 2 / sqrt(pi)
 
@@ -34,6 +43,9 @@ class Unary:
         domain: interval from which samples are drawn.
         floating: whether only floating types are taken.
         linear: whether f(a + b) = f(a) + f(b), so that P -> P is a rule.
+        order: "rising", "falling", or "" where it is neither.
+        above: whether only numbers above those of the domain are in it too, so that the parts of
+            a minimum are, but not those of a maximum.
     """
 
     name: str
@@ -42,6 +54,8 @@ class Unary:
     domain: tuple[float, float] = (-3.0, 3.0)
     floating: bool = True
     linear: bool = False
+    order: str = ""
+    above: bool = False
 
 
 def number_like_input(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -117,16 +131,17 @@ def _gauss(g: GradContext) -> Sym:
 
 
 TABLE: tuple[Unary, ...] = (
-    Unary("negative", np.negative, lambda g: -g.dy, floating=False, linear=True),
+    Unary("negative", np.negative, lambda g: -g.dy, floating=False, linear=True, order="falling"),
     Unary("abs", np.abs, lambda g: g.dy * g.one("sign", g.x), (0.1, 3.0), floating=False),
-    Unary("sign", np.sign, None, (0.1, 3.0), floating=False),
-    Unary("exp", np.exp, lambda g: g.dy * g.y),
-    Unary("expm1", np.expm1, lambda g: g.dy * (g.y + 1)),
-    Unary("log", np.log, lambda g: g.dy / g.x, (0.1, 5.0)),
-    Unary("log1p", np.log1p, lambda g: g.dy / (g.x + 1), (-0.9, 5.0)),
-    Unary("sqrt", np.sqrt, lambda g: g.dy / g.y * 0.5, (0.1, 5.0)),
+    Unary("sign", np.sign, None, (0.1, 3.0), floating=False, order="rising"),
+    Unary("exp", np.exp, lambda g: g.dy * g.y, order="rising"),
+    Unary("expm1", np.expm1, lambda g: g.dy * (g.y + 1), order="rising"),
+    Unary("log", np.log, lambda g: g.dy / g.x, (0.1, 5.0), order="rising", above=True),
+    Unary("log1p", np.log1p, lambda g: g.dy / (g.x + 1), (-0.9, 5.0), order="rising", above=True),
+    Unary("sqrt", np.sqrt, lambda g: g.dy / g.y * 0.5, (0.1, 5.0), order="rising", above=True),
     Unary(
-        "rsqrt", lambda x: 1 / np.sqrt(x), lambda g: g.dy * g.y * g.y * g.y * -0.5, (0.1, 5.0)
+        "rsqrt", lambda x: 1 / np.sqrt(x), lambda g: g.dy * g.y * g.y * g.y * -0.5, (0.1, 5.0),
+        order="falling", above=True,
     ),
     Unary("square", np.square, lambda g: g.dy * g.x * 2, floating=False),
     Unary("reciprocal", lambda x: 1 / x, lambda g: -(g.dy * g.y * g.y), (0.2, 3.0)),
@@ -134,26 +149,47 @@ TABLE: tuple[Unary, ...] = (
     Unary("sin", np.sin, lambda g: g.dy * g.one("cos", g.x)),
     Unary("cos", np.cos, lambda g: -(g.dy * g.one("sin", g.x))),
     Unary("tan", np.tan, lambda g: g.dy * (g.y * g.y + 1), (-1.2, 1.2)),
-    Unary("sinh", np.sinh, lambda g: g.dy * g.one("cosh", g.x)),
+    Unary("sinh", np.sinh, lambda g: g.dy * g.one("cosh", g.x), order="rising"),
     Unary("cosh", np.cosh, lambda g: g.dy * g.one("sinh", g.x)),
     Unary("asin", np.arcsin, lambda g: g.dy * g.one("rsqrt", 1 - g.x * g.x), (-0.9, 0.9)),
     Unary("acos", np.arccos, lambda g: -(g.dy * g.one("rsqrt", 1 - g.x * g.x)), (-0.9, 0.9)),
-    Unary("atan", np.arctan, lambda g: g.dy / (g.x * g.x + 1)),
-    Unary("asinh", np.arcsinh, lambda g: g.dy * g.one("rsqrt", g.x * g.x + 1)),
-    Unary("acosh", np.arccosh, lambda g: g.dy * g.one("rsqrt", g.x * g.x - 1), (1.2, 4.0)),
+    Unary("atan", np.arctan, lambda g: g.dy / (g.x * g.x + 1), order="rising"),
+    Unary("asinh", np.arcsinh, lambda g: g.dy * g.one("rsqrt", g.x * g.x + 1), order="rising"),
+    Unary(
+        "acosh", np.arccosh, lambda g: g.dy * g.one("rsqrt", g.x * g.x - 1), (1.2, 4.0),
+        order="rising", above=True,
+    ),
     Unary("atanh", np.arctanh, lambda g: g.dy / (1 - g.x * g.x), (-0.9, 0.9)),
-    Unary("ceil", np.ceil), Unary("floor", np.floor), Unary("rint", np.rint),
+    Unary("ceil", np.ceil, order="rising"), Unary("floor", np.floor, order="rising"),
+    Unary("rint", np.rint, order="rising"),
     # as in OneFlow, halves go to the even neighbour
-    Unary("round", np.rint),
-    Unary("erf", mapped(math.erf), _gauss),
-    Unary("erfc", mapped(math.erfc), lambda g: -_gauss(g), (-4.0, 6.0)),
+    Unary("round", np.rint, order="rising"),
+    Unary("erf", mapped(math.erf), _gauss, order="rising"),
+    Unary("erfc", mapped(math.erfc), lambda g: -_gauss(g), (-4.0, 6.0), order="falling"),
     Unary("lgamma", mapped(math.lgamma), lambda g: g.dy * g.one("digamma", g.x), (-5.0, 12.0)),
     Unary("digamma", _digamma, _no_second_derivative, (0.1, 12.0)),
-    Unary("softplus", softplus, lambda g: g.dy * g.one("sigmoid", g.x), (-9.0, 9.0)),
     Unary(
-        "log_sigmoid", lambda x: -softplus(-x), lambda g: g.dy * g.one("sigmoid", -g.x), (-9.0, 9.0)
+        "softplus", softplus, lambda g: g.dy * g.one("sigmoid", g.x), (-9.0, 9.0), order="rising",
+    ),
+    Unary(
+        "log_sigmoid", lambda x: -softplus(-x), lambda g: g.dy * g.one("sigmoid", -g.x),
+        (-9.0, 9.0), order="rising",
     ),
 )  # fmt: skip
+
+
+def _sbp(row: Unary) -> Callable[[SbpContext], Signatures]:
+    basic = linear if row.linear else split_all_axes
+    if not row.order:
+        return basic
+    ordered = rising if row.order == "rising" else falling
+    start = 1 if row.above else 0
+
+    def sbp(ctx: SbpContext) -> Signatures:
+        wraps = row.name == "negative" and not floating(ctx)  # the least integer stays what it is
+        return (*basic(ctx), *(() if wraps else ordered(ctx, 0)[start:]))
+
+    return sbp
 
 
 def _zero(g: GradContext) -> tuple[None]:
@@ -168,7 +204,7 @@ def unary_spec(row: Unary) -> OpSpec:
         inputs=("x",),
         outputs=("y",),
         infer=floating_like_input if row.floating else number_like_input,
-        sbp=linear if row.linear else split_all_axes,
+        sbp=_sbp(row),
         gradient=(lambda g: (derivative(g),)) if derivative else _zero,
         reference=row.reference,
         samples=_samples(row),

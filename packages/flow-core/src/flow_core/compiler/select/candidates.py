@@ -7,7 +7,18 @@ from dataclasses import dataclass
 
 from flow_core.ir import AttrValue, Graph, Op, TensorType, tensor_type
 from flow_core.plugins.specs import LocalContext, OpSpec, Part, SbpContext, local_attrs
-from flow_core.sbp import B, Broadcast, NdSbp, Sbp, Signature, Split, format_nd_sbp, parse_nd_sbp
+from flow_core.sbp import (
+    EXTREMES,
+    B,
+    Broadcast,
+    NdSbp,
+    Partial,
+    Sbp,
+    Signature,
+    Split,
+    format_nd_sbp,
+    parse_nd_sbp,
+)
 from flow_core.shapes import Shape, balanced_split
 from flow_core.topology import Placement
 
@@ -45,20 +56,29 @@ def shares_work(candidate: NdSignature, hierarchy: Sequence[int]) -> bool:
 
 
 def signatures(
-    graph: Graph, op: Op, spec: OpSpec, hierarchy: Sequence[int] | None = None
+    graph: Graph,
+    op: Op,
+    spec: OpSpec,
+    hierarchy: Sequence[int] | None = None,
+    *,
+    hollow: bool = False,
 ) -> Iterator[NdSignature]:
     """All signatures of an op over a hierarchy of devices, that of its placement when None.
 
     The rules of one dimension are applied dimension by dimension, each to the shapes that the
-    dimensions before it have left.
+    dimensions before it have left.  ``hollow`` ones may leave devices without elements, which is
+    done where it is asked for.
     """
     inputs, outputs = graph.input_types(op), graph.types[op.name]
     if spec.spreads(op.placement):
         yield _between_views(op, spec, len(inputs), len(outputs))
         return
     seen: dict[NdSignature, None] = {}
-    for chain in _chains(spec, op.attrs, inputs, outputs, hierarchy or op.placement.hierarchy):
-        seen[_transposed(chain, len(inputs), len(outputs))] = None
+    dims = hierarchy or op.placement.hierarchy
+    for chain in _chains(spec, op.attrs, inputs, outputs, dims, hollow):
+        found = _transposed(chain, len(inputs), len(outputs))
+        if not any(map(_mixes, (*found.inputs, *found.outputs))):
+            seen[found] = None
     yield from seen
 
 
@@ -68,6 +88,26 @@ def _between_views(op: Op, spec: OpSpec, n_in: int, n_out: int) -> NdSignature:
     if spec.spread == "inputs":
         return NdSignature((single,) * n_in, (logical,))
     return NdSignature((logical,), (single,) * n_out)
+
+
+def _mixes(nd: NdSbp) -> bool:
+    """Whether a tensor is partial in two ways: a maximum of minima, which nothing puts together."""
+    return len({s.op for s in nd if isinstance(s, Partial)}) > 1
+
+
+def makes_extremes(graph: Graph, op: Op, spec: OpSpec) -> bool:
+    """Whether an op's results may be maxima or minima of parts that its inputs are not."""
+    context = SbpContext(graph.input_types(op), graph.types[op.name], op.attrs)
+    return any(
+        set(EXTREMES) & {*rule.outputs} and not set(EXTREMES) & {*rule.inputs}
+        for rule in spec.sbp(context)
+    )
+
+
+def has_extremes(candidate: NdSignature) -> bool:
+    """Whether a tensor is a maximum or minimum of parts."""
+    both = (*candidate.inputs, *candidate.outputs)
+    return any(s in EXTREMES for nd in both for s in nd)
 
 
 def too_short(
@@ -107,19 +147,21 @@ def _chains(
     inputs: tuple[TensorType, ...],
     outputs: tuple[TensorType, ...],
     hierarchy: Sequence[int],
+    hollow: bool,
 ) -> Iterator[tuple[Signature, ...]]:
     if not hierarchy:
         yield ()
         return
     parts, rest = hierarchy[0], hierarchy[1:]
     for rule in _rules(spec, SbpContext(inputs, outputs, attrs, parts)):
-        if divides(rule.inputs, inputs, parts) and divides(rule.outputs, outputs, parts):
+        fits = divides(rule.inputs, inputs, parts) and divides(rule.outputs, outputs, parts)
+        if fits or hollow:
             local_in, local_out = (
                 _local(rule.inputs, inputs, parts),
                 _local(rule.outputs, outputs, parts),
             )
             local = _first_attrs(spec, attrs, inputs, outputs, local_in, local_out) if rest else {}
-            for more in _chains(spec, local, local_in, local_out, rest):
+            for more in _chains(spec, local, local_in, local_out, rest, hollow):
                 yield (rule, *more)
 
 

@@ -11,6 +11,8 @@ from flow_core.compiler.select.candidates import (
     NdSignature,
     all_broadcast,
     first_device,
+    has_extremes,
+    makes_extremes,
     signatures,
 )
 from flow_core.errors import GraphError
@@ -126,6 +128,10 @@ class Selection:
             self.layouts[Value(op.name, index)] = Layout(problem.home(op, index), sbp)
 
 
+HOLDERS = ("variable", "identity")
+"""Ops that only hold or pass on a tensor: some of their devices may have none of it, if asked."""
+
+
 class Space:
     """The signatures that each op of a problem may have, made once per kind of op."""
 
@@ -133,24 +139,37 @@ class Space:
         self.problem = problem
         self._all: dict[Any, tuple[NdSignature, ...]] = {}
         self._allowed: dict[Any, tuple[NdSignature, ...]] = {}
+        self._extremes: bool | None = None
 
     def all(self, op: Op) -> tuple[NdSignature, ...]:
         """All signatures of an op, whatever is requested."""
         graph = self.problem.graph
         home = self.problem.home(op)
         inputs, outputs = graph.input_types(op), graph.types[op.name]
-        key = (op.type, op.attrs, inputs, outputs, home.hierarchy, bool(op.sbp))
+        asked = bool(op.sbp) or self.problem.held(op) is not None
+        key = (op.type, op.attrs, inputs, outputs, home.hierarchy, asked)
         known = self._all.get(key)
         if known is None:
             between = self.problem.specs[op.type].spreads(op.placement)
             alone = home.size == 1 and not op.sbp and not between
-            known = (whole(op, graph, home),) if alone else self._listed(op, home)
+            known = (whole(op, graph, home),) if alone else self._listed(op, home, asked)
             self._all[key] = known
         return known
 
-    def _listed(self, op: Op, home: Placement) -> tuple[NdSignature, ...]:
-        problem = self.problem
-        return tuple(signatures(problem.graph, op, problem.specs[op.type], home.hierarchy))
+    def _listed(self, op: Op, home: Placement, asked: bool) -> tuple[NdSignature, ...]:
+        graph, spec = self.problem.graph, self.problem.specs[op.type]
+        hollow = (asked and op.type in HOLDERS) or bool(spec.mutates)
+        found = signatures(graph, op, spec, home.hierarchy, hollow=hollow)
+        return tuple(c for c in found if self.extremes or not has_extremes(c))
+
+    @property
+    def extremes(self) -> bool:
+        """Whether maxima and minima of parts arise anywhere; else no op need take them."""
+        if self._extremes is None:
+            graph, specs = self.problem.graph, self.problem.specs
+            ops = graph.ops.values()
+            self._extremes = any(makes_extremes(graph, op, specs[op.type]) for op in ops)
+        return self._extremes
 
     def allowed(self, op: Op) -> tuple[NdSignature, ...]:
         """Those that meet the requests for the op's outputs and what other jobs have fixed."""

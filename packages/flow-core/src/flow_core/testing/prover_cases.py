@@ -1,0 +1,209 @@
+"""Cases for the prover of SBP rules: shapes that split unevenly, and data that hide nothing.
+
+A rule may hold by chance: because an axis has fewer elements than there are devices, because no
+number is negative, because two numbers are equal.  So the samples of an op are enlarged, each size
+to another one wherever it stands, and their numbers are drawn anew, several times: within what the
+sample has, which may be all that the op takes, and, for one input or for all of them, beyond that.
+Floating numbers are multiples of 1/16, so that sums and products of a few of them are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from flow_core.dtypes import float64
+from flow_core.errors import FlowError
+from flow_core.plugins.specs import KernelQuery, OpSpec, Sample
+from flow_core.testing.checks import as_tuple, cast_sample, is_floating, query
+
+SIZES = (5, 6, 7, 9, 10, 11, 13)
+"""What the sizes of a sample become, from the smallest on: some are even and none is a multiple of
+all numbers of devices."""
+FLAT_SIZES = (13, 14, 15, 17, 19, 21, 22)
+"""The same for vectors and matrices, which otherwise have too few elements to tell much."""
+UNIT = 16
+"""Floating numbers are multiples of one over this."""
+SHARES = (0.4, 0.9, 0.1, 0.0)
+"""Shares of zeros in draws of small numbers."""
+LARGEST = 4000
+"""Elements of the largest tensor of a case."""
+NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, FlowError)
+"""What references of numpy raise for inputs that are not the op's."""
+
+Arrays = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An op with types and attributes, and several draws of its inputs.
+
+    Attributes:
+        spec: the op.
+        asked: its types and attributes.
+        draws: input arrays.
+        note: which sample it comes from.
+    """
+
+    spec: OpSpec
+    asked: KernelQuery
+    draws: tuple[Arrays, ...]
+    note: str = ""
+
+    def __str__(self) -> str:
+        types = ", ".join(map(str, self.asked.inputs))
+        return f"{self.spec.type} of {types or 'nothing'} with {dict(self.asked.attrs)}"
+
+
+def cases(spec: OpSpec, samples: Iterable[Sample], seed: int = 0) -> Iterator[Case]:
+    """The cases of an op, each of other types or attributes.
+
+    Left out are samples without elements, and those on which nothing can be told: all results
+    are 0, or whole numbers that are all equal.
+    """
+    seen = set()
+    for number, sample in enumerate(samples):
+        rng = np.random.default_rng((seed, number))
+        case = _case(spec, sample, f"sample {number}", rng)
+        if case is None:
+            continue
+        key = case.asked.inputs, repr(case.asked.attrs)
+        if key not in seen:
+            seen.add(key)
+            yield case
+
+
+def _case(spec: OpSpec, sample: Sample, note: str, rng: Any) -> Case | None:
+    own = arrays_of(spec, sample)
+    if any(x.size == 0 for x in own):
+        return None
+    for shapes, attrs in _larger(own, sample.attrs):
+        asked = _asked(spec, own, shapes, attrs)
+        if asked is None:
+            continue
+        first = (own,) if shapes == [x.shape for x in own] else ()
+        drawn = [(x, _told(spec, asked, x)) for x in (*first, *_drawn(own, shapes, rng))]
+        if any(told == "much" for _, told in drawn):
+            draws = tuple(x for x, told in drawn if told != "nothing")
+            return Case(spec, asked, draws, note)
+    return None
+
+
+def arrays_of(spec: OpSpec, sample: Sample) -> Arrays:
+    """The sample's inputs, in multiples of `UNIT`; updates of variables keep their types."""
+    if spec.reference is None:
+        return tuple(map(np.asarray, sample.inputs))
+    return tuple(map(_exact, cast_sample(sample, float64)))
+
+
+def _exact(x: Any) -> Any:
+    whole = np.rint(x * UNIT) / UNIT if is_floating(x) else x
+    return np.asarray(whole).astype(x.dtype)
+
+
+# ------------------------------------------------------------------------------------- larger
+
+
+def _larger(arrays: Arrays, attrs: Mapping[str, Any]) -> Iterator[tuple[list[Any], Any]]:
+    """Shapes and attributes with as many sizes replaced as possible, the sample's own at last."""
+    shapes = [x.shape for x in arrays]
+    given = {n for shape in shapes for n in shape} | set(_numbers(attrs.get("shape")))
+    sizes = sorted(n for n in given if n > 1)[: len(SIZES)]
+    flat = max(map(len, shapes), default=0) <= 2
+    for count in range(len(sizes), 0, -1):
+        for chosen in combinations(range(len(sizes)), count):
+            new = {sizes[i]: (FLAT_SIZES if flat else SIZES)[i] for i in chosen}
+            larger = [tuple(new.get(n, n) for n in shape) for shape in shapes]
+            yield larger, attrs
+            yield larger, {k: _replaced(v, new) for k, v in attrs.items()}
+    yield shapes, attrs
+
+
+def _numbers(value: Any) -> Iterator[int]:
+    for n in value if isinstance(value, tuple) else (value,):
+        if type(n) is int and n > 0:
+            yield n
+
+
+def _replaced(value: Any, new: Mapping[int, int]) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_replaced(v, new) for v in value)
+    return new.get(value, value) if type(value) is int else value
+
+
+def _asked(spec: OpSpec, own: Arrays, shapes: Sequence[Any], attrs: Any) -> KernelQuery | None:
+    """The op on tensors of some shapes, None when it refuses them or they are too large."""
+    try:
+        asked = query(spec, [np.empty(s, x.dtype) for s, x in zip(shapes, own, strict=True)], attrs)
+    except NONSENSE:
+        return None
+    types = (*asked.inputs, *asked.outputs)
+    return asked if all(0 < t.size <= LARGEST for t in types) else None
+
+
+# -------------------------------------------------------------------------------------- draws
+
+
+def _drawn(own: Arrays, shapes: Sequence[Any], rng: Any) -> Iterator[Arrays]:
+    """Draws within what the sample has, then beyond it for each floating input and for all.
+
+    At last, numbers of which many are 0 or equal, for truth values and comparisons.
+    """
+    rows = list(zip(own, shapes, strict=True))
+    wild = [i for i, x in enumerate(own) if is_floating(x)]
+    every = tuple(wild) if len(wild) > 1 else ()
+    for beyond in ((), (), *((i,) for i in wild), every):
+        yield tuple(_draw(x, s, i in beyond, rng) for i, (x, s) in enumerate(rows))
+    for zeros in SHARES:
+        if wild or own:
+            yield tuple(_few(x, s, zeros, not wild, rng) for x, s in rows)
+
+
+def _few(x: Any, shape: Any, zeros: float, whole: bool, rng: Any) -> Any:
+    """Small whole numbers; integers, which may be indices of something, stay as they were."""
+    if not (is_floating(x) or (whole and x.dtype.kind in "iu")):
+        return _draw(x, shape, False, rng)
+    size = rng.integers(1, 3, shape) * np.where(rng.uniform(size=shape) < zeros, 0, 1)
+    sign = 1 if x.dtype.kind == "u" else rng.choice((-1, 1), shape)
+    return np.asarray(size * sign).astype(x.dtype)
+
+
+def _draw(x: Any, shape: Any, wild: bool, rng: Any) -> Any:
+    if not is_floating(x):
+        return rng.choice(x.reshape(-1), shape).astype(x.dtype)
+    if wild:
+        size = rng.integers(1, 4 * UNIT + 1, shape) / UNIT
+        return np.asarray(size * rng.choice((-1, 1), shape)).astype(x.dtype)
+    low, high = (rng.choice(x.reshape(-1), shape) for _ in range(2))
+    with np.errstate(invalid="ignore"):
+        between = np.where(np.isfinite(high - low), high - low, 0) * rng.uniform(0, 1, shape)
+    return _exact(np.asarray(low + between).astype(x.dtype))
+
+
+def _told(spec: OpSpec, asked: KernelQuery, arrays: Arrays) -> str:
+    """Nothing where results are not finite; little where all are 0, or equal whole numbers.
+
+    Updates are taken as they are.
+    """
+    if spec.reference is None:
+        return "much"
+    try:
+        with np.errstate(all="ignore"):
+            results = as_tuple(spec.reference(*arrays, **asked.attrs))
+    except NONSENSE:
+        return "nothing"
+    if [np.shape(r) for r in results] != [t.shape for t in asked.outputs]:
+        return "nothing"
+    if not all(np.isfinite(np.asarray(r, np.float64)).all() for r in results):
+        return "nothing"
+    return "much" if all(map(_varied, results)) else "little"
+
+
+def _varied(result: Any) -> bool:
+    array = np.asarray(result)
+    several = is_floating(array) or array.size == 1 or len(np.unique(array)) > 1
+    return bool(array.any()) and several

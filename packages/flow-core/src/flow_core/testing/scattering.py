@@ -1,0 +1,131 @@
+"""Taking logical tensors apart for several devices, and putting them together again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from flow_core.dtypes import as_dtype, float64
+from flow_core.ops.reduce import highest, lowest
+from flow_core.sbp import Broadcast, Partial, Sbp, Split
+from flow_core.shapes import balanced_range
+from flow_core.testing.checks import TOLERANCE
+
+COMBINE: Mapping[str, Any] = {
+    "sum": np.add.reduce, "max": np.maximum.reduce, "min": np.minimum.reduce
+}  # fmt: skip
+"""How the parts of a partial tensor make up the whole."""
+
+
+class CannotForm(Exception):
+    """There is no such op per device, or no such tensor."""
+
+
+# ------------------------------------------------------------------------------------- tensors
+
+
+def scatter(array: Any, sbp: Sbp, parts: int, rng: Any, unit: float = 1 / 16) -> list[Any]:
+    """What each of some devices holds of a logical array.
+
+    Partial sums are random numbers that add up to it, partial maxima are random numbers below
+    it but on one random device per element.  Truth values add up by "or".  The random numbers are
+    multiples of ``unit``, so that sums of a few of them are exact.
+
+    >>> [x.tolist() for x in scatter(np.arange(5), Split(0), 2, None)]
+    [[0, 1, 2], [3, 4]]
+    >>> sum(scatter(np.arange(3), Partial(), 3, np.random.default_rng(0))).tolist()
+    [0, 1, 2]
+    """
+    if isinstance(sbp, Split):
+        ranges = (balanced_range(array.shape[sbp.axis], parts, i) for i in range(parts))
+        return [array.take(range(*bounds), sbp.axis) for bounds in ranges]
+    if isinstance(sbp, Broadcast):
+        return [array] * parts
+    if sbp.op == "sum" and array.dtype.kind != "b":
+        shape = (parts - 1, *array.shape)
+        noise = _noise(array, shape, rng, unit) - _noise(array, shape, rng, unit)
+        return [array - noise.sum(0, dtype=array.dtype), *noise]
+    owner = rng.integers(0, parts, array.shape)
+    return [np.where(owner == i, array, _worse(array, sbp.op, rng, unit)) for i in range(parts)]
+
+
+def _noise(array: Any, shape: tuple[int, ...], rng: Any, unit: float) -> Any:
+    if array.dtype.kind == "f":
+        step = np.where(rng.integers(0, 2, shape), 1.0, unit)  # some are whole numbers: ties
+        return (np.maximum(np.rint(rng.uniform(0, 4.5, shape) / step), 1) * step).astype(
+            array.dtype
+        )
+    return rng.integers(1, 5, shape).astype(array.dtype)
+
+
+def _worse(array: Any, op: str, rng: Any, unit: float) -> Any:
+    """Numbers that lose against an array's, such as the one that loses against all.
+
+    Truth values add up by "or", as numpy's do.
+    """
+    if array.dtype.kind == "b":
+        chance = rng.integers(0, 2, array.shape).astype(bool)
+        return array | chance if op == "min" else array & chance
+    sign, last = (1, highest(array.dtype)) if op == "min" else (-1, lowest(array.dtype))
+    noise = _noise(array, array.shape, rng, unit)
+    if array.dtype.kind != "f":  # do not wrap around
+        room = np.abs(last - array.astype(np.float64))
+        noise = np.minimum(noise, room).astype(array.dtype)
+    all_lose = rng.integers(0, 4, array.shape) == 0
+    return np.where(all_lose, np.array(last, array.dtype), array + sign * noise).astype(array.dtype)
+
+
+def gather(parts: Sequence[Any], sbp: Sbp) -> Any:
+    """The logical array of what the devices hold.
+
+    Raises:
+        CannotForm: the devices should hold the same, and do not.
+
+    >>> [gather([np.ones(2)] * 2, sbp).tolist() for sbp in (Partial(), Broadcast())]
+    [[2.0, 2.0], [1.0, 1.0]]
+    """
+    if isinstance(sbp, Split):
+        return np.concatenate(parts, sbp.axis)
+    if isinstance(sbp, Partial):
+        with np.errstate(invalid="ignore"):  # nonsense has no right sum
+            return COMBINE[sbp.op](np.stack(parts), 0, parts[0].dtype)
+    if not all(is_close(part, parts[0]) for part in parts):
+        raise CannotForm("the devices hold different tensors")
+    return parts[0]
+
+
+def largest(parts: Sequence[Any]) -> float:
+    """The largest finite number of some parts: what their sum is rounded by."""
+    sizes = (np.abs(np.asarray(part, np.float64)) for part in parts if np.size(part))
+    return max((float(size[np.isfinite(size)].max(initial=0)) for size in sizes), default=0.0)
+
+
+def is_close(found: Any, wanted: Any, scale: float = 1.0, exact: bool = False) -> bool:
+    """Equal shapes, and equal elements but for the rounding of a few operations.
+
+    Numbers as large as ``scale`` may have been added up; ``exact`` ones must be equal.
+    """
+    if np.shape(found) != np.shape(wanted):
+        return False
+    if np.array_equal(found, wanted):
+        return True
+    dtype = as_dtype(np.asarray(wanted).dtype)
+    if not dtype.is_floating or exact:
+        return False
+    relative, absolute = (1e-9, 1e-10) if dtype is float64 else TOLERANCE[dtype]
+    bounds = relative, absolute * max(scale, 1.0)
+    have, want = (np.asarray(x, np.float64) for x in (found, wanted))
+    return bool(np.allclose(have, want, *bounds, equal_nan=True))
+
+
+def is_exact(array: Any) -> bool:
+    """Whether numbers were not rounded: multiples of 2**-20 that are not too large.
+
+    >>> is_exact(np.array([0.25, 3.0])), is_exact(np.array([0.1]))
+    (True, False)
+    """
+    scaled = np.asarray(array, np.float64) * 2.0**20
+    small = np.abs(scaled) < 2.0**50
+    return bool(np.all(small & (np.rint(scaled) == scaled)))
