@@ -31,6 +31,7 @@ OPAQUE = (
     "onednn_norm_relu_grad",
     "fused",
     "onednn_sparse_sgd",
+    "onednn_sparse_adam",
 )
 """Ops with an output in the library's own form; test_pairs.py has them."""
 
