@@ -59,7 +59,13 @@ def measure(form, units, threads, rounds):
     job(*feeds)
     plan, registry = job.plan(), session.registry
     ways = {
-        count: Executable(replace(plan, workers=count), registry, session.driver, session.variable)
+        count: Executable(
+            replace(plan, workers=count),
+            registry,
+            session.driver,
+            session.variable,
+            comm=registry.comm,
+        )
         for count in (1, threads)
     }
     best = dict.fromkeys(ways, float("inf"))

@@ -139,7 +139,7 @@ def outputs(name: str, folder: Path) -> list[str]:
         env=env,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

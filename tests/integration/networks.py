@@ -33,6 +33,9 @@ class Form:
         hierarchy: shape of the grid of devices, None for one dimension.
         optimizer: ``optimizer_placement_optimization_mode``, None for none.
         micro: into how many micro-batches a step is divided.
+        mirrored: whether each device has a network of its own, with a part of the batch.
+        scale: factor of the loss; gradients of the mirrored view are that of the mean, times
+            the number of devices.
     """
 
     devices: int = 1
@@ -42,6 +45,13 @@ class Form:
     hierarchy: tuple[int, ...] | None = None
     optimizer: str | None = None
     micro: int = 1
+    mirrored: bool = False
+    scale: float = 1.0
+
+    def alone(self) -> Form:
+        """What one device computes of the same program."""
+        scale = float(self.devices) if self.mirrored else 1.0
+        return Form(micro=self.micro, scale=scale)
 
     def at(self, stage: int, count: int) -> AbstractContextManager[Any]:
         """The placement of a stage of ``count``."""
@@ -53,7 +63,12 @@ class Form:
     def weight(self, name: str, shape: Sequence[int], late: bool = False) -> Any:
         """A weight matrix (out, in, ...)."""
         wanted = None if self.weights is None or (self.hybrid and not late) else self.weights
-        hint = {} if wanted is None else {"distribute": flow.distribute.split(wanted)}
+        if wanted is None:
+            hint: dict[str, Any] = {}
+        elif self.hierarchy:
+            hint = {"parallel_distribution": ["B", f"S({wanted})"]}
+        else:
+            hint = {"distribute": flow.distribute.split(wanted)}
         initializer = flow.random_normal_initializer(stddev=0.4)
         return flow.get_variable(
             name, shape=shape, dtype=flow.double, initializer=initializer, **hint
@@ -63,8 +78,13 @@ class Form:
         """The settings of the job."""
         config = flow.function_config()
         config.default_data_type(flow.double)
+        config.sbp_selector_seconds(1.0)
+        if self.mirrored:
+            config.default_logical_view(flow.scope.mirrored_view())
+            config.default_placement_scope(self.at(0, 1))
         if self.optimizer:
             config.optimizer_placement_optimization_mode(self.optimizer)
+            config.optimizer_placement_optimization_threshold(1)  # these weights are small
         if self.micro > 1:
             config.train.num_gradient_accumulation_steps(self.micro)
         return config
@@ -110,7 +130,10 @@ def _hidden(units: int, name: str, late: bool = False) -> Stage:
 
 
 def _dropped(form: Form, x: Any) -> Any:
-    return flow.nn.dropout(flow.nn.relu(dense(form, x, 8, "second")), rate=0.25, name="drop")
+    x = flow.nn.relu(dense(form, x, 8, "second"))
+    if form.mirrored or form.scale != 1:  # each device would draw numbers of its own
+        return x
+    return flow.nn.dropout(x, rate=0.25, name="drop")
 
 
 MLP = Network(
@@ -232,17 +255,30 @@ NETWORKS = {
 
 def train_job(network: Network, form: Form) -> Any:
     """A train job of a network in some parallel form; gives the loss of each example."""
-    placeholders = [tp.Numpy.Placeholder(shape, dtype) for shape, dtype in network.inputs]
-    labels_type = tp.Numpy.Placeholder(*network.labels)
+
+    def placeholder(shape: tuple[int, ...], dtype: Any) -> Any:
+        if form.mirrored:
+            shape = (shape[0] // form.devices, *shape[1:])
+            return tp.ListNumpy.Placeholder(shape, dtype)
+        return tp.Numpy.Placeholder(shape, dtype)
 
     def network_job(inputs, labels):
         return _training(network, form, inputs, labels)
 
-    inputs_type = tuple[tuple(placeholders)]
     network_job.__annotations__ = {
-        "inputs": inputs_type, "labels": labels_type, "return": tp.Numpy
-    }  # fmt: skip
+        "inputs": tuple[tuple(placeholder(*one) for one in network.inputs)],
+        "labels": placeholder(*network.labels),
+        "return": tp.ListNumpy if form.mirrored else tp.Numpy,
+    }
     return flow.global_function(type="train", function_config=form.config())(network_job)
+
+
+def step_of(form: Form, batch: list[Any]) -> list[Any]:
+    """A batch as a job in some form takes it."""
+    inputs, labels = batch
+    if not form.mirrored:
+        return [inputs, labels]
+    return [tuple(np.split(x, form.devices) for x in inputs), np.split(labels, form.devices)]
 
 
 def _training(network: Network, form: Form, inputs: Any, labels: Any) -> Any:
@@ -257,7 +293,8 @@ def _training(network: Network, form: Form, inputs: Any, labels: Any) -> Any:
         else:
             loss = flow.nn.sigmoid_cross_entropy_with_logits(labels, x, name="loss")
         rate = flow.optimizer.PiecewiseConstantScheduler([], [0.05])
-        flow.optimizer.Adam(rate, epsilon=1e-3).minimize(loss)
+        scaled = loss if form.scale == 1 else loss * form.scale
+        flow.optimizer.Adam(rate, epsilon=1e-3).minimize(scaled)
     return loss
 
 
@@ -283,7 +320,8 @@ def train(network: Network, form: Form) -> tuple[Any, dict[str, Any]]:
     """The losses of all steps and the final weights, in a session of their own."""
     flow.clear_default_session()
     job = train_job(network, form)
-    losses = np.array([job(*batch) for batch in batches(network)])
+    steps = [job(*step_of(form, batch)) for batch in batches(network)]
+    losses = np.array([np.concatenate(x) if form.mirrored else x for x in steps])
     weights = {name: v.numpy() for name, v in flow.get_all_variables().items()}
     flow.clear_default_session()
     return losses, weights

@@ -16,7 +16,6 @@ from flow_core.errors import (
     FlowError,
     InferenceError,
     JobError,
-    UnsupportedError,
     VariableError,
 )
 
@@ -218,9 +217,9 @@ GOOD = (ZEROS, [np.zeros(4, np.int32)])
         ((3.0, GOOD), "float 3.0"),
         ((ZEROS, ZEROS), "array of float32 and shape"),
         ((ZEROS, (ZEROS,)), "a tuple of 1\n.*2 values"),
-        ((ZEROS, (ZEROS, np.zeros(4, np.int32))), r"'y\[1\]'.*\n.*\n.*a list with one array"),
+        ((ZEROS, (ZEROS, np.zeros(4, np.int32))), r"'y\[1\]'.*\n.*\n.*a list of arrays"),
         ((ZEROS, (ZEROS, [np.zeros(4, np.int32)] * 2)), "a list of 2"),
-        ((ZEROS, (ZEROS, [np.zeros(4, np.int64)])), r"'y\[1\]'.*\n.*int64"),
+        ((ZEROS, (ZEROS, [np.zeros(4, np.int64)])), r"'y\[1\]\[0\]'.*\n.*int64"),
         ((ZEROS, (ZEROS, [np.zeros(5, np.int32)])), r"shape \(5,\)"),
     ],
 )
@@ -232,11 +231,10 @@ def test_wrong_arrays(args: Any, text: str) -> None:
     np.testing.assert_array_equal(job(ZEROS, GOOD), ZEROS)
 
 
-def test_a_smaller_array_in_a_list_is_not_supported_yet() -> None:
+def test_a_smaller_array_in_a_list_is_welcome() -> None:
     job = fed()
-    with mistake(UnsupportedError, r"shape \(3,\)") as line:
-        line.append(here() + 1)
-        job(ZEROS, (ZEROS, [np.zeros(3, np.int32)]))
+    for size in (3, 4, 1):
+        np.testing.assert_array_equal(job(ZEROS, (ZEROS, [np.zeros(size, np.int32)])), ZEROS)
 
 
 @pytest.mark.parametrize(

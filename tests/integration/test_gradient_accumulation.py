@@ -83,6 +83,15 @@ def test_each_micro_batch_draws_its_own_numbers() -> None:
     assert (kept[:4] != kept[4:]).any()
 
 
+@pytest.mark.parametrize("ids", ["0:0", "0:0-2"])
+def test_dropout_is_that_of_the_whole_batch(ids: str) -> None:
+    def body(x: Any) -> Any:
+        h = flow.nn.dropout(flow.math.tanh(dense(x, 16, "h")), rate=0.4, name="drop")
+        return dense(flow.nn.dropout(h, rate=0.3, name="again"), 5, "o")
+
+    assert_close(trained(ids, body, config=config(3)), trained("0:0", body))
+
+
 def test_moving_averages_move_once_per_micro_batch() -> None:
     @flow.global_function(type="train", function_config=config(2))
     def job(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:

@@ -38,10 +38,11 @@ def train(config):
               for _ in range(5)]
     plan = job.plan()
     reduced = [t for t in plan.tasks if t.kernel == "all_reduce"]
-    for task in reduced:
-        index = plan.tasks.index(task)
-        made = {b for t in plan.tasks[index - 4 : index] for b in t.outputs}
-        assert made & set(task.inputs), "starts right after its last gradient"
+    ready = [max(i for i, t in enumerate(plan.tasks) if set(t.outputs) & set(task.inputs)
+                 and i < plan.tasks.index(task)) for task in reduced]
+    assert ready == sorted(ready)
+    for task, following in zip(reduced, ready[1:]):
+        assert plan.tasks.index(task) < following, "goes while the backward pass goes on"
     return np.array(losses), [len(t.attrs["members"]) or 1 for t in reduced], plan.bytes_per_step
 
 

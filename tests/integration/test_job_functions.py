@@ -636,12 +636,14 @@ def test_clearing_the_session_forgets_variables_and_jobs() -> None:
     assert [float(job()[0]) for _ in range(2)] == [1.0, 0.5]  # it joined the new session
 
 
-def test_settings_of_the_session_survive_clearing() -> None:
+def test_settings_of_the_process_survive_clearing() -> None:
+    """Those of the session do not, as in OneFlow."""
     flow.config.machine_num(1)
+    flow.env.data_port(1234)
     flow.config.cpu_device_num(3)
     flow.clear_default_session()
-    assert flow.env.current_resource()["cpu_device_num"] == 3
-    flow.config.cpu_device_num(1)
+    left = flow.env.current_resource()
+    assert (left["machine_num"], left["env.data_port"], left["cpu_device_num"]) == (1, 1234, None)
 
 
 def test_syncing_an_idle_session() -> None:
@@ -732,3 +734,12 @@ def test_the_batch_axis_goes_when_it_is_reduced() -> None:
     job(np.zeros((10, 3), np.float32))
     none = flow.INVALID_BATCH_AXIS, flow.INVALID_SPLIT_AXIS
     assert seen == [(0, none[1]), none, (0, none[1])]
+
+
+def test_a_job_may_do_nothing() -> None:
+    @flow.global_function()
+    def job() -> None:
+        flow.get_variable("w", (2,), initializer=flow.ones_initializer()) + 1.0  # nobody asks
+
+    job()
+    job()

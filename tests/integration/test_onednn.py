@@ -22,7 +22,9 @@ import numpy as np
 import oneflow as flow
 import oneflow.typing as tp
 
-BATCH, FORMAT = 8, sys.argv[1]
+BATCH, FORMAT, PLACE = 8, *sys.argv[1:]
+if PLACE.startswith("gpu"):
+    flow.config.gpu_device_num(2)
 
 def conv(name, x, filters):
     return flow.layers.conv2d(
@@ -34,6 +36,10 @@ def conv(name, x, filters):
 def train(
     x: tp.Numpy.Placeholder((BATCH, 1, 28, 28)), y: tp.Numpy.Placeholder((BATCH,), flow.int32)
 ) -> tp.Numpy:
+    with flow.scope.placement(*PLACE.split("/")):
+        return network(x, y)
+
+def network(x, y):
     x = x if FORMAT == "NCHW" else flow.transpose(x, (0, 2, 3, 1))
     x = flow.nn.max_pool2d(conv("conv1", x, 8), 2, 2, "VALID", FORMAT)
     x = flow.nn.max_pool2d(conv("conv2", x, 16), 2, 2, "SAME", FORMAT)
@@ -76,8 +82,8 @@ def run(code: str, *arguments: str, **settings: str) -> Any:
 
 @pytest.mark.parametrize("form", ["NCHW", "NHWC"])
 def test_fifty_steps_of_a_convolutional_network_lose_the_same(form: str) -> None:
-    numpy = run(LENET, form, FLOW_DISABLE_PLUGINS="flow-onednn")
-    onednn = run(LENET, form, FLOW_VERIFY_PASSES="1")
+    numpy = run(LENET, form, "cpu/0:0", FLOW_DISABLE_PLUGINS="flow-onednn")
+    onednn = run(LENET, form, "cpu/0:0", FLOW_VERIFY_PASSES="1")
     np.testing.assert_allclose(onednn["losses"], numpy["losses"], rtol=1e-5, atol=1e-6)
     assert not any(k.startswith("onednn") for k in numpy["kernels"])
     taken = {k for k in onednn["kernels"] if k.startswith("onednn")}
@@ -87,6 +93,118 @@ def test_fifty_steps_of_a_convolutional_network_lose_the_same(form: str) -> None
 
 
 def test_activations_are_reordered_once_per_border() -> None:
-    kernels = run(LENET, "NCHW", FLOW_VERIFY_PASSES="1")["kernels"]
+    kernels = run(LENET, "NCHW", "cpu/0:0", FLOW_VERIFY_PASSES="1")["kernels"]
     assert kernels.count("onednn.onednn_reorder") == 2  # the flattening, and its gradient
     assert "numpy.transpose" not in kernels
+
+
+EMBEDDING = """
+import json, sys
+import numpy as np
+import oneflow as flow
+import oneflow.typing as tp
+
+TIED, RULE = sys.argv[1] == "tied", sys.argv[2]
+
+@flow.global_function(type="train")
+def train(
+    ids: tp.Numpy.Placeholder((4, 6), flow.int32), y: tp.Numpy.Placeholder((24,), flow.int32)
+) -> tp.Numpy:
+    table = flow.get_variable("table", (50, 16), initializer=flow.random_normal_initializer())
+    x = flow.reshape(flow.gather(table, ids), (24, 16))
+    other = table if TIED else flow.get_variable(
+        "other", (50, 16), initializer=flow.random_normal_initializer()
+    )
+    x = flow.layers.layer_norm(flow.math.gelu(x), name="norm")
+    logits = flow.matmul(x, other, transpose_b=True)
+    loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+    schedule = flow.optimizer.PiecewiseConstantScheduler([], [0.05])
+    make = {"sgd": lambda: flow.optimizer.SGD(schedule, momentum=0),
+            "adam": lambda: flow.optimizer.Adam(schedule)}[RULE]
+    make().minimize(loss)
+    return loss
+
+rng = np.random.default_rng(0)
+ids, y = (rng.integers(0, 50, shape).astype("i") for shape in ((4, 6), (24,)))
+losses = [train(ids, y).tolist() for _ in range(12)]
+print(json.dumps({"losses": losses, "kernels": [t.kernel for t in train.plan().tasks]}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("form", "rule", "kernel"),
+    [("tied", "adam", "c.onednn_add_to_rows"), ("apart", "sgd", "c.onednn_sparse_sgd")],
+)
+def test_gradients_of_embeddings_stay_sparse(form: str, rule: str, kernel: str) -> None:
+    compiler = pytest.importorskip("flow_onednn.native.compiler")
+    if not compiler.available():
+        pytest.skip(f"no C compiler: {compiler.state()}")
+    numpy = run(EMBEDDING, form, rule, FLOW_DISABLE_PLUGINS="flow-onednn")
+    onednn = run(EMBEDDING, form, rule, FLOW_VERIFY_PASSES="1")
+    np.testing.assert_allclose(onednn["losses"], numpy["losses"], rtol=1e-4, atol=1e-5)  # Adam
+    assert kernel in onednn["kernels"]
+    assert "c.unsorted_segment_sum" not in onednn["kernels"]
+
+
+RESIDUAL = """
+import json, sys
+import numpy as np
+import oneflow as flow
+import oneflow.typing as tp
+
+def conv(name, x, filters, size, stride, pad):
+    shape = (filters, x.shape[1], size, size)
+    weight = flow.get_variable(name, shape, initializer=flow.random_normal_initializer(stddev=0.2))
+    pads = [[0, 0], [0, 0], [pad, pad], [pad, pad]]
+    return flow.nn.conv2d(x, weight, stride, pads, name=name)
+
+def norm(name, x):
+    return flow.layers.batch_normalization(x, axis=1, name=name)
+
+@flow.global_function(type="train")
+def train(
+    x: tp.Numpy.Placeholder((4, 3, 20, 20)), y: tp.Numpy.Placeholder((4,), flow.int32)
+) -> tuple[tp.Numpy, tp.Numpy, tp.Numpy]:
+    x = flow.nn.relu(norm("bn0", conv("c0", x, 8, 7, 2, 3)))
+    x = flow.nn.max_pool2d(x, 3, 2, [[0, 0], [0, 0], [1, 1], [1, 1]])
+    r = flow.nn.relu(norm("bn1", conv("c1", x, 8, 1, 1, 0)))
+    r = norm("bn2", conv("c2", r, 16, 3, 2, 1))
+    s = norm("bn3", conv("c3", x, 16, 1, 2, 0))
+    seen = flow.nn.relu(r + s) * 0.5
+    pooled = flow.nn.avg_pool2d(seen, 2, 1, "VALID")
+    channels = flow.math.reduce_sum(seen, axis=1)
+    z = flow.concat([flow.math.reduce_mean(pooled, axis=[2, 3]),
+                     flow.reshape(channels, (4, -1))], axis=1)
+    z = flow.layers.dense(z, 10, kernel_initializer=flow.random_normal_initializer(stddev=0.2),
+                          name="fc")
+    loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, z)
+    schedule = flow.optimizer.PiecewiseConstantScheduler([], [0.01])
+    flow.optimizer.SGD(schedule, momentum=0.9).minimize(loss)
+    return loss, seen, flow.transpose(seen, (0, 2, 3, 1))
+
+rng = np.random.default_rng(0)
+found = []
+for _ in range(4):
+    x = rng.normal(0, 1, (4, 3, 20, 20)).astype("f")
+    loss, seen, turned = train(x, rng.integers(0, 10, 4).astype("i"))
+    assert (turned == seen.transpose(0, 2, 3, 1)).all() and seen.shape == (4, 16, 3, 3)
+    found.append([*loss.tolist(), *seen.reshape(-1).tolist()])
+print(json.dumps({"losses": found, "kernels": [t.kernel for t in train.plan().tasks]}))
+"""
+
+
+def test_residual_blocks_and_results_in_the_layout_of_the_program() -> None:
+    numpy = run(RESIDUAL, FLOW_DISABLE_PLUGINS="flow-onednn")
+    onednn = run(RESIDUAL, FLOW_VERIFY_PASSES="1")
+    np.testing.assert_allclose(onednn["losses"], numpy["losses"], rtol=2e-4, atol=2e-5)
+    taken = onednn["kernels"]
+    assert taken.count("onednn.onednn_norm_relu") == taken.count("onednn.onednn_norm_relu_grad") + 1
+    assert taken.count("onednn.normalization") == 2
+    assert taken.count("onednn.onednn_conv") == 4
+
+
+def test_emulated_gpus_run_on_the_same_kernels() -> None:
+    two = run(LENET, "NCHW", "gpu/0:0-1", ONEFLOW_EMULATE_GPUS="2", FLOW_VERIFY_PASSES="1")
+    one = run(LENET, "NCHW", "cpu/0:0", FLOW_DISABLE_PLUGINS="flow-onednn")
+    assert two["kernels"].count("onednn.onednn_conv") in (2, 4)
+    np.testing.assert_allclose(two["losses"][:5], one["losses"][:5], rtol=1e-4, atol=1e-5)

@@ -90,7 +90,6 @@ def test_unannotated_results_have_lists() -> None:
 @pytest.mark.parametrize(
     ("fed", "found"),
     [
-        ([lists((3,))], "a list of 1"),
         ([lists((3,), (9,))], r"shape \(1, 9\)"),
         ([lists((3,), (2, 2))], r"shape \(1, 2, 2\)"),
         ([[x.astype(np.float64) for x in lists((3,), (3,))]], "float64"),

@@ -14,7 +14,7 @@ from flow_core.errors import BudgetError, FlowError, PlanError
 from flow_core.observe.diff import diff_tables
 from flow_core.observe.document import PlanDocument, document
 from flow_core.observe.tables import joined
-from flow_core.observe.text import plan_report
+from flow_core.observe.text import plan_report, plan_tables
 
 HERE = Path(__file__).name
 
@@ -121,3 +121,16 @@ def test_what_a_hint_changes() -> None:
 
 def test_errors_of_budgets_are_flow_errors() -> None:
     assert issubclass(BudgetError, FlowError)
+
+
+def test_what_hints_cost() -> None:
+    job = make(model_distribute=flow.distribute.split(0))
+    assert document(job).hints == ()
+    doc = document(job, hints=2)
+    assert len(doc.hints) == 2
+    (hint, cost, saved), *_ = doc.hints
+    assert hint.startswith("'hidden-weight' is S(0) at ")
+    assert cost.startswith("without it: ")
+    assert saved.startswith("saves ")
+    assert PlanDocument.from_json(doc.to_json()) == doc
+    assert any(table.title == "if a hint were dropped" for table in plan_tables(doc))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flow_core.compiler.streams import blas_threads, micro_batches, stream_name, timetable
@@ -26,6 +26,7 @@ ranges = st.tuples(st.integers(0, 12), st.integers(1, 5)).map(lambda t: (t[0], t
 accesses = st.builds(
     lambda space, r, writes: Access(space, *r, writes), st.sampled_from("ab"), ranges, st.booleans()
 )
+calm = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 programs = st.lists(
     st.tuples(st.integers(0, 3), st.lists(accesses, min_size=1, max_size=3)), max_size=25
 )
@@ -49,6 +50,7 @@ def ordered(streams: Sequence[int], waits: Sequence[tuple[int, ...]]) -> list[se
     return before
 
 
+@calm
 @given(programs)
 def test_whatever_conflicts_is_ordered(program: list[tuple[int, list[Access]]]) -> None:
     streams = [stream for stream, _ in program]
@@ -60,6 +62,7 @@ def test_whatever_conflicts_is_ordered(program: list[tuple[int, list[Access]]]) 
                 assert i in before[j]
 
 
+@calm
 @given(programs)
 def test_no_wait_is_idle(program: list[tuple[int, list[Access]]]) -> None:
     """Waits are for conflicts of other streams, and none follows from the others."""
@@ -74,6 +77,7 @@ def test_no_wait_is_idle(program: list[tuple[int, list[Access]]]) -> None:
             assert i not in ordered(streams, fewer)[j]
 
 
+@calm
 @given(programs, st.integers(1, 4), st.integers(0, 99))
 def test_threads_obey_the_waits(
     program: list[tuple[int, list[Access]]], workers: int, seed: int

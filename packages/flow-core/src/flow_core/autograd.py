@@ -52,7 +52,8 @@ def _total(emitter: Emitter, op: Op, value: Value, parts: dict[Value, list[Value
     """The sum of all gradient contributions of a value, added up once."""
     grads = parts[value]
     if len(grads) > 1:
-        maker = Maker(emitter, op.placement, f"{op.name}/grad", emitter.builder.lines.get(op.name))
+        placement = emitter.specs[op.type].output_placement(op.placement, value.index)
+        maker = Maker(emitter, placement, f"{op.name}/grad", emitter.builder.lines.get(op.name))
         parts[value] = [maker.one("add_n", *(Sym(maker, g) for g in grads)).value]
     return parts[value][0]
 

@@ -73,6 +73,14 @@ class Placement:
         machine, index = self.devices[rank]
         return Device(self.device_type, machine, index)
 
+    def only(self, rank: int) -> Placement:
+        """The placement of the one device at a position.
+
+        >>> str(Placement.parse("gpu", "0:0-3").only(2))
+        'gpu[0:2]'
+        """
+        return Placement(self.device_type, self.devices[rank : rank + 1])
+
     def __str__(self) -> str:
         text = ",".join(_format_ranges(self.devices))
         shape = "" if len(self.hierarchy) == 1 else " as " + "x".join(map(str, self.hierarchy))

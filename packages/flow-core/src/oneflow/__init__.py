@@ -110,6 +110,7 @@ from flow_core.api.job import (
     get_all_variables,
     get_variable,
     global_function,
+    hierarchical_parallel_cast,
     load_variables,
     name_scope,
     parallel_cast,
@@ -130,6 +131,7 @@ from flow_core.api.user_op import (
 )
 from flow_core.api.views import cast_to_current_logical_view
 from oneflow import (
+    advanced,
     checkpoint,
     config,
     deprecated,
@@ -217,7 +219,7 @@ else:
             raise AttributeError(missing(name, _PROVIDERS[name]))
         from flow_core.errors import nearest
 
-        hint = nearest(name, dir())
+        hint = nearest(name, __dir__())
         raise AttributeError(f"module 'oneflow' has no attribute {name!r}; {hint}".rstrip("; "))
 
     def __dir__():

@@ -8,7 +8,6 @@ where it shrinks and OpenCV does not.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -38,6 +37,17 @@ def _simplejpeg() -> Any:
     except ImportError:
         return None
     return simplejpeg
+
+
+def libraries() -> dict[str, str]:
+    """The libraries that are used, by task, and what would be faster."""
+    turbo, cv2 = _simplejpeg(), opencv()
+    slower = "OpenCV" if cv2 else "Pillow"
+    jpeg = "simplejpeg" if turbo else f"{slower} (faster: uv add flow-data[turbo])"
+    return {
+        "jpeg": jpeg,
+        "resize": "OpenCV" if cv2 else "Pillow (faster: uv add flow-data[opencv])",
+    }
 
 
 def decode(data: Any, color_space: str = "BGR") -> Array:
@@ -159,25 +169,27 @@ class Normalizer:
     """
 
     def __init__(self, mean: Any, std: Any, planar: bool) -> None:
-        scale = np.float32(1) / np.asarray(std, np.float32)
-        self._scale = scale
+        self._scale = np.float32(1) / np.asarray(std, np.float32)
         self._mean = np.asarray(mean, np.float32)
         self._planar = planar
+        levels = np.arange(256, dtype=np.float32)
+        self._tables = [(levels - m) * s for m, s in zip(self._mean, self._scale, strict=True)]
 
     def __call__(self, pixels: Array, mirror: bool, out: Array) -> None:
         """Normalises an image (height, width, channels), mirrored when asked, into ``out``."""
-        for channel, plane in enumerate(self._planes(pixels)):
+        cv2 = opencv() if self._planar and pixels.shape[2] == 3 else None
+        if cv2 is not None:
+            self._look_up(cv2, cv2.flip(pixels, 1) if mirror else pixels, out)
+            return
+        for channel in range(pixels.shape[2]):
+            plane = pixels[:, ::-1, channel] if mirror else pixels[..., channel]
             target = out[channel] if self._planar else out[..., channel]
-            self._plane(plane[:, ::-1] if mirror else plane, channel, target)
+            np.subtract(plane, self._mean[channel], out=target, dtype=np.float32)
+            np.multiply(target, self._scale[channel], out=target)
 
-    def _planes(self, pixels: Array) -> Sequence[Array]:
-        """The channels; reading them from an array of their own takes half the time."""
-        cv2 = opencv()
-        if cv2 is None or pixels.shape[2] != 3:
-            return [pixels[..., i] for i in range(pixels.shape[2])]
-        planes: Sequence[Array] = cv2.split(pixels)
-        return planes
-
-    def _plane(self, plane: Array, channel: int, out: Array) -> None:
-        np.subtract(plane, self._mean[channel], out=out, dtype=np.float32)
-        np.multiply(out, self._scale[channel], out=out)
+    def _look_up(self, cv2: Any, pixels: Array, out: Array) -> None:
+        """The same numbers from a table per channel, in half the time."""
+        for channel, plane in enumerate(cv2.split(pixels)):
+            made = cv2.LUT(plane, self._tables[channel], dst=out[channel])
+            if not np.may_share_memory(made, out):
+                np.copyto(out[channel], made.reshape(plane.shape))

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flow_core.plugins.specs import KernelSpec, OpSpec, PassSpec
+from flow_core.plugins.specs import KernelSpec, OpSpec, PassSpec, ReaderSpec
 
 FLOW_PLUGIN_API = "1.0"
 
@@ -69,6 +69,26 @@ def flow_register_kernels() -> Iterator[KernelSpec]:
     for op, target in KERNELS.items():
         yield KernelSpec(op, "cpu", f"flow_data.kernels.{target}", name=f"data.{op}")
     yield KernelSpec("data_loader", "cpu", "flow_data.loading.loader:bind", name="data.loader")
+
+
+READERS: tuple[ReaderSpec, ...] = (
+    ReaderSpec("ofrecord", "flow_data.records.ofrecord:OFRecordFiles"),
+    ReaderSpec("tfrecord", "flow_data.records.tfrecord:TFRecordFiles"),
+    ReaderSpec("webdataset", "flow_data.records.webdataset:WebDatasetFiles"),
+    ReaderSpec("image_folder", "flow_data.records.folder:FolderFiles"),
+)
+"""Formats of files: classes as `flow_data.records.framed.Files`, made of paths and ``skip``."""
+
+
+def flow_register_readers() -> tuple[ReaderSpec, ...]:
+    """The formats."""
+    return READERS
+
+
+def flow_doctor() -> list[str]:
+    """Which libraries decode and resize images."""
+    libraries = importlib.import_module("flow_data.codec").libraries()
+    return [f"JPEG: {libraries['jpeg']}", f"resizing: {libraries['resize']}"]
 
 
 def flow_register_passes() -> tuple[PassSpec, ...]:

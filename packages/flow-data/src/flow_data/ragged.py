@@ -58,7 +58,12 @@ def tensor_buffer_to_tensor(
 
 
 def tensor_list_to_tensor_buffer(input: Blob, name: str | None = None) -> Blob:
-    """The tensors of a TensorList as instances of a TensorBuffer of shape (count,)."""
+    """The tensors of a TensorList as instances of a TensorBuffer of shape (count,).
+
+    A list that is fed one array is a batch of tensors of one shape.
+    """
+    if not input.dtype.is_object and not input.is_tensor_list:
+        return tensor_to_tensor_buffer(input, len(input.shape) - 1, name)
     return emit("tensor_list_to_tensor_buffer", input, name=name)
 
 
@@ -81,14 +86,17 @@ def tensor_buffer_to_tensor_list(
 
 def tensor_list_split(input_tensor_list: Blob, name: str | None = None) -> tuple[Blob, ...]:
     """Each tensor of a TensorList by itself, to be returned as ``tp.ListNumpy``."""
-    if not input_tensor_list.is_dynamic:
+    found = input_tensor_list
+    if not found.is_dynamic:
         raise InferenceError(
             "tensor_list_split",
             at=user_line(2),
-            found=f"{input_tensor_list!r}",
+            found=f"{found!r}",
             allowed="a TensorList",
             hint="flow.tensor_buffer_to_tensor_list makes one of a TensorBuffer",
         )
-    parts = emit("tensor_list_split", input_tensor_list, name=name)
-    shape, dtype = input_tensor_list.shape[1:], input_tensor_list.dtype
+    shape, dtype = found.shape[1:], found.dtype
+    if not found.is_tensor_list:
+        found = tensor_list_to_tensor_buffer(found)
+    parts = emit("tensor_list_split", found, name=name)
     return tuple(part.with_bound(shape, dtype) for part in parts)

@@ -26,6 +26,10 @@ ACTIVATIONS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
+NOTED = {"reordered": 0, "reason": ""}
+"""Bytes that a kernel copies into another layout at each launch, and why; for people."""
+
+
 def _like(ctx: InferContext, *shape: int) -> TensorType:
     return tensor_type(shape, ctx.inputs[0].dtype)
 
@@ -259,12 +263,30 @@ def _reorder_samples(rng: Any) -> Iterator[Sample]:
             yield Sample((rng.uniform(-1, 1, shape),), {"perm": perm}, gradient=False)
 
 
+# --- rows of tables
+
+
+def _add_to_rows(base: Any, index: Any, rows: Any, *, axis: int, first: int) -> Any:
+    out, flat = base.copy(), rows.reshape(-1, *base.shape[1:])
+    for row, k in zip(flat, index.reshape(-1).tolist(), strict=True):
+        if 0 <= k - first < len(base):
+            out[k - first] += row
+    return out
+
+
+def _add_to_rows_samples(rng: Any) -> Iterator[Sample]:
+    for shape, count in (((5, 3), (4,)), ((9,), (2, 3)), ((3, 2, 2), (6,))):
+        index = rng.integers(-1, shape[0] + 1, count).astype(np.int32)
+        rows = rng.uniform(-1, 1, (*count, *shape[1:]))
+        yield Sample((rng.uniform(-1, 1, shape), index, rows), {"first": 0}, gradient=False)
+
+
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         type="onednn_conv",
         inputs=("x", "weight", "bias?"),
         infer=_conv_type,
-        attrs={**GEOMETRY, "padding_after": REQUIRED, "activation": ""},
+        attrs={**GEOMETRY, "padding_after": REQUIRED, "activation": "", **NOTED},
         reference=_conv,
         samples=_conv_samples,
         doc="A convolution of NHWC activations, with bias and activation.",
@@ -274,7 +296,7 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("dy", "weight"),
         outputs=("dx",),
         infer=_data_grad_type,
-        attrs={**GEOMETRY, "space": REQUIRED},
+        attrs={**GEOMETRY, "space": REQUIRED, **NOTED},
         reference=_data_grad,
         samples=_data_grad_samples,
         doc="The gradient of its input, which has ``space`` as height and width.",
@@ -284,7 +306,7 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("dy", "x"),
         outputs=("dw*",),
         infer=_filter_grad_type,
-        attrs={**GEOMETRY, "bias": False},
+        attrs={**GEOMETRY, "bias": False, **NOTED},
         reference=_filter_grad,
         samples=_filter_grad_samples,
         doc="The gradients of its weights and, where ``bias`` says so, of its bias.",
@@ -293,7 +315,13 @@ OPS: tuple[OpSpec, ...] = (
         type="onednn_matmul",
         inputs=("a", "b", "bias?"),
         infer=_matmul_type,
-        attrs={"transpose_a": False, "transpose_b": False, "alpha": 1.0, "activation": ""},
+        attrs={
+            "transpose_a": False,
+            "transpose_b": False,
+            "alpha": 1.0,
+            "activation": "",
+            **NOTED,
+        },
         reference=_matmul,
         samples=_matmul_samples,
         doc="A matrix product with bias and activation.",
@@ -332,6 +360,16 @@ OPS: tuple[OpSpec, ...] = (
         doc="The gradients of both at once.",
     ),
     OpSpec(
+        type="onednn_add_to_rows",
+        inputs=("base", "index", "rows"),
+        infer=lambda ctx: ctx.inputs[:1],
+        attrs={"axis": 0, "first": 0},
+        inplace=(0,),
+        reference=_add_to_rows,
+        samples=_add_to_rows_samples,
+        doc="base + the rows at base[index]; rows outside of it are left out.",
+    ),
+    OpSpec(
         type="onednn_sparse_sgd",
         inputs=("model", "index", "model_diff", "learning_rate", "scale_by_tensor?"),
         outputs=(),
@@ -345,8 +383,8 @@ OPS: tuple[OpSpec, ...] = (
         type="onednn_reorder",
         inputs=("x",),
         infer=_reorder_type,
-        attrs={"perm": REQUIRED, "reason": ""},
-        reference=lambda x, perm, reason: np.transpose(x, perm),
+        attrs={"perm": REQUIRED, **NOTED},
+        reference=lambda x, perm, **_: np.transpose(x, perm),
         samples=_reorder_samples,
         doc="Activations in another layout; ``reason`` says who wants it.",
     ),

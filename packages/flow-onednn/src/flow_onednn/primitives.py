@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +11,8 @@ from typing import Any
 from flow_core.device import Launch
 from flow_onednn import binding
 from flow_onednn.library import Library, OneDnnError, library, status_text
+
+_LOG = logging.getLogger("flow_onednn")
 
 ALIGN = 64
 Md = Any
@@ -129,7 +133,20 @@ def create(kind: str, *arguments: Any, post: PostOps = NOTHING) -> Primitive | N
         one.lib.dnnl_primitive_desc_query(desc, binding.QUERY_IMPLEMENTATION, 0, name), "asking"
     )
     text = one.ffi.string(name[0]).decode()
-    return None if text.startswith("ref") else Primitive(desc, text)
+    if text.startswith("ref"):
+        _say_once(kind, text)
+        return None
+    return Primitive(desc, text)
+
+
+@functools.cache
+def _say_once(kind: str, implementation: str) -> None:
+    """Says that a reference implementation was refused, once per kind of primitive."""
+    _LOG.info(
+        "oneDNN has only %s for a %s: numpy's kernel runs it",
+        implementation,
+        kind.replace("_", " "),
+    )
 
 
 def _with_engine(one: Library, kind: str, arguments: Sequence[Any]) -> Sequence[Any]:

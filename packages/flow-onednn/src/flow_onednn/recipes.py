@@ -124,9 +124,14 @@ class Problem:
         return dict(self.items)
 
 
+NOTES = ("reordered", "reason")
+"""Attributes for people: bytes that a kernel copies into another layout, and why."""
+
+
 def problem(query: KernelQuery) -> Problem:
     """The problem of a query."""
-    return Problem(query.op, query.inputs, query.outputs, tuple(sorted(query.attrs.items())))
+    items = tuple(sorted(item for item in query.attrs.items() if item[0] not in NOTES))
+    return Problem(query.op, query.inputs, query.outputs, items)
 
 
 Cook = Callable[[Problem], Recipe | None]
@@ -143,6 +148,10 @@ def is_float32(query: KernelQuery) -> bool:
     return all(t.dtype.name == "float32" and t.size for t in (*query.inputs, *query.outputs))
 
 
+BY_OP: dict[str, Cook] = {}
+"""What makes the recipes of an op, for passes that want to know what is in one."""
+
+
 def kernel(
     op: str,
     cook: Cook,
@@ -151,7 +160,7 @@ def kernel(
     priority: int = PRIORITY,
 ) -> KernelSpec:
     """The `KernelSpec` of an op that is one primitive."""
-    known = cached(cook)
+    known = BY_OP[op] = cached(cook)
 
     def takes(query: KernelQuery) -> bool:
         return available() and accepts(query) and known(problem(query)) is not None

@@ -121,8 +121,11 @@ def amp_white_identity(x: BlobDef, name: str | None = None) -> BlobDef:
 
 
 def cast_to_static_shape(x: BlobDef, name: str | None = None) -> BlobDef:
-    """``x`` itself: all shapes are known when a job is compiled."""
-    return x
+    """``x`` as a blob of fixed shape; itself, where its shape is fixed already."""
+    if not x.is_dynamic:
+        return x
+    blob: BlobDef = emit("cast_to_static_shape", x, name=name)
+    return blob
 
 
 def transpose(

@@ -124,7 +124,10 @@ def range(
 
 def elem_cnt(inputs: BlobDef, dtype: Any = None, name: str | None = None) -> BlobDef:
     """The number of elements of a blob as a constant of shape (1,), int32 by default."""
-    return constant(prod(inputs.shape), dtype or int32, (1,), name)
+    blob: BlobDef = emit(
+        "constant", value=prod(inputs.shape), dtype=(dtype or int32).name, shape=(1,), name=name
+    )
+    return blob
 
 
 def _fill_attrs(what: str, value: int | float, other: int) -> dict[str, Any]:

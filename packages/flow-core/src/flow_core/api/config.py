@@ -112,28 +112,28 @@ __all__ = [
 __all__ += REMEMBERED
 
 
-def _count(name: str, val: int) -> int:
-    if not isinstance(val, int) or isinstance(val, bool) or val < 1:
-        raise ConfigError(
-            f"config.{name}", at=user_line(3), found=repr(val), allowed="an integer of at least 1"
-        )
+def _count(name: str, val: int, least: int = 1) -> int:
+    if not isinstance(val, int) or isinstance(val, bool) or val < least:
+        allowed = f"an integer of at least {least}"
+        raise ConfigError(f"config.{name}", at=user_line(3), found=repr(val), allowed=allowed)
     return val
 
 
 def gpu_device_num(val: int) -> None:
-    """How many gpus of each machine the session uses.
+    """How many gpus of each machine the session uses; 0 puts ops outside any scope on the CPU.
 
     Raises:
         DeviceUnavailableError: there are fewer; the error says why, and how to emulate them.
     """
     session = default_session()
-    count = _count("gpu_device_num", val)
-    session.registry.require_device("gpu", count, user_line(2))
+    count = _count("gpu_device_num", val, least=0)
+    if count:
+        session.registry.require_device("gpu", count, user_line(2))
     session.resources.gpu_device_num = count
 
 
 def cpu_device_num(val: int) -> None:
-    """How many CPU devices of each machine the session uses."""
+    """How many CPU devices of each machine the session uses; gpus go first."""
     default_session().resources.cpu_device_num = _count("cpu_device_num", val)
 
 

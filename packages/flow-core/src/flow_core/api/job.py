@@ -14,6 +14,7 @@ from flow_core.checkpoint.snapshot import StoredVariable
 from flow_core.dtypes import DType, float32
 from flow_core.errors import JobError, user_line
 from flow_core.frontend.blob import BlobDef
+from flow_core.frontend.casts import hierarchical_parallel_cast, parallel_cast
 from flow_core.frontend.emit import emit
 from flow_core.frontend.function import global_function
 from flow_core.frontend.function_config import FunctionConfig
@@ -52,6 +53,7 @@ __all__ = [
     "get_all_variables",
     "get_variable",
     "global_function",
+    "hierarchical_parallel_cast",
     "load_variables",
     "name_scope",
     "parallel_cast",
@@ -122,7 +124,7 @@ def _watch(
         raise JobError(
             what, at=line, found='a job of type "predict"', allowed='jobs of type "train"'
         )
-    job.watches.append(Watch(blob.value, _handler(handler, blob.op_name), gradient, line))
+    job.watches.append(Watch(blob, _handler(handler, blob.op_name), gradient, line))
 
 
 def _handler(handler: Callable[..., Any] | str | None, name: str) -> Callable[[Any], None]:
@@ -195,17 +197,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, StoredVariable | np.ndarray):
         return value
     return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
-
-
-def parallel_cast(
-    input: BlobDef,
-    name: str | None = None,
-    distribute: Any = None,
-    gradient_distribute: Any = None,
-) -> BlobDef:
-    """Requests a distribution of a blob, and of its gradient."""
-    blob: BlobDef = emit("identity", input, name=name)
-    return blob if distribute is None else blob.with_distribute(distribute)
 
 
 def enable_eager_execution(val: bool = True) -> None:

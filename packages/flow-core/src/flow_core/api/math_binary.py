@@ -13,6 +13,7 @@ from flow_core.dtypes import DType, as_dtype
 from flow_core.errors import InferenceError, UnsupportedError, user_line
 from flow_core.frontend.blob import BlobDef
 from flow_core.frontend.emit import as_blob
+from flow_core.frontend.per_device import each
 
 __all__ = [
     "add",
@@ -56,7 +57,8 @@ def _inner(name: str | None, step: str) -> str | None:
 
 def _number(value: float, like: BlobDef) -> float:
     """A Python number as the scalar ops take it for a blob's element type."""
-    return float(value) if like.dtype.is_floating else int(value)
+    number: float = each(float if like.dtype.is_floating else int, value)
+    return number
 
 
 def _both(x: Operand, y: Operand, function: str) -> tuple[BlobDef, BlobDef]:

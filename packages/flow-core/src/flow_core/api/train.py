@@ -19,12 +19,13 @@ def _formats() -> tuple[FormatSpec, ...]:
     return tuple(default_session().registry.formats.values())
 
 
-def save(path: str, var_dict: Mapping[str, Any] | None = None) -> None:
+def save(path: str, var_dict: Mapping[str, Any] | None = None, overwrite: bool = False) -> None:
     """Saves variables into a new folder, atomically.
 
     Args:
         path: folder that does not exist yet or is empty.
         var_dict: what to save; all variables of the session when None.
+        overwrite: whether a checkpoint that is there may be replaced.
 
     Raises:
         CheckpointError: the folder holds something, or writing fails; nothing is lost then.
@@ -32,10 +33,10 @@ def save(path: str, var_dict: Mapping[str, Any] | None = None) -> None:
     session = default_session()
     if var_dict is not None:
         session.sync()
-        store.save(path, _Arrays(var_dict), _formats())
+        store.save(path, _Arrays(var_dict), _formats(), overwrite=overwrite)
         return
     with session.still():
-        store.save(path, _Arrays(session.stored()), _formats())
+        store.save(path, _Arrays(session.stored()), _formats(), overwrite=overwrite)
 
 
 class _Arrays(Mapping[str, Any]):
@@ -79,9 +80,9 @@ class CheckPoint:
         """Gives every variable its initial value."""
         default_session().initialize()
 
-    def save(self, path: str) -> None:
+    def save(self, path: str, overwrite: bool = False) -> None:
         """Saves all variables into a new folder; see `flow.checkpoint.save`."""
-        save(path)
+        save(path, overwrite=overwrite)
 
     def load(self, path: str) -> None:
         """Loads all variables.

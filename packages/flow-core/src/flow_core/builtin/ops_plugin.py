@@ -13,6 +13,7 @@ FAMILIES: tuple[str, ...] = (
     "unary", "activation", "binary", "reduce", "convert", "matmul", "softmax", "norm", "dropout",
     "conv", "pool", "upsample", "shape", "pad", "select", "index", "scatter", "sort", "unique",
     "source", "optim", "schedules", "variable", "io", "fused", "boxing",
+    "parallel_cast", "mirrored",
 )  # fmt: skip
 """Modules of `flow_core.ops` with ``OPS``; most have one of numpy kernels with ``KERNELS``."""
 

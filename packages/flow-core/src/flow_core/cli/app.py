@@ -11,7 +11,7 @@ import flow_core
 from flow_core.cli.doctor import diagnose, settings_table
 from flow_core.cli.plugin_commands import plugin_commands
 from flow_core.cli.render import show
-from flow_core.cli.scripts import document_of, job_of, run_script
+from flow_core.cli.scripts import document_of, job_of, run_script, write_page
 from flow_core.config import Settings
 from flow_core.errors import FlowError
 
@@ -86,9 +86,24 @@ def run(emulate_gpus: int | None, script: str, args: tuple[str, ...]) -> None:
 @cli.command()
 @emulate_gpus
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.option("--html", metavar="FILE", type=click.Path(), help="Write a page that shows it all.")
 @click.option("--diff", metavar="TARGET", help="Show what differs from this one to the other.")
+@click.option(
+    "--hints",
+    type=click.IntRange(min=0),
+    default=4,
+    show_default=True,
+    help="Say what the plan would cost without each of so many hints.",
+)
 @click.argument("target", metavar="SCRIPT.PY:JOB")
-def plan(emulate_gpus: int | None, as_json: bool, diff: str | None, target: str) -> None:
+def plan(
+    emulate_gpus: int | None,
+    as_json: bool,
+    html: str | None,
+    diff: str | None,
+    hints: int,
+    target: str,
+) -> None:
     """Show what a job is compiled to: ops, placements, SBP, boxing, memory, time of each pass.
 
     SCRIPT.PY is imported, so what stands under `if __name__ == "__main__"` does not run.  A
@@ -99,7 +114,10 @@ def plan(emulate_gpus: int | None, as_json: bool, diff: str | None, target: str)
     from flow_core.observe.diff import diff_tables
     from flow_core.observe.text import plan_tables
 
-    found = document_of(target)
+    if html is not None:
+        write_page(target, html, hints)
+        return
+    found = document_of(target, 0 if diff else hints)
     if as_json:
         click.echo(found.to_json())
     elif diff is not None:

@@ -59,7 +59,7 @@ def job_of(target: str) -> Any:
     return getattr(module, name)
 
 
-def document_of(target: str) -> PlanDocument:
+def document_of(target: str, hints: int = 0) -> PlanDocument:
     """The plan of ``script.py:job``, or one that ``flow plan --json`` has written.
 
     Raises:
@@ -71,10 +71,24 @@ def document_of(target: str) -> PlanDocument:
 
     if target.endswith(".json") and Path(target).is_file():
         return PlanDocument.from_json(Path(target).read_text(encoding="utf-8"))
-    found = document(job_of(target))
+    found = document(job_of(target), hints)
     clear_default_session()  # the next script may have jobs and variables of the same names
     default_session().resources = ResourceConfig()
     return found
+
+
+def write_page(target: str, file: str, hints: int) -> None:
+    """Writes the page of ``script.py:job``, with a step measured now, or of a saved plan."""
+    from flow_core.observe.document import PlanDocument, document
+    from flow_core.observe.measure import measure
+    from flow_core.observe.page import page
+
+    if target.endswith(".json") and Path(target).is_file():
+        text = page(PlanDocument.from_json(Path(target).read_text(encoding="utf-8")))
+    else:
+        job = job_of(target)
+        text = page(document(job, hints), measure(job))
+    Path(file).write_text(text, encoding="utf-8")
 
 
 def _is_job(value: object) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from flow_core.compiler.boxing import Layout, plan_routes
+from flow_core.compiler.boxing import Hop, Layout, plan_routes
 from flow_core.exchange import Exchange, exchanges
 from flow_core.plan import Plan
 from flow_core.shapes import Shape
@@ -90,6 +90,24 @@ def summaries(
         )
         for route in plan_routes(shape, itemsize, source, target, links)
     )
+
+
+def others_than(
+    chosen: tuple[Hop, ...],
+    shape: Shape,
+    itemsize: int,
+    source: Layout,
+    target: Layout,
+    links: LinkModel,
+) -> Iterator[Alternative]:
+    """The ways between two layouts but the chosen one."""
+    if not chosen:
+        return
+    routes = plan_routes(shape, itemsize, source, target, links)
+    found = summaries(shape, itemsize, source, target, links)
+    for route, summary in zip(routes, found, strict=True):
+        if route.hops != chosen:
+            yield summary
 
 
 def settled(ledger: Iterable[BoxingEntry], plan: Plan) -> list[BoxingEntry]:

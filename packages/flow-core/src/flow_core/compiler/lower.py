@@ -16,6 +16,7 @@ from flow_core.errors import OutOfMemoryError
 from flow_core.exchange import BOXING
 from flow_core.ir import Graph, Op, TensorType, Value, tensor_type
 from flow_core.passes.checkpointing import first_name
+from flow_core.passes.gradient_accumulation import draws_by_place, logical_name
 from flow_core.philox import op_seed
 from flow_core.plan import (
     ArenaPlan,
@@ -445,7 +446,8 @@ def _seed(state: _Lowering, op: Op) -> int:
     if not state.kernels.ops[op.type].random:
         return 0
     logical = state.options.origins.get(op.name, op.name)
-    return op_seed(state.options.seed, first_name(logical))
+    drawn = logical_name(logical) if draws_by_place(op) else logical
+    return op_seed(state.options.seed, first_name(drawn))
 
 
 def _place(state: _Lowering, buffers: _Buffers) -> tuple[tuple[ArenaPlan, ...], tuple[Buffer, ...]]:
@@ -455,6 +457,8 @@ def _place(state: _Lowering, buffers: _Buffers) -> tuple[tuple[ArenaPlan, ...], 
         by_device.setdefault(buffers.items[index].device, []).append((index, block))
     for buffer in buffers.items:
         by_device.setdefault(buffer.device, [])
+    if not by_device:  # a job that does nothing
+        by_device["cpu:0:0"] = []
     arenas: list[ArenaPlan] = []
     known: dict[tuple[Block, ...], Layout] = {}
     offsets: dict[int, int] = {}

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from flow_core.compiler.boxing import Hop, Layout, groups_of, is_there, plan_boxing
+from flow_core.compiler.boxing import Hop, Layout, groups_of, is_there
 from flow_core.compiler.exchanging import exchange_op
-from flow_core.compiler.ledger import BoxingEntry, summaries
+from flow_core.compiler.ledger import BoxingEntry, others_than
 from flow_core.compiler.select import SELECTORS, NdSignature, Problem, Selection
 from flow_core.compiler.select.costs import result_layout
 from flow_core.compiler.select.report import Report
+from flow_core.compiler.ways import Ways
 from flow_core.errors import SourceLine
 from flow_core.ir import Attrs, Graph, Op, TensorType, Value, tensor_type
 from flow_core.plugins.specs import LocalContext, Part, local_attrs
@@ -47,6 +48,7 @@ class Physical:
         ledger: all boxing, in order.
         layouts: of the logical values, when there are several devices.
         signatures: of the logical ops, when there are several devices.
+        passed: values that no op of their own makes: whose values they are.
         report: how the signatures were found, when there are several devices.
         problem: what the selector was asked, when there are several devices.
     """
@@ -57,18 +59,22 @@ class Physical:
     ledger: list[BoxingEntry] = field(default_factory=list)
     layouts: Mapping[Value, Layout] = field(default_factory=dict)
     signatures: Mapping[str, NdSignature] = field(default_factory=dict)
+    passed: dict[Value, tuple[Value, ...]] = field(default_factory=dict)
     report: Report | None = None
     problem: Problem | None = None
 
 
-def to_physical(problem: Problem, selector: str = "auto") -> Physical:
-    """The physical graph of a logical one, signatures chosen by a selector."""
+NO_PLUGINS = Ways()
+
+
+def to_physical(problem: Problem, selector: str = "auto", ways: Ways = NO_PLUGINS) -> Physical:
+    """The physical graph of a logical one, signatures chosen by a selector, boxed by some way."""
     graph = problem.graph
     devices = {op.placement for op in graph.ops.values()}
     devices |= {problem.home(op) for op in graph.of_type("variable")}
     if len(devices) <= 1 and all(p.size == 1 for p in devices):
         return Physical(graph)
-    return _Expansion(problem, graph, SELECTORS[selector](problem), problem.links).run()
+    return _Expansion(problem, graph, SELECTORS[selector](problem), problem.links, ways).run()
 
 
 @dataclass(slots=True)
@@ -79,6 +85,7 @@ class _Expansion:
     graph: Graph
     selection: Selection
     links: LinkModel
+    ways: Ways
     ops: dict[str, Op] = field(default_factory=dict)
     types: dict[str, tuple[TensorType, ...]] = field(default_factory=dict)
     lines: dict[str, SourceLine] = field(default_factory=dict)
@@ -102,13 +109,16 @@ class _Expansion:
         return self._in(value, result_layout(self.selection.layouts[value]), None)[0]
 
     def _expand(self, op: Op) -> None:
-        placement = self.problem.home(op)
-        chosen = self.selection.signatures[op.name]
+        spec, chosen = self.problem.specs[op.type], self.selection.signatures[op.name]
         line = self.graph.lines.get(op.name)
         inputs = [
-            self._in(v, Layout(op.placement, sbp), op)
-            for v, sbp in zip(op.inputs, chosen.inputs, strict=True)
+            self._in(v, Layout(self.problem.reads(op, i), sbp), op)
+            for i, (v, sbp) in enumerate(zip(op.inputs, chosen.inputs, strict=True))
         ]
+        if spec.spreads(op.placement):
+            self._pass_on(op, [part for parts in inputs for part in parts])
+            return
+        placement = self.problem.home(op)
         layouts = [Layout(placement, sbp) for sbp in chosen.outputs]
         names = tuple(self._name(op.name, placement, r) for r in range(placement.size))
         self.copies[op.name] = names
@@ -139,6 +149,16 @@ class _Expansion:
             for row in zip(types, (inputs, outputs), strict=True)
         ]
         return Attrs(local_attrs(self.problem.specs[op.type], LocalContext(op.attrs, *parts)))
+
+    def _pass_on(self, op: Op, parts: list[Value]) -> None:
+        """Values per device are the parts of a logical value: no op is needed."""
+        outputs = [Value(op.name, i) for i in range(len(self.graph.types[op.name]))]
+        split = zip(outputs, parts, strict=True) if len(outputs) > 1 else [(outputs[0], parts)]
+        for value, held in split:
+            local = tuple(held) if isinstance(held, list) else (held,)
+            self.local[value, self.selection.layouts[value]] = local
+            self.found.passed[value] = local
+        self.copies[op.name] = tuple(part.op for part in parts)
 
     def _name(self, name: str, placement: Placement, rank: int) -> str:
         return name if placement.size == 1 else f"{name}@{rank}"
@@ -186,18 +206,18 @@ class _Expansion:
         source = self.selection.layouts[value]
         values = self.local[value, source]
         size = type_.dtype.itemsize
-        hops = plan_boxing(type_.shape, size, source, layout, self.links)
-        others = summaries(type_.shape, size, source, layout, self.links)[1:] if hops else ()
+        hops = self.ways.hops(type_, source, layout, self.links)
+        others = tuple(others_than(hops, type_.shape, size, source, layout, self.links))
         for step, hop in enumerate(hops, 1):
             again = self.local.get((value, hop.target))
             if again is None:
-                entry = self._entry(value, hop, reader)
+                entry = self._entry(value, hop, layout, reader)
                 entry = replace(entry, step=step, steps=len(hops), runners_up=others)
                 again = self._hop(value, type_, hop, values, entry)
             values = self.local[value, hop.target] = again
         return values
 
-    def _entry(self, value: Value, hop: Hop, reader: Op | None) -> BoxingEntry:
+    def _entry(self, value: Value, hop: Hop, layout: Layout, reader: Op | None) -> BoxingEntry:
         size = self.graph.type_of(value).dtype.itemsize
         line = self.graph.lines.get(reader.name if reader else value.op)
         return BoxingEntry(
@@ -209,18 +229,17 @@ class _Expansion:
             hop.seconds(size, self.links),
             str(line or ""),
             reader.name if reader else "",
-            self._why(value, reader),
+            self._why(value, layout, reader),
         )
 
-    def _why(self, value: Value, reader: Op | None) -> str:
+    def _why(self, value: Value, layout: Layout, reader: Op | None) -> str:
         maker = self.graph.ops[value.op]
         made = f"{maker.type} {maker.name!r} makes {self.selection.layouts[value]}"
         if reader is None:
             return f"{made}; the job returns it whole"
-        index = reader.inputs.index(value)
-        wanted = self.selection.signatures[reader.name].inputs[index]
-        where = Layout(reader.placement, wanted)
-        return f"{made}; {reader.type} {reader.name!r} wants {where} as input {index}"
+        wanted = zip(reader.inputs, self.selection.signatures[reader.name].inputs, strict=True)
+        index = list(wanted).index((value, layout.sbp))
+        return f"{made}; {reader.type} {reader.name!r} wants {layout} as input {index}"
 
     def _hop(
         self,
@@ -250,4 +269,4 @@ class _Expansion:
 
 
 def _device(placement: Placement, rank: int) -> Placement:
-    return Placement(placement.device_type, placement.devices[rank : rank + 1])
+    return placement.only(rank)

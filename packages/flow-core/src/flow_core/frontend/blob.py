@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from flow_core.dtypes import DType
+from flow_core.errors import JobError, user_line
+from flow_core.frontend.per_device import per_device
 from flow_core.ir import TensorType, Value, tensor_type
+from flow_core.topology import Placement
 
 if TYPE_CHECKING:
     # Checkers take a blob for whatever a job's annotation says: jobs return blobs, calls arrays.
@@ -20,14 +24,22 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
 
     Operators make ops: ``+ - * / // % ** @``, comparisons and unary minus, with blobs of the
     same element type or Python numbers.
+
+    Attributes:
+        batch_axis: the axis that counts samples, None when there is none.
+        is_dynamic: whether the shape may change from step to step, as that of arrays that are
+            fed in lists may.
     """
 
-    __slots__ = ("_bound", "_distribute", "_job", "_value", "batch_axis")
+    __slots__ = ("_bound", "_distribute", "_job", "_value", "batch_axis", "is_dynamic")
 
-    def __init__(self, job: Any, value: Value, batch_axis: int | None = None) -> None:
+    def __init__(
+        self, job: Any, value: Value, batch_axis: int | None = None, is_dynamic: bool = False
+    ) -> None:
         self._job = job
         self._value = value
         self.batch_axis = batch_axis
+        self.is_dynamic = is_dynamic
         self._distribute: Any = None
         self._bound: TensorType | None = None
 
@@ -35,6 +47,11 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
     def value(self) -> Value:
         """The value in the job's graph."""
         return self._value
+
+    @property
+    def parts(self) -> tuple[Value, ...]:
+        """The value; in the mirrored view the values of the devices, in order."""
+        return (self._value,)
 
     @property
     def job(self) -> Any:
@@ -73,14 +90,13 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
         return self.unique_name
 
     @property
-    def is_dynamic(self) -> bool:
-        """Whether the shape may change from step to step: that of lists of tensors may."""
-        return self._bound is not None
-
-    @property
     def split_axis(self) -> int | None:
         """The axis of a requested split, None when there is none."""
-        return getattr(self._distribute, "axis", None)
+        op = self._job.builder.ops[self._value.op]
+        asked = op.sbp[self._value.index] if op.sbp else None
+        requested = self._distribute if asked is None else asked[0]
+        axis: int | None = getattr(requested, "axis", None)
+        return axis
 
     @property
     def distribute(self) -> Any:
@@ -89,16 +105,26 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
 
     def with_distribute(self, distribute: Any) -> BlobDef:
         """The same blob with a requested distribution."""
-        blob = BlobDef(self._job, self._value, self.batch_axis)
+        blob = copy(self)
         blob._distribute = distribute
-        blob._bound = self._bound
         return blob
 
+    @property
+    def is_tensor_list(self) -> bool:
+        """Whether this is a list of tensors, whose shapes change from step to step."""
+        return self._bound is not None
+
     def with_bound(self, shape: Sequence[int], dtype: DType) -> BlobDef:
-        """The same blob of tensors that are no larger than a shape, shown as that of the blob."""
-        blob = BlobDef(self._job, self._value, self.batch_axis)
-        blob._bound = tensor_type(tuple(shape), dtype)
+        """The same blob as a list of tensors; its shape shows how large these may be."""
+        blob = copy(self)
+        blob._bound, blob.is_dynamic = tensor_type(tuple(shape), dtype), True
         return blob
+
+    def with_gradient_distribute(self, distribute: Any) -> BlobDef:
+        """The same blob with a requested distribution of its gradient."""
+        from flow_core.frontend.casts import parallel_cast
+
+        return parallel_cast(self, gradient_distribute=distribute)
 
     def __repr__(self) -> str:
         return f"BlobDef({self._value}: {self.dtype}{list(self.shape)})"
@@ -166,14 +192,89 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
     __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
-        from flow_core.errors import JobError, user_line
-
         raise JobError(
             f"truth value of {self!r}",
             at=user_line(2),
             found="a placeholder, which has no data while a job is defined",
             hint="compute with flow.where(...), or decide on a Python value outside the job",
         )
+
+
+class MirroredBlob(BlobDef):
+    """A blob of the mirrored view of several devices: a value per device.
+
+    Sizes that differ between the devices are `PerDevice` numbers.
+
+    Attributes:
+        placement: the devices.
+        differs: whether the values may differ between devices.
+    """
+
+    __slots__ = ("_parts", "differs", "placement")
+
+    def __init__(
+        self,
+        job: Any,
+        parts: Sequence[Value],
+        placement: Placement,
+        *,
+        differs: bool,
+        batch_axis: int | None = None,
+        is_dynamic: bool = False,
+    ) -> None:
+        super().__init__(job, parts[0], batch_axis, is_dynamic)
+        self._parts = tuple(parts)
+        self.placement = placement
+        self.differs = differs
+
+    @property
+    def value(self) -> Value:
+        """Always an error: there is no one value."""
+        raise JobError(
+            f"use of {self!r}",
+            at=user_line(2),
+            found=f"a blob of the mirrored view, with a value on each of {self.placement}",
+            allowed="a logical blob of the consistent view",
+            hint="use it in the mirrored view, or flow.cast_to_current_logical_view(blob)",
+        )
+
+    @property
+    def parts(self) -> tuple[Value, ...]:
+        """The values of the devices, in order."""
+        return self._parts
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape on each device."""
+        if self._bound is not None:
+            return tuple(self._bound.shape)
+        type_of = self._job.builder.type_of
+        return tuple(map(per_device, zip(*(type_of(p).shape for p in self._parts), strict=True)))
+
+    @property
+    def op_name(self) -> str:
+        """Name of the op that makes this blob, without the device."""
+        return self._value.op.rsplit("#", 1)[0]
+
+    name = op_name
+
+    @property
+    def unique_name(self) -> str:
+        """OneFlow's logical blob name."""
+        return f"{self.op_name}/out_{self._value.index}"
+
+    def with_distribute(self, distribute: Any) -> BlobDef:
+        """Always an error: the devices' values are what they are."""
+        raise JobError(
+            f"with_distribute of {self!r}",
+            at=user_line(2),
+            found=f"a blob of the mirrored view, with a value on each of {self.placement}",
+            allowed="logical blobs of the consistent view",
+        )
+
+    def __repr__(self) -> str:
+        shape = ", ".join(map(str, self.shape))
+        return f"MirroredBlob({self.op_name}: {self.dtype}[{shape}] on {self.placement})"
 
 
 def _emit(op: str, *inputs: BlobDef, **attrs: Any) -> BlobDef:

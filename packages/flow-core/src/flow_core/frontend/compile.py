@@ -12,6 +12,7 @@ from flow_core.compiler.ledger import BoxingEntry, settled
 from flow_core.compiler.lower import CompileOptions, lower
 from flow_core.compiler.physical import Physical, to_physical
 from flow_core.compiler.select import Problem
+from flow_core.compiler.ways import Ways
 from flow_core.errors import JobError, SourceLine
 from flow_core.frontend.config_training import configured_training
 from flow_core.frontend.function_config import (
@@ -19,7 +20,7 @@ from flow_core.frontend.function_config import (
     micro_batches,
     optimizer_placement,
 )
-from flow_core.frontend.jobs import JobBuild, TrainRequest
+from flow_core.frontend.jobs import JobBuild, TrainRequest, train_request
 from flow_core.frontend.train import TrainVariable, build_training
 from flow_core.frontend.variables import VariableInfo
 from flow_core.ir import Attrs, Graph, Value, verify
@@ -47,6 +48,8 @@ class Compiled:
         plan: the physical plan.
         timings: time per pass and stage.
         physical: the graph with an op per device before its passes, and what is known about it.
+        inputs: names of the ``input`` ops in the order in which they are fed, micro-batch by
+            micro-batch.
     """
 
     logical: Graph
@@ -55,6 +58,7 @@ class Compiled:
     plan: Plan
     timings: list[PassTiming]
     physical: Physical
+    inputs: tuple[str, ...]
 
     @property
     def layouts(self) -> Mapping[Value, Layout]:
@@ -66,7 +70,7 @@ def add_training(build: JobBuild, line: SourceLine | None) -> dict[Value, Value]
     """Adds backward pass and updates to a train job; gives gradients of watched values."""
     if build.losses and not build.train_requests:
         options = configured_training(build.config, line)
-        build.train_requests.append(TrainRequest(options, tuple(build.losses), line))
+        build.train_requests.append(train_request(options, build.losses, line))
     if not build.train_requests:
         raise JobError(
             f"compiling job {build.name!r}",
@@ -75,7 +79,8 @@ def add_training(build: JobBuild, line: SourceLine | None) -> dict[Value, Value]
             allowed="flow.optimizer....minimize(loss) inside of it",
             hint='decorate it with type="predict" if it only computes',
         )
-    placement = _placement_of(build, build.train_requests[0].losses[0])
+    request = build.train_requests[0]
+    placement = request.placement or _placement_of(build, request.losses[0])
     build.forward = frozenset(build.builder.ops)
     step = _step(build, placement)
     gradients: dict[Value, Value] = {}
@@ -108,10 +113,11 @@ def _step(build: JobBuild, placement: Placement) -> Value:
 def _minimize(
     build: JobBuild, request: TrainRequest, step: Value, placement: Placement
 ) -> dict[Value, Value]:
-    watched = [w.value for w in build.watches if w.gradient]
+    watched = [part for w in build.watches if w.gradient for part in w.blob.parts]
     gradients: dict[Value, Value] = build_training(
         build.emitter,
         losses=request.losses,
+        elements=request.elements,
         optimizer=request.optimizer,
         variables=_train_variables(build),
         step=step,
@@ -170,7 +176,9 @@ def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[st
     physical, splitting = _timed(
         "to_physical",
         len(spread),
-        lambda: to_physical(_problem(build, spread), build.config.get("sbp_selector")),
+        lambda: to_physical(
+            _problem(build, spread), build.config.get("sbp_selector"), Ways.of(session.registry)
+        ),
     )
     graph = after.run(physical.graph, context)
     parts = micro_batches(build.config, build.kind)
@@ -187,7 +195,7 @@ def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[st
     plan = replace(plan, shards=shards, micro_batches=parts, ledger=ledger)
     timings = [*before.timings, splitting, *after.timings, lowering]
     _keep_layouts(session, spread, physical.layouts)
-    return Compiled(logical, spread, graph, plan, timings, physical)
+    return Compiled(logical, spread, graph, plan, timings, physical, tuple(inputs))
 
 
 def bucket_options(build: JobBuild) -> dict[str, float]:

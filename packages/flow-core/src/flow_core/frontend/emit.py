@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from flow_core.errors import JobError, user_line
-from flow_core.frontend.blob import BlobDef
+from flow_core.errors import JobError, SourceLine, user_line
+from flow_core.frontend.blob import BlobDef, MirroredBlob
 from flow_core.frontend.jobs import JobBuild, current_job
+from flow_core.frontend.mirrored import emit_mirrored, kept_batch_axis, mirrored_devices
+from flow_core.frontend.per_device import each
 from flow_core.ir import Value
 from flow_core.plugins.emission import provide
 
@@ -26,25 +28,37 @@ def emit(op_type: str, *inputs: BlobDef, name: str | None = None, **attrs: Any) 
     """
     job = current_job(f"use of {op_type}")
     line = user_line(2)
-    values = [_value_of(job, op_type, x) for x in inputs]
-    outputs = job.add(op_type, values, attrs, name=name, line=line)
-    blobs = tuple([BlobDef(job, v, _batch_axis(job, v, inputs)) for v in outputs])
+    for x in inputs:
+        _check_blob(job, op_type, x)
+    devices = mirrored_devices(job)
+    blobs: tuple[BlobDef, ...]
+    if devices is not None:
+        blobs = emit_mirrored(job, devices, op_type, inputs, attrs, name, line)
+    else:
+        blobs = _emit_logical(job, op_type, inputs, attrs, name, line)
     return blobs if job.returns_many(op_type) else blobs[0]
 
 
 provide(emit)
 
 
-def _batch_axis(job: JobBuild, output: Value, inputs: Sequence[BlobDef]) -> int | None:
-    """The first input's batch axis, as far as the output still has it."""
-    if not inputs or inputs[0].batch_axis is None:
-        return None
-    axis: int = inputs[0].batch_axis
-    shape = job.builder.type_of(output).shape
-    return axis if axis < len(shape) and shape[axis] == inputs[0].shape[axis] else None
+def _emit_logical(
+    job: JobBuild,
+    op_type: str,
+    inputs: Sequence[BlobDef],
+    attrs: Mapping[str, Any],
+    name: str | None,
+    line: SourceLine | None,
+) -> tuple[BlobDef, ...]:
+    values = [input_value(job, op_type, x) for x in inputs]
+    outputs = [BlobDef(job, v) for v in job.add(op_type, values, attrs, name=name, line=line)]
+    dynamic = op_type != "cast_to_static_shape" and any(x.is_dynamic for x in inputs)
+    for blob in outputs:
+        blob.batch_axis, blob.is_dynamic = kept_batch_axis(blob, inputs), dynamic
+    return tuple(outputs)
 
 
-def _value_of(job: JobBuild, op_type: str, blob: object) -> Value:
+def _check_blob(job: JobBuild, op_type: str, blob: object) -> None:
     if not isinstance(blob, BlobDef):
         raise JobError(
             f"use of {op_type}",
@@ -60,8 +74,20 @@ def _value_of(job: JobBuild, op_type: str, blob: object) -> Value:
             found=f"{blob!r} of job {blob.job.name!r} inside job {job.name!r}",
             allowed="blobs of the same job",
         )
+
+
+def input_value(job: JobBuild, op_type: str, blob: BlobDef) -> Value:
+    """The value of a logical blob, in the distribution that is asked for."""
+    if isinstance(blob, MirroredBlob):
+        raise JobError(
+            f"use of {op_type} in the consistent view",
+            at=user_line(4),
+            found=f"{blob!r}, with a value on each of its devices",
+            allowed="logical blobs",
+            hint="flow.cast_to_current_logical_view(blob), or with flow.scope.mirrored_view():",
+        )
     if blob.distribute is not None:
-        value: Value = job.distributed(blob.value, blob.distribute, user_line(3))
+        value: Value = job.distributed(blob.value, blob.distribute, user_line(4))
         return value
     return blob.value
 
@@ -84,8 +110,8 @@ _SCALAR: dict[str, tuple[str, Callable[[float], float]]] = {
 }
 
 
-def _operand(x: BlobDef, number: float) -> float:
-    return float(number) if x.dtype.is_floating else int(number)
+def _operand(x: BlobDef, number: Any) -> Any:
+    return each(float if x.dtype.is_floating else int, number)
 
 
 def as_blob(number: Any, like: BlobDef) -> BlobDef:

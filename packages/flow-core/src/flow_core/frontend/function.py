@@ -5,8 +5,11 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
+import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,8 +24,8 @@ from flow_core.annotations import (
     structure,
 )
 from flow_core.dtypes import tensor_buffer
-from flow_core.errors import FeedError, JobError, SourceLine, UnsupportedError, nearest, user_line
-from flow_core.frontend.blob import BlobDef
+from flow_core.errors import FeedError, JobError, SourceLine, nearest, user_line
+from flow_core.frontend.blob import BlobDef, MirroredBlob
 from flow_core.frontend.compile import (
     STEP_VARIABLE,
     Compiled,
@@ -32,17 +35,25 @@ from flow_core.frontend.compile import (
     micro_shape,
     updated_variables,
 )
+from flow_core.frontend.feeding import RAGGED, Feeding, Shapes, is_list
 from flow_core.frontend.function_config import FunctionConfig, default_placement, default_view
 from flow_core.frontend.jobs import JobBuild, Watch, defining, maybe_current_job
-from flow_core.frontend.results import FORMS, Pending
+from flow_core.frontend.mirrored import flat
+from flow_core.frontend.results import FORMS, DeviceArrays, Pending
 from flow_core.frontend.session import Session, default_session
 from flow_core.ir import Value
 from flow_core.plan import Plan
 from flow_core.runtime.executable import Executable
 from flow_core.runtime.pipeline import Credit, Step
-from flow_core.shapes import num_elements
+from flow_core.shapes import Shape
+from flow_core.topology import Placement
 
 KINDS = ("train", "predict")
+
+PLANS_KEPT = 16
+"""How many plans a job that is fed lists keeps, for as many combinations of shapes."""
+
+_log = logging.getLogger("flow_core")
 
 
 class JobFunction:
@@ -74,9 +85,7 @@ class JobFunction:
         specs = tuple(self.session.registry.annotations.values())
         self.signature: JobSignature = parse_signature(function, specs, job=self.name)
         self._join(self.session)
-        self._traced: _Traced | None = None
-        self._compiled: Compiled | None = None
-        self._executable: Executable | None = None
+        self._forget()
 
     @property
     def line(self) -> SourceLine | None:
@@ -86,7 +95,15 @@ class JobFunction:
     def detach(self) -> None:
         """Forgets everything about a session that is closed; the next call starts anew."""
         self.session = None
-        self._traced = self._compiled = self._executable = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._feeding: Feeding | None = None
+        self._variants: OrderedDict[Shapes, _Variant] = OrderedDict()
+        self._last: _Variant | None = None
+        self._credit = Credit(int(self.config.get("concurrency_width")))
+        self._step = np.zeros((), np.int64)
+        self._bound = self._dropped = False
 
     def _session(self) -> Session:
         if self.session is None:
@@ -117,32 +134,17 @@ class JobFunction:
     # ------------------------------------------------------------------ phases
 
     def prepare(self) -> _Traced:
-        """Traces the function, once; declares its variables."""
-        if self._traced is None:
-            session = self._session()
-            with session.compiling, session.declaring():
-                if self._traced is None:
-                    self._traced = _trace(self, self._build(session))
-        return self._traced
-
-    def _build(self, session: Session) -> JobBuild:
-        placement = default_placement(self.config) or session.default_placement
-        return JobBuild(self.name, self.kind, session.registry.ops, placement, self.config, session)
+        """Traces the function, if that has not happened yet; declares its variables."""
+        return self._variant().traced
 
     def compile(self) -> Compiled:
-        """Traces and compiles, once."""
-        if self._compiled is None:
-            with self._session().compiling:
-                traced = self.prepare()
-                self._compiled = self._compiled or compile_graph(
-                    traced.build, traced.results, traced.inputs
-                )
-        return self._compiled
+        """Traces and compiles; what the last call has run, where plans go by shapes."""
+        return self._compiled(self._variant())
 
     @property
     def compiled(self) -> Compiled | None:
         """What compilation has given, None before it."""
-        return self._compiled
+        return None if self._last is None else self._last.compiled
 
     def plan(self) -> Plan:
         """The physical plan; compiles when that has not happened yet."""
@@ -150,46 +152,111 @@ class JobFunction:
 
     def executable(self) -> Executable:
         """The bound plan; compiles and binds when that has not happened yet."""
-        if self._executable is None:
+        return self._executable(self._variant())
+
+    @property
+    def plans(self) -> tuple[Shapes, ...]:
+        """The shapes for which there is a plan, in the order of their last use.
+
+        Jobs that are fed lists get a plan for each combination of shapes; at most
+        `PLANS_KEPT` are kept.
+        """
+        return tuple(shapes for shapes, variant in self._variants.items() if variant.compiled)
+
+    def _feed(self) -> Feeding:
+        if self._feeding is None:
+            session = self._session()
+            placement = default_placement(self.config) or session.default_placement
+            self._feeding = Feeding(self.name, self.signature, placement.size)
+        return self._feeding
+
+    def _variant(self, shapes: Shapes | None = None) -> _Variant:
+        """The job for fed lists of some shapes, traced; by default the one used last."""
+        last = self._last
+        if last is not None and (shapes is None or shapes == last.shapes):
+            return last
+        session, wanted = self._session(), self._feed().declared if shapes is None else shapes
+        with session.compiling, session.declaring():
+            variant = self._variants.get(wanted)
+            if variant is None:
+                build = self._build(session)
+                variant = _Variant(wanted, _trace(self, build, wanted, self._credit.width))
+                self._variants[wanted] = variant
+                self._drop_oldest()
+            self._variants.move_to_end(wanted)
+            self._last = variant
+        return variant
+
+    def _drop_oldest(self) -> None:
+        """Keeps the number of plans bounded; says so once."""
+        if len(self._variants) <= PLANS_KEPT:
+            return
+        self._variants.popitem(last=False)
+        if not self._dropped:
+            self._dropped = True
+            _log.warning(
+                "job %r at %s was fed lists of more than %d combinations of shapes: plans are "
+                "dropped and compiled again; pad the arrays to fewer sizes",
+                self.name, self.line, PLANS_KEPT,
+            )  # fmt: skip
+
+    def _build(self, session: Session) -> JobBuild:
+        placement = default_placement(self.config) or session.default_placement
+        return JobBuild(self.name, self.kind, session.registry.ops, placement, self.config, session)
+
+    def _compiled(self, variant: _Variant) -> Compiled:
+        if variant.compiled is None:
+            with self._session().compiling:
+                traced = variant.traced
+                variant.compiled = variant.compiled or compile_graph(
+                    traced.build, traced.results, traced.inputs
+                )
+        return variant.compiled
+
+    def _executable(self, variant: _Variant) -> Executable:
+        if variant.executable is None:
             session = self._session()
             with session.compiling:
-                self._executable = self._executable or self._bind(session, self.plan())
-        return self._executable
+                plan = self._compiled(variant).plan
+                variant.executable = variant.executable or self._bind(session, plan)
+        return variant.executable
 
     def _bind(self, session: Session, plan: Plan) -> Executable:
         registry = session.registry
         finished = registry.observers("flow_step_finished")
         executable = Executable(
-            plan, registry, session.driver, session.variable, finished, registry.comm
+            plan, registry, session.driver, session.variable, finished, registry.comm, self._step
         )
         session.check_replicas(self.name, updated_variables(plan, registry.ops))
-        executable.step[...] = self._steps_done(session)
+        if not self._bound:
+            self._step[...] = self._steps_done(session)
+            self._bound = True
         for observer in registry.observers("flow_plan_ready"):
             observer(plan)
         return executable
 
     def resume(self) -> None:
         """Goes on at the step that the job's counter says: random ops count steps, too."""
-        if self._executable is not None and self.session is not None:
-            self._executable.step[...] = self._steps_done(self.session)
+        if self._bound and self.session is not None:
+            self._step[...] = self._steps_done(self.session)
 
     def _steps_done(self, session: Session) -> int:
-        """The step counter of a train job, which checkpoints keep; else the executable's."""
+        """The step counter of a train job, which checkpoints keep; else the job's own."""
         if self.kind == "train":
             return int(session.value(STEP_VARIABLE.format(job=self.name))[0])
-        return 0 if self._executable is None else int(self._executable.step)
+        return int(self._step)
 
     def device_of(self, variable: str) -> str | None:
         """Text form of the device on which this job has a variable, None when it has not."""
-        if self._traced is None:
+        if self._last is None:
             return None
-        op = self._traced.build.builder.ops.get(variable)
+        op = self._last.traced.build.builder.ops.get(variable)
         return None if op is None else str(op.placement.device(0))
 
     @property
     def peak_in_flight(self) -> int:
         """The most steps that were ever in flight at the same time."""
-        return self._traced.credit.peak if self._traced else 0
+        return self._credit.peak
 
     # -------------------------------------------------------------------- call
 
@@ -202,13 +269,18 @@ class JobFunction:
                 found="the definition of another job",
                 allowed="calls outside of job functions",
             )
-        executable = self._executable or self.executable()
-        traced = self.prepare()
+        feeding = self._feeding or self._feed()
+        variant = None if feeding.declared else self._variant()
+        if variant is not None:  # errors of compilation come before those of arguments
+            self._executable(variant)
         session = self._session()
         session.pipeline.raise_pending()
-        feeds = traced.feed(args, kwargs)
+        feeds = feeding.feed(args, kwargs)
+        variant = variant or self._variant(feeding.shapes(feeds))
+        executable = variant.executable or self._executable(variant)
+        traced = variant.traced
         if traced.blocking:
-            step = Step(executable, feeds, traced.credit, traced.watcher)
+            step = Step(executable, feeds, self._credit, traced.watcher)
             session.pipeline.run(step)
             return traced.arrange(step)
         return self._launch(session, executable, traced, feeds)
@@ -225,7 +297,7 @@ class JobFunction:
                 watcher(step)
             deliver(step)
 
-        step = Step(executable, (), traced.credit, both, pending.release)
+        step = Step(executable, (), self._credit, both, pending.release)
         pending.attach(step)
         try:
             pipeline.reserve(step)
@@ -240,61 +312,46 @@ class JobFunction:
         return f"<{self.kind} job {self.name!r} at {self.line}>"
 
 
+class _Variant:
+    """A job for fed lists of some shapes: traced; compiled and bound when it is run."""
+
+    __slots__ = ("compiled", "executable", "shapes", "traced")
+
+    def __init__(self, shapes: Shapes, traced: _Traced) -> None:
+        self.shapes = shapes
+        self.traced = traced
+        self.compiled: Compiled | None = None
+        self.executable: Executable | None = None
+
+
 class _Traced:
-    """A traced job: its graph, and how calls are fed and answered."""
+    """A traced job: its graph, and how calls are answered."""
 
     __slots__ = (
-        "_lock", "_staged", "_staging", "blocking", "build", "credit", "feeders", "inputs", "job",
-        "python", "results", "returned", "watcher",
+        "_lock", "_staged", "_staging", "_width", "blobs", "blocking", "build", "inputs", "job",
+        "results", "returned", "watcher",
     )  # fmt: skip
 
-    def __init__(self, job: JobFunction, build: JobBuild) -> None:
-        self.job = job.name
+    def __init__(self, job: str, build: JobBuild, width: int) -> None:
+        self.job = job
         self.build = build
-        self.python = job.signature.python
-        self.credit = Credit(int(job.config.get("concurrency_width")))
-        self.feeders: list[_Feeder] = []
         self.inputs: list[str] = []
         self.results: list[Value] = []
+        self.blobs: list[_Fetched] = []
         self.returned = Returned(FetchNone(), ())
         self.watcher: Callable[[Step], None] | None = None
         self.blocking = True
+        self._width = width
         self._lock = threading.Lock()
         self._staging: list[list[Any]] = []
         self._staged = 0
 
-    def feed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-        """Checked host arrays of one call, in the order of the inputs."""
-        if len(args) == len(self.feeders) and not kwargs:
-            given: Sequence[Any] = args
-        else:
-            given = self._bind(args, kwargs)
-        arrays: list[Any] = []
-        for feeder, value in zip(self.feeders, given, strict=True):
-            feeder.collect(value, arrays)
-        return arrays
-
-    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-        unfed = [
-            p.replace(default=p.empty) for p in self.python.parameters.values()
-        ]  # placeholders given as defaults are no values
-        try:
-            bound = self.python.replace(parameters=unfed).bind(*args, **kwargs)
-        except TypeError as error:
-            raise FeedError(
-                f"calling job {self.job!r}",
-                at=user_line(4),
-                found=str(error),
-                allowed=f"{self.job}({', '.join(self.python.parameters)})",
-            ) from None
-        return [bound.arguments[name] for name in self.python.parameters]
-
     def stage(self, arrays: Sequence[Any]) -> list[Any]:
         """Copies of fed arrays, in the slots of the step that left the pipeline longest ago."""
         with self._lock:
-            if len(self._staging) < self.credit.width:
+            if len(self._staging) < self._width:
                 self._staging.append([np.empty_like(x, order="C") for x in arrays])
-            slot = self._staging[self._staged % self.credit.width]
+            slot = self._staging[self._staged % self._width]
             self._staged += 1
         for target, source in zip(slot, arrays, strict=True):
             np.copyto(target, source)
@@ -302,127 +359,43 @@ class _Traced:
 
     def arrange(self, step: Step) -> Any:
         """The results of a step in the structure that the job returns."""
-        count = len(self.returned.blobs)
-        results = (step.results or ())[:count]
-        return structure(self.returned.structure, results, lambda kind, x: FORMS[kind](x))
+        results = step.results or ()
+        found = [blob.of(results) for blob in self.blobs[: len(self.returned.blobs)]]
+        return structure(self.returned.structure, found, lambda kind, x: FORMS[kind](x))
+
+    def fetch(self, blob: BlobDef, parts: Sequence[Value]) -> None:
+        """Adds a blob (or its gradient) to what is fetched."""
+        first = len(self.results)
+        self.results.extend(parts)
+        self.blobs.append(_Fetched(slice(first, len(self.results)), blob))
 
 
-class _Feeder:
-    """Takes the argument of one parameter apart into arrays."""
+class _Fetched:
+    """Where a blob's arrays are among a step's results."""
 
-    __slots__ = ("job", "leaves", "name", "shape")
+    __slots__ = ("_axis", "_dynamic", "_mirrored", "_where")
 
-    def __init__(self, job: str, name: str, placeholders: Any) -> None:
-        self.job = job
-        self.name = name
-        self.shape = placeholders
+    def __init__(self, where: slice, blob: BlobDef) -> None:
+        self._where = where
+        self._mirrored = isinstance(blob, MirroredBlob)
+        self._axis = blob.batch_axis
+        self._dynamic = blob.is_dynamic
 
-    def collect(self, value: Any, arrays: list[Any]) -> None:
-        """Appends the arrays of a fed value."""
-        spec = self.shape
-        if (
-            isinstance(spec, PlaceholderSpec)
-            and spec.kind == "numpy"
-            and isinstance(value, np.ndarray)
-            and value.shape == spec.shape
-            and value.dtype == spec.dtype.numpy
-        ):
-            arrays.append(value)
-        else:
-            self._walk(spec, value, self.name, arrays)
-
-    def _walk(self, spec: Any, value: Any, path: str, arrays: list[Any]) -> None:
-        if isinstance(spec, PlaceholderSpec):
-            arrays.append(self._leaf(spec, value, path))
-        elif isinstance(spec, Mapping):
-            if not isinstance(value, Mapping) or set(value) != set(spec):
-                self._fail(path, _describe(value), f"a dict with keys {', '.join(spec)}")
-            for key, part in spec.items():
-                self._walk(part, value[key], f"{path}[{key!r}]", arrays)
-        else:
-            if not isinstance(value, list | tuple) or len(value) != len(spec):
-                self._fail(path, _describe(value), f"{len(spec)} values")
-            for i, part in enumerate(spec):
-                self._walk(part, value[i], f"{path}[{i}]", arrays)
-
-    def _tensors(self, spec: PlaceholderSpec, value: Any, path: str) -> Any:
-        """Copies of the tensors of a list; each was fed with a leading axis of size 1."""
-        if not isinstance(value, list | tuple) or len(value) != 1:
-            self._fail(path, _describe(value), "a list with one list for the one device")
-        tensors, count = value[0], spec.shape[0]
-        if not isinstance(tensors, list | tuple) or len(tensors) != count:
-            self._fail(f"{path}[0]", _describe(tensors), f"a list of {count} arrays")
-        copies = np.empty(count, object)
-        for i, x in enumerate(tensors):
-            self._check_tensor(spec, x, f"{path}[0][{i}]")
-            copies[i] = x[0].copy()
-        return copies
-
-    def _check_tensor(self, spec: PlaceholderSpec, x: Any, path: str) -> None:
-        if not isinstance(x, np.ndarray) or x.dtype != spec.dtype.numpy:
-            self._fail(path, _describe(x), f"an array of {spec.dtype}")
-        bound = spec.shape[1:]
-        fits = x.ndim == len(spec.shape) and len(x) == 1 and x.size <= num_elements(bound)
-        if not fits:
-            allowed = f"shape (1, ...) of rank {len(spec.shape)}, no larger than {(1, *bound)}"
-            self._fail(path, f"shape {x.shape}", allowed)
-
-    def _leaf(self, spec: PlaceholderSpec, value: Any, path: str) -> Any:
-        if spec.kind == "list_list":
-            return self._tensors(spec, value, path)
-        depth = 1 if spec.kind == "list" else 0
-        for _ in range(depth):
-            if not isinstance(value, list | tuple) or len(value) != 1:
-                self._fail(path, _describe(value), "a list with one array for the one device")
-            value = value[0]
-        if not isinstance(value, np.ndarray):
-            hint = f"numpy.asarray({path}, numpy.{spec.dtype})"
-            self._fail(path, _describe(value), f"a numpy array for {spec}", hint)
-        if value.dtype != spec.dtype.numpy:
-            hint = f"{path}.astype(numpy.{spec.dtype})"
-            self._fail(path, f"an array of {value.dtype}", f"{spec.dtype}", hint)
-        if value.shape != spec.shape:
-            if depth and _smaller(value.shape, spec.shape):
-                raise UnsupportedError(
-                    f"feeding {path!r} of job {self.job!r}",
-                    at=user_line(2),
-                    found=f"shape {value.shape}",
-                    allowed=f"shape {spec.shape}, until lists may hold smaller arrays",
-                )
-            self._fail(path, f"shape {value.shape}", f"shape {spec.shape}")
-        return value
-
-    def _fail(self, path: str, found: str, allowed: str, hint: str | None = None) -> None:
-        raise FeedError(
-            f"feeding {path!r} of job {self.job!r}",
-            at=user_line(2),
-            found=found,
-            allowed=allowed,
-            hint=hint,
-        )
-
-
-def _smaller(shape: tuple[int, ...], bound: tuple[int, ...]) -> bool:
-    return len(shape) == len(bound) and all(a <= b for a, b in zip(shape, bound, strict=True))
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return f"an array of {value.dtype} and shape {value.shape}"
-    if isinstance(value, list | tuple):
-        return f"a {type(value).__name__} of {len(value)}"
-    return f"{type(value).__name__} {value!r:.60}"
+    def of(self, results: Sequence[Any]) -> Any:
+        """The array; a list of arrays where each device has one."""
+        found = results[self._where]
+        return DeviceArrays(found, self._axis, self._dynamic) if self._mirrored else found[0]
 
 
 # --------------------------------------------------------------------------- tracing
 
 
-def _trace(job: JobFunction, build: JobBuild) -> _Traced:
-    """Runs the function on placeholders."""
-    traced = _Traced(job, build)
+def _trace(job: JobFunction, build: JobBuild, shapes: Shapes, width: int) -> _Traced:
+    """Runs the function on placeholders, those of lists in the given shapes."""
+    traced, listed = _Traced(job.name, build, width), iter(shapes)
     with defining(build, default_view(job.config)):
         arguments = {
-            name: _placeholders(traced, name, spec, job.line)
+            name: _placeholders(traced, name, spec, job.line, listed)
             for name, spec in job.signature.parameters.items()
         }
         returned = job.function(**arguments)
@@ -432,11 +405,8 @@ def _trace(job: JobFunction, build: JobBuild) -> _Traced:
             lambda value: isinstance(value, BlobDef) and value.job is build,
             job=job.name,
             at=_return_line(job.function) or job.line,
-            is_dynamic=lambda blob: blob.is_dynamic or blob.dtype.is_object,
+            is_dynamic=_is_no_array,
         )
-    traced.feeders = [
-        _Feeder(job.name, name, spec) for name, spec in job.signature.parameters.items()
-    ]
     gradients = add_training(build, job.line) if job.kind == "train" else {}
     _collect_results(traced, gradients)
     nothing = isinstance(traced.returned.structure, FetchNone)
@@ -445,22 +415,90 @@ def _trace(job: JobFunction, build: JobBuild) -> _Traced:
     return traced
 
 
-def _placeholders(traced: _Traced, path: str, spec: Any, line: SourceLine | None) -> Any:
+def _is_no_array(blob: BlobDef) -> bool:
+    """Whether a blob's values cannot be had as one array."""
+    if isinstance(blob, MirroredBlob):
+        return blob.is_dynamic or blob.batch_axis is None
+    return blob.is_tensor_list or blob.dtype.is_object
+
+
+def _placeholders(
+    traced: _Traced,
+    path: str,
+    spec: Any,
+    line: SourceLine | None,
+    listed: Iterator[tuple[Shape, ...]],
+) -> Any:
     """Placeholder blobs in the structure of a parameter's annotation."""
     if isinstance(spec, PlaceholderSpec):
-        shape = micro_shape(traced.build, path, spec.shape, line)
-        attrs = input_attrs(shape, spec.dtype.name, spec.batch_axis)
-        if spec.kind == "list_list":
-            attrs = input_attrs(spec.shape[:1], tensor_buffer.name, 0)
-        name = traced.build.builder.unique_name(f"Input_{path}")
-        (value,) = traced.build.add("input", (), attrs, name=name, line=line)
-        traced.inputs.append(value.op)
-        blob = BlobDef(traced.build, value, spec.batch_axis)
-        return blob.with_bound(spec.shape, spec.dtype) if spec.kind == "list_list" else blob
+        if is_list(spec):
+            return _list_placeholder(traced, path, spec, line, next(listed))
+        value = _placeholder(traced, path, spec, line, spec.shape)
+        return BlobDef(traced.build, value, spec.batch_axis)
     if isinstance(spec, Mapping):
-        return {k: _placeholders(traced, f"{path}-{k}", v, line) for k, v in spec.items()}
-    parts = [_placeholders(traced, f"{path}-{i}", v, line) for i, v in enumerate(spec)]
+        return {k: _placeholders(traced, f"{path}-{k}", v, line, listed) for k, v in spec.items()}
+    parts = [_placeholders(traced, f"{path}-{i}", v, line, listed) for i, v in enumerate(spec)]
     return parts if isinstance(spec, list) else tuple(parts)
+
+
+def _list_placeholder(
+    traced: _Traced,
+    path: str,
+    spec: PlaceholderSpec,
+    line: SourceLine | None,
+    shapes: tuple[Shape, ...],
+) -> BlobDef:
+    """The blob of a list of arrays: a value per device, or the only one."""
+    build = traced.build
+    if any(RAGGED in shape for shape in shapes):
+        return _tensor_list_placeholder(traced, path, spec, line, shapes)
+    if len(shapes) == 1:
+        value = _placeholder(traced, path, spec, line, shapes[0])
+        return BlobDef(build, value, spec.batch_axis, is_dynamic=True)
+    devices = flat(build.default_placement)
+    values = [
+        _placeholder(traced, f"{path}#{rank}", spec, line, shape, devices.only(rank))
+        for rank, shape in enumerate(shapes)
+    ]
+    return MirroredBlob(
+        build, values, devices, differs=True, batch_axis=spec.batch_axis, is_dynamic=True
+    )
+
+
+def _tensor_list_placeholder(
+    traced: _Traced,
+    path: str,
+    spec: PlaceholderSpec,
+    line: SourceLine | None,
+    shapes: tuple[Shape, ...],
+) -> BlobDef:
+    """The blob of lists of tensors: a value of objects per device, or the only one."""
+    if not all(RAGGED in shape for shape in shapes):
+        raise FeedError(
+            f"feeding {path!r} of job {traced.job!r}",
+            at=user_line(2),
+            found="one array for one device and several for another",
+            allowed="as many arrays for each device",
+        )
+    objects = replace(spec, dtype=tensor_buffer, batch_axis=0)
+    kept = tuple(shape[:1] for shape in shapes)
+    return _list_placeholder(traced, path, objects, line, kept).with_bound(spec.shape, spec.dtype)
+
+
+def _placeholder(
+    traced: _Traced,
+    path: str,
+    spec: PlaceholderSpec,
+    line: SourceLine | None,
+    shape: Shape,
+    placement: Placement | None = None,
+) -> Value:
+    shape = micro_shape(traced.build, path, shape, line)
+    attrs = input_attrs(shape, spec.dtype.name, spec.batch_axis)
+    name = traced.build.builder.unique_name(f"Input_{path}")
+    (value,) = traced.build.add("input", (), attrs, name=name, line=line, placement=placement)
+    traced.inputs.append(value.op)
+    return value
 
 
 def _return_line(function: Callable[..., Any]) -> SourceLine | None:
@@ -480,28 +518,32 @@ def _return_line(function: Callable[..., Any]) -> SourceLine | None:
 def _collect_results(traced: _Traced, gradients: Mapping[Value, Value]) -> None:
     """What is fetched: the returned blobs, then the watched ones."""
     watches = traced.build.watches
-    values = [blob.value for blob in traced.returned.blobs]
-    traced.results = [*values, *(_watched(traced, w, gradients) for w in watches)]
+    for blob in traced.returned.blobs:
+        traced.fetch(blob, blob.parts)
+    for watch in watches:
+        traced.fetch(watch.blob, _watched(traced, watch, gradients))
     if watches:
-        traced.watcher = functools.partial(_show, watches, len(values))
+        shown = traced.blobs[len(traced.returned.blobs) :]
+        traced.watcher = functools.partial(_show, watches, shown)
 
 
-def _watched(traced: _Traced, watch: Watch, gradients: Mapping[Value, Value]) -> Value:
+def _watched(traced: _Traced, watch: Watch, gradients: Mapping[Value, Value]) -> tuple[Value, ...]:
+    parts: tuple[Value, ...] = watch.blob.parts
     if not watch.gradient:
-        return watch.value
-    if watch.value not in gradients:
+        return parts
+    if any(part not in gradients for part in parts):
         raise JobError(
-            f"watch_diff of {watch.value.op!r} in job {traced.job!r}",
+            f"watch_diff of {watch.blob.op_name!r} in job {traced.job!r}",
             at=watch.line,
             found="a blob that no loss depends on",
             allowed="floating point blobs from which the losses are computed",
         )
-    return gradients[watch.value]
+    return tuple(gradients[part] for part in parts)
 
 
-def _show(watches: Sequence[Watch], first: int, step: Step) -> None:
-    for watch, array in zip(watches, (step.results or ())[first:], strict=True):
-        watch.handler(array)
+def _show(watches: Sequence[Watch], shown: Sequence[_Fetched], step: Step) -> None:
+    for watch, blob in zip(watches, shown, strict=True):
+        watch.handler(blob.of(step.results or ()))
 
 
 # ------------------------------------------------------------------------- decorator

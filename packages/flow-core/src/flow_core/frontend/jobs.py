@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from flow_core.errors import JobError, SourceLine, user_line
+from flow_core.frontend.blob import BlobDef, MirroredBlob
 from flow_core.frontend.scope import Scope, current_scope, enter
 from flow_core.ir import GraphBuilder, Value
 from flow_core.ops.build import Emitter
@@ -20,18 +23,28 @@ from flow_core.topology import Placement
 
 @dataclass(frozen=True, slots=True)
 class TrainRequest:
-    """A call of ``minimize``: the optimizer, the losses and the user's line."""
+    """A call of ``minimize``.
+
+    Attributes:
+        optimizer: the optimizer.
+        losses: the values to minimize; in the mirrored view those of all devices.
+        line: the user's line.
+        elements: what the sum of the losses is divided by; None for the elements of each.
+        placement: the devices of the mirrored view, None for those of the first loss.
+    """
 
     optimizer: Any
     losses: tuple[Value, ...]
     line: SourceLine | None
+    elements: float | None = None
+    placement: Placement | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """A request to see a value (or its gradient) at every step."""
+    """A request to see a blob (or its gradient) at every step."""
 
-    value: Value
+    blob: Any
     handler: Callable[[Any], None]
     gradient: bool = False
     line: SourceLine | None = None
@@ -50,6 +63,7 @@ class JobBuild:
         losses: losses of older programs, whose optimizer is in the function config.
         watches: calls of ``watch`` and ``watch_diff``.
         distributions: values in requested distributions, by value and SBP.
+        mirrored: values per device of logical values, by value, devices and SBP.
         forward: names of the ops of the forward pass, once the backward pass is there.
         segments: names of the ops whose activations are recomputed, by segment.
         gradient_sums: ops whose input is to be added up over the micro-batches.
@@ -73,9 +87,11 @@ class JobBuild:
         self.session = session
         self.variables: dict[str, Value] = {}
         self.train_requests: list[TrainRequest] = []
-        self.losses: list[Value] = []
+        self.losses: list[Any] = []
         self.watches: list[Watch] = []
         self.distributions: dict[tuple[Value, NdSbp], Value] = {}
+        self.mirrored: dict[tuple[Value, Placement, Any], tuple[Value, ...]] = {}
+        self._copies: Counter[str] = Counter()
         self.segments: dict[int, list[str]] = {}
         self.gradient_sums: list[str] = []
         self.forward: frozenset[str] = frozenset()
@@ -89,15 +105,26 @@ class JobBuild:
         name: str | None = None,
         line: SourceLine | None = None,
         sbp: tuple[NdSbp | None, ...] = (),
+        full: str | None = None,
+        placement: Placement | None = None,
     ) -> tuple[Value, ...]:
-        """Adds an op at the current scope; ``name`` is below the name scope."""
+        """Adds an op at the current scope.
+
+        Args:
+            op_type, inputs, attrs: the op.
+            name: its name below the name scope; a free one when it is taken.
+            line: the user's line.
+            sbp: requested SBP of the outputs.
+            full: its full name, instead of ``name``.
+            placement: its devices, instead of the scope's.
+        """
         scope = current_scope()
-        full = scope.prefix + (name or op_type)
-        if name is None or full in self.builder.ops:
+        full = full or scope.prefix + (name or op_type)
+        if full in self.builder.ops:
             full = self.builder.unique_name(full)
         if scope.checkpointing:
             self.segments.setdefault(scope.checkpointing, []).append(full)
-        placement = scope.placement or self.default_placement
+        placement = placement or scope.placement or self.default_placement
         spec = self.emitter.specs.get(op_type)
         if spec is not None and spec.host:
             placement = on_host(placement)
@@ -111,6 +138,18 @@ class JobBuild:
             line=line,
             sbp=sbp,
         )
+
+    def free_name(self, name: str) -> str:
+        """A full name below the name scope that no op has."""
+        return self.builder.unique_name(current_scope().prefix + name)
+
+    def names_per_device(self, name: str, devices: int) -> list[str]:
+        """Full names of an op's copies on the devices of the mirrored view."""
+        base = full = current_scope().prefix + name
+        while f"{full}#0" in self.builder.ops:
+            self._copies[base] += 1
+            full = f"{base}_{self._copies[base]}"
+        return [f"{full}#{rank}" for rank in range(devices)]
 
     def returns_many(self, op_type: str) -> bool:
         """Whether `emit` gives a tuple for this op type."""
@@ -159,7 +198,7 @@ class JobBuild:
 
     def add_loss(self, loss: Any) -> None:
         """Takes a call of ``losses.add_loss``."""
-        self.losses.append(_loss_value(self, loss, user_line(3)))
+        self.losses.append(_checked_loss(self, loss, user_line(3)))
 
     def train(self, *, optimizer: Any, losses: Sequence[Any]) -> None:
         """Takes a call of ``minimize``."""
@@ -172,8 +211,8 @@ class JobBuild:
                 allowed='minimize in jobs of type "train"',
                 hint='decorate it with @flow.global_function(type="train")',
             )
-        values = tuple(_loss_value(self, loss, line) for loss in losses)
-        self.train_requests.append(TrainRequest(optimizer, values, line))
+        blobs = [_checked_loss(self, loss, line) for loss in losses]
+        self.train_requests.append(train_request(optimizer, blobs, line))
 
 
 def on_host(placement: Placement) -> Placement:
@@ -198,9 +237,8 @@ def _literal(value: Any) -> Any:
     return value
 
 
-def _loss_value(job: JobBuild, loss: Any, line: SourceLine | None) -> Value:
-    value = getattr(loss, "value", None)
-    if not isinstance(value, Value) or getattr(loss, "job", None) is not job:
+def _checked_loss(job: JobBuild, loss: Any, line: SourceLine | None) -> BlobDef:
+    if not isinstance(loss, BlobDef) or loss.job is not job:
         raise JobError(
             f"minimize in job {job.name!r}",
             at=line,
@@ -214,7 +252,38 @@ def _loss_value(job: JobBuild, loss: Any, line: SourceLine | None) -> Value:
             found=f"a loss of type {loss.dtype}",
             allowed="float16, bfloat16, float32 or float64",
         )
-    return value
+    return loss
+
+
+def train_request(
+    optimizer: Any, losses: Sequence[BlobDef], line: SourceLine | None
+) -> TrainRequest:
+    """The request to minimize some losses.
+
+    As in OneFlow, the gradient is that of the sum over all elements of all devices, divided by
+    the elements of one device's loss; where shapes may change, by its samples.  Devices with
+    batches of several sizes count with their mean size, so that every sample weighs the same.
+    """
+    values = tuple(part for loss in losses for part in loss.parts)
+    places = [loss.placement for loss in losses if isinstance(loss, MirroredBlob)]
+    if not places and not any(loss.is_dynamic for loss in losses):
+        return TrainRequest(optimizer, values, line)
+    elements = {_elements(loss) for loss in losses}
+    if len(elements) != 1 or len(places) not in (0, len(losses)):
+        raise JobError(
+            "minimize",
+            at=line,
+            found=" and ".join(map(repr, losses)),
+            allowed="losses of one view, with the same number of samples",
+        )
+    return TrainRequest(optimizer, values, line, elements.pop(), places[0] if places else None)
+
+
+def _elements(loss: BlobDef) -> float:
+    """What the sum of a loss is divided by: elements, or samples where shapes may change."""
+    shapes = [loss.job.builder.type_of(part).shape for part in loss.parts]
+    counts = [prod(shape[:1] if loss.is_dynamic else shape) for shape in shapes]
+    return float(max(1.0, sum(counts) / len(counts)))
 
 
 OUTERMOST = Scope()

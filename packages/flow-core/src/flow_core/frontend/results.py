@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from typing import Any
 
@@ -14,52 +14,78 @@ from flow_core.errors import JobError, user_line
 from flow_core.runtime.pipeline import Pipeline, Step
 
 
-def as_list(array: Any) -> list[Any]:
-    """One array per device; a single tensor of changing shape in its place."""
-    return [array[0] if array.dtype == object else array]
+class DeviceArrays(list[Any]):
+    """The fetched arrays of a blob of the mirrored view, one per device.
 
+    Attributes:
+        axis: the batch axis, along which they can be joined; None when there is none.
+    """
 
-def as_lists(array: Any) -> list[list[Any]]:
-    """A list of arrays per device; tensors of changing shape each with a leading axis of size 1."""
-    return [[x[np.newaxis] for x in array] if array.dtype == object else [array]]
+    __slots__ = ("axis", "is_dynamic")
+
+    def __init__(self, arrays: Iterable[Any], axis: int | None, is_dynamic: bool) -> None:
+        super().__init__(arrays)
+        self.axis = axis
+        self.is_dynamic = is_dynamic
+
+    def joined(self) -> Any:
+        """One array of all devices."""
+        if self.axis is None or self.is_dynamic:
+            raise JobError(
+                "taking one array of a blob of the mirrored view",
+                at=user_line(2),
+                found="arrays whose shapes may differ between devices"
+                if self.is_dynamic
+                else "arrays without a batch axis",
+                allowed="numpy(parallel_id) of one device, or numpy_list()",
+                hint="annotate the job with -> tp.ListNumpy",
+            )
+        return np.concatenate(list(self), self.axis)
 
 
 class LocalBlob:
     """One fetched value: ``numpy()``, and it acts as its array in most places."""
 
-    __slots__ = ("_array",)
+    __slots__ = ("_fetched",)
 
-    def __init__(self, array: Any) -> None:
-        self._array = array
+    def __init__(self, fetched: Any) -> None:
+        self._fetched = fetched
+
+    @property
+    def _array(self) -> Any:
+        fetched = self._fetched
+        return fetched.joined() if isinstance(fetched, DeviceArrays) else fetched
 
     def numpy(self, parallel_id: int | None = None) -> Any:
-        """The array (of one device, when asked: there is one)."""
-        return self._array
+        """The array: of one device when asked, else that of all devices, joined by batches."""
+        return self._array if parallel_id is None else self.numpy_list()[parallel_id]
 
     def numpy_list(self) -> list[Any]:
         """One array per device."""
-        return as_list(self._array)
+        return _as_list(self._fetched)
 
     def numpy_lists(self) -> list[list[Any]]:
         """A list of arrays per device."""
-        return as_lists(self._array)
+        return _as_lists(self._fetched)
 
     def ndarray(self) -> Any:
         """Older name of `numpy`."""
-        return self._array
+        return self.numpy()
 
     def ndarray_list(self) -> list[Any]:
         """Older name of `numpy_list`."""
-        return as_list(self._array)
+        return self.numpy_list()
 
     @property
     def is_dynamic(self) -> bool:
         """Whether the shape may differ from step to step."""
-        return bool(self._array.dtype == object)
+        if isinstance(self._fetched, DeviceArrays):
+            return self._fetched.is_dynamic
+        return bool(self._fetched.dtype == object)
 
     def parallel_num(self) -> int:
         """The number of devices."""
-        return 1
+        return len(self.numpy_list())
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         return self._array if dtype is None else self._array.astype(dtype)
@@ -74,16 +100,28 @@ class LocalBlob:
         return len(self._array)
 
     def __repr__(self) -> str:
-        return f"LocalBlob({self._array!r})"
+        return f"LocalBlob({self._fetched!r})"
+
+
+def _as_list(fetched: Any) -> list[Any]:
+    """One array per device; a single tensor of changing shape in its place."""
+    arrays = fetched if isinstance(fetched, DeviceArrays) else [fetched]
+    return [array[0] if array.dtype == object else array for array in arrays]
+
+
+def _as_lists(fetched: Any) -> list[list[Any]]:
+    """A list of arrays per device; tensors of changing shape each with a leading axis of size 1."""
+    arrays = fetched if isinstance(fetched, DeviceArrays) else [fetched]
+    return [[x[np.newaxis] for x in a] if a.dtype == object else [a] for a in arrays]
 
 
 FORMS: dict[str, Callable[[Any], Any]] = {
-    "numpy": lambda array: array,
-    "list": as_list,
-    "list_list": as_lists,
+    "numpy": lambda fetched: fetched.joined() if isinstance(fetched, DeviceArrays) else fetched,
+    "list": _as_list,
+    "list_list": _as_lists,
     "blob": LocalBlob,
 }
-"""How a fetched array is handed over, by the annotation's kind."""
+"""How a fetched array (or `DeviceArrays`) is handed over, by the annotation's kind."""
 
 
 class Pending:

@@ -123,6 +123,11 @@ class ResourceConfig:
     machine_num: int = 1
     others: dict[str, Any] = field(default_factory=dict)
 
+    def kept(self) -> ResourceConfig:
+        """What is the process's, not the session's: the machines and ``flow.env``."""
+        of_process = {k: v for k, v in self.others.items() if k.startswith("env.")}
+        return ResourceConfig(machine_num=self.machine_num, others=of_process)
+
 
 class Session:
     """State shared by the jobs of a program.
@@ -157,9 +162,16 @@ class Session:
 
     @property
     def default_placement(self) -> Placement:
-        """Where ops outside any scope run: the first gpu if there is one, else the CPU."""
-        kind = "gpu" if isinstance(self.registry.probe("gpu"), Available) else "cpu"
-        return Placement.parse(kind, "0:0")
+        """Where ops outside any scope run: all devices that the program has asked for.
+
+        Gpus if there are any and not 0 of them are asked for, else the CPU; one of each machine
+        unless ``flow.config`` was told another number.
+        """
+        there = isinstance(self.registry.probe("gpu"), Available)
+        kind = "gpu" if there and self.resources.gpu_device_num != 0 else "cpu"
+        count = getattr(self.resources, f"{kind}_device_num") or 1
+        machines = range(self.resources.machine_num)
+        return Placement.parse(kind, [f"{machine}:0-{count - 1}" for machine in machines])
 
     def driver(self, device: str) -> Driver:
         """The driver of a device, by its text form."""
@@ -275,7 +287,7 @@ class Session:
         """All variables of all jobs, allocated; traces jobs that have not been traced."""
         for job in list(self.jobs):
             job.prepare()
-        for name in self.declared:
+        for name in list(self.declared):
             if name not in self._stored:
                 self.variable(name, self._device_of(name))
                 self._stored[name].provisional = True
@@ -369,7 +381,7 @@ def clear_default_session() -> None:
         old = _default[0]
         errors = old.close()
         _default[0] = Session(old.registry, old.settings)
-        _default[0].resources = old.resources
+        _default[0].resources = old.resources.kept()
         for error in errors:
             raise error
 

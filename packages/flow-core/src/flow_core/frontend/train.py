@@ -220,6 +220,7 @@ def build_training(
     job: str = "",
     micro_batches: int = 1,
     sums: list[str] | None = None,
+    elements: float | None = None,
 ) -> dict[Value, Value]:
     """Adds backward and update ops to a graph.
 
@@ -235,6 +236,8 @@ def build_training(
         job: name of the job, part of the names of its own states.
         micro_batches: how many micro-batches a step has; the losses are those of one.
         sums: takes the names of the ops whose input is to be added up over them.
+        elements: what the gradients of the losses' sum are divided by; by default the elements
+            of each loss.
 
     Returns:
         The gradients of the trainable and the watched values, as far as the losses depend on
@@ -245,7 +248,7 @@ def build_training(
     """
     options = optimizer.options()
     t = _Training(emitter, options, placement, line, job)
-    count = _loss_elements(t, losses)
+    count = _loss_elements(t, losses) if elements is None else elements
     trained = [v for v in variables if v.trainable]
     scale = _loss_scale(t)
     seeds = {loss: _seed(t, loss, scale) for loss in losses}

@@ -10,6 +10,7 @@ from typing import Any
 from flow_core.dtypes import DType, as_dtype, float32
 from flow_core.errors import SourceLine, VariableError, user_line
 from flow_core.frontend.blob import BlobDef
+from flow_core.frontend.casts import requested_nd_sbp, reshaped, scope_placement
 from flow_core.frontend.function_config import initializer_attr
 from flow_core.frontend.jobs import JobBuild, current_job
 from flow_core.frontend.scope import current_scope
@@ -64,6 +65,8 @@ def get_variable(
     random_seed: int | None = None,
     distribute: Any = None,
     reuse: bool = True,
+    parallel_distribution: Sequence[str] | None = None,
+    parallel_hierarchy: Sequence[int] | None = None,
 ) -> BlobDef:
     """Creates a variable, or gives the one of that name.
 
@@ -78,10 +81,14 @@ def get_variable(
         random_seed: seed of a random initializer.
         distribute: requested distribution over the devices.
         reuse: whether a variable of that name in this job may be used again.
+        parallel_distribution: requested SBP per hierarchy dimension, such as ``["S(0)", "B"]``,
+            instead of ``distribute``.
+        parallel_hierarchy: hierarchy of the same devices, instead of the placement's.
 
     Raises:
         VariableError: no shape, a name that another op has, a second use with ``reuse=False``,
             or a conflict with another request for the same name.
+        JobError: a distribution that does not fit the shape or the devices.
     """
     job = current_job("get_variable")
     line = user_line(2)
@@ -103,9 +110,19 @@ def get_variable(
         _check_reuse(job, info, value, reuse)
     job.session.declare_variable(info)
     if value is None:
-        value = _new_variable(job, info, name, distribute)
+        asked = _Distribution(distribute, parallel_distribution, parallel_hierarchy)
+        value = _new_variable(job, info, name, asked)
     blob = BlobDef(job, value)
     return blob if distribute is None else blob.with_distribute(distribute)
+
+
+@dataclass(frozen=True, slots=True)
+class _Distribution:
+    """What `get_variable` was asked for: a distribution, or an SBP per hierarchy dimension."""
+
+    distribute: Any
+    texts: Sequence[str] | None
+    hierarchy: Sequence[int] | None
 
 
 def _sizes(name: str, shape: Any, line: SourceLine | None) -> tuple[int, ...]:
@@ -152,7 +169,7 @@ def _check_reuse(job: JobBuild, info: VariableInfo, value: Value, reuse: bool) -
         )
 
 
-def _new_variable(job: JobBuild, info: VariableInfo, name: str, distribute: Any) -> Value:
+def _new_variable(job: JobBuild, info: VariableInfo, name: str, asked: _Distribution) -> Value:
     """The output of a new ``variable`` op, whose name is the variable's."""
     taken = job.builder.ops.get(info.name)
     if taken is not None:
@@ -163,7 +180,14 @@ def _new_variable(job: JobBuild, info: VariableInfo, name: str, distribute: Any)
             f"{job.builder.lines.get(info.name)}",
             allowed="a name that no op of the job has",
         )
-    sbp = job.requested_sbp(distribute, info.type.shape, name, info.line)
-    (value,) = job.add("variable", (), info.attrs, name=name, line=info.line, sbp=sbp)
+    placement = reshaped("get_variable", scope_placement(job), asked.hierarchy, info.line)
+    rank = len(info.type.shape)
+    if asked.texts is None:
+        sbp = job.requested_sbp(asked.distribute, info.type.shape, name, info.line)
+    else:
+        sbp = requested_nd_sbp("get_variable", asked.texts, placement, rank, info.line)
+    (value,) = job.add(
+        "variable", (), info.attrs, name=name, line=info.line, sbp=sbp, placement=placement
+    )
     job.variables[info.name] = value
     return value

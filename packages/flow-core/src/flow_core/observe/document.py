@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from flow_core.compiler.physical import Physical
+from flow_core.compiler.select.costs import microseconds
+from flow_core.compiler.select.hints import relaxations
 from flow_core.errors import PlanError
 from flow_core.frontend.compile import Compiled
 from flow_core.frontend.function import JobFunction
@@ -26,6 +29,7 @@ class OpRow:
         name: unique name.
         type: its type; a fused group lists its members' types.
         inputs: values that it reads, as text.
+        wants: text form of the SBP in which it wants each of them.
         outputs: types of its outputs, as text.
         placement: text form of its devices.
         sbp: text form of the SBP of each output.
@@ -35,6 +39,7 @@ class OpRow:
     name: str
     type: str
     inputs: tuple[str, ...]
+    wants: tuple[str, ...]
     outputs: tuple[str, ...]
     placement: str
     sbp: tuple[str, ...]
@@ -63,6 +68,8 @@ class PlanDocument:
         passes: what compilation did, in order.
         plan: the physical plan.
         selection: how signatures were chosen for several devices, as pairs of texts.
+        hints: for each hint of the program that was looked at: what it asks for, what the plan
+            would cost without it, and what that saves.
     """
 
     job: str
@@ -73,11 +80,12 @@ class PlanDocument:
     origins: Mapping[str, str]
     passes: tuple[PassRow, ...]
     plan: Plan
-    selection: tuple[tuple[str, str], ...] = ()
+    selection: tuple[tuple[str, ...], ...] = ()
+    hints: tuple[tuple[str, ...], ...] = ()
 
     def to_json(self) -> str:
         """The document as JSON text, which `from_json` reads."""
-        names = ("job", "kind", "line", "traced", "origins", "selection")
+        names = ("job", "kind", "line", "traced", "origins", "selection", "hints")
         fields = {n: getattr(self, n) for n in names}
         rows = {n: [asdict(row) for row in getattr(self, n)] for n in ("ops", "passes")}
         return json.dumps({"format": FORMAT, **fields, **rows, "plan": self.plan.to_data()})
@@ -95,7 +103,8 @@ class PlanDocument:
             ops=tuple(OpRow(**_tupled(row)) for row in data["ops"]),
             passes=tuple(PassRow(**row) for row in data["passes"]),
             plan=Plan.from_data(data["plan"]),
-            selection=tuple((what, text) for what, text in data["selection"]),
+            selection=tuple(map(tuple, data["selection"])),
+            hints=tuple(map(tuple, data["hints"])),
         )
 
 
@@ -119,8 +128,13 @@ def _tupled(row: Mapping[str, Any]) -> dict[str, Any]:
     return {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
 
 
-def document(job: JobFunction) -> PlanDocument:
-    """What there is to show about a job; compiles it when that has not happened yet."""
+def document(job: JobFunction, hints: int = 0) -> PlanDocument:
+    """What there is to show about a job; compiles it when that has not happened yet.
+
+    Args:
+        job: the job function.
+        hints: how many of its hints to look at: for each, signatures are chosen once more.
+    """
     compiled = job.compile()
     graph = compiled.spread if compiled.layouts else compiled.graph
     report = compiled.physical.report
@@ -136,7 +150,21 @@ def document(job: JobFunction) -> PlanDocument:
         passes=tuple(PassRow(t.name, t.before, t.after, t.seconds) for t in compiled.timings),
         plan=compiled.plan,
         selection=() if report is None else tuple(report.rows()),
+        hints=tuple(_relaxed(compiled.physical, hints)) if hints else (),
     )
+
+
+SECONDS_PER_HINT = 5.0
+"""How long the search for a plan without some hint may take."""
+
+
+def _relaxed(physical: Physical, most: int) -> Iterator[tuple[str, ...]]:
+    if physical.problem is None or physical.report is None:
+        return
+    problem = replace(physical.problem, seconds=min(physical.problem.seconds, SECONDS_PER_HINT))
+    for found in relaxations(problem, physical.report.cost, most=most):
+        saved = f"saves {microseconds(found.saved)}" if found.saved > 0 else "saves nothing"
+        yield str(found.hint), f"without it: {found.cost}", saved
 
 
 def _op_row(compiled: Compiled, graph: Graph, op: Op) -> OpRow:
@@ -144,11 +172,19 @@ def _op_row(compiled: Compiled, graph: Graph, op: Op) -> OpRow:
         name=op.name,
         type=_kind(op),
         inputs=tuple(map(str, op.inputs)),
+        wants=_wants(compiled, op),
         outputs=tuple(map(str, graph.types[op.name])),
         placement=str(op.placement),
         sbp=tuple(_sbp(compiled, Value(op.name, i)) for i in range(len(graph.types[op.name]))),
         line=str(graph.lines.get(op.name, "")),
     )
+
+
+def _wants(compiled: Compiled, op: Op) -> tuple[str, ...]:
+    signature = compiled.physical.signatures.get(op.name)
+    if signature is None:
+        return ("B",) * len(op.inputs)
+    return tuple(map(format_nd_sbp, signature.inputs))
 
 
 def _kind(op: Op) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,6 @@ import numpy as np
 from flow_core.frontend.session import initial_value
 from flow_core.frontend.variables import VariableInfo
 from flow_core.ir import Graph, Op, TensorType, Value
-from flow_core.sbp import region_shape
 
 
 def _rows(axis: str | None, table: int = 0) -> Any:
@@ -80,7 +79,7 @@ def _bounds(graph: Graph, readers: Mapping[Value, list[Op]], value: Value) -> It
                 yield bound(op, graph.input_types(op))
 
 
-def draw_feeds(graph: Graph, names: list[str], rng: np.random.Generator) -> list[Any]:
+def draw_feeds(graph: Graph, names: Sequence[str], rng: np.random.Generator) -> list[Any]:
     """An array for each of a job's ``input`` ops: floats in [0, 1), indices within their range."""
     bounds = index_bounds(graph)
     return [_array(graph.types[name][0], bounds.get(name, 0), rng) for name in names]
@@ -108,11 +107,17 @@ def draw_variable(info: VariableInfo, rng: np.random.Generator) -> Any:
     return value
 
 
-def pieces(value: Any, region: Any) -> Any:
-    """The part of an array that a region is.
+def whole_batches(feeds: Sequence[Any], parts: int) -> list[Any]:
+    """What a job is fed, of what its micro-batches are fed.
 
-    >>> pieces(np.arange(6), ((1, 3),)).tolist()
-    [1, 2]
+    >>> [x.tolist() for x in whole_batches([np.zeros(1), np.ones(1), np.ones(1), np.ones(1)], 2)]
+    [[0.0, 1.0], [1.0, 1.0]]
     """
-    part = value[tuple(slice(low, high) for low, high in region)]
-    return part.reshape(region_shape(region))
+    if parts == 1:
+        return list(feeds)
+    return [np.concatenate(feeds[i : i + parts]) for i in range(0, len(feeds), parts)]
+
+
+def micro_batches(feeds: Sequence[Any], parts: int) -> list[Any]:
+    """The reverse of `whole_batches`."""
+    return [part for array in feeds for part in np.split(array, parts)] if parts > 1 else [*feeds]

@@ -21,12 +21,13 @@ from flow_core.compiler.boxing import Layout
 from flow_core.compiler.lower import CompileOptions
 from flow_core.compiler.physical import Physical, to_physical
 from flow_core.compiler.select import Problem
+from flow_core.compiler.ways import Ways
 from flow_core.dtypes import as_dtype
 from flow_core.errors import JobError
 from flow_core.frontend.function import JobFunction
 from flow_core.frontend.session import Session
 from flow_core.ir import Attrs, Graph, Op, TensorType, Value, tensor_type
-from flow_core.observe.feeds import draw_feeds, draw_variable
+from flow_core.observe.feeds import draw_feeds, draw_variable, micro_batches, whole_batches
 from flow_core.observe.parts import Whole, assemble, take_apart
 from flow_core.observe.rehearsal import Rehearsal, rehearse, rehearse_graph, same_bits
 from flow_core.observe.verdict import (
@@ -81,13 +82,14 @@ class _Oracle:
     session: Session
     graph: Graph
     physical: Physical
-    inputs: list[str]
+    inputs: tuple[str, ...]
     options: CompileOptions
     values: dict[str, Any]
     rng: np.random.Generator
     spread: bool
     feeds: Sequence[Sequence[Any]] | None = None
     found: dict[str, OpVerdict] = field(default_factory=dict)
+    differing: set[str] = field(default_factory=set)
     repeatable: bool = True
     as_planned: bool = True
 
@@ -105,13 +107,14 @@ class _Oracle:
         if not physical.layouts:
             graph, spread = _spread(job, graph, devices), True
             problem = Problem(graph, session.registry.ops)
-            physical = to_physical(problem, str(job.config.get("sbp_selector")))
+            ways = Ways.of(session.registry)
+            physical = to_physical(problem, str(job.config.get("sbp_selector")), ways)
         rng = np.random.default_rng(seed)
         names = [op.name for op in graph.of_type("variable")]
         values = {name: draw_variable(session.declared[name], rng) for name in names}
         options = CompileOptions(seed=int(job.config.get("random_seed") or 0))
         return cls(
-            job, session, graph, physical, traced.inputs, options, values, rng, spread, feeds
+            job, session, graph, physical, compiled.inputs, options, values, rng, spread, feeds
         )
 
     # --------------------------------------------------------------------- running
@@ -120,13 +123,14 @@ class _Oracle:
         one, many, again = self._single(), self._several(), self._several()
         real, observed = self._real(), one if self.spread else many
         for step in range(steps):
-            feeds = self.feeds[step] if self.feeds else self._draw()
+            feeds = self._draw(step)
             before = many.variables.values()
             alone, together = one.run(feeds, step), many.run(feeds, step)
             self._compare(alone, together, one, many, before, feeds, step)
             self._repeat(again.run(feeds, step), together)
             seen = alone if self.spread else together
-            self._check_real(real.run(feeds, step), seen, real, observed)
+            whole = whole_batches(feeds, self.parts)
+            self._check_real(real.run(whole, step), seen, real, observed)
         devices = dict.fromkeys(str(op.placement) for op in self.graph.ops.values())
         return Verdict(
             job=self.job.name,
@@ -139,8 +143,15 @@ class _Oracle:
             spread=self.spread,
         )
 
-    def _draw(self) -> list[Any]:
-        return draw_feeds(self.graph, self.inputs, self.rng)
+    @property
+    def parts(self) -> int:
+        """The number of micro-batches of a step."""
+        return self.job.compile().plan.micro_batches
+
+    def _draw(self, step: int) -> list[Any]:
+        if self.feeds is None:
+            return draw_feeds(self.graph, self.inputs, self.rng)
+        return micro_batches(self.feeds[step], self.parts)
 
     def _single(self) -> Rehearsal:
         graph = on_one_device(self.graph)
@@ -199,15 +210,26 @@ class _Oracle:
                 continue
             outputs = [Value(op.name, i) for i in range(len(self.graph.types[op.name]))]
             for value in outputs:
-                wholes[value] = self._whole(value, together)
+                wholes[value] = self._whole(value, together, wholes)
             pairs = [(alone[v], wholes[v].array) for v in outputs]
             changed = [op.inputs[i].op for i in spec.mutates if i < len(op.inputs)]
             pairs += [(after[0][name], after[1][name]) for name in changed]
+            if not all(same_bits(*pair) for pair in pairs):
+                self.differing.update((op.name, *changed))
             self._judge(op, spec, pairs, wholes, step)
 
-    def _whole(self, value: Value, together: Mapping[Value, Any]) -> Whole:
+    def _whole(
+        self, value: Value, together: Mapping[Value, Any], wholes: Mapping[Value, Whole]
+    ) -> Whole:
         layout = self.physical.layouts[value]
-        parts = [together[v] for v in local_values(value, layout)]
+        local = self.physical.passed.get(value) or local_values(value, layout)
+        op = self.graph.ops[value.op]
+        reference = self.session.registry.ops[op.type].reference
+        if reference and any(v not in together for v in local):  # parts of variables, fed values
+            results = reference(*(wholes[v].array for v in op.inputs), **op.attrs)
+            array = results[value.index] if isinstance(results, tuple) else results
+            return Whole(array, np.abs(array))
+        parts = [together[v] for v in local]
         return assemble(layout, self.graph.type_of(value).shape, parts)
 
     def _judge(
@@ -255,7 +277,8 @@ class _Oracle:
         if torn:
             note = f"devices {torn[0]} and {torn[1]} hold different values where B says the same"
         elif own <= 1:
-            return replace(verdict, verdict=ROUNDING if own else INHERITED, own=own)
+            inherited = own == 0 and any(v.op in self.differing for v in op.inputs)
+            return replace(verdict, verdict=INHERITED if inherited else ROUNDING, own=own)
         kind = WRONG_RULE if trial.rule_is_wrong() else WRONG_BOXING
         return replace(verdict, verdict=kind, own=own, note=note)
 
@@ -307,6 +330,8 @@ class _Trial:
     def rule_is_wrong(self) -> bool:
         """Whether the parts, given what the SBP of the inputs says, make up something else."""
         oracle, op = self.oracle, self.op
+        if self.spec.spreads(op.placement):  # parts are passed on as they are
+            return False
         signature = oracle.physical.signatures[op.name]
         layouts = [Layout(op.placement, sbp) for sbp in signature.inputs]
         rng = np.random.default_rng(SEED_OF_DISTURBANCES)

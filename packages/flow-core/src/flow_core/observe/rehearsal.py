@@ -88,7 +88,8 @@ def rehearse(
 ) -> Rehearsal:
     """Binds a plan to variables of its own."""
     variables = Variables(session, values)
-    executable = Executable(plan, session.registry, session.driver, variables.part)
+    registry = session.registry
+    executable = Executable(plan, registry, session.driver, variables.part, comm=registry.comm)
     return Rehearsal(executable, variables, tuple(shown))
 
 

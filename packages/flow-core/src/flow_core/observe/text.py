@@ -24,6 +24,8 @@ def plan_tables(doc: PlanDocument) -> Iterator[Table]:
     )
     yield _table("ops", "name type outputs placement SBP line", _ops(doc))
     yield _table("tasks", "# op kernel reads writes workspace", _tasks(plan))
+    if changes := tuple(_layout_changes(plan)):
+        yield _table("changes of layout", "# op bytes reason", changes)
     for arena in plan.arenas:
         yield _table(f"memory of {arena.device}", "", _memory(plan, arena))
         yield _table(
@@ -32,6 +34,8 @@ def plan_tables(doc: PlanDocument) -> Iterator[Table]:
         yield _table(f"live at the peak, task {arena.peak}", "", _owners(arena))
     if doc.selection:
         yield _table("choice of SBP", "", doc.selection)
+    if doc.hints:
+        yield _table("if a hint were dropped", "", doc.hints)
     yield from ledger_tables(plan.ledger)
     yield _table("registers", "", _registers(plan))
     yield _table("compile time", "", _timings(doc))
@@ -52,6 +56,14 @@ def _tasks(plan: Plan) -> Iterator[Row]:
         reads = " ".join(_place(plan.buffers[b]) for b in task.inputs)
         writes = " ".join(_place(plan.buffers[b]) for b in task.outputs)
         yield (str(i), task.op, task.kernel, reads, writes, count_bytes(size) if size else "")
+
+
+def _layout_changes(plan: Plan) -> Iterator[Row]:
+    """Tasks that tell of bytes that they copy into another layout at each step."""
+    for i, task in enumerate(plan.tasks):
+        count = task.attrs.get("reordered")
+        if isinstance(count, int) and count:
+            yield (str(i), task.op, f"{count:,}", str(task.attrs.get("reason", "")))
 
 
 def _place(buffer: Buffer) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from flow_core.errors import GraphError
-from flow_core.ir import Graph, GraphBuilder, Op, Value
+from flow_core.ir import Attrs, Graph, GraphBuilder, Op, Value
 from flow_core.ops.build import Emitter
 from flow_core.passes.base import PassContext
 from flow_core.topology import Placement
@@ -52,6 +52,15 @@ def logical_name(name: str) -> str:
     return _MICRO.sub("", name)
 
 
+def draws_by_place(op: Op) -> bool:
+    """Whether an op draws numbers that go by where they lie in a larger tensor.
+
+    Its copies then draw under one name, each its own rows of the whole batch's numbers: the
+    same as without micro-batches, where the batch is the outermost of what axis 0 is made of.
+    """
+    return "place" in op.attrs
+
+
 @dataclass(frozen=True)
 class GradientAccumulation:
     """Makes a step of several micro-batches.
@@ -68,7 +77,7 @@ class GradientAccumulation:
     def apply(self, graph: Graph, context: PassContext) -> Graph:
         """The graph of a whole step."""
         copied = self._copied(graph, context)
-        state = _Expansion(graph, Emitter(GraphBuilder(), context.specs), copied)
+        state = _Expansion(graph, Emitter(GraphBuilder(), context.specs), copied, self.steps)
         later = state.later(self.sums)
         single = set(graph.ops) - copied - later - set(self.sums)
         state.keep(single)
@@ -148,6 +157,7 @@ class _Expansion:
         graph: the graph of one micro-batch.
         emitter: where the new one arises.
         copied: the ops that there are copies of.
+        steps: how many copies.
         micro: the copies' values, by micro-batch and value.
         same: what stands for a value that is not copied, where that is another value.
     """
@@ -155,6 +165,7 @@ class _Expansion:
     graph: Graph
     emitter: Emitter
     copied: set[str]
+    steps: int
     micro: dict[tuple[int, Value], Value] = field(default_factory=dict)
     same: dict[Value, Value] = field(default_factory=dict)
 
@@ -177,9 +188,19 @@ class _Expansion:
         name = micro_name(op.name, index)
         inputs = tuple(self.micro.get((index, v), v) for v in op.inputs)
         control = tuple(micro_name(c, index) if c in self.copied else c for c in op.control)
-        self._add(replace(op, name=name, inputs=inputs, control=control), op.name)
+        attrs = self._placed(op, index)
+        self._add(replace(op, name=name, inputs=inputs, control=control, attrs=attrs), op.name)
         for k in range(len(self.graph.types[op.name])):
             self.micro[index, Value(op.name, k)] = Value(name, k)
+
+    def _placed(self, op: Op, index: int) -> Attrs:
+        """The attributes of a copy; random ones draw their rows of the whole batch's numbers."""
+        types = self.graph.types[op.name]
+        if not draws_by_place(op) or not types[0].shape or op.attrs["place"] is not None:
+            return op.attrs
+        rows, *rest = types[0].shape
+        start = (index * rows, *(0 for _ in rest))
+        return op.attrs.with_(place=((self.steps * rows, *rest), start))
 
     def _add(self, op: Op, like: str) -> None:
         effect = like in self.graph.effects

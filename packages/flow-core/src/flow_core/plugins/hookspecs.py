@@ -108,12 +108,13 @@ def flow_register_comms(config: Settings) -> Iterable[CommSpec]:
 def flow_register_boxing(config: Settings) -> Iterable[BoxingSpec]:
     """Ways to get a tensor from one SBP pattern to another.
 
-    Returns `BoxingSpec` records.  Called once, while the registry is built.
+    Returns `BoxingSpec` records.  Called once, while the registry is built.  A way is the
+    layouts to go through; core makes the exchanges.
 
     Example::
 
         def flow_register_boxing():
-            return [BoxingSpec("ring.p2b", "P", "B", ("cpu",), "rings:cost", "rings:Reduce")]
+            return [BoxingSpec("ring.p2b", "P", "B", ("cpu",), "rings:cost", "rings:stops")]
     """
     return ()
 
@@ -124,10 +125,11 @@ def flow_choose_boxing(
 ) -> str | None:
     """Overrules the planner's choice of a boxing.
 
-    Returns the name of one of ``candidates`` (best first by the link model), or None to leave
-    the choice to others; the first name wins, and plugins that were loaded last are asked first.
-    Called at compile time, once per transition.  ``src`` and ``dst`` are SBP on a placement,
-    ``tensor`` is the logical type.
+    Returns the name of one of ``candidates`` (cheapest first), or None to leave the choice to
+    others; the first name wins, and plugins that were loaded last are asked first.  The planner's
+    own ways are named by their steps: ``"reduce_scatter+all_gather"``.  Called at compile time,
+    once per transition.  ``src`` and ``dst`` are SBP on a placement, ``tensor`` is the logical
+    type.
 
     Example::
 

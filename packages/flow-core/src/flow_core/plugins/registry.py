@@ -291,7 +291,8 @@ class Registry:
         provider = PROVIDERS.get(device_type, ("no known plugin", ""))[0]
         few = f"there are {found.count}" if isinstance(found, Available) else found.reason
         steps = [found.hint] if isinstance(found, Unavailable) and found.hint else []
-        if device_type == "gpu":
+        if device_type == "gpu":  # said once, with the number that is needed
+            steps = [step for step in steps if "ONEFLOW_EMULATE_GPUS" not in step]
             steps.append(f"to run it on the CPU, set {EMULATION.replace('1', str(count))}")
         kinds = [d for d in self.devices if isinstance(self.probe(d), Available)]
         return DeviceUnavailableError(

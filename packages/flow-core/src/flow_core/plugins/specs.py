@@ -15,6 +15,7 @@ from flow_core.dtypes import DType
 from flow_core.errors import InferenceError, PluginError, SourceLine
 from flow_core.ir import Attrs, AttrValue, TensorType
 from flow_core.sbp import Region, Signatures, region_shape
+from flow_core.topology import Placement
 
 Lazy = str | Callable[..., Any]
 
@@ -177,6 +178,9 @@ class OpSpec:
         mutates: inputs (variables) that the op overwrites.
         effect: kept although nobody may read its outputs; never merged with another op.
         random: needs seed and step; never merged, never folded.
+        spread: "inputs" or "outputs" when these are one value per device, each on its own
+            device of the op's placement, in order; the other side lies on all of them in the
+            layout of the attribute ``sbp``.  On several devices such an op stands for no work.
         work: floating point operations of one device, given the types that it has; None for
             ops that do little more than read and write their elements.
         host: runs on the CPU of its devices' machines, whatever the scope says.  Only such ops
@@ -200,9 +204,22 @@ class OpSpec:
     mutates: tuple[int, ...] = ()
     effect: bool = False
     random: bool = False
+    spread: str | None = None
     work: Callable[[SbpContext], float] | None = None
     host: bool = False
     doc: str = ""
+
+    def spreads(self, placement: Placement, side: str | None = None) -> bool:
+        """Whether values of one side (of some side) lie on one device each."""
+        return self.spread is not None and placement.size > 1 and side in (None, self.spread)
+
+    def input_placement(self, placement: Placement, index: int) -> Placement:
+        """Where an input of an op on ``placement`` is read."""
+        return placement.only(index) if self.spreads(placement, "inputs") else placement
+
+    def output_placement(self, placement: Placement, index: int) -> Placement:
+        """Where an output of an op on ``placement`` lies."""
+        return placement.only(index) if self.spreads(placement, "outputs") else placement
 
 
 def local_attrs(spec: OpSpec, ctx: LocalContext) -> Mapping[str, AttrValue]:
@@ -348,7 +365,18 @@ class CommSpec:
 
 @dataclass(frozen=True, slots=True)
 class BoxingSpec:
-    """A way to get from one SBP pattern to another."""
+    """A way to get from one SBP to another, in steps that core can do.
+
+    Attributes:
+        name: unique name.
+        source, target: SBP that it is for: as text, ``"S(0)"`` or ``"(S(0), B)"``; as letters,
+            ``"P"`` or ``"(S, B)"``; with ``*`` for any text.
+        device_types: the types of devices that it is for.
+        cost: lazy ``cost(tensor, source, target)`` in seconds, of a `TensorType` and two
+            (`Placement`, n-D SBP) pairs; the cheapest way is taken, unless a plugin chooses.
+        load: lazy ``load(tensor, source, target)``: the layouts to go through in between, in
+            order, as such pairs.
+    """
 
     name: str
     source: str

@@ -50,6 +50,7 @@ class Executable:
         variable: the session's array of a variable's part on a device, by the variable's
             name, the device's text form and the part's region (None for all of it).
         finished: observers, called with the step's number and its statistics: job and seconds.
+        step: the step counter, an int64 scalar that plans of one job share; None for its own.
         comm: makes the comm between the plan's devices, by their text forms.  What it calls
             local is bound and run here, the rest is other processes' part of the plan.
 
@@ -69,11 +70,12 @@ class Executable:
         variable: Callable[[str, str, Region | None], Any],
         finished: Sequence[Callable[[int, Mapping[str, Any]], object]] = (),
         comm: Callable[[Sequence[str]], Comm] | None = None,
+        step: Any = None,
     ) -> None:
         check_no_deadlock(plan.registers)
         check_streams(plan)
         self.plan = plan
-        self.step = np.zeros((), np.int64)
+        self.step = np.zeros((), np.int64) if step is None else step
         self._kernels = kernels
         self._finished = tuple(finished)
         devices = [a.device for a in plan.arenas]

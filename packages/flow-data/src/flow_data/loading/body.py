@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import numpy as np
+
+from flow_core.device import Launch
 from flow_core.dtypes import as_dtype
+from flow_core.exchange import Block
 from flow_core.ir import AttrValue, TensorType, tensor_type
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec
+from flow_core.shapes import Shape
+
+LOCAL_COPIES = ("slice", "copy")
+"""Collectives of exchanges that a loader does itself: copies within a device."""
 
 Slot = tuple[int, int]
 """An output of a member: which member, which output."""
@@ -31,6 +40,23 @@ class Member:
     inputs: tuple[Slot, ...]
     attrs: Mapping[str, AttrValue]
     outputs: tuple[TensorType, ...]
+
+
+def copies(member: Member, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Launch]:
+    """The launches of a member that copies blocks of its inputs."""
+    blocks = [Block(*row) for row in member.attrs["blocks"]]
+    return [
+        partial(
+            np.copyto,
+            outputs[b.target][_window(b.at, b.size)],
+            inputs[b.source][_window(b.start, b.size)],
+        )
+        for b in blocks
+    ]
+
+
+def _window(start: Shape, size: Shape) -> tuple[slice, ...]:
+    return tuple(slice(a, a + n) for a, n in zip(start, size, strict=True))
 
 
 def encode(members: Sequence[Member]) -> tuple[AttrValue, ...]:

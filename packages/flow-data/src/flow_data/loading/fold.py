@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from flow_core.exchange import BOXING
 from flow_core.ir import Attrs, Graph, Op, Value
 from flow_core.topology import Placement
-from flow_data.loading.body import Member, encode
+from flow_data.loading.body import LOCAL_COPIES, Member, encode
 from flow_data.loading.source import READERS
 
 
@@ -46,13 +47,18 @@ def _groups(graph: Graph, specs: Any) -> dict[Placement, dict[str, Op]]:
     for op in graph.ops.values():
         own = found.setdefault(op.placement, {})
         inside = all(v.op in own for v in op.inputs) and not op.control
-        host = specs[op.type].host or (op.type == "boxing" and op.inputs)
+        host = specs[op.type].host or is_local(op)
         if op.placement.device_type == "cpu" and inside and host:
             own[op.name] = op
     groups = {place: _useful(graph, ops, specs) for place, ops in found.items()}
     return {
         place: ops for place, ops in groups.items() if any(o.type in READERS for o in ops.values())
     }
+
+
+def is_local(op: Op) -> bool:
+    """Whether an op is a part or a copy of what its device has, made for another op."""
+    return op.type == BOXING and op.placement.size == 1 and op.attrs["collective"] in LOCAL_COPIES
 
 
 def _useful(graph: Graph, ops: dict[str, Op], specs: Any) -> dict[str, Op]:

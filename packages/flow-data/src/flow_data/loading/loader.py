@@ -23,10 +23,11 @@ from typing import Any
 import numpy as np
 
 from flow_core.device import Launch
+from flow_core.exchange import BOXING
 from flow_core.philox import op_seed
 from flow_core.plugins.specs import BindContext, KernelQuery, load
 from flow_data.instances import RowError
-from flow_data.loading.body import Member, decode
+from flow_data.loading.body import Member, copies, decode
 from flow_data.loading.source import READERS, Source, open_source
 from flow_data.loading.stats import LoaderStats, new_stats
 from flow_data.loading.workers import prefetch_count, worker_count, workers
@@ -69,6 +70,8 @@ class Slot:
 
     def _bind(self, member: Member, index: int, ctx: BindContext) -> Sequence[Launch]:
         inputs = tuple(self.arrays[m][k] for m, k in member.inputs)
+        if member.type == BOXING:
+            return copies(member, inputs, self.arrays[index])
         query = _query(member, ctx)
         find = ctx.query.find
         if find is None:

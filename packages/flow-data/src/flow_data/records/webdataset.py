@@ -68,9 +68,14 @@ class WebDatasetFiles:
         return [tuple(rows) for rows in groups.values()]
 
     def _check_end(self, part: int, end: int) -> None:
-        size = os.fstat(self._descriptors[part]).st_size
+        """A whole tar ends with blocks of zeros; tarfile takes a broken header for the end, too."""
+        descriptor = self._descriptors[part]
+        size = os.fstat(descriptor).st_size
         if end > size:
             raise tarfile.ReadError(f"a member that ends at byte {end} in {size} bytes")
+        after = -(-end // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+        if os.pread(descriptor, 2 * tarfile.BLOCKSIZE, after) != bytes(2 * tarfile.BLOCKSIZE):
+            raise tarfile.ReadError(f"no header and no end of the archive at byte {after}")
 
     def _broken(self, origin: Origin, found: str) -> None:
         error = corrupt(origin, found, "a tar file that is whole and not compressed")

@@ -7,6 +7,8 @@ from functools import partial
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from flow_core.device import Launch
 from flow_core.errors import DataError
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
@@ -32,7 +34,7 @@ def _all_float32(query: KernelQuery) -> bool:
 
 
 def _kernel(
-    op: str, bind: Callable[[BindContext], Launch], accepts: Accepts = _all_float32,
+    op: str, bind: Callable[[BindContext], Launch | list[Launch]], accepts: Accepts = _all_float32,
     workspace: Callable[[KernelQuery], int] | None = None,
 ) -> KernelSpec:  # fmt: skip
     def takes(query: KernelQuery) -> bool:
@@ -262,6 +264,18 @@ def _segment_sum(ctx: BindContext) -> Launch:
     )  # fmt: skip
 
 
+def _add_to_rows(ctx: BindContext) -> list[Launch]:
+    base, data, (out,) = ctx.inputs[0], ctx.inputs[2], ctx.outputs
+    index, count, width, first = _index(ctx)
+    rows, columns = out.shape[0], prod(out.shape[1:])
+    add = partial(
+        compiler.native().add_to_rows,
+        _pointer(out), _pointer(data), index, count, rows, columns, width, first, _parts(rows),
+    )  # fmt: skip
+    in_place = address(base) == address(out)
+    return [add] if in_place else [partial(np.copyto, out, base), add]
+
+
 def _sparse_sgd(ctx: BindContext) -> Launch:
     model, _, data, rate, *factor = ctx.inputs
     where, count, width, first = _index(ctx)
@@ -282,6 +296,7 @@ KERNELS: tuple[KernelSpec, ...] = (
     _kernel("sparse_softmax_cross_entropy_grad", _loss_grad, _labelled),
     _kernel("gather", _gather, _indexed),
     _kernel("unsorted_segment_sum", _segment_sum, _indexed),
+    _kernel("onednn_add_to_rows", _add_to_rows, _indexed),
     _kernel("onednn_sparse_sgd", _sparse_sgd, _indexed),
     _kernel("layer_norm", _layer_norm, _params_per_row),
     _kernel("layer_norm_grad", _layer_norm_grad),

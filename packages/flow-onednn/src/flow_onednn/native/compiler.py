@@ -155,11 +155,12 @@ def _compile(compiler: str, text: str, path: Path) -> None:
 
 CDEF = """
 void sgd(float *w, const float *g, const float *rate, const float *factor, long n,
-    float scale, float l1, float l2, float decay);
+    double scale, double l1, double l2, double decay);
 void momentum(float *w, const float *g, float *m, const float *rate, const float *factor,
-    long n, float scale, float l1, float l2, float decay, float beta);
+    long n, double scale, double l1, double l2, double decay, double beta);
 void adam(float *w, const float *g, float *m, float *v, const float *rate, const float *factor,
-    long n, float scale, float l1, float l2, float decay, float beta1, float beta2, float epsilon);
+    long n, double scale, double l1, double l2, double decay, double beta1, double beta2,
+    double epsilon);
 void mask(int8_t *keep, const int64_t *step, uint64_t seed, long n, float rate);
 void column_sums(const float *x, float *y, float *partial, long rows, long columns, int parts);
 void row_sums(const float *x, float *y, long rows, long columns);
@@ -177,7 +178,9 @@ void gather(const float *table, const void *index, float *y, long count, long ro
     int width, long first);
 void segment_sum(const float *x, const void *index, float *y, long count, long rows,
     long columns, int width, long first, int parts);
+void add_to_rows(float *y, const float *x, const void *index, long count, long rows,
+    long columns, int width, long first, int parts);
 void sparse_sgd(float *w, const float *x, const void *index, const float *rate,
     const float *factor, long count, long rows, long columns, int width, long first, int parts,
-    float scale);
+    double scale);
 """

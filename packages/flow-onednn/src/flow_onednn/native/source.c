@@ -1,43 +1,51 @@
 // Loops of fixed form, after functions.h.  A loop is shared among the threads from PARALLEL
 // elements on: below that, waiting for them costs more than the work.
 
-// --- updates of variables: r = scale factor g + l1 sign(w) + l2 w
+// --- updates of variables by r = scale factor g + l1 sign(w) + l2 w.  Products of numbers are made
+// in double first: a rate of 6 times a scale of 1/6 is 1.
 
-static inline float regular(float g, float w, float scale, float l1, float l2) {
-    float sign = (float)(w > 0.0f) - (float)(w < 0.0f);
-    return scale * g + l1 * sign + l2 * w;
+static inline float sign_(float w) { return (float)(w > 0.0f) - (float)(w < 0.0f); }
+
+static inline double scaled(double scale, const float *factor) {
+    return factor ? scale * *factor : scale;
 }
 
-void sgd(float *w, const float *g, const float *rate, const float *factor, long n, float scale,
-         float l1, float l2, float decay) {
-    float lr = *rate, s = factor ? scale * *factor : scale;
+void sgd(float *w, const float *g, const float *rate, const float *factor, long n, double scale,
+         double l1, double l2, double decay) {
+    double lr = *rate;
+    float a = (float)(lr * scaled(scale, factor)), b = (float)(lr * l1);
+    float c = (float)(lr * (l2 + decay));
 #pragma omp parallel for simd if (n > PARALLEL) schedule(static)
-    for (long i = 0; i < n; i++) w[i] -= lr * (regular(g[i], w[i], s, l1, l2) + decay * w[i]);
+    for (long i = 0; i < n; i++) w[i] -= a * g[i] + b * sign_(w[i]) + c * w[i];
 }
 
 void momentum(float *w, const float *g, float *m, const float *rate, const float *factor, long n,
-              float scale, float l1, float l2, float decay, float beta) {
-    float lr = *rate, s = factor ? scale * *factor : scale;
+              double scale, double l1, double l2, double decay, double beta) {
+    double lr = *rate;
+    float a = (float)(lr * scaled(scale, factor)), b = (float)(lr * l1), c = (float)(lr * l2);
+    float d = (float)(lr * decay), keep = (float)beta;
 #pragma omp parallel for simd if (n > PARALLEL) schedule(static)
     for (long i = 0; i < n; i++) {
-        float next = beta * m[i] - lr * regular(g[i], w[i], s, l1, l2);
+        float next = keep * m[i] - (a * g[i] + b * sign_(w[i]) + c * w[i]);
         m[i] = next;
-        w[i] += next - lr * decay * w[i];
+        w[i] += next - d * w[i];
     }
 }
 
 void adam(float *w, const float *g, float *m, float *v, const float *rate, const float *factor,
-          long n, float scale, float l1, float l2, float decay, float beta1, float beta2,
-          float epsilon) {
-    float lr = *rate, s = factor ? scale * *factor : scale;
-    float rest1 = 1.0f - beta1, rest2 = 1.0f - beta2;
+          long n, double scale, double l1, double l2, double decay, double beta1, double beta2,
+          double epsilon) {
+    float lr = *rate, s = (float)scaled(scale, factor), a = (float)l1, b = (float)l2;
+    float d = (float)((double)lr * decay), e = (float)epsilon;
+    float keep1 = (float)beta1, keep2 = (float)beta2;
+    float rest1 = (float)(1.0 - beta1), rest2 = (float)(1.0 - beta2);
 #pragma omp parallel for simd if (n > PARALLEL) schedule(static)
     for (long i = 0; i < n; i++) {
-        float r = regular(g[i], w[i], s, l1, l2);
-        float first = beta1 * m[i] + rest1 * r, second = beta2 * v[i] + rest2 * r * r;
+        float r = s * g[i] + a * sign_(w[i]) + b * w[i];
+        float first = keep1 * m[i] + rest1 * r, second = keep2 * v[i] + rest2 * r * r;
         m[i] = first;
         v[i] = second;
-        w[i] -= lr * (first / (sqrtf(second) + epsilon) + decay * w[i]);
+        w[i] -= lr * first / (sqrtf(second) + e) + d * w[i];
     }
 }
 
@@ -267,10 +275,18 @@ void segment_sum(const float *x, const void *index, float *y, long count, long r
     }
 }
 
+void add_to_rows(float *y, const float *x, const void *index, long count, long rows, long columns,
+                 int width, long first, int parts) {
+#pragma omp parallel for if (count * columns > PARALLEL) schedule(static)
+    for (int p = 0; p < parts; p++)
+        add_rows(x, index, y, count, rows * p / parts, rows * (p + 1) / parts, columns, width,
+                 first, 1.0f);
+}
+
 void sparse_sgd(float *w, const float *x, const void *index, const float *rate, const float *factor,
                 long count, long rows, long columns, int width, long first, int parts,
-                float scale) {
-    float step = -*rate * (factor ? scale * *factor : scale);
+                double scale) {
+    float step = (float)(-(double)*rate * scaled(scale, factor));
 #pragma omp parallel for if (count * columns > PARALLEL) schedule(static)
     for (int p = 0; p < parts; p++)
         add_rows(x, index, w, count, rows * p / parts, rows * (p + 1) / parts, columns, width,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from flow_core.dtypes import uint8
 from flow_core.ir import AttrValue, Graph, Op, TensorType, Value, tensor_type
-from flow_core.plugins.specs import KernelSpec
+from flow_core.plugins.specs import KernelQuery, KernelSpec
 from flow_onednn.passes.editor import Editor, changed, edit
-from flow_onednn.recipes import Problem
+from flow_onednn.recipes import BY_OP, Problem, problem
 
 
 @dataclass(slots=True)
@@ -101,6 +101,7 @@ def matmul_with_bias(match: _Match, op: Op) -> bool:
     return _with_bias(match, op, {**op.attrs, "activation": ""}, ("relu",))
 
 
+_GRADS = ("onednn_conv_data_grad", "onednn_conv_filter_grad")
 _FUSED = {"matmul": "onednn_matmul", "onednn_conv": "onednn_conv"}
 
 
@@ -232,6 +233,45 @@ def sparse_update(match: _Match, total: Op) -> bool:
     return True
 
 
+def sum_into_rows(match: _Match, total: Op) -> bool:
+    """A dense gradient and the rows of an embedding's: the rows are added to the dense one."""
+    (out,) = match.editor.types[total.name]
+    add = match.only_reader(total.output(), "add_n")
+    if add is None or len(add.inputs) != 2 or add.inputs[0] == add.inputs[1]:
+        return False
+    (base,) = (v for v in add.inputs if v != total.output())
+    data, index = total.inputs
+    attrs = {"axis": total.attrs["axis"], "first": total.attrs["first"]}
+    new = changed(add, "onednn_add_to_rows", attrs, base, index, data)
+    if not match.editor.accepts(new, (out,)):
+        return False
+    match.editor.add(new, (out,), add)
+    del match.editor.ops[total.name]
+    return True
+
+
+def told_reorders(match: _Match, op: Op) -> bool:
+    """Weights that a kernel copies into its primitive's layout are told of, in bytes."""
+    fused = _FUSED.get(op.type, op.type)
+    types = match.editor.types[op.name]
+    query = KernelQuery(op.type, op.attrs, tuple(map(match.type_of, op.inputs)), types)
+    made = BY_OP[op.type](problem(query)) if match.editor.accepts(op, types) else None
+    if made is None or not made.reorders:
+        return False
+    attrs = {
+        **op.attrs,
+        "reordered": made.reorders,
+        "reason": "weights as the primitive likes them",
+    }
+    if op.type == "matmul":
+        attrs["activation"] = ""
+    match.editor.add(changed(op, fused, attrs, *op.inputs), types, op)
+    return True
+
+
+PACKING = ("matmul", "onednn_matmul", "onednn_conv", *_GRADS)
+"""Ops whose kernels may copy weights."""
+
 REWRITES: tuple[tuple[str, Rewrite], ...] = (
     ("max_pool_2d_grad", relu_grad_before_pool_grad),
     ("onednn_conv", conv_with_bias),
@@ -240,4 +280,6 @@ REWRITES: tuple[tuple[str, Rewrite], ...] = (
     ("max_pool_2d", pool_with_places),
     ("normalization", norm_with_relu),
     ("unsorted_segment_sum", sparse_update),
+    ("unsorted_segment_sum", sum_into_rows),
+    *((type_, told_reorders) for type_ in PACKING),
 )

@@ -77,7 +77,8 @@ class _Layouts:
             kind = "reshape"
         else:
             reason = f"{reader.name} takes {form.upper()}" if reader else f"a result is {form}"
-            kind, attrs = "onednn_reorder", {"perm": perm, "reason": reason}
+            kind = "onednn_reorder"
+            attrs = {"perm": perm, "reason": reason, "reordered": type_.nbytes}
         op = Op(name, kind, (source,), Attrs(attrs), maker.placement)
         return editor.add(op, (type_,), maker, 0.5).output()
 

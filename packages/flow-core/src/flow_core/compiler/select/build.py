@@ -150,7 +150,7 @@ class Builder:
         self._apply(self.nodes[op.name], recipe, uses)
 
     def _sources(self, op: Op, index: int) -> tuple[Layout, ...]:
-        home = self.problem.home(op)
+        home = self.problem.home(op, index)
         key = (id(self.states[op.name]), index, home)
         known = self._layouts.get(key)
         if known is None:
@@ -166,7 +166,8 @@ class Builder:
         if known is None:
             mutates = self.problem.specs[reader.type].mutates
             rows = [
-                {i: Layout(reader.placement, state.inputs[i]) for i in indices} for state in states
+                {i: Layout(self.problem.reads(reader, i), state.inputs[i]) for i in indices}
+                for state in states
             ]
             known = self._uses[key] = (
                 tuple(tuple(dict.fromkeys(row.values())) for row in rows),

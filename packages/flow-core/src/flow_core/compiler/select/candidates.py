@@ -17,6 +17,7 @@ from flow_core.sbp import (
     Signature,
     Split,
     format_nd_sbp,
+    parse_nd_sbp,
 )
 from flow_core.shapes import Shape, balanced_split
 from flow_core.topology import Placement
@@ -69,6 +70,9 @@ def signatures(
     done where it is asked for.
     """
     inputs, outputs = graph.input_types(op), graph.types[op.name]
+    if spec.spreads(op.placement):
+        yield _between_views(op, spec, len(inputs), len(outputs))
+        return
     seen: dict[NdSignature, None] = {}
     dims = hierarchy or op.placement.hierarchy
     for chain in _chains(spec, op.attrs, inputs, outputs, dims, hollow):
@@ -76,6 +80,14 @@ def signatures(
         if not any(map(_mixes, (*found.inputs, *found.outputs))):
             seen[found] = None
     yield from seen
+
+
+def _between_views(op: Op, spec: OpSpec, n_in: int, n_out: int) -> NdSignature:
+    """The one signature of an op between a logical value and values of single devices."""
+    logical, single = parse_nd_sbp(op.attrs["sbp"]), (B,)
+    if spec.spread == "inputs":
+        return NdSignature((single,) * n_in, (logical,))
+    return NdSignature((logical,), (single,) * n_out)
 
 
 def _mixes(nd: NdSbp) -> bool:

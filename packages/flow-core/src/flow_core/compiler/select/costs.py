@@ -164,14 +164,14 @@ class Costs:
         state: NdSignature,
     ) -> Cost:
         spec, home = self.problem.specs[op.type], self.problem.home(op)
+        if spec.alias is not None or spec.spreads(op.placement):
+            return NOTHING
         device = device_model(home.device_type)
         local = SbpContext(
             local_types(inputs, op.placement, state.inputs),
             local_types(outputs, home, state.outputs),
             op.attrs,
         )
-        if spec.alias is not None:
-            return NOTHING
         held = sum(t.nbytes for t in local.outputs)
         if not op.inputs:
             return Cost(memory=picoseconds(device.held * held))
@@ -191,8 +191,9 @@ class Costs:
         for op in graph.ops.values():
             chosen = selection.signatures[op.name]
             total += self.op(op, chosen)
-            for value, sbp in zip(op.inputs, chosen.inputs, strict=True):
-                total += self._bring(selection, there, value, Layout(op.placement, sbp))
+            for i, (value, sbp) in enumerate(zip(op.inputs, chosen.inputs, strict=True)):
+                wanted = Layout(self.problem.reads(op, i), sbp)
+                total += self._bring(selection, there, value, wanted)
         for value in graph.results:
             total += self._bring(selection, there, value, result_layout(selection.layouts[value]))
         return total

@@ -57,17 +57,22 @@ class Problem:
     fixed: Mapping[str, Layout] = field(default_factory=dict)
     seconds: float = 20.0
 
-    def home(self, op: Op) -> Placement:
+    def reads(self, op: Op, index: int) -> Placement:
+        """Where an op reads an input: on its placement, or each on a device of its own."""
+        return self.specs[op.type].input_placement(op.placement, index)
+
+    def home(self, op: Op, index: int = 0) -> Placement:
         """Where an op's outputs arise: fed arrays on the first device, else on its placement.
 
-        A variable that another job holds in parts elsewhere is there, and is boxed from there.
+        Ops between the views give each device of their placement an output of its own.  A
+        variable that another job holds in parts elsewhere is there, and is boxed from there.
         """
         if op.type == "input":
             return first_device(op.placement)
         held = self.fixed.get(op.name) if op.type == "variable" else None
         if held is not None and any(isinstance(s, Split) for s in held.sbp):
             return held.placement
-        return op.placement
+        return self.specs[op.type].output_placement(op.placement, index)
 
     def held(self, op: Op) -> NdSbp | None:
         """The SBP that a variable has by other jobs' choice, None where it is free."""
@@ -119,9 +124,8 @@ class Selection:
     def take(self, problem: Problem, op: Op, chosen: NdSignature) -> None:
         """Decides on an op's signature."""
         self.signatures[op.name] = chosen
-        home = problem.home(op)
         for index, sbp in enumerate(chosen.outputs):
-            self.layouts[Value(op.name, index)] = Layout(home, sbp)
+            self.layouts[Value(op.name, index)] = Layout(problem.home(op, index), sbp)
 
 
 HOLDERS = ("variable", "identity")
@@ -146,7 +150,8 @@ class Space:
         key = (op.type, op.attrs, inputs, outputs, home.hierarchy, asked)
         known = self._all.get(key)
         if known is None:
-            alone = home.size == 1 and not op.sbp
+            between = self.problem.specs[op.type].spreads(op.placement)
+            alone = home.size == 1 and not op.sbp and not between
             known = (whole(op, graph, home),) if alone else self._listed(op, home, asked)
             self._all[key] = known
         return known

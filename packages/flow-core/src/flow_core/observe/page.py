@@ -1,0 +1,196 @@
+"""A plan as one HTML page that needs nothing else: no network, no other file.
+
+The page has the graph, the ledger, the memory of each device over time, and the timeline of a
+measured step.  Everything is drawn on canvases by the script in ``assets``, from data that are
+part of the page.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flow_core.observe.document import PlanDocument
+from flow_core.observe.layout import layout
+from flow_core.observe.measure import Span
+from flow_core.observe.tables import count_bytes
+from flow_core.observe.text import link_bytes
+from flow_core.plan import Buffer, Plan, Transfer
+
+ASSETS = Path(__file__).parent / "assets"
+
+STYLE, SCRIPTS = "page.css", ("drawing.js", "graph.js", "charts.js", "page.js")
+"""One block of code, in this order."""
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+"""What browsers let the page do: nothing but show itself."""
+
+
+def page(doc: PlanDocument, spans: Sequence[Span] = ()) -> str:
+    """The page of a plan.
+
+    Args:
+        doc: the plan.
+        spans: the tasks of a measured step, if one was measured.
+    """
+    title = f"{doc.kind} job {doc.job}"
+    style, *parts = [(ASSETS / name).read_text(encoding="utf-8") for name in (STYLE, *SCRIPTS)]
+    script = "\n".join(('"use strict";', "{", *parts, "}"))
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{html.escape(title)}</title>
+<link rel="icon" href="data:,">
+<style>
+{style}</style>
+</head>
+<body>
+<script type="application/json" id="data">{embedded(page_data(doc, spans))}</script>
+<script>
+{script}
+</script>
+</body>
+</html>
+"""
+
+
+def embedded(data: Any) -> str:
+    r"""JSON that nothing in it can end: for between the tags of a script.
+
+    >>> embedded({"x": "</script>"})
+    '{"x":"\\u003c/script>"}'
+    """
+    text = json.dumps(data, separators=(",", ":"))  # all of it ASCII
+    return text.replace("<", "\\u003c").replace("&", "\\u0026")
+
+
+def page_data(doc: PlanDocument, spans: Sequence[Span] = ()) -> dict[str, Any]:
+    """What the page shows, as lists: the script has the meaning of each column."""
+    numbers = {op.name: i for i, op in enumerate(doc.ops)}
+    edges = list(_edges(doc, numbers))
+    nodes = layout([op.name for op in doc.ops], [(a, b) for a, b, *_ in edges])
+    placements = list(dict.fromkeys(op.placement for op in doc.ops))
+    plan = doc.plan
+    devices = [arena.device for arena in plan.arenas]
+    return {
+        "title": f"{doc.kind} job {doc.job}",
+        "line": doc.line,
+        "facts": list(_facts(doc, spans)),
+        "selection": [list(row) for row in (*doc.selection, *doc.hints)],
+        "placements": placements,
+        "devices": devices,
+        "nodes": [[n.label, n.op, n.parent, n.layer, n.order] for n in nodes],
+        "ops": [
+            [op.name, op.type, ", ".join(op.outputs), placements.index(op.placement),
+             ", ".join(op.sbp), op.line]
+            for op in doc.ops
+        ],
+        "edges": edges,
+        "ledger": [_ledger_row(entry) for entry in plan.ledger],
+        "links": list(link_bytes(plan.ledger).items()),
+        "arenas": [
+            [a.device, a.nbytes, a.lower_bound, list(_blocks(plan, a.device))] for a in plan.arenas
+        ],
+        "tasks": [
+            [t.op, numbers.get(doc.origins.get(t.op, t.op), -1), t.kernel,
+             plan.streams[t.stream] if plan.streams else t.device, t.line]
+            for t in plan.tasks
+        ],
+        "spans": [[s.task, s.start * 1e6, (s.stop - s.start) * 1e6] for s in spans],
+    }  # fmt: skip
+
+
+def _facts(doc: PlanDocument, spans: Sequence[Span]) -> Iterator[tuple[str, str]]:
+    plan = doc.plan
+    yield "ops", f"{len(doc.ops):,}"
+    yield "tasks per step", f"{len(plan.tasks):,}"
+    yield "devices", f"{len(plan.arenas)}"
+    yield "across devices", f"{count_bytes(plan.bytes_per_step)} per step"
+    yield "largest arena", count_bytes(max((a.nbytes for a in plan.arenas), default=0))
+    if spans:
+        yield "measured step", f"{max(s.stop for s in spans) * 1e3:.2f} ms"
+
+
+def _edges(doc: PlanDocument, numbers: Mapping[str, int]) -> Iterator[tuple[Any, ...]]:
+    """(from op, to op, SBP there, SBP wanted, bytes of boxing or -1 where there is none)."""
+    moved: dict[str, list[Transfer]] = {}
+    for entry in doc.plan.ledger:
+        moved.setdefault(entry.value, []).append(entry)
+    for number, op in enumerate(doc.ops):
+        for value, wanted in zip(op.inputs, op.wants, strict=True):
+            name, _, index = value.rpartition(":")
+            maker = doc.ops[numbers[name]]
+            have = maker.sbp[int(index)]
+            target = f"{op.placement} {wanted}"
+            boxed = [e for e in moved.get(value, ()) if f"{maker.placement} {have}" != target]
+            count = _bytes_towards(boxed, target) if boxed else -1
+            yield numbers[name], number, have, wanted, count
+
+
+def _bytes_towards(entries: Sequence[Transfer], target: str) -> int:
+    """Bytes of the steps that lead to a layout."""
+    total = 0
+    while step := next((e for e in entries if e.target == target), None):
+        total += step.nbytes
+        entries = [e for e in entries if e is not step]
+        target = step.source
+    return total
+
+
+def _ledger_row(entry: Transfer) -> list[Any]:
+    return [
+        entry.value, ", ".join(entry.steps), entry.source, entry.target, entry.nbytes,
+        entry.seconds * 1e6, entry.why, "; ".join(entry.alternatives), entry.line,
+    ]  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------- memory
+
+
+def _blocks(plan: Plan, device: str) -> Iterator[list[Any]]:
+    """[offset, bytes, first task, last task, kind, name, line] of a device's pieces of memory."""
+    lines, uses = {task.op: task.line for task in plan.tasks}, _uses(plan)
+    for members in _pieces(plan, device).values():
+        buffers = [plan.buffers[i] for i in members]
+        owner = max(buffers, key=lambda b: b.type.nbytes)
+        first, last = _lifetime(plan, members, owner, uses)
+        line = lines.get(owner.name.rsplit(":", 1)[0].removesuffix("/workspace"), "")
+        yield [owner.offset, owner.type.nbytes, first, last, owner.kind, owner.name, line]
+
+
+def _pieces(plan: Plan, device: str) -> dict[tuple[int, int, int], list[int]]:
+    """Buffers that are one piece of memory: views share place and time with what they view."""
+    found: dict[tuple[int, int, int], list[int]] = {}
+    for i, buffer in enumerate(plan.buffers):
+        if buffer.device == device and buffer.offset >= 0 and buffer.type.nbytes:
+            found.setdefault((buffer.offset, buffer.first, buffer.last), []).append(i)
+    return found
+
+
+def _lifetime(
+    plan: Plan, members: Sequence[int], owner: Buffer, uses: Mapping[int, list[int]]
+) -> tuple[int, int]:
+    """The first and the last task of a step between which a piece of memory is kept."""
+    end = max(len(plan.tasks) - 1, 0)
+    if owner.kind == "constant":
+        return 0, end
+    tasks = [i for m in members for i in uses.get(m, ())]
+    fetched = any(m in plan.fetches for m in members)
+    first = 0 if owner.kind == "feed" else min(tasks, default=0)
+    return first, end if fetched else max(tasks, default=first)
+
+
+def _uses(plan: Plan) -> Mapping[int, list[int]]:
+    """The tasks that touch each buffer."""
+    found: dict[int, list[int]] = {}
+    for i, task in enumerate(plan.tasks):
+        extra = () if task.workspace is None else (task.workspace,)
+        for buffer in (*task.inputs, *task.outputs, *extra):
+            found.setdefault(buffer, []).append(i)
+    return found

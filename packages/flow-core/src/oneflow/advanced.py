@@ -1,0 +1,3 @@
+"""``oneflow.advanced``; see `flow_core.api.advanced`."""
+
+from flow_core.api.advanced import *

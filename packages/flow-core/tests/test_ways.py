@@ -1,0 +1,89 @@
+"""Ways of boxing that plugins know, and plugins that choose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from flow_core.compiler.boxing import BoxingError, Layout
+from flow_core.compiler.ways import Ways
+from flow_core.config import Settings
+from flow_core.dtypes import float32
+from flow_core.ir import tensor_type
+from flow_core.plugins.host import load_plugins
+from flow_core.plugins.specs import BoxingSpec
+from flow_core.sbp import B, P, S, Sbp
+from flow_core.topology import LinkModel, Placement
+
+GPUS = Placement.parse("gpu", "0:0-3")
+TYPE = tensor_type((8, 12), float32)
+
+
+def plugin(**hooks: Any) -> ModuleType:
+    module = ModuleType("rings")
+    vars(module).update(hooks, FLOW_PLUGIN_API="1.0")
+    return module
+
+
+def names(ways: Ways, source: Sbp, target: Sbp) -> list[str]:
+    hops = ways.hops(TYPE, Layout(GPUS, (source,)), Layout(GPUS, (target,)), LinkModel())
+    return [hop.name for hop in hops]
+
+
+def by_way_of(*stops: Sbp) -> Any:
+    return lambda tensor, source, target: [(source[0], (stop,)) for stop in stops]
+
+
+def ways(*specs: BoxingSpec, choose: Any = None) -> Ways:
+    hooks = {"flow_register_boxing": lambda: specs}
+    if choose is not None:
+        hooks["flow_choose_boxing"] = choose
+    return Ways.of(load_plugins(Settings(plugins=None), [plugin(**hooks)]))
+
+
+def spec(seconds: float, *stops: Sbp, source: str = "P", target: str = "B") -> BoxingSpec:
+    cost = lambda tensor, source, target: seconds  # noqa: E731
+    return BoxingSpec("rings.way", source, target, ("gpu",), cost, by_way_of(*stops))
+
+
+def test_a_cheaper_way_is_taken() -> None:
+    assert names(ways(spec(0.0, S(1))), P, B) == ["reduce_scatter", "all_gather"]
+    assert names(ways(spec(1.0, S(1))), P, B) == ["all_reduce"]
+
+
+def test_ways_are_for_their_sbp_and_devices() -> None:
+    found = ways(spec(0.0, S(1), source="S(0)"))
+    assert names(found, P, B) == ["all_reduce"]
+    assert names(found, S(0), B) == ["all_to_all", "all_gather"]
+    elsewhere = ways(BoxingSpec("rings.cpu", "P", "B", ("cpu",), float, by_way_of(S(1))))
+    assert names(elsewhere, P, B) == ["all_reduce"]
+
+
+def test_plugins_choose_among_all_ways() -> None:
+    asked: list[list[str]] = []
+
+    def choose(candidates: Sequence[BoxingSpec], tensor: Any) -> str:
+        assert tensor == TYPE
+        asked.append([c.name for c in candidates])
+        return "reduce_scatter+all_gather"
+
+    found = ways(spec(1.0, S(1)), choose=choose)
+    assert names(found, P, B) == ["reduce_scatter", "all_gather"]
+    assert asked[0][0] == "all_reduce"
+    assert asked[0][-1] == "rings.way"
+    assert len(set(asked[0])) == len(asked[0])
+    assert names(ways(choose=lambda: None), P, B) == ["all_reduce"]
+
+
+def test_nothing_is_asked_where_nothing_moves() -> None:
+    assert names(ways(choose=lambda: "wrong"), S(0), S(0)) == []
+
+
+def test_a_way_must_be_made_of_steps() -> None:
+    others = Placement.parse("gpu", "0:4-5"), (B,)
+    bad = BoxingSpec("rings.way", "P", "B", ("gpu",), lambda *_: 0.0, lambda *_: [others])
+    with pytest.raises(BoxingError, match=r"rings\.way"):
+        names(ways(bad), P, B)
