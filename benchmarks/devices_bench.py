@@ -24,7 +24,13 @@ import numpy as np
 import oneflow as flow
 import oneflow.typing as tp
 
-MODES = (None, "non_distributed", "distributed_split")
+FORMS = {
+    "data": ("greedy", None),  # each device updates all weights
+    "data, states on one": ("greedy", "non_distributed"),
+    "data, states split": ("greedy", "distributed_split"),
+    "auto": ("auto", None),  # whatever the selector takes to be cheapest
+}
+"""How jobs on several devices are laid out: selector, and optimizer placement."""
 
 
 def mlp(x, y):
@@ -34,7 +40,7 @@ def mlp(x, y):
     return networks.cross_entropy(y, logits)
 
 
-def make_job(name, devices, batch, mode=None):
+def make_job(name, devices, batch, selector="greedy", mode=None):
     """A train job of the MLP (784-512-10) on some devices, with variables of its own."""
 
     def job(
@@ -49,6 +55,7 @@ def make_job(name, devices, batch, mode=None):
 
     job.__name__ = name
     config = flow.function_config()
+    config.sbp_selector(selector)
     if mode:
         config.optimizer_placement_optimization_mode(mode)
     return flow.global_function(type="train", function_config=config)(job)
@@ -69,9 +76,8 @@ def measure(batch, devices, rounds, steps):
         rng.integers(0, 10, batch).astype(np.int32),
     )
     jobs = {"one": make_job("one", "0:0", batch)}
-    for mode in MODES:
-        name = mode or "replicated"
-        jobs[name] = make_job(name, f"0:0-{devices - 1}", batch, mode)
+    for name, (selector, mode) in FORMS.items():
+        jobs[name] = make_job(name, f"0:0-{devices - 1}", batch, selector, mode)
     best = dict.fromkeys(jobs, float("inf"))
     for _ in range(rounds):
         for name, job in jobs.items():

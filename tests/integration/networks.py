@@ -51,7 +51,7 @@ class Form:
     def alone(self) -> Form:
         """What one device computes of the same program."""
         scale = float(self.devices) if self.mirrored else 1.0
-        return Form(micro=self.micro, scale=scale)
+        return Form(scale=scale)
 
     def at(self, stage: int, count: int) -> AbstractContextManager[Any]:
         """The placement of a stage of ``count``."""

@@ -133,7 +133,11 @@ print(json.dumps({"losses": losses, "kernels": [t.kernel for t in train.plan().t
 
 @pytest.mark.parametrize(
     ("form", "rule", "kernel"),
-    [("tied", "adam", "c.onednn_add_to_rows"), ("apart", "sgd", "c.onednn_sparse_sgd")],
+    [
+        ("tied", "adam", "c.onednn_add_to_rows"),
+        ("apart", "sgd", "c.onednn_sparse_sgd"),
+        ("apart", "adam", "c.onednn_sparse_adam"),
+    ],
 )
 def test_gradients_of_embeddings_stay_sparse(form: str, rule: str, kernel: str) -> None:
     compiler = pytest.importorskip("flow_onednn.native.compiler")

@@ -35,12 +35,14 @@ FORMS = {
     **{f"zero-{n}": Form(n, optimizer="distributed_split") for n in COUNTS},
     **{f"zero-owners-{n}": Form(n, optimizer="non_distributed") for n in COUNTS},
     "zero-rows-4": Form(4, weights=0, hybrid=True, optimizer="distributed_split"),
+    "zero-2-pipeline-2-micro-2": Form(4, stages=2, optimizer="distributed_split", micro=2),
     **{f"mirrored-{n}": Form(n, mirrored=True) for n in COUNTS},
 }
 
 SAMPLE = {
     ("mlp", "data-3"), ("mlp", "pipeline-4-micro-3"), ("mlp", "zero-4"), ("lenet", "rows-2"),
     ("lenet", "mirrored-3"), ("transformer", "data-2"), ("wide_deep", "columns-2"),
+    ("transformer", "zero-2-pipeline-2-micro-2"), ("wide_deep", "zero-owners-2"),
 }  # fmt: skip
 """What is tried each time; the rest is slow."""
 

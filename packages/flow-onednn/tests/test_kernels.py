@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from flow_core.config import Settings
+from flow_core.plugins.host import load_plugins
+from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import OpSpec, Sample
 from flow_core.testing.kernels import KernelKit
 from flow_onednn.library import Missing, state
@@ -27,6 +31,7 @@ OPAQUE = (
     "onednn_norm_relu_grad",
     "fused",
     "onednn_sparse_sgd",
+    "onednn_sparse_adam",
 )
 """Ops with an output in the library's own form; test_pairs.py has them."""
 
@@ -61,6 +66,9 @@ class TestKernels(KernelKit):
     ops = tuple(
         sorted({k.op for k in flow_register_kernels()} - set(OPAQUE) - (set(TABLE) - set(SAMPLED)))
     )
+
+    def registry(self) -> Registry:
+        return load_plugins(replace(Settings.from_env(), disabled_plugins=()))
 
     def samples(self, spec: OpSpec, rng: Any) -> Iterable[Sample]:
         if spec.type in UPDATES:

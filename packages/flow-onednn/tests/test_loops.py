@@ -169,6 +169,32 @@ def test_sparse_sgd_adds_up_repeated_rows() -> None:
     np.testing.assert_allclose(model, wanted, 1e-6)
 
 
+@pytest.mark.parametrize("shape", [(50, 16), (3000, 1), (40, 300)])
+def test_sparse_adam_is_adam_with_a_dense_gradient(shape: tuple[int, int]) -> None:
+    rng = np.random.default_rng(0)
+    attrs = {"scale": 0.5, "beta1": 0.8, "beta2": 0.9, "epsilon": 1e-4}
+    sparse, dense = ([random(1, *shape), np.zeros(shape, "f"), np.zeros(shape, "f")] for _ in "ab")
+    rate = np.array(0.1, np.float32)
+    for _ in range(4):
+        index = rng.integers(-1, 9, (2, 4)).astype(np.int32) * 3
+        diff = rng.normal(0, 1, (2, 4, shape[1])).astype(np.float32)
+        whole = np.zeros(shape, np.float32)
+        for k, row in zip(index.ravel(), diff.reshape(8, -1), strict=True):
+            if k >= 0:
+                whole[k] += row
+        arrays = [sparse[0], index, diff, rate, *sparse[1:]]
+        query = query_of("onednn_sparse_adam", {"axis": 0, "first": 0, **attrs}, arrays)
+        run_kernel(default_registry().find_kernel(query, "cpu"), query, arrays)
+        arrays = [dense[0], whole, rate, *dense[1:]]
+        zeros = dict.fromkeys(("l1", "l2", "weight_decay"), 0.0)
+        query = query_of("adam_update", {**attrs, **zeros}, arrays)
+        (numpy,) = [k for k in default_registry().kernels("adam_update", "cpu") if not k.priority]
+        run_kernel(numpy, query, arrays)
+    for have, want in zip(sparse, dense, strict=True):
+        np.testing.assert_allclose(have, want, 1e-5, 1e-6)
+    assert not sparse[1][1::3].any()
+
+
 def state_with(**settings: str) -> str:
     code = "from flow_onednn.native import compiler; print(compiler.state())"
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **settings},

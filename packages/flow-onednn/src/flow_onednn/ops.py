@@ -370,6 +370,24 @@ OPS: tuple[OpSpec, ...] = (
         doc="base + the rows at base[index]; rows outside of it are left out.",
     ),
     OpSpec(
+        type="onednn_sparse_adam",
+        inputs=("model", "index", "model_diff", "learning_rate", "m", "v", "scale_by_tensor?"),
+        outputs=(),
+        infer=lambda _: (),
+        attrs={
+            "axis": 0,
+            "first": 0,
+            "scale": 1.0,
+            "beta1": 0.9,
+            "beta2": 0.999,
+            "epsilon": 1e-8,
+        },
+        mutates=(0, 4, 5),
+        effect=True,
+        doc="Adam with the rows of model_diff summed up at model[index], and 0 elsewhere: all rows"
+        " go on as their moments say, as with a dense gradient.",
+    ),
+    OpSpec(
         type="onednn_sparse_sgd",
         inputs=("model", "index", "model_diff", "learning_rate", "scale_by_tensor?"),
         outputs=(),

@@ -11,9 +11,6 @@ from flow_core.plugins.specs import Available, DeviceSpec, KernelSpec
 
 FLOW_PLUGIN_API = "1.0"
 
-NO_KERNELS = ("boxing",)
-"""Families whose ops a comm runs."""
-
 DEVICES = 1 << 10
 """How many "cpu" devices a machine may name: they are all the same cores and memory."""
 
@@ -31,6 +28,4 @@ def flow_register_devices() -> tuple[DeviceSpec, ...]:
 def flow_register_kernels() -> Iterator[KernelSpec]:
     """The numpy kernels of all families."""
     for family in FAMILIES:
-        if family in NO_KERNELS:
-            continue
         yield from importlib.import_module(f"flow_core.builtin.numpy_kernels.{family}").KERNELS

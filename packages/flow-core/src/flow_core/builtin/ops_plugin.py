@@ -15,7 +15,7 @@ FAMILIES: tuple[str, ...] = (
     "source", "optim", "schedules", "variable", "io", "fused", "boxing",
     "parallel_cast", "mirrored",
 )  # fmt: skip
-"""Modules of `flow_core.ops` with ``OPS``; most have one of numpy kernels with ``KERNELS``."""
+"""Modules of `flow_core.ops` with ``OPS``, and of the numpy kernels with ``KERNELS``."""
 
 
 def flow_register_ops() -> Iterator[OpSpec]:

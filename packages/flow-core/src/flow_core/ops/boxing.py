@@ -82,20 +82,20 @@ def boxing_attrs(
 
 
 def _samples(rng: Any) -> Iterator[Sample]:
-    a, b = rng.normal(size=(2, 3)), rng.normal(size=(4, 3))
+    a, b = (rng.integers(-9, 9, size).astype(np.int32) for size in ((2, 3), (4, 3)))
     rows: tuple[Any, ...] = (
         (0, (0, 0), 0, (0, 0), (2, 3), True),
         (1, (1, 0), 0, (2, 0), (3, 3), True),
         (1, (0, 0), 1, (0, 0), (4, 3), True),
     )
-    attrs = boxing_attrs("all_gather", "float32", ((5, 3), (4, 3)), blocks=rows)
+    attrs = boxing_attrs("all_gather", "int32", ((5, 3), (4, 3)), blocks=rows)
     yield Sample((a, b), attrs, gradient=False)
     rows = ((0, (0, 1), 0, (1, 0), (2, 2), True), (1, (0, 0), 0, (1, 0), (2, 2), False))
-    attrs = boxing_attrs("reduce", "float32", ((4, 2),), blocks=rows, fills=((0, "sum"),))
+    attrs = boxing_attrs("reduce", "int32", ((4, 2),), blocks=rows, fills=((0, "sum"),))
     yield Sample((a, b), attrs, gradient=False)
-    attrs = boxing_attrs("all_reduce", "float32", ((4, 3), (4, 3)), combine="max")
+    attrs = boxing_attrs("all_reduce", "int32", ((4, 3), (4, 3)), combine="max")
     yield Sample((b, b[::-1]), attrs, gradient=False)
-    attrs = boxing_attrs("all_reduce", "float32", ((), ()))
+    attrs = boxing_attrs("all_reduce", "int32", ((), ()))
     yield Sample((a[0, 0], b[0, 0]), attrs, gradient=False, note="scalars")
 
 

@@ -288,6 +288,31 @@ def _sparse_sgd(ctx: BindContext) -> Launch:
     )  # fmt: skip
 
 
+ADAM_PARTS = 4
+"""Parts per thread: rows that are looked up often lie together."""
+
+
+def _sparse_adam_bytes(query: KernelQuery) -> int:
+    """A number per row of the table, and the rows looked up."""
+    slots = padded(query.inputs[0].shape[0] * FLOAT_BYTES)
+    return slots + padded(query.inputs[2].nbytes)
+
+
+def _sparse_adam(ctx: BindContext) -> Launch:
+    model, _, data, rate, m, v, *factor = ctx.inputs
+    where, count, width, first = _index(ctx)
+    rows, columns = model.shape[0], prod(model.shape[1:])
+    sums = ctx.workspace[padded(rows * FLOAT_BYTES) :]
+    numbers = [ctx.attrs[k] for k in ("scale", "beta1", "beta2", "epsilon")]
+    return partial(
+        compiler.native().sparse_adam,
+        _pointer(model), _pointer(data), where, _pointer(m), _pointer(v), _pointer(rate),
+        _pointer(factor[0]) if factor else _null(),
+        _pointer(ctx.workspace, "int32_t *"), _pointer(sums),
+        count, rows, columns, width, first, min(rows, ADAM_PARTS * threads.count()), *numbers,
+    )  # fmt: skip
+
+
 KERNELS: tuple[KernelSpec, ...] = (
     *(_kernel(op, _update) for op in UPDATES),
     _kernel("random_mask_like", _mask, _is_mask),
@@ -298,6 +323,7 @@ KERNELS: tuple[KernelSpec, ...] = (
     _kernel("unsorted_segment_sum", _segment_sum, _indexed),
     _kernel("onednn_add_to_rows", _add_to_rows, _indexed),
     _kernel("onednn_sparse_sgd", _sparse_sgd, _indexed),
+    _kernel("onednn_sparse_adam", _sparse_adam, _indexed, _sparse_adam_bytes),
     _kernel("layer_norm", _layer_norm, _params_per_row),
     _kernel("layer_norm_grad", _layer_norm_grad),
     _kernel("layer_norm_gamma_grad", _layer_norm_gamma_grad, _params_per_row, _gamma_bytes),

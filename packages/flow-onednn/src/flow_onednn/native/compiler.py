@@ -180,6 +180,10 @@ void segment_sum(const float *x, const void *index, float *y, long count, long r
     long columns, int width, long first, int parts);
 void add_to_rows(float *y, const float *x, const void *index, long count, long rows,
     long columns, int width, long first, int parts);
+void sparse_adam(float *w, const float *x, const void *index, float *m, float *v,
+    const float *rate, const float *factor, int32_t *slot, float *sums, long count, long rows,
+    long columns, int width, long first, int parts, double scale, double beta1, double beta2,
+    double epsilon);
 void sparse_sgd(float *w, const float *x, const void *index, const float *rate,
     const float *factor, long count, long rows, long columns, int width, long first, int parts,
     double scale);

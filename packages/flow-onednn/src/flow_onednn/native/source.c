@@ -292,3 +292,77 @@ void sparse_sgd(float *w, const float *x, const void *index, const float *rate, 
         add_rows(x, index, w, count, rows * p / parts, rows * (p + 1) / parts, columns, width,
                  first, step);
 }
+
+// Adam on a table of which few rows have a gradient.  Nothing but the gradients' sums is left out of
+// dense Adam: rows whose moments are 0 and that have no gradient do not change, and are only read.
+enum { BLOCK = 256 };
+
+static int is_zero(const float *x, long n) {
+    int found = 0;
+#pragma omp simd reduction(| : found)
+    for (long i = 0; i < n; i++) found |= x[i] != 0.0f;
+    return !found;
+}
+
+static int has_none(const int32_t *slot, long n) {
+    int found = 0;
+#pragma omp simd reduction(| : found)
+    for (long i = 0; i < n; i++) found |= slot[i] >= 0;
+    return !found;
+}
+
+// one row; a scale of 0 stands for no gradient
+static inline void adam_row(float *w, const float *g, float *m, float *v, long n, float lr, float s,
+                            float keep1, float keep2, float rest1, float rest2, float e) {
+#pragma omp simd
+    for (long j = 0; j < n; j++) {
+        float r = s == 0.0f ? 0.0f : s * g[j];
+        float one = keep1 * m[j] + rest1 * r, two = keep2 * v[j] + rest2 * r * r;
+        m[j] = one;
+        v[j] = two;
+        w[j] -= lr * one / (sqrtf(two) + e);
+    }
+}
+
+void sparse_adam(float *w, const float *x, const void *index, float *m, float *v,
+                 const float *rate, const float *factor, int32_t *slot, float *sums, long count,
+                 long rows, long columns, int width, long first, int parts, double scale,
+                 double beta1, double beta2, double epsilon) {
+    float lr = *rate, s = (float)scaled(scale, factor), e = (float)epsilon;
+    float keep1 = (float)beta1, keep2 = (float)beta2;
+    float rest1 = (float)(1.0 - beta1), rest2 = (float)(1.0 - beta2);
+    long block = columns < BLOCK ? BLOCK / columns : 1;
+#pragma omp parallel for if (rows * columns > PARALLEL) schedule(dynamic)
+    for (int p = 0; p < parts; p++) {
+        long low = rows * p / parts, high = rows * (p + 1) / parts;
+        memset(slot + low, 0xff, (high - low) * sizeof(int32_t));
+        for (long i = 0; i < count; i++) {
+            long k = index_at(index, i, width) - first;
+            if (k < low || k >= high) continue;
+            const float *from = x + i * columns;
+            if (slot[k] < 0) {
+                slot[k] = (int32_t)i;
+                memcpy(sums + i * columns, from, columns * sizeof(float));
+                continue;
+            }
+            float *to = sums + slot[k] * columns;
+#pragma omp simd
+            for (long j = 0; j < columns; j++) to[j] += from[j];
+        }
+        for (long start = low; start < high; start += block) {
+            long stop = start + block < high ? start + block : high, n = (stop - start) * columns;
+            if (has_none(slot + start, stop - start) && is_zero(m + start * columns, n)
+                && is_zero(v + start * columns, n))
+                continue;
+            for (long k = start; k < stop; k++) {
+                long at = k * columns;
+                if (slot[k] >= 0)
+                    adam_row(w + at, sums + slot[k] * columns, m + at, v + at, columns, lr, s, keep1,
+                             keep2, rest1, rest2, e);
+                else if (!is_zero(m + at, columns) || !is_zero(v + at, columns))
+                    adam_row(w + at, w + at, m + at, v + at, columns, lr, 0.0f, keep1, keep2, rest1,
+                             rest2, e);
+            }
+        }
+    }
+}

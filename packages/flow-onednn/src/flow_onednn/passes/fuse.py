@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from flow_core.dtypes import uint8
 from flow_core.ir import AttrValue, Graph, Op, TensorType, Value, tensor_type
 from flow_core.plugins.specs import KernelQuery, KernelSpec
+from flow_onednn.kernels.norm import mask_bytes
+from flow_onednn.kernels.pool import places_bytes
 from flow_onednn.passes.editor import Editor, changed, edit
 from flow_onednn.recipes import BY_OP, Problem, problem
 
@@ -149,8 +151,6 @@ def filter_and_bias_grad(match: _Match, grad: Op) -> bool:
 
 def pool_with_places(match: _Match, pool: Op) -> bool:
     """Max pooling that tells its gradient where the maxima were."""
-    from flow_onednn.kernels.pool import places_bytes
-
     x, y = pool.inputs[0], pool.output()
     grads = [g for g in match.readers_of(y, "max_pool_2d_grad") if g.inputs[:2] == (x, y)]
     shapes = match.type_of(x).shape, match.type_of(y).shape
@@ -171,8 +171,6 @@ def pool_with_places(match: _Match, pool: Op) -> bool:
 
 def norm_with_relu(match: _Match, norm: Op) -> bool:
     """Batch normalisation and relu, and the gradients of both, in one primitive each way."""
-    from flow_onednn.kernels.norm import mask_bytes
-
     x, y = norm.inputs[0], norm.output()
     relu = match.only_reader(y, "relu")
     if relu is None or not norm.attrs["training"]:
@@ -212,20 +210,30 @@ def _fuse_gradient(match: _Match, norm: Op, relu: Op) -> None:
             del match.editor.ops[mask.name]
 
 
+_ADAM = ("beta1", "beta2", "epsilon")
+SPARSE = {
+    "sgd_update": ("onednn_sparse_sgd", 0, ()),
+    "adam_update": ("onednn_sparse_adam", 2, _ADAM),
+}
+"""Sparse form, number of states, and attributes of updates."""
+
+
 def sparse_update(match: _Match, total: Op) -> bool:
-    """The sum of an embedding's gradient per row, and SGD: rows that nobody looked up stay."""
-    update = match.only_reader(total.output(), "sgd_update")
-    if update is None or update.inputs[1] != total.output():
+    """An update by the sum per row of an embedding's gradient, without one of the table's size."""
+    readers = match.readers.get(total.output(), [])
+    update = match.only_reader(total.output(), readers[0].type) if readers else None
+    if update is None or update.type not in SPARSE or update.inputs[1] != total.output():
         return False
     if any(update.attrs[k] for k in ("l1", "l2", "weight_decay")):
         return False
-    model, _, rate, *factor = update.inputs
-    if any(not match.type_of(v).dtype.is_floating for v in factor):
+    sparse, states, extra = SPARSE[update.type]
+    model, _, rate, *more = update.inputs
+    if any(not match.type_of(v).dtype.is_floating for v in more[states:]):
         return False  # skip_if
     data, index = total.inputs
-    attrs = {"axis": total.attrs["axis"], "first": total.attrs["first"]}
-    attrs["scale"] = update.attrs["scale"]
-    new = changed(update, "onednn_sparse_sgd", attrs, model, index, data, rate, *factor)
+    attrs = {k: total.attrs[k] for k in ("axis", "first")}
+    attrs |= {k: update.attrs[k] for k in ("scale", *extra)}
+    new = changed(update, sparse, attrs, model, index, data, rate, *more)
     if not match.editor.accepts(new, ()):
         return False
     match.editor.add(new, (), update)

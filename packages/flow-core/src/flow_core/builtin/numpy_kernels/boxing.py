@@ -1,0 +1,24 @@
+"""Exchanges as kernels: of host work in groups, such as loaders, which no comm runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flow_core.builtin.in_process import InProcessComm
+from flow_core.builtin.numpy_kernels.binding import kernel
+from flow_core.device import Launch
+from flow_core.exchange import make_exchange
+from flow_core.plugins.specs import BindContext, KernelSpec
+
+HERE = "cpu:0:0"
+"""All inputs and outputs are in host memory: it does not matter whose they are."""
+
+
+def _bind(ctx: BindContext) -> Sequence[Launch]:
+    query = ctx.query
+    ends = (HERE,) * len(ctx.inputs), (HERE,) * len(ctx.outputs)
+    exchange = make_exchange("boxing", ctx.attrs, query.inputs, query.outputs, *ends)
+    return InProcessComm((HERE,)).bind(exchange, ctx.inputs, ctx.outputs)
+
+
+KERNELS: tuple[KernelSpec, ...] = (kernel("boxing", _bind),)
