@@ -105,17 +105,17 @@ def test_few_rows_make_a_layer_tensor_parallel(layers: int) -> None:
             assert signatures[f"l{i}-{row}-matmul"] == "(S(1), S(1)) -> P"
     all_reduce = 2 * 3 * batch * rows * HIDDEN * 4
     activations = moved(compiled, gradients=False)
-    loss = activations.pop("scalar_mul_1:0", 0)
-    backward = sum(n for value, n in activations.items() if "/grad/" in value)
-    assert backward == layers * 2 * all_reduce
-    assert sum(activations.values()) - backward == layers * 2 * all_reduce
-    assert loss <= 3 * 4
-    assert not moved(compiled, gradients=True)
+    backward = [n for value, n in activations.items() if "/grad/" in value]
+    forward = [n for value, n in activations.items() if "/grad/" not in value]
+    assert forward == [all_reduce] * 2 * layers
+    assert backward == [all_reduce] * (2 * layers - 1)  # nobody wants the gradient of what is fed
+    small = {str(op.inputs[1]) for op in compiled.spread.ops.values() if op.type == "adam_update"}
+    assert set(moved(compiled, gradients=True)) <= {value for value in small if "-ln1/" in value}
 
 
 def test_many_rows_make_it_data_parallel() -> None:
     compiled = transformer(1, 64, 256).compile()
-    assert set(moved(compiled, gradients=False)) <= {"scalar_mul_1:0"}  # the loss
+    assert set(moved(compiled, gradients=False)) <= {"scalar_mul_1:0"}  # to the loss
     reduced = moved(compiled, gradients=True)
     weights = [op for op in compiled.spread.of_type("variable") if op.attrs["trainable"]]
     sizes = [compiled.spread.type_of(op.output()).nbytes for op in weights]

@@ -1,8 +1,11 @@
 """The arena planner: no two live blocks overlap, and it comes close to the largest live set."""
 
+from random import Random
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flow_core.compiler import arena
 from flow_core.compiler.arena import ALIGN, Block, aligned, live_peak, plan_arena
 
 blocks = st.lists(
@@ -53,3 +56,11 @@ def test_very_many_blocks_are_planned_quickly() -> None:
     items = [Block(64 * (i % 11 + 1), i, i + i % 5) for i in range(20_000)]
     layout = plan_arena(items)
     assert layout.nbytes <= 1.6 * layout.lower_bound
+
+
+@given(blocks, st.randoms(use_true_random=False))
+@settings(deadline=None)
+def test_many_blocks_are_placed_as_few_are(items: list[Block], random: Random) -> None:
+    order = list(range(len(items)))
+    random.shuffle(order)
+    assert arena._among_many(items, order) == arena._among_few(items, order)

@@ -319,10 +319,10 @@ def test_planning_is_fast() -> None:
     pairs = list(itertools.permutations(layouts(gpus, (S(0), S(1), B, P)), 2))
     best = float("inf")
     for trial in range(3):
-        started = time.perf_counter()
+        started = time.process_time()
         for source, target in pairs:
             plan_boxing((640 + trial, 512), 4, source, target, LINKS)
-        best = min(best, (time.perf_counter() - started) / len(pairs))
+        best = min(best, (time.process_time() - started) / len(pairs))
     assert best < 5e-3, f"{best * 1e3:.2f} ms per transition that was not planned before"
 
 

@@ -16,6 +16,7 @@ from flow_core.dtypes import as_dtype
 from flow_core.errors import GraphError
 from flow_core.ir import GraphBuilder, Value
 from flow_core.ops.build import Emitter
+from flow_core.ops.select import LAST
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import LocalContext, Part, local_attrs
 from flow_core.sbp import (
@@ -164,6 +165,9 @@ def cases() -> Iterator[tuple[str, Any, Any]]:
     yield "one_hot", (ids % 7,), {"depth": 7, "dtype": "float64"}
     yield "range", (), {"start": 2, "limit": 25, "delta": 2, "dtype": "int64"}
     yield "random_mask_like", (whole(7, 5, 6),), {"rate": 0.5}
+    cut = {"start": (1, 0, 4), "stop": (6, LAST, 0), "step": (2, 1, -1)}
+    yield "slice", (whole(7, 5, 6),), cut
+    yield "slice_update", (whole(7, 5, 6), whole(3, 5, 4)), cut
     yield "softmax", (whole(7, 5, 6),), {"axis": 1}
     yield "layer_norm", (whole(7, 5), whole(5), whole(5)), {}
 

@@ -159,11 +159,13 @@ class DeviceModel:
         flops: floating point operations per second.
         bandwidth: bytes per second to and from the device's memory.
         held: seconds charged per byte that a step or a variable occupies.
+        launch: seconds to start a step of boxing, whatever it moves.
     """
 
     flops: float = 1e13
     bandwidth: float = 1e12
     held: float = 1e-13
+    launch: float = 1e-6
 
     def seconds(self, flops: float, nbytes: int) -> float:
         """Time of some arithmetic on some bytes.

@@ -50,7 +50,7 @@ def test_elimination_finds_the_least_cost(net: Network) -> None:
 @given(networks())
 @settings(deadline=None, max_examples=40)
 def test_the_integer_program_finds_it_too(net: Network) -> None:
-    pytest.importorskip("scipy.optimize")
+    pytest.importorskip("highspy")
     wanted = least(net)
     nodes = range(len(net.sizes))
     if wanted >= NEVER:
@@ -82,7 +82,7 @@ def test_what_is_too_wide_is_said_so() -> None:
 
 
 def test_a_wide_network_goes_to_the_integer_program() -> None:
-    pytest.importorskip("scipy.optimize")
+    pytest.importorskip("highspy")
     answer = search(clique(6), deadline=float("inf"), limit=3**5)
     assert answer.method == "integer program"
     assert answer.states is not None

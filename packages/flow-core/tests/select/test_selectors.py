@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 
@@ -18,6 +19,8 @@ from flow_core.sbp import B, P, S, Split
 from flow_core.topology import LinkModel, Placement, device_model
 
 from .making import GPUS, SPECS, Making, perceptron
+
+search = import_module("flow_core.compiler.select.optimal")  # the package has a function so named
 
 
 def brute_force(problem: Problem) -> int:
@@ -134,9 +137,9 @@ def test_auto_leaves_the_convention_only_for_a_gain() -> None:
     assert chosen.selector == "optimal"
 
 
-def update_of(batch: int, width: int) -> Problem:
+def update_of(batch: int, width: int, placement: Placement = GPUS) -> Problem:
     """A matrix product and the update of its weights."""
-    make = Making()
+    make = Making(placement)
     x, dy = make.fed(batch, width), make.fed(batch, width, name="dy")
     w = make.variable("w", width, width)
     y = make.op("matmul", x, w)
@@ -208,6 +211,28 @@ def test_a_grid_of_devices() -> None:
     assert report is not None
     assert report.gap == 0
     assert report.cost.total <= brute_force(problem)
+
+
+def test_a_large_grid_is_searched_one_dimension_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = update_of(8, 1024, Placement.parse("gpu", "0:0-3", (2, 2)))
+    exact = optimal(problem).report
+    monkeypatch.setattr(search, "EFFORT", 0)
+    step_by_step = optimal(problem).report
+    assert exact is not None
+    assert step_by_step is not None
+    assert step_by_step.greedy is not None
+    assert step_by_step.method == search.BY_DIMENSION
+    assert step_by_step.gap is None
+    assert exact.cost.total <= step_by_step.cost.total < step_by_step.greedy.total
+
+
+def test_the_search_stops_when_its_time_is_over() -> None:
+    hurried = replace(perceptron(4, 1024), seconds=0.0)
+    report = optimal(hurried).report
+    assert report is not None
+    assert (report.selector, report.method, report.gap) == ("greedy", "time ran out", None)
 
 
 def test_what_a_hint_costs() -> None:

@@ -12,6 +12,7 @@ import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import numpy as np
 
@@ -141,6 +142,15 @@ _KEYS: tuple[Callable[[Block], tuple[int, int]], ...] = (_by_size, _by_area, _by
 
 def _lowest_hole(blocks: Sequence[Block], order: Sequence[int]) -> list[int]:
     """Places blocks in some order, each into the lowest hole that it fits."""
+    return (_among_few if len(blocks) < FEW else _among_many)(blocks, order)
+
+
+FEW = 300
+"""With fewer blocks than that, a loop is faster than starting array operations."""
+
+
+def _among_few(blocks: Sequence[Block], order: Sequence[int]) -> list[int]:
+    """`_lowest_hole`, looking at the placed blocks one by one."""
     placed: list[tuple[int, int, int, int]] = []  # low, high, first, last; by low
     offsets = [0] * len(blocks)
     for i in order:
@@ -156,6 +166,29 @@ def _lowest_hole(blocks: Sequence[Block], order: Sequence[int]) -> list[int]:
         offsets[i] = offset
         bisect.insort(placed, (offset, offset + size, begin, end))
     return offsets
+
+
+def _among_many(blocks: Sequence[Block], order: Sequence[int]) -> list[int]:
+    """`_lowest_hole`, looking at all placed blocks at once."""
+    placed = np.zeros((4, len(blocks)), np.int64)  # low, high, first, last; by low
+    offsets = [0] * len(blocks)
+    for count, i in enumerate(order):
+        block = blocks[i]
+        size, begin, end = aligned(block.nbytes), block.first, block.last
+        low, high, first, last = placed[:, :count]
+        alive = (first <= end) & (last >= begin)
+        offset = offsets[i] = _fitting(low[alive], high[alive], size)
+        at = int(np.searchsorted(low, offset))
+        placed[:, at + 1 : count + 1] = placed[:, at:count].copy()
+        placed[:, at] = offset, offset + size, begin, end
+    return offsets
+
+
+def _fitting(low: Any, high: Any, size: int) -> int:
+    """The lowest offset at which so many bytes are free between ranges that ascend."""
+    reached = np.concatenate([[0], np.maximum.accumulate(high)])
+    fits = low - reached[:-1] >= size
+    return int(reached[fits.argmax() if fits.any() else -1])
 
 
 def _first_come(blocks: Sequence[Block]) -> list[int]:

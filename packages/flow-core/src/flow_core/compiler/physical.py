@@ -106,7 +106,8 @@ class _Expansion:
         return self.found
 
     def _result(self, value: Value) -> Value:
-        return self._in(value, result_layout(self.selection.layouts[value]), None)[0]
+        layout = result_layout(self.selection.layouts[value].placement)
+        return self._in(value, layout, None)[0]
 
     def _expand(self, op: Op) -> None:
         spec, chosen = self.problem.specs[op.type], self.selection.signatures[op.name]

@@ -10,7 +10,15 @@ import numpy as np
 
 from flow_core.ir import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
+from flow_core.plugins.specs import (
+    REQUIRED,
+    InferContext,
+    LocalContext,
+    OpSpec,
+    Part,
+    Sample,
+    SbpContext,
+)
 from flow_core.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
 from flow_core.shapes import Shape
 
@@ -179,26 +187,57 @@ def slice_range(size: int, start: int, stop: int, step: int) -> range:
     return range(first + size * (first < 0), last + size * (last < 0), step)
 
 
+def whole_shape(shape: Shape, attrs: Mapping[str, AttrValue]) -> Shape:
+    """The sizes that a slice op's attributes speak of: those of the logical tensor.
+
+    The attribute ``window`` has (start, stop, size of the axis) of a device's part, per axis.
+    """
+    window = attrs["window"]
+    return shape if window is None else tuple(size for _, _, size in window)
+
+
 def slice_ranges(shape: Shape, attrs: Mapping[str, AttrValue]) -> tuple[range, ...]:
-    """`slice_range` of every axis."""
-    rows = zip(shape, attrs["start"], attrs["stop"], attrs["step"], strict=True)
+    """`slice_range` of every axis of the logical tensor."""
+    sizes = whole_shape(shape, attrs)
+    rows = zip(sizes, attrs["start"], attrs["stop"], attrs["step"], strict=True)
     return tuple(slice_range(*row) for row in rows)
 
 
-def region(shape: Shape, attrs: Mapping[str, AttrValue]) -> tuple[slice, ...]:
-    """The numpy index of a slice op."""
-    return tuple(
-        slice(r.start, None if r.stop < 0 else r.stop, r.step) for r in slice_ranges(shape, attrs)
-    )
+def regions(
+    shape: Shape, attrs: Mapping[str, AttrValue]
+) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """Numpy indices of what a slice takes of a device's part of a tensor, and of the slice."""
+    ranges = slice_ranges(shape, attrs)
+    window = attrs["window"] or [(0, n, n) for n in shape]
+    pairs = [_meeting(r, low, high) for r, (low, high, _) in zip(ranges, window, strict=True)]
+    return tuple(own for own, _ in pairs), tuple(part for _, part in pairs)
+
+
+def _meeting(taken: range, low: int, high: int) -> tuple[slice, slice]:
+    """Which elements of an axis' part are taken, and where they are among all that are taken.
+
+    >>> _meeting(range(1, 9, 3), 3, 6)
+    (slice(1, 2, 3), slice(1, 2, None))
+    """
+    forward = taken.step > 0
+    ends = (low, high) if forward else (high - 1, low - 1)
+    first, last = (min(len(range(taken.start, end, taken.step)), len(taken)) for end in ends)
+    own = range(taken.start - low, taken.stop - low, taken.step)[first:last]
+    if not own:
+        return slice(0, 0), slice(0, 0)
+    return slice(own.start, None if own.stop < 0 else own.stop, own.step), slice(first, last)
 
 
 def _sliced_shape(ctx: InferContext, whole: TensorType) -> Shape:
-    rank = len(whole.shape)
+    rank, window = len(whole.shape), ctx.attrs["window"]
     rows = tuple(ctx.attrs[key] for key in ("start", "stop", "step"))
     ctx.check(all(len(row) == rank for row in rows), f"{rows} for {whole}", f"{rank} of each")
     ctx.check(all(rows[2]), f"step {rows[2]}", "steps other than 0")
+    fits = window is None or tuple(high - low for low, high, _ in window) == whole.shape
+    ctx.check(fits, f"window {window} for {whole}", "a window of the tensor's size")
+    sizes = whole_shape(whole.shape, ctx.attrs)
     shape = tuple(map(len, slice_ranges(whole.shape, ctx.attrs)))
-    empty = [i for i, n in enumerate(shape) if n == 0 and whole.shape[i]]
+    empty = [i for i, n in enumerate(shape) if n == 0 and sizes[i]]
     found = f"start {rows[0]}, stop {rows[1]}, step {rows[2]} of {whole}"
     ctx.check(not empty, found, f"a slice that selects something of axes {empty}")
     return shape
@@ -229,34 +268,76 @@ def _slice_assign_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _full_axes(shape: Shape, attrs: Mapping[str, AttrValue]) -> list[int]:
-    ranges = slice_ranges(shape, attrs)
+    """The axes that are taken as they are, of which a part is taken by the same attributes."""
+    ranges, sizes = slice_ranges(shape, attrs), whole_shape(shape, attrs)
     steps = attrs["step"]
-    return [i for i, r in enumerate(ranges) if r == range(shape[i]) and steps[i] == 1]
+    return [i for i, r in enumerate(ranges) if r == range(sizes[i]) and steps[i] == 1]
+
+
+def _cut_axes(shape: Shape, attrs: Mapping[str, AttrValue]) -> list[int]:
+    full = _full_axes(shape, attrs)
+    return [i for i in range(len(shape)) if i not in full]
 
 
 def _slice_sbp(ctx: SbpContext) -> Signatures:
-    n, m = len(ctx.inputs), len(ctx.outputs)
-    splits = (S(i) for i in _full_axes(ctx.inputs[0].shape, ctx.attrs))
-    kinds: tuple[Sbp, ...] = (*splits, P, *EXTREMES)
-    return tuple(Signature((s,) * n, (s,) * m) for s in kinds)
+    """Where a cut axis is split, each device puts what it has of the slice among zeros."""
+    shape = ctx.inputs[0].shape
+    kinds: tuple[Sbp, ...] = (*map(S, _full_axes(shape, ctx.attrs)), P, *EXTREMES)
+    parts = (Signature((S(i),), (P,)) for i in _cut_axes(shape, ctx.attrs))
+    return (*(Signature((s,), (s,)) for s in kinds), *parts)
+
+
+def _slice_update_sbp(ctx: SbpContext) -> Signatures:
+    """Where a cut axis is split, each device takes of the update what it has room for."""
+    shape, m = ctx.inputs[0].shape, len(ctx.outputs)
+    kinds: tuple[Sbp, ...] = (*map(S, _full_axes(shape, ctx.attrs)), P, *EXTREMES)
+    parts = (Signature((S(i), B), (S(i),) * m) for i in _cut_axes(shape, ctx.attrs))
+    return (*(Signature((s, s), (s,) * m) for s in kinds), *parts)
 
 
 def _slice_grad_sbp(ctx: SbpContext) -> Signatures:
-    axes = _full_axes(ctx.inputs[1].shape, ctx.attrs)
+    shape = ctx.inputs[1].shape
     return (
-        *(Signature((S(i), S(i)), (S(i),)) for i in axes),
+        *(Signature((S(i), S(i)), (S(i),)) for i in _full_axes(shape, ctx.attrs)),
+        *(Signature((B, S(i)), (S(i),)) for i in _cut_axes(shape, ctx.attrs)),
         *(Signature((P, like), (P,)) for like in (B, P)),
         Signature((B, P), (B,)),
     )
 
 
+def _windowed(position: int) -> Callable[[LocalContext], Mapping[str, AttrValue]]:
+    """Localizes ``window`` by the part of the input that slices are taken of."""
+
+    def localize(ctx: LocalContext) -> Mapping[str, AttrValue]:
+        part = ctx.inputs[position]
+        shape = part.type.shape
+        cut = _cut_axes(shape, ctx.attrs)
+        outer = ctx.attrs["window"] or tuple((0, n, n) for n in shape)
+        if ctx.attrs["window"] is None and all(part.is_whole(i) for i in cut):
+            return {}
+        return {"window": _resized_window(outer, part, cut)}
+
+    return localize
+
+
+def _resized_window(
+    outer: Sequence[tuple[int, int, int]], part: Part, cut: Sequence[int]
+) -> tuple[tuple[int, int, int], ...]:
+    """A part's window within an outer one; axes that are not cut count as whole tensors."""
+    found = []
+    for i, ((base, _, size), (low, high)) in enumerate(zip(outer, part.region, strict=True)):
+        whole = 0, high - low, high - low
+        found.append((base + low, base + high, size) if i in cut else whole)
+    return tuple(found)
+
+
 def _attrs_of_slice(g: GradContext) -> dict[str, AttrValue]:
-    return {key: g.attrs[key] for key in ("start", "stop", "step")}
+    return {key: g.attrs[key] for key in ("start", "stop", "step", "window")}
 
 
 def _slice_gradient(g: GradContext) -> tuple[Sym]:
     """A pad for steps of 1, which needs dy only; `slice_grad` also needs x (for its shape)."""
-    if any(step != 1 for step in g.attrs["step"]):
+    if any(step != 1 for step in g.attrs["step"]) or g.attrs["window"]:
         return (g.one("slice_grad", g.dy, g.x, **_attrs_of_slice(g)),)
     ranges = slice_ranges(g.x.shape, g.attrs)
     before = tuple(r.start for r in ranges)
@@ -278,18 +359,23 @@ def _slice_update_gradient(g: GradContext) -> tuple[Sym | None, Sym | None]:
 
 
 def _slice(x: Any, **attrs: Any) -> Any:
-    return x[region(x.shape, attrs)]
+    own, part = regions(x.shape, attrs)
+    out = np.zeros(tuple(map(len, slice_ranges(x.shape, attrs))), x.dtype)
+    out[part] = x[own]
+    return out
 
 
 def _slice_grad(dy: Any, like: Any, **attrs: Any) -> Any:
+    own, part = regions(like.shape, attrs)
     dx = np.zeros(like.shape, dy.dtype)
-    dx[region(like.shape, attrs)] = dy
+    dx[own] = dy[part]
     return dx
 
 
 def _slice_update(x: Any, update: Any, **attrs: Any) -> Any:
+    own, part = regions(x.shape, attrs)
     y = x.copy()
-    y[region(x.shape, attrs)] = update
+    y[own] = update[part]
     return y
 
 
@@ -307,15 +393,20 @@ def _slice_samples(*inputs: str) -> Callable[[Any], Iterator[Sample]]:
 
     def samples(rng: Any) -> Iterator[Sample]:
         for shape, start, stop, step in SLICES:
-            attrs = {"start": start, "stop": stop, "step": step}
+            attrs: dict[str, Any] = {"start": start, "stop": stop, "step": step, "window": None}
             part = tuple(map(len, slice_ranges(shape, attrs)))
             shapes = {"whole": shape, "part": part}
             yield Sample(tuple(rng.uniform(-3, 3, shapes[i]) for i in inputs), attrs)
+        attrs = {"start": (1, 8), "stop": (LAST, 0), "step": (2, -3), "window": WINDOW}
+        shapes = {"whole": (3, 4), "part": (3, 3)}
+        arrays = tuple(rng.uniform(-3, 3, shapes[i]) for i in inputs)
+        yield Sample(arrays, attrs, note="a part")
 
     return samples
 
 
-SLICE_ATTRS = {"start": REQUIRED, "stop": REQUIRED, "step": REQUIRED}
+WINDOW = ((3, 6, 7), (2, 6, 9))
+SLICE_ATTRS = {"start": REQUIRED, "stop": REQUIRED, "step": REQUIRED, "window": None}
 
 
 OPS: tuple[OpSpec, ...] = (
@@ -359,6 +450,7 @@ OPS: tuple[OpSpec, ...] = (
             infer=_slice_type,
             attrs=SLICE_ATTRS,
             sbp=_slice_sbp,
+            localize=_windowed(0),
             gradient=_slice_gradient,
             reference=_slice,
             samples=_slice_samples("whole"),
@@ -372,6 +464,7 @@ OPS: tuple[OpSpec, ...] = (
         infer=_slice_grad_type,
         attrs=SLICE_ATTRS,
         sbp=_slice_grad_sbp,
+        localize=_windowed(1),
         gradient=_slice_grad_gradient,
         reference=_slice_grad,
         samples=_slice_samples("part", "whole"),
@@ -382,7 +475,8 @@ OPS: tuple[OpSpec, ...] = (
         outputs=("y",),
         infer=_slice_update_type,
         attrs=SLICE_ATTRS,
-        sbp=_slice_sbp,
+        sbp=_slice_update_sbp,
+        localize=_windowed(0),
         gradient=_slice_update_gradient,
         reference=_slice_update,
         samples=_slice_samples("whole", "part"),
@@ -394,7 +488,8 @@ OPS: tuple[OpSpec, ...] = (
         outputs=(),
         infer=_slice_assign_type,
         attrs=SLICE_ATTRS,
-        sbp=_slice_sbp,
+        sbp=_slice_update_sbp,
+        localize=_windowed(0),
         mutates=(0,),
         effect=True,
     ),

@@ -68,13 +68,14 @@ def _worse(array: Any, op: str, rng: Any, unit: float) -> Any:
     if array.dtype.kind == "b":
         chance = rng.integers(0, 2, array.shape).astype(bool)
         return array | chance if op == "min" else array & chance
-    sign, last = (1, highest(array.dtype)) if op == "min" else (-1, lowest(array.dtype))
+    last = highest(array.dtype) if op == "min" else lowest(array.dtype)
     noise = _noise(array, array.shape, rng, unit)
     if array.dtype.kind != "f":  # do not wrap around
         room = np.abs(last - array.astype(np.float64))
         noise = np.minimum(noise, room).astype(array.dtype)
     all_lose = rng.integers(0, 4, array.shape) == 0
-    return np.where(all_lose, np.array(last, array.dtype), array + sign * noise).astype(array.dtype)
+    loses = array + noise if op == "min" else array - noise
+    return np.where(all_lose, np.array(last, array.dtype), loses).astype(array.dtype)
 
 
 def gather(parts: Sequence[Any], sbp: Sbp) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 
 from flow_core.builtin.numpy_kernels.binding import kernel, scalar
 from flow_core.device import Launch
-from flow_core.ops.select import offsets, region
+from flow_core.ops.select import offsets, regions
 from flow_core.plugins.specs import BindContext, KernelSpec
 
 
@@ -51,24 +51,29 @@ def _split(ctx: BindContext) -> Sequence[Launch]:
     return tuple(map(copy, ctx.outputs, views))
 
 
-def _slice(ctx: BindContext) -> Launch:
-    x = ctx.inputs[0]
-    return copy(ctx.outputs[0], x[region(x.shape, ctx.attrs)])
+def _slice(ctx: BindContext) -> Sequence[Launch]:
+    (x,), (out,) = ctx.inputs, ctx.outputs
+    own, part = regions(x.shape, ctx.attrs)
+    taken = copy(out[part], x[own])
+    return (taken,) if out[part].size == out.size else (fill(out, 0), taken)
 
 
 def _slice_grad(ctx: BindContext) -> Sequence[Launch]:
     (dy, _), (dx,) = ctx.inputs, ctx.outputs
-    return fill(dx, 0), copy(dx[region(dx.shape, ctx.attrs)], dy)
+    own, part = regions(dx.shape, ctx.attrs)
+    return fill(dx, 0), copy(dx[own], dy[part])
 
 
 def _slice_update(ctx: BindContext) -> Sequence[Launch]:
     (x, update), (y,) = ctx.inputs, ctx.outputs
-    return (*copied(y, x), copy(y[region(y.shape, ctx.attrs)], update))
+    own, part = regions(y.shape, ctx.attrs)
+    return (*copied(y, x), copy(y[own], update[part]))
 
 
 def _slice_assign(ctx: BindContext) -> Launch:
     ref, value = ctx.inputs
-    return copy(ref[region(ref.shape, ctx.attrs)], value)
+    own, part = regions(ref.shape, ctx.attrs)
+    return copy(ref[own], value[part])
 
 
 KERNELS: tuple[KernelSpec, ...] = (

@@ -7,8 +7,10 @@ available in it: the producer pays for that once, and the consumers ask for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from flow_core.compiler.select.costs import NEVER, Costs, result_layout
 from flow_core.compiler.select.network import Infeasible, Network, Table
 from flow_core.compiler.select.problem import Problem, Selection, Space
 from flow_core.ir import Op, Value
+from flow_core.topology import Placement
 
 States = tuple[NdSignature, ...]
 Wants = tuple[tuple[Layout, ...], ...]
@@ -63,11 +66,28 @@ class Recipe:
 class Builder:
     """Makes the network of a problem; equal values, such as those of equal layers, once."""
 
-    def __init__(self, problem: Problem, space: Space, costs: Costs, known: Selection | None):
+    def __init__(
+        self,
+        problem: Problem,
+        space: Space,
+        costs: Costs,
+        known: Selection | None,
+        free: int | None = None,
+    ) -> None:
+        """A builder for one search.
+
+        Args:
+            problem: what is to be laid out.
+            space: its signatures.
+            costs: what they cost.
+            known: a selection that is there already.
+            free: the hierarchy dimension in which ops may leave the known selection, None for all.
+        """
         self.problem = problem
         self.space = space
         self.costs = costs
         self.known = known
+        self.free = free
         self.net = Network()
         self.states: dict[str, States] = {}
         self.nodes: dict[str, int | None] = {}
@@ -77,22 +97,48 @@ class Builder:
         self._layouts: dict[Any, tuple[Layout, ...]] = {}
         self._uses: dict[Any, tuple[Wants, Bound]] = {}
 
-    def build(self) -> Network:
+    def build(self, deadline: float = inf) -> Network:
         """The network; `states` and `nodes` say what its nodes are.
 
         Raises:
             Infeasible: an op has no signature at all.
+            TimeoutError: the deadline passed.
         """
         for op in self.problem.graph.ops.values():
             self._add_op(op)
+        for op, value, uses in list(self._values()):
+            recipe = self._recipe(op, value, self._sources(op, value.index), uses)
+            self._apply(self.nodes[op.name], recipe, uses)
+            if time.perf_counter() > deadline:
+                raise TimeoutError
+        return self.net
+
+    def effort(self) -> int:
+        """How many transitions the network will ask the boxing planner about, at most."""
+        for op in self.problem.graph.ops.values():
+            self.states[op.name] = self.usable(op)
+            self.nodes[op.name] = None
+        asked = {}
+        for op, value, uses in self._values():
+            sources = self._sources(op, value.index)
+            targets = dict.fromkeys(t for use in uses for wants in use.wants for t in wants)
+            key = (self.problem.graph.type_of(value), id(sources), tuple(use.key for use in uses))
+            asked[key] = len(set(sources)) * len(targets)
+        return sum(asked.values())
+
+    def _values(self) -> Iterator[tuple[Op, Value, list[Use]]]:
+        """Every value that somebody uses, with its producer and its uses."""
         readers = self.problem.graph.consumers()
         results = set(self.problem.graph.results)
         for name, op in self.problem.graph.ops.items():
             for index in range(len(self.problem.graph.types[name])):
                 value = Value(name, index)
-                if value in readers or value in results:
-                    self._add_value(op, value, readers.get(value, ()), value in results)
-        return self.net
+                distinct = {r.name: r for r in readers.get(value, ())}
+                uses = [self._use(value, reader) for reader in distinct.values()]
+                if value in results:
+                    uses.append(self._fetched(self.problem.home(op)))
+                if uses:
+                    yield op, value, uses
 
     def selection(self, choice: Sequence[int]) -> Selection:
         """The selection that a choice of states stands for."""
@@ -129,25 +175,29 @@ class Builder:
         """
         allowed = self.space.allowed(op)
         pick = self.known.signatures[op.name] if self.known is not None else None
-        if self.problem.specs[op.type].work is None:
+        heavy = self.problem.specs[op.type].work is not None
+        if not heavy and (self.free is None or pick is None):
             return allowed
-        key = (id(allowed), pick)
+        key = (id(allowed), pick, heavy)
         states = self._usable.get(key)
         if states is None:
-            sharing = [c for c in allowed if shares_work(c, op.placement.hierarchy)]
-            states = tuple(c for c in allowed if c in sharing or c == pick or not sharing)
+            near = [c for c in allowed if pick is None or self._is_near(c, pick)]
+            sharing = [c for c in near if shares_work(c, op.placement.hierarchy)] if heavy else near
+            states = tuple(c for c in near if c in sharing or c == pick or not sharing)
             self._usable[key] = states
         return states
 
-    # ----------------------------------------------------------------------- values
+    def _is_near(self, candidate: NdSignature, pick: NdSignature) -> bool:
+        """Whether a signature differs from another in the free dimension at most."""
+        mine = (*candidate.inputs, *candidate.outputs)
+        theirs = (*pick.inputs, *pick.outputs)
+        return self.free is None or all(
+            d == self.free or a == b
+            for nd, other in zip(mine, theirs, strict=True)
+            for d, (a, b) in enumerate(zip(nd, other, strict=True))
+        )
 
-    def _add_value(self, op: Op, value: Value, readers: Sequence[Op], fetched: bool) -> None:
-        uses = [self._use(value, reader) for reader in {r.name: r for r in readers}.values()]
-        sources = self._sources(op, value.index)
-        if fetched:
-            uses.append(self._fetched(sources[0]))
-        recipe = self._recipe(op, value, sources, uses)
-        self._apply(self.nodes[op.name], recipe, uses)
+    # ----------------------------------------------------------------------- values
 
     def _sources(self, op: Op, index: int) -> tuple[Layout, ...]:
         home = self.problem.home(op, index)
@@ -175,12 +225,12 @@ class Builder:
             )
         return Use(self.nodes[reader.name], *known)
 
-    def _fetched(self, source: Layout) -> Use:
+    def _fetched(self, home: Placement) -> Use:
         """The use that fetching makes of a result."""
-        key = ("fetched", source.placement)
+        key = ("fetched", home)
         known = self._uses.get(key)
         if known is None:
-            known = self._uses[key] = (((result_layout(source),),), (None,))
+            known = self._uses[key] = (((result_layout(home),),), (None,))
         return Use(None, *known)
 
     def _recipe(

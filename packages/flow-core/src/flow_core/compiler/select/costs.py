@@ -4,7 +4,10 @@ All costs are whole picoseconds, so that sums are the same whatever their order:
 
 * communication: the predicted time of every hop of boxing, each done once per value and layout;
 * compute: arithmetic and memory traffic of each op's share on its busiest device, and of the
-  copies that boxing makes.  Work that all devices repeat is as long as on one device;
+  copies that boxing makes, with the time to start each hop.  Work that all devices repeat is as
+  long as on one device;
+* buckets: what gradients on their way to an update save, as they travel in buckets: the latency and
+  the start of their all-reduces, less their share of a bucket's.  Not positive;
 * memory: a price per byte that outputs, variables and copies occupy on the fullest device;
 * convention: what scattering a fed batch would take, charged once more for each other layout in
   which it is wanted: fed batches arrive split, unless there is something to gain.
@@ -12,8 +15,9 @@ All costs are whole picoseconds, so that sums are the same whatever their order:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any
 
 from flow_core.compiler.boxing import BoxingError, Hop, Layout, plan_boxing
@@ -22,9 +26,12 @@ from flow_core.compiler.select.problem import Problem, Selection
 from flow_core.ir import Op, TensorType, Value, tensor_type
 from flow_core.plugins.specs import SbpContext
 from flow_core.sbp import B, NdSbp, region_shape
-from flow_core.topology import Placement, device_model
+from flow_core.topology import Link, LinkModel, Placement, device_model
 
 PICO = 10**12
+BUCKET = 16 << 20
+"""Bytes of a bucket, whatever the settings: buckets are to change nothing but times."""
+
 NEVER = 1 << 53
 """The cost of what cannot be: above any sum of costs, exact in every arithmetic."""
 
@@ -41,17 +48,19 @@ class Cost:
     compute: int = 0
     memory: int = 0
     convention: int = 0
+    buckets: int = 0
 
     @property
     def total(self) -> int:
         """The sum, which selectors minimise."""
-        return self.communication + self.compute + self.memory + self.convention
+        return sum(getattr(self, f.name) for f in fields(self))
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def __str__(self) -> str:
-        parts = [f"{microseconds(getattr(self, f.name))} {f.name}" for f in fields(self)]
+        named = {f.name: getattr(self, f.name) for f in fields(self)}
+        parts = [f"{microseconds(cost)} {name}" for name, cost in named.items() if cost]
         return f"{microseconds(self.total)} ({', '.join(parts)})"
 
 
@@ -97,6 +106,7 @@ class Costs:
         self.problem = problem
         self._moves: dict[Any, Move] = {}
         self._ops: dict[Any, Cost] = {}
+        self._gradients = frozenset(gradients(problem))
 
     # ---------------------------------------------------------------------- boxing
 
@@ -122,9 +132,22 @@ class Costs:
         device = device_model(hop.target.placement.device_type)
         return Cost(
             communication=picoseconds(hop.seconds(type_.dtype.itemsize, self.problem.links)),
-            compute=picoseconds(device.seconds(0.0, 2 * nbytes)),
+            compute=picoseconds(device.launch + device.seconds(0.0, 2 * nbytes)),
             memory=picoseconds(device.held * nbytes),
         )
+
+    def bucketed(self, value: Value, hops: Sequence[Hop]) -> int:
+        """What a gradient saves when its all-reduce is one of many in a bucket; not positive."""
+        type_ = self.problem.graph.type_of(value)
+        if not hops or value not in self._gradients or type_.nbytes >= BUCKET:
+            return 0
+        size, links = type_.dtype.itemsize, self.problem.links
+        saved = 0.0
+        for hop in hops:
+            if hop.name == "all_reduce":
+                saved += device_model(hop.target.placement.device_type).launch
+                saved += hop.seconds(size, links) - hop.seconds(size, instant(links))
+        return -picoseconds(saved * (1 - type_.nbytes / BUCKET))
 
     def unsplit(self, value: Value, target: Layout) -> int:
         """What is charged for a fed batch in another layout than the one in which it arrives."""
@@ -142,7 +165,7 @@ class Costs:
         stays = self.problem.stays(self.problem.graph.ops[value.op])
         if move.hops is None or (stays and move.cost.communication):
             return NEVER
-        return move.total + self.unsplit(value, target)
+        return move.total + self.unsplit(value, target) + self.bucketed(value, move.hops)
 
     # ------------------------------------------------------------------------- ops
 
@@ -195,7 +218,9 @@ class Costs:
                 wanted = Layout(self.problem.reads(op, i), sbp)
                 total += self._bring(selection, there, value, wanted)
         for value in graph.results:
-            total += self._bring(selection, there, value, result_layout(selection.layouts[value]))
+            total += self._bring(
+                selection, there, value, result_layout(selection.layouts[value].placement)
+            )
         return total
 
     def _bring(
@@ -212,18 +237,31 @@ class Costs:
             return NOTHING
         type_ = self.problem.graph.type_of(value)
         move = self.move(type_, selection.layouts[value], target)
-        cost = Cost(convention=self.unsplit(value, target))
-        for hop in move.hops or ():
-            if hop.target not in known:
-                known[hop.target] = None
-                cost += self.hop(type_, hop)
-        known[target] = None
-        return cost
+        fresh = [hop for hop in move.hops or () if hop.target not in known]
+        known.update(dict.fromkeys((*(hop.target for hop in fresh), target)))
+        more = Cost(convention=self.unsplit(value, target), buckets=self.bucketed(value, fresh))
+        return sum((self.hop(type_, hop) for hop in fresh), more)
 
 
-def result_layout(layout: Layout) -> Layout:
-    """Where a job's results are fetched: whole on the first device."""
-    return Layout(first_device(layout.placement), (B,))
+def gradients(problem: Problem) -> Iterator[Value]:
+    """The values that updates of variables read, and do not overwrite."""
+    for op in problem.graph.ops.values():
+        mutates = problem.specs[op.type].mutates
+        if mutates:
+            yield from (v for i, v in enumerate(op.inputs) if i not in mutates)
+
+
+@lru_cache(maxsize=8)
+def instant(links: LinkModel) -> LinkModel:
+    """The links without their latencies."""
+    return LinkModel(
+        *(Link(0.0, link.bandwidth) for link in (links.local, links.machine, links.network))
+    )
+
+
+def result_layout(placement: Placement) -> Layout:
+    """Where a job's results are fetched from a placement: whole on the first device."""
+    return Layout(first_device(placement), (B,))
 
 
 def local_type(type_: TensorType, layout: Layout) -> TensorType:

@@ -2,12 +2,13 @@
 
 Each node's states are 0/1 variables that add up to one.  Each table over two nodes gets a variable
 per pair of states, whose sums over one side are the other side's states: with this many variables
-the linear relaxation is close, and often exact.  HiGHS solves it, through SciPy, which is optional
+the linear relaxation is close, and often exact.  HiGHS solves it; its package is optional
 (``flow-core[optimal]``).
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ import numpy as np
 
 from flow_core.compiler.select.costs import NEVER
 from flow_core.compiler.select.network import Infeasible, Network
+
+SOLVER = "highspy"
 
 SCALE = 1e6
 """Picoseconds per unit of the program's objective: solvers like numbers near one."""
@@ -37,7 +40,7 @@ class Found:
 
 def available() -> bool:
     """Whether the solver is installed."""
-    return importlib.util.find_spec("scipy") is not None
+    return importlib.util.find_spec(SOLVER) is not None
 
 
 class _Program:
@@ -74,35 +77,43 @@ class _Program:
         for j in range(n):
             self._row([start + i * n + j for i in range(m)], [self.first[b] + j], 0.0)
 
-    def solve(self, seconds: float) -> tuple[Any, float]:
-        """Values of the state variables (None when none were found) and a lower bound."""
-        optimize = importlib.import_module("scipy.optimize")
-        sparse = importlib.import_module("scipy.sparse")
+    def model(self, highs: Any) -> Any:
+        """The program as HiGHS takes it."""
         costs = np.concatenate(self.costs)
-        upper = np.where(costs >= NEVER, 0.0, 1.0)
-        counts = [len(columns) for columns, _, __ in self.rows]
-        matrix = sparse.csr_array(
-            (
-                np.concatenate([values for _, values, __ in self.rows]),
-                np.concatenate([columns for columns, _, __ in self.rows]),
-                np.concatenate([[0], np.cumsum(counts)]),
-            ),
-            shape=(len(self.rows), self.count),
-        )
         totals = np.array([total for _, __, total in self.rows])
-        integral = np.zeros(self.count)
-        integral[: self.whole] = 1
-        result = optimize.milp(
-            np.where(costs >= NEVER, 0.0, costs / SCALE),
-            integrality=integral,
-            bounds=optimize.Bounds(0.0, upper),
-            constraints=optimize.LinearConstraint(matrix, totals, totals),
-            options={"time_limit": seconds, "mip_rel_gap": 1e-6},
-        )
-        if result.status == 2:
+        kinds = highs.HighsVarType
+        lp = highs.HighsLp()
+        lp.num_col_, lp.num_row_ = self.count, len(self.rows)
+        lp.col_cost_ = np.where(costs >= NEVER, 0.0, costs / SCALE)
+        lp.col_lower_ = np.zeros(self.count)
+        lp.col_upper_ = np.where(costs >= NEVER, 0.0, 1.0)
+        lp.row_lower_ = lp.row_upper_ = totals
+        lp.integrality_ = [
+            kinds.kInteger if i < self.whole else kinds.kContinuous for i in range(self.count)
+        ]
+        lp.a_matrix_.format_ = highs.MatrixFormat.kRowwise
+        lp.a_matrix_.start_ = np.cumsum([0, *(len(columns) for columns, _, __ in self.rows)])
+        lp.a_matrix_.index_ = np.concatenate([columns for columns, _, __ in self.rows])
+        lp.a_matrix_.value_ = np.concatenate([values for _, values, __ in self.rows])
+        return lp
+
+    def solve(self, seconds: float) -> tuple[Any, float]:
+        """Values of the variables (None when none were found) and a lower bound."""
+        highs = importlib.import_module(SOLVER)
+        solver = highs.Highs()
+        options = {
+            "output_flag": False, "time_limit": seconds, "mip_rel_gap": 1e-6, "random_seed": 0
+        }  # fmt: skip
+        for name, value in options.items():
+            solver.setOptionValue(name, value)
+        solver.passModel(self.model(highs))
+        solver.run()
+        if solver.getModelStatus() == highs.HighsModelStatus.kInfeasible:
             raise Infeasible
-        bound = getattr(result, "mip_dual_bound", None)
-        return result.x, 0.0 if bound is None else float(bound) * SCALE
+        info = solver.getInfo()
+        feasible = info.primal_solution_status == highs.SolutionStatus.kSolutionStatusFeasible
+        bound = info.mip_dual_bound if np.isfinite(info.mip_dual_bound) else 0.0
+        return (np.array(solver.getSolution().col_value) if feasible else None), bound * SCALE
 
 
 def solve(net: Network, nodes: Sequence[int], seconds: float) -> Found:

@@ -34,6 +34,14 @@ class Answer:
     method: str
 
 
+EFFORT = 1500
+"""Transitions to plan, beyond which dimensions of the devices are looked at one by one."""
+
+MOST_TURNS = 3
+"""How often each dimension is looked at, at most."""
+
+BY_DIMENSION = "elimination, one dimension after the other"
+
 WORTH = 100_000_000
 """Picoseconds per step that `auto` wants to save before it leaves the convention."""
 
@@ -66,17 +74,52 @@ def _select(problem: Problem, worth: int) -> Selection:
         known, refused = walk(problem, space, costs), None
     except SelectionError as error:
         known, refused = None, error
-    builder = Builder(problem, space, costs, known)
+    deadline = started + problem.seconds
     try:
-        answer = search(builder.build(), started + problem.seconds)
+        best, answer = _best(problem, space, costs, known, deadline)
     except Infeasible:
         if refused is None:
             raise
         raise refused from None
-    best = None if answer.states is None else builder.selection(answer.states)
+    except TimeoutError:
+        best, answer = None, Answer(None, None, "time ran out")
     if best is None and refused is not None:
         raise refused
     return _better(costs, best, known, answer, started, worth)
+
+
+def _best(
+    problem: Problem, space: Space, costs: Costs, known: Selection | None, deadline: float
+) -> tuple[Selection | None, Answer]:
+    """The optimum, or what looking at one dimension of the devices after the other finds."""
+    dims = max((len(op.placement.hierarchy) for op in problem.graph.ops.values()), default=1)
+    builder = Builder(problem, space, costs, known)
+    if known is not None and dims > 1 and builder.effort() > EFFORT:
+        return _descend(problem, space, costs, known, dims, deadline)
+    answer = search(builder.build(deadline), deadline)
+    return (None if answer.states is None else builder.selection(answer.states)), answer
+
+
+def _descend(
+    problem: Problem, space: Space, costs: Costs, known: Selection, dims: int, deadline: float
+) -> tuple[Selection, Answer]:
+    """A selection that cannot be bettered in any one dimension of the devices."""
+    best, least, quiet = known, costs.evaluate(known).total, 0
+    try:
+        for turn in range(MOST_TURNS * dims):
+            builder = Builder(problem, space, costs, best, free=turn % dims)
+            answer = search(builder.build(deadline), deadline)
+            found = best if answer.states is None else builder.selection(answer.states)
+            cost = costs.evaluate(found).total
+            if cost < least:
+                best, least, quiet = found, cost, 1
+            else:
+                quiet += 1
+            if quiet == dims:
+                break
+    except TimeoutError:
+        return best, Answer(None, None, f"{BY_DIMENSION}, until time ran out")
+    return best, Answer(None, None, BY_DIMENSION)
 
 
 def _better(

@@ -55,7 +55,7 @@ class Problem:
     specs: Mapping[str, OpSpec]
     links: LinkModel = field(default_factory=LinkModel)
     fixed: Mapping[str, Layout] = field(default_factory=dict)
-    seconds: float = 20.0
+    seconds: float = 10.0
 
     def reads(self, op: Op, index: int) -> Placement:
         """Where an op reads an input: on its placement, or each on a device of its own."""
