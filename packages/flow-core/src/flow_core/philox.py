@@ -107,7 +107,7 @@ def stretches(shape: Sequence[int], place: Place | None = None) -> Iterator[Stre
     cut = [i for i, n in enumerate(shape) if n != whole[i]]
     last = cut[-1] if cut else 0
     kept, period = prod(shape[last:]), prod(whole[last:])
-    outer = cut[-2] + 1 if len(cut) > 1 else 0
+    outer = cut[-2] if len(cut) > 1 else 0
     rows = prod(shape[outer:last])
     offset = sum(low[i] * prod(whole[i + 1 :]) for i in range(outer, len(shape)))
     if not cut:

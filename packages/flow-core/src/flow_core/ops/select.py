@@ -217,7 +217,7 @@ def _meeting(taken: range, low: int, high: int) -> tuple[slice, slice]:
     """Which elements of an axis' part are taken, and where they are among all that are taken.
 
     >>> _meeting(range(1, 9, 3), 3, 6)
-    (slice(1, 2, 3), slice(1, 2, None))
+    (slice(1, 4, 3), slice(1, 2, None))
     """
     forward = taken.step > 0
     ends = (low, high) if forward else (high - 1, low - 1)
