@@ -458,3 +458,16 @@ def test_variables_may_be_split_among_the_devices() -> None:
 
     found = job([np.ones((2, 3), "f4")] * 2)
     np.testing.assert_array_equal(np.concatenate(found), flow.get_all_variables()["w"].numpy())
+
+
+def test_joined_arrays_need_not_fit_at_their_largest() -> None:
+    """As for a checkpoint, which asks for the variables before anything is fed."""
+
+    @flow.global_function(function_config=config(2))
+    def job(x: tp.ListNumpy.Placeholder((4,)), y: tp.ListNumpy.Placeholder((4,))) -> tp.ListNumpy:
+        return flow.concat([x, y], axis=0, max_dim_size=4)
+
+    flow.train.CheckPoint().init()
+    ones, zeros = [np.ones(3, "f4")] * 2, [np.zeros(1, "f4")] * 2
+    for found in job(ones, zeros):
+        np.testing.assert_array_equal(found, [1, 1, 1, 0])

@@ -192,8 +192,8 @@ for (const name of ["ops", "ledger", "memory", "timeline", "graph"]) {
   document.querySelectorAll("nav button").forEach((b) => b.textContent.toLowerCase() === name
     && b.click());
 }
-const begun = performance.now();
-[...document.querySelectorAll("button")].find((b) => b.textContent === "open all").click();
+for (const name of ["open all", "fit"])
+  [...document.querySelectorAll("button")].find((b) => b.textContent === name).click();
 requestAnimationFrame(() => requestAnimationFrame(() => {
   const search = document.querySelector("input[type=search]");
   document.body.dataset.all = document.querySelector("canvas").dataset.nodes;

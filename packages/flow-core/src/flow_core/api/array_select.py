@@ -42,7 +42,8 @@ def concat(
     Args:
         inputs: blobs of one element type whose sizes are equal but for ``axis``.
         axis: the axis, negative to count from the last one.
-        max_dim_size: an upper bound for the joined size, which is only checked.
+        max_dim_size: an upper bound for the joined size, which is only checked, and only where
+            shapes are fixed.
         name: name of the op.
         values: an older name of ``inputs``.
     """
@@ -54,7 +55,9 @@ def concat(
     if len(parts) == 1:
         return parts[0]
     axis = axis_of("concat", axis, len(parts[0].shape))
-    blob: BlobDef = emit("concat", *parts, axis=axis, max_dim_size=max_dim_size, name=name)
+    # the largest arrays that lists may hold need not fit together, those that are fed do
+    bound = None if any(x.is_dynamic for x in parts) else max_dim_size
+    blob: BlobDef = emit("concat", *parts, axis=axis, max_dim_size=bound, name=name)
     return blob
 
 

@@ -25,7 +25,8 @@ const links = data.edges.map(([from, to, have, want, moved]) => ({from, to, have
 for (const link of links) { ops[link.from].outs.push(link); ops[link.to].ins.push(link); }
 
 const root = nodes[0];
-const GAP_X = 18, GAP_Y = 44, PAD = 12, HEAD = 26, MOST_OPEN = 150, LEGIBLE = 0.75;
+const GAP_X = 18, GAP_Y = 44, PAD = 12, HEAD = 26, MOST_OPEN = 150, LEGIBLE = 0.75,
+  WIDE = 1500, FAR = 0.1;
 
 // Scopes are opened level by level, as long as there is not too much to see.
 function openFirst() {
@@ -52,8 +53,8 @@ function size(node) {
   }
   for (const child of node.children) size(child);
   if (node === root) { columns(node); return; }
-  const rows = node.parent === 0 && node.label === "backward"
-    ? [...node.rows].reverse() : node.rows;
+  let rows = node.rows.flatMap(wrapped);
+  if (node.parent === 0 && node.label === "backward") rows = rows.reverse();
   const widths = rows.map((row) => row.reduce((w, n) => w + n.w + GAP_X, -GAP_X));
   const inner = Math.max(...widths);
   let y = HEAD + PAD;
@@ -70,6 +71,18 @@ function size(node) {
   ruler.font = "600 13px " + FONT;
   node.w = Math.max(inner, ruler.measureText(title(node)).width + 10) + 2 * PAD;
   node.h = y - GAP_Y + PAD;
+}
+
+// A row that open scopes have made too wide, as several.
+function wrapped(row) {
+  const found = [[]];
+  let wide = 0;
+  for (const node of row) {
+    if (wide && wide + node.w > WIDE) { found.push([]); wide = 0; }
+    found[found.length - 1].push(node);
+    wide += node.w + GAP_X;
+  }
+  return found;
 }
 
 // Forward, backward and update side by side: gradients are about as high as what they are of.
@@ -276,6 +289,7 @@ function paintGraph(c, v, width, height) {
     const [x1, y1, x2, y2] = ends(link);
     if (!inside(Math.min(x1, x2) - 40, Math.min(y1, y2), Math.max(x1, x2) + 40,
                 Math.max(y1, y2))) continue;
+    if (link.far && v.sx < FAR && !chosen) continue; // a haze, and most of the work
     const near = chosen && (link.a === chosen || link.b === chosen
       || within(link.a, chosen) || within(link.b, chosen));
     const middle = drawLink(c, link, v.sx, near);

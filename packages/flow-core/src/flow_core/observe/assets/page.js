@@ -60,7 +60,7 @@ function legend(rows) {
 function openAll(wanted) {
   for (const node of nodes) if (node.op < 0) node.open = wanted || node === root;
   place();
-  fit();
+  start();
   choose(null);
 }
 
