@@ -427,6 +427,7 @@ OPS: tuple[OpSpec, ...] = (
         infer=_split_type,
         attrs={"axis": REQUIRED, "sizes": REQUIRED},
         sbp=_but_axis,
+        localize=lambda ctx: {"sizes": tuple(p.shape[ctx.attrs["axis"]] for p in ctx.outputs)},
         gradient=_split_gradient,
         reference=_split,
         samples=_split_samples,
