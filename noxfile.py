@@ -101,17 +101,27 @@ def tests(session: nox.Session) -> None:
         return
     session.run("pytest", "-q", "--doctest-modules", *SOURCES, env=env)
     # The slow tests take minutes and do not depend on the version: once is enough.
-    quick = () if session.python == PYTHONS[0] else ("-m", "not slow")
-    session.run("pytest", "-n", "auto", "--timeout=600", *quick, env=env)
+    quick = "not exhaustive" if session.python == PYTHONS[0] else "not slow"
+    session.run("pytest", "-n", "auto", "--timeout=600", "-m", quick, env=env)
+
+
+def run_exhaustive(session: nox.Session, *arguments: str) -> None:
+    """Run tests that try every case, in one process per core."""
+    sync(session, "--all-packages", "--group", "test", "--group", "typecheck")
+    env = {"CI": "true", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    session.run("pytest", "-q", "-m", "exhaustive", *arguments, *session.posargs, env=env)
+
+
+@nox.session(python=PYTHONS[0])
+def exhaustive(session: nox.Session) -> None:
+    """Every case of what the tests try a sample of: forms of training, transitions, records."""
+    run_exhaustive(session, "-n", "auto", "--timeout=1800")
 
 
 @nox.session(python=PYTHONS[0])
 def prover(session: nox.Session) -> None:
     """Proves the SBP rules of all ops on all samples, and prints how much was tried."""
-    sync(session, "--all-packages", "--group", "test")
-    env = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    tests = "packages/flow-core/tests/test_sbp_rules.py"
-    session.run("pytest", tests, "-m", "slow", "-q", "-s", *session.posargs, env=env)
+    run_exhaustive(session, "-s", "packages/flow-core/tests/test_sbp_rules.py")
 
 
 @nox.session(python=PYTHONS[0])

@@ -44,7 +44,8 @@ SAMPLE = {
     ("lenet", "mirrored-3"), ("transformer", "data-2"), ("wide_deep", "columns-2"),
     ("transformer", "zero-2-pipeline-2-micro-2"), ("wide_deep", "zero-owners-2"),
 }  # fmt: skip
-"""What is tried each time; the rest is slow."""
+"""What is tried each time; the rest is exhaustive."""
+ALL = (pytest.mark.slow, pytest.mark.exhaustive)
 
 TOLERANCE = 1e-10
 """Relative to the largest element; float64 sums in other orders differ by 1e-13 or so."""
@@ -53,7 +54,7 @@ TOLERANCE = 1e-10
 def cases(sample: set[tuple[str, str]]) -> list[Any]:
     """All networks in all forms, those that are not in the sample marked as slow."""
     return [
-        pytest.param(network, form, marks=[] if (network, form) in sample else pytest.mark.slow)
+        pytest.param(network, form, marks=[] if (network, form) in sample else ALL)
         for network in NETWORKS
         for form in FORMS
     ]

@@ -151,6 +151,7 @@ def test_tensor_parallel_training_equals_one_device() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_compile_time_is_linear_in_the_layers() -> None:
     times = {}
     for layers in (12, 48, 12, 48):

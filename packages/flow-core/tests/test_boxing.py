@@ -215,6 +215,7 @@ def test_any_transition(data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("b", SHAPES)
 @pytest.mark.parametrize("a", SHAPES[:7])
 def test_every_transition_of_every_hierarchy(a: str, b: str) -> None:

@@ -91,6 +91,7 @@ class TestSbpRules(SbpRuleKit):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 class TestAllSbpRules(TestSbpRules):
     cases = None
     searched = None

@@ -198,6 +198,7 @@ def test_no_stream_crashes_the_parser(tmp_path_factory: Any, data: bytes) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_million_damaged_streams(tmp_path: Path) -> None:
     """Streams with random damage: every record is read or an error says where it stops."""
     rng = np.random.default_rng(7)
