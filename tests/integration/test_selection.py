@@ -248,6 +248,18 @@ def test_initial_values_are_there_before_a_job_splits_them(tmp_path: Path) -> No
 # ------------------------------------------------------------------------------- settings
 
 
+def test_a_variable_of_one_device_may_be_sent_to_several() -> None:
+    @flow.global_function()
+    def job() -> tp.Numpy:
+        with flow.scope.placement("gpu", "0:0"):
+            x = flow.get_variable("alone", (4, 12), initializer=INIT)
+        with flow.scope.placement("gpu", "0:0-3"):
+            return x.with_distribute(flow.distribute.split(1)) * 2.0
+
+    np.testing.assert_array_equal(job(), 2 * flow.get_all_variables()["alone"].numpy())
+    assert [entry.steps for entry in job.plan().ledger] == [("scatter",), ("gather",)]
+
+
 def test_the_report_says_which_selector_and_what_it_costs() -> None:
     report = plan_report(transformer(1, 4, 8))
     assert "selector" in report

@@ -25,7 +25,7 @@ from flow_core.compiler.select.candidates import NdSignature, first_device
 from flow_core.compiler.select.problem import Problem, Selection
 from flow_core.ir import Op, TensorType, Value, tensor_type
 from flow_core.plugins.specs import SbpContext
-from flow_core.sbp import B, NdSbp, region_shape
+from flow_core.sbp import B, NdSbp, Split, region_shape
 from flow_core.topology import Link, LinkModel, Placement, device_model
 
 PICO = 10**12
@@ -162,7 +162,8 @@ class Costs:
         if source == target:
             return 0
         move = self.move(self.problem.graph.type_of(value), source, target)
-        stays = self.problem.stays(self.problem.graph.ops[value.op])
+        parts = any(isinstance(sbp, Split) for sbp in source.sbp)
+        stays = parts and self.problem.stays(self.problem.graph.ops[value.op])
         if move.hops is None or (stays and move.cost.communication):
             return NEVER
         return move.total + self.unsplit(value, target) + self.bucketed(value, move.hops)
