@@ -229,9 +229,13 @@ def test_tfrecords(tmp_path: Path) -> None:
     records = all_records(TFRecordFiles([str(path)]))
     assert [list(r.field("label")[1]) for r in records] == [[5], [5]]
     assert records[1].blob("image") == b"abc"
-    path.write_bytes(b"\1" + path.read_bytes()[1:])
-    with pytest.raises(DataError, match="record 0 at byte 0"):
-        all_records(TFRecordFiles([str(path)]))
+    sound = path.read_bytes()
+    for at, found in ((0, "record 0 at byte 0"), (20, "checksum"), (-1, "record 1")):
+        damaged = bytearray(sound)
+        damaged[at] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=found):
+            all_records(TFRecordFiles([str(path)]))
 
 
 def tar(path: Path, members: dict[str, bytes]) -> None:
