@@ -354,6 +354,8 @@ class CommSpec:
             of a plan.
         priority: of several that are available, the highest joins a plan's devices; the one
             within a process has 0.
+        world: lazy ``world() -> flow_core.device.World``, the same object at each call: the
+            processes that it joins; None where it joins the devices of one process only.
     """
 
     name: str
@@ -361,6 +363,7 @@ class CommSpec:
     bootstrap: Lazy
     load: Lazy
     priority: int = 0
+    world: Lazy | None = None
 
 
 @dataclass(frozen=True, slots=True)
