@@ -122,6 +122,11 @@ from flow_core.api.job import (
 from flow_core.api.linalg import matmul
 from flow_core.api.math import cast, clamp, clip, clip_by_scalar, clip_by_value, masked_fill, where
 from flow_core.api.nn_losses import combined_margin_loss, smooth_l1_loss
+from flow_core.api.older import (
+    eager_nccl_all_reduce,
+    inter_job_reuse_mem_strategy,
+    is_deprecated,
+)
 from flow_core.api.periods import acc, pack, repeat, unpack
 from flow_core.api.scope import device_prior_placement, fixed_placement
 from flow_core.api.user_op import (
@@ -145,12 +150,15 @@ from oneflow import (
     losses,
     math,
     nn,
+    onnx,
     optimizer,
     quantization,
     random,
     regularizers,
     scope,
+    sysconfig,
     system,
+    tensorrt,
     train,
     unittest,
     util,

@@ -14,11 +14,13 @@ from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 
 def _observer(ctx: BindContext) -> Launch:
-    return partial(observe, rows_of(ctx.inputs[0], ctx.attrs), *ctx.outputs, ctx.attrs)
+    (x,), (scale, zero) = ctx.inputs, ctx.outputs
+    return partial(observe, rows_of(x, ctx.attrs), scale, zero, ctx.attrs)
 
 
 def _moving(ctx: BindContext) -> Launch:
-    return partial(_move, *ctx.inputs, *ctx.outputs, ctx.attrs)
+    (x, step, high, low), (scale, zero) = ctx.inputs, ctx.outputs
+    return partial(_move, x, step, high, low, scale, zero, ctx.attrs)
 
 
 def _move(
@@ -36,8 +38,8 @@ def _halves(query: KernelQuery) -> tuple[tuple[int, ...], Any]:
 def _fake(ctx: BindContext) -> Launch:
     (x, scale, zero), (out,) = ctx.inputs, ctx.outputs
     (halves,) = carve(ctx.workspace, _halves(ctx.query))
-    rows = (per_row(numbers, x.ndim) for numbers in (scale, zero))
-    return partial(on_grid, x, *rows, out, halves, ctx.attrs)
+    scale, zero = per_row(scale, x.ndim), per_row(zero, x.ndim)
+    return partial(on_grid, x, scale, zero, out, halves, ctx.attrs)
 
 
 KERNELS: tuple[KernelSpec, ...] = (
