@@ -35,7 +35,10 @@ GAPS = (
     Gap("fused", "never", "groups are made of what is split already"),
     *(unlisted(op, "no work: parts are passed on") for op in BETWEEN_VIEWS),
     unlisted("CategoricalOrdinalEncode", "parts of a sum of tables are full tables"),
-    *(unlisted(op, SPECIAL) for op in ("lgamma", "multi_square_sum", "reduce_any", "scalar_pow")),
+    *(
+        unlisted(op, SPECIAL)
+        for op in ("fake_quantization", "lgamma", "multi_square_sum", "reduce_any", "scalar_pow")
+    ),
     unlisted("scalar_add", "to add 0 is linear"),
     unlisted("tuple_identity", "only mixtures of layouts"),
     unlisted("boxing", "is what rules are turned into, has none itself"),
