@@ -22,6 +22,7 @@ from flow_core.errors import FlowError
 from flow_onednn import threads
 
 SETTING = "FLOW_ONEDNN_CC"
+FILES = ("functions.h", "source.c", "tables.c")
 # not -ffast-math: linked into a library it makes the whole process flush denormal numbers
 FLAGS = (
     "-O2", "-ftree-vectorize", "-march=native", "-fopenmp", "-fPIC", "-shared", "-std=gnu11",
@@ -40,7 +41,7 @@ class Compiler:
     Attributes:
         path: the command.
         version: the first line it says about itself.
-        native: the compiled `source.c`.
+        native: the compiled `FILES`.
     """
 
     path: str
@@ -59,9 +60,7 @@ def state() -> Compiler | str:
         asked = subprocess.run([path, "--version"], capture_output=True, text=True, check=True)
         version = asked.stdout.splitlines()[0]
         threads.apply()
-        return Compiler(
-            path, version, built(path, version, source("functions.h") + source("source.c"), CDEF)
-        )
+        return Compiler(path, version, built(path, version, "".join(map(source, FILES)), CDEF))
     except (OSError, subprocess.CalledProcessError, CompileError, ImportError) as error:
         return f"{path} does not compile our loops: {error}"
 
@@ -72,7 +71,7 @@ def available() -> bool:
 
 
 def native() -> Any:
-    """The functions of `source.c`."""
+    """The functions of `FILES`."""
     return _compiler().native
 
 
@@ -187,4 +186,8 @@ void sparse_adam(float *w, const float *x, const void *index, float *m, float *v
 void sparse_sgd(float *w, const float *x, const void *index, const float *rate,
     const float *factor, long count, long rows, long columns, int width, long first, int parts,
     double scale);
+void indexed_update(int kind, float *w, float *m, float *v, const float *x, const void *index,
+    const float *rate, int32_t *scratch, long capacity, long count, long rows, long columns,
+    int width, long first, int parts, double scale, double decay, double beta1, double beta2,
+    double epsilon);
 """
