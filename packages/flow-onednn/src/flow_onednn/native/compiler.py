@@ -160,6 +160,10 @@ void momentum(float *w, const float *g, float *m, const float *rate, const float
 void adam(float *w, const float *g, float *m, float *v, const float *rate, const float *factor,
     long n, double scale, double l1, double l2, double decay, double beta1, double beta2,
     double epsilon);
+void take_pixels(float *x, float *y, long n, long h, long w, long c, long oh, long ow, long sh,
+    long sw);
+void spread_pixels(float *y, float *x, long n, long h, long w, long c, long oh, long ow, long sh,
+    long sw);
 void mask(int8_t *keep, const int64_t *step, uint64_t seed, long n, float rate);
 void column_sums(const float *x, float *y, float *partial, long rows, long columns, int parts);
 void row_sums(const float *x, float *y, long rows, long columns);

@@ -233,3 +233,32 @@ void layer_norm_gamma_grad(const float *dy, const float *x, const float *mean,
     }
     add_parts(partial, out, columns, parts);
 }
+
+// --- pixels that a stride meets, of NHWC images
+
+static inline float *pixel(float *x, long i, long h, long w, long c, long oh, long ow, long sh,
+                           long sw) {
+    long n = i / (oh * ow), row = i / ow % oh, column = i % ow;
+    return x + ((n * h + row * sh) * w + column * sw) * c;
+}
+
+void take_pixels(float *x, float *y, long n, long h, long w, long c, long oh, long ow, long sh,
+                 long sw) {
+#pragma omp parallel for if (n * oh * ow * c > PARALLEL) schedule(static)
+    for (long i = 0; i < n * oh * ow; i++)
+        memcpy(y + i * c, pixel(x, i, h, w, c, oh, ow, sh, sw), c * sizeof(float));
+}
+
+// all others become 0
+void spread_pixels(float *y, float *x, long n, long h, long w, long c, long oh, long ow, long sh,
+                   long sw) {
+#pragma omp parallel for if (n * h * w * c > PARALLEL) schedule(static)
+    for (long r = 0; r < n * h; r++) {
+        float *row = x + r * w * c;
+        memset(row, 0, w * c * sizeof(float));
+        long at = r % h;
+        if (at % sh || at / sh >= oh) continue;
+        const float *from = y + (r / h * oh + at / sh) * ow * c;
+        for (long j = 0; j < ow; j++) memcpy(row + j * sw * c, from + j * c, c * sizeof(float));
+    }
+}
