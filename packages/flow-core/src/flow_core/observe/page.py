@@ -168,7 +168,7 @@ def _pieces(plan: Plan, device: str) -> dict[tuple[int, int, int], list[int]]:
     """Buffers that are one piece of memory: views share place and time with what they view."""
     found: dict[tuple[int, int, int], list[int]] = {}
     for i, buffer in enumerate(plan.buffers):
-        if buffer.device == device and buffer.offset >= 0 and buffer.type.nbytes:
+        if buffer.memory == device and buffer.offset >= 0 and buffer.type.nbytes:
             found.setdefault((buffer.offset, buffer.first, buffer.last), []).append(i)
     return found
 

@@ -354,6 +354,9 @@ class CommSpec:
             of a plan.
         priority: of several that are available, the highest joins a plan's devices; the one
             within a process has 0.
+        shares_memory: whether all devices are this process's and read one another's memory, if
+            it is of one kind.  They then have what is the same on all of them once: arrays of an
+            exchange may be one array, see `Comm.bind`.
     """
 
     name: str
@@ -361,6 +364,7 @@ class CommSpec:
     bootstrap: Lazy
     load: Lazy
     priority: int = 0
+    shares_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)
