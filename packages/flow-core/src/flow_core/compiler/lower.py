@@ -391,7 +391,7 @@ def _access(buffer: Buffer, writes: bool) -> Access:
 
 def _flows(state: _Lowering) -> tuple[RegisterPlan, ...]:
     """The registers between streams: a slot per copy of a value that is alive at once."""
-    found = flows(state.graph, state.order, state.options.sharing)
+    found = flows(state.graph, state.order, state.options.sharing, state.constant)
     return tuple(
         RegisterPlan(f"{producer}: {value}", producer, tuple(sorted(consumers)), slots)
         for (producer, value), (consumers, slots) in found.items()

@@ -6,6 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from flow_core.frontend.function import JobFunction
 from flow_core.observe.document import PlanDocument, document
+from flow_core.observe.streams import (
+    FLOW_COLUMNS,
+    STREAM_COLUMNS,
+    flow_rows,
+    stream_rows,
+    threads,
+)
 from flow_core.observe.tables import Row, Table, count_bytes, joined, micros
 from flow_core.plan import ArenaPlan, Buffer, Plan, Transfer
 
@@ -37,6 +44,7 @@ def plan_tables(doc: PlanDocument) -> Iterator[Table]:
     if doc.hints:
         yield _table("if a hint were dropped", "", doc.hints)
     yield from ledger_tables(plan.ledger)
+    yield from _streams(plan)
     yield _table("registers", "", _registers(plan))
     yield _table("compile time", "", _timings(doc))
 
@@ -146,6 +154,16 @@ def link_bytes(ledger: Iterable[Transfer]) -> Mapping[str, int]:
         for link, count in entry.links.items():
             found[link] = found.get(link, 0) + count
     return dict(sorted(found.items()))
+
+
+def _streams(plan: Plan) -> Iterator[Table]:
+    """What may run side by side, and what goes from one stream to another."""
+    if plan.streams:
+        rows = tuple(tuple(map(str, row)) for row in stream_rows(plan))
+        yield Table(f"streams: {len(rows)}, {threads(plan)}", STREAM_COLUMNS, rows)
+    if plan.flows:
+        rows = tuple(tuple(map(str, row)) for row in flow_rows(plan))
+        yield Table("between streams", FLOW_COLUMNS, rows)
 
 
 def _registers(plan: Plan) -> Iterator[Row]:
