@@ -154,6 +154,7 @@ EFFECTIVE: tuple[Setting, ...] = (
     Setting("train.loss_scale_factor", None, "factor on the losses of older programs", _number),
     Setting("sbp_selector", "auto", "what lays ops out on several devices", _selector),
     Setting("sbp_selector_seconds", 10.0, "how long the optimal selector may search", _seconds),
+    Setting("share_replicas", True, "whether devices of one memory share what is alike", _switch),
     Setting("random_seed", 0, "seed of the job's random ops", _whole),
     Setting("enable_all_reduce_group", True, "whether gradients travel in buckets", _switch),
     Setting("all_reduce_group_min_mbyte", 16, "megabytes of a bucket of gradients", _size),

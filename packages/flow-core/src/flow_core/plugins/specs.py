@@ -356,6 +356,9 @@ class CommSpec:
             within a process has 0.
         world: lazy ``world() -> flow_core.device.World``, the same object at each call: the
             processes that it joins; None where it joins the devices of one process only.
+        shares_memory: whether all devices are this process's and read one another's memory, if
+            it is of one kind.  They then have what is the same on all of them once: arrays of an
+            exchange may be one array, see `Comm.bind`.
     """
 
     name: str
@@ -364,6 +367,7 @@ class CommSpec:
     load: Lazy
     priority: int = 0
     world: Lazy | None = None
+    shares_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ void sgd(float *w, const float *g, const float *rate, const float *factor, long 
     double lr = *rate;
     float a = (float)(lr * scaled(scale, factor)), b = (float)(lr * l1);
     float c = (float)(lr * (l2 + decay));
-#pragma omp parallel for simd if (n > PARALLEL) schedule(static)
+#pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static)
     for (long i = 0; i < n; i++) w[i] -= a * g[i] + b * sign_(w[i]) + c * w[i];
 }
 
@@ -24,7 +24,7 @@ void momentum(float *w, const float *g, float *m, const float *rate, const float
     double lr = *rate;
     float a = (float)(lr * scaled(scale, factor)), b = (float)(lr * l1), c = (float)(lr * l2);
     float d = (float)(lr * decay), keep = (float)beta;
-#pragma omp parallel for simd if (n > PARALLEL) schedule(static)
+#pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static)
     for (long i = 0; i < n; i++) {
         float next = keep * m[i] - (a * g[i] + b * sign_(w[i]) + c * w[i]);
         m[i] = next;
@@ -39,7 +39,7 @@ void adam(float *w, const float *g, float *m, float *v, const float *rate, const
     float d = (float)((double)lr * decay), e = (float)epsilon;
     float keep1 = (float)beta1, keep2 = (float)beta2;
     float rest1 = (float)(1.0 - beta1), rest2 = (float)(1.0 - beta2);
-#pragma omp parallel for simd if (n > PARALLEL) schedule(static)
+#pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static)
     for (long i = 0; i < n; i++) {
         float r = s * g[i] + a * sign_(w[i]) + b * w[i];
         float first = keep1 * m[i] + rest1 * r, second = keep2 * v[i] + rest2 * r * r;
