@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flow_dist.control_board import Board, Failure, Limits
@@ -149,6 +149,7 @@ def test_a_job_that_ends_well() -> None:
     assert made.verdict(1000.0) is None
 
 
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.sampled_from(GROUPS), min_size=1, max_size=12),
     st.integers(0, 2**32),

@@ -16,7 +16,7 @@ values = st.recursive(
 messages = st.dictionaries(st.text(max_size=8), values, max_size=4)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(messages, max_size=3), st.data())
 def test_any_cut_gives_the_same_messages(
     sent: list[dict[str, object]], data: st.DataObject
@@ -29,6 +29,7 @@ def test_any_cut_gives_the_same_messages(
     assert got == sent
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_strange_bytes_are_messages_or_refused(data: bytes) -> None:
     try:
@@ -53,6 +54,7 @@ def test_only_objects(body: bytes) -> None:
         list(Framing(1 << 16).feed(len(body).to_bytes(4, "big") + body))
 
 
+@settings(deadline=None)
 @given(st.text(), st.one_of(st.none(), st.integers(), st.text()))
 def test_only_the_right_proof_is_one(token: str, wrong: object) -> None:
     right = prove("secret", "rank", "a", "b")

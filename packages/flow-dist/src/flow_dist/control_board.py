@@ -44,6 +44,7 @@ class Failure:
         step: which it was at.
         op: of the exchange it was in, "" outside.
         message: all of it, for the user.
+        silent_hosts: hosts of which no rank answers any more.
     """
 
     kind: str
@@ -52,6 +53,7 @@ class Failure:
     step: int
     op: str
     message: str
+    silent_hosts: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -174,7 +176,25 @@ class Board:
         kind, rank, text = self._cause
         blamed = self.ranks.get(rank)
         host, step, op = (blamed.host, blamed.step, blamed.op) if blamed else ("?", 0, "")
-        return Failure(kind, rank, host, step, op, self._message(rank, text, now))
+        waiting = self._waits_for(rank) if kind in ("died", "silent", "exception") else None
+        if waiting is not None:  # it got further than its own last report
+            number, other = waiting
+            text += f"; rank {number} waits for it {_place(other)}"
+            step, op = max((step, op), (other.step, other.op))
+        message = self._message(rank, text, now)
+        return Failure(kind, rank, host, step, op, message, self._silent_hosts(now))
+
+    def _waits_for(self, rank: int) -> tuple[int, Rank] | None:
+        """Somebody who waits in an exchange that a rank has not come into."""
+        for number, other in self._alive().items():
+            place = other.instance
+            if number != rank and place and rank in self._absent(place):
+                return number, other
+        return None
+
+    def _silent_hosts(self, now: float) -> tuple[str, ...]:
+        answering = {r.host for r in self.ranks.values() if now - r.heard <= self.limits.silence}
+        return tuple(sorted({r.host for r in self.ranks.values()} - answering))
 
     def _fail(self, kind: str, rank: int, text: str) -> None:
         if self._cause is None:
@@ -187,8 +207,8 @@ class Board:
         quiet = {n: r for n, r in self._alive().items() if now - r.heard > self.limits.silence}
         for number, rank in quiet.items():
             text = f"does not answer for {now - rank.heard:.1f} s: stopped, or its link is down"
-            whole = [n for n, r in self.ranks.items() if r.host == rank.host]
-            if len(whole) > 1 and all(n in quiet for n in whole):
+            others = [r for r in self._alive().values() if r.host == rank.host]
+            if len(others) > 1 and rank.host in self._silent_hosts(now):
                 text += f"; nor does any other rank on {rank.host}"
             self._fail("silent", number, text)
 

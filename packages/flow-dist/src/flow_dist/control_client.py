@@ -36,6 +36,9 @@ LOG = logging.getLogger(__name__)
 STOPPED = 1
 """Exit status of a rank that is stopped because another one has failed."""
 
+_OWN_END = 2.0
+"""Seconds that a rank has for its own end after its exception."""
+
 
 class JobStoppedError(FlowError):
     """Another rank has failed, so that this one cannot go on."""
@@ -262,9 +265,12 @@ class ControlClient:
             self._halt(message)
 
     def _halt(self, message: str) -> None:
-        self._end()
-        if not (self._byed or self._failed):  # these are ending by themselves
+        """Stops before anybody is told, who would raise an error of its own."""
+        if self._failed:  # it is ending by itself, unless it waits for others at its end
+            time.sleep(_OWN_END)
+        if not self._byed:
             self._stop(message)
+        self._end()
 
     def _end(self) -> None:
         with self._changed:

@@ -79,6 +79,7 @@ class ControlServer:
         self._verdict: Failure | None = None
         self._concluded = threading.Event()
         self._loop = asyncio.new_event_loop()
+        self._stir = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self.port = self._listen(port)
         self._thread = threading.Thread(target=self._run, name="flow-control", daemon=True)
@@ -149,6 +150,8 @@ class ControlServer:
     async def _ended(self) -> None:
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*rest, return_exceptions=True)
+        await asyncio.sleep(0)  # in which the transports close their sockets
+        await self._server.wait_closed()
 
     def _keep(self, work: Any) -> None:
         task = self._loop.create_task(work)
@@ -161,7 +164,7 @@ class ControlServer:
         while not self._board.check(time.monotonic()):
             self._tell({"is": "beat"})
             asleep = time.monotonic()
-            await asyncio.sleep(rhythm)
+            await self._news(rhythm)
             overslept = time.monotonic() - asleep - rhythm
             if overslept > self.limits.beat:  # this process was stopped: nobody could be heard
                 self._board.excuse(overslept)
@@ -172,6 +175,12 @@ class ControlServer:
             failure = self._verdict
             self._tell({"is": "stop", "message": failure.message if failure else ""})
             await asyncio.sleep(rhythm)
+
+    async def _news(self, seconds: float) -> None:
+        """Waits for bad news, or until it is time to look again."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stir.wait(), seconds)
+        self._stir.clear()
 
     def _conclude(self) -> None:
         self._verdict = self._board.verdict(time.monotonic())
@@ -197,15 +206,16 @@ class ControlServer:
             LOG.warning("dropped what came from %s: %s", peer, reason)
         except OSError as error:
             LOG.info("connection of %s: %s", peer, error)
+        except asyncio.CancelledError:  # the server is closed: nobody waits for what is unsent
+            writer.transport.abort()
         finally:
             if rank is not None:
                 self._gone(rank)
             writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
 
     def _gone(self, rank: int) -> None:
         self._board.lost(rank, time.monotonic())
+        self._stir.set()
         self._writers.pop(rank, None)
 
     async def _admitted(
@@ -274,6 +284,7 @@ class ControlServer:
     def _on_raised(self, rank: int, message: Message) -> None:
         error = field(message, "error", str)
         self._board.raised(rank, error, _status(message), time.monotonic())
+        self._stir.set()
 
     def _on_gather(self, rank: int, message: Message) -> None:
         key = field(message, "key", str)
