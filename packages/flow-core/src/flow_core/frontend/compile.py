@@ -14,21 +14,25 @@ from flow_core.compiler.ledger import BoxingEntry, settled
 from flow_core.compiler.lower import CompileOptions, lower
 from flow_core.compiler.physical import Physical, to_physical
 from flow_core.compiler.select import Problem
+from flow_core.compiler.sharing import Sharing
 from flow_core.compiler.ways import Ways
 from flow_core.errors import JobError, SourceLine
 from flow_core.frontend.config_training import configured_training
 from flow_core.frontend.function_config import (
     MICRO_BATCHES,
+    indexed_tables,
     micro_batches,
     optimizer_placement,
 )
 from flow_core.frontend.jobs import JobBuild, TrainRequest, train_request
+from flow_core.frontend.replicas import shared_by_devices
 from flow_core.frontend.train import TrainVariable, build_training
 from flow_core.frontend.variables import VariableInfo
 from flow_core.ir import Attrs, Graph, Value, verify
 from flow_core.passes.base import Pass, PassContext, PassTiming, Pipeline
 from flow_core.passes.checkpointing import Checkpointing
 from flow_core.passes.gradient_accumulation import GradientAccumulation, micro_inputs
+from flow_core.passes.indexed_slices import IndexedSlices
 from flow_core.passes.optimizer_placement import Owned, SharedPlacement, owners
 from flow_core.plan import Plan, Transfer
 from flow_core.plugins.specs import OpSpec, load
@@ -200,13 +204,16 @@ def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[st
         ),
     )
     graph = after.run(physical.graph, context)
+    sharing = shared_by_devices(build, graph, physical)
     parts = micro_batches(build.config, build.kind)
     if parts > 1:
         inputs = micro_inputs(inputs, parts)
     plan, lowering = _timed(
         "lower",
         len(graph),
-        lambda: lower(graph, session.registry, inputs, build.name, _options(build, physical)),
+        lambda: lower(
+            graph, session.registry, inputs, build.name, _options(build, physical, sharing)
+        ),
     )
     shards = {n: (s.variable, s.region) for n, s in physical.shards.items()}
     physical.ledger = settled(physical.ledger, plan)
@@ -285,6 +292,9 @@ def _asked(build: JobBuild) -> Iterator[Pass]:
     """The passes that a job's own settings ask for, with their options."""
     if build.segments and build.forward:
         yield Checkpointing(tuple(map(tuple, build.segments.values())), build.forward)
+    tables = indexed_tables(build.config)
+    if tables:
+        yield IndexedSlices(tables)
     parts = micro_batches(build.config, build.kind)
     if parts > 1:
         yield GradientAccumulation(parts, tuple(build.gradient_sums))
@@ -330,7 +340,7 @@ def _require_devices(build: JobBuild, graph: Graph) -> None:
             session.registry.require_device(op.placement.device_type, index + 1, line)
 
 
-def _options(build: JobBuild, physical: Physical) -> CompileOptions:
+def _options(build: JobBuild, physical: Physical, sharing: Sharing) -> CompileOptions:
     config = build.config
     return CompileOptions(
         seed=int(config.get("random_seed") or 0),
@@ -340,6 +350,7 @@ def _options(build: JobBuild, physical: Physical) -> CompileOptions:
         origins=physical.origins,
         workers=build.session.settings.stream_threads,
         memory_limit=lambda device: build.session.driver(device).memory(),
+        sharing=sharing,
     )
 
 
