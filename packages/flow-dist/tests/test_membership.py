@@ -3,7 +3,7 @@
 import socket
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flow_dist.membership import LAUNCHER, SETS, LaunchError, Membership, VariableSet
@@ -27,6 +27,7 @@ def test_nobody_says_anything() -> None:
     assert Membership.from_env({}) == Membership(0, 1, 0, 1, socket.gethostname(), "alone")
 
 
+@settings(deadline=None)
 @given(places, some_sets)
 def test_sets_that_agree(place: tuple[int, int, tuple[int, int]], sets: list[VariableSet]) -> None:
     rank, size, local = place
@@ -40,6 +41,7 @@ def test_sets_that_agree(place: tuple[int, int, tuple[int, int]], sets: list[Var
     assert found.source == next(names.name for names in SETS if names in sets)
 
 
+@settings(deadline=None)
 @given(places, places, st.lists(st.sampled_from(SETS), min_size=2, max_size=2, unique=True))
 def test_sets_that_disagree(
     one: tuple[int, int, tuple[int, int]],

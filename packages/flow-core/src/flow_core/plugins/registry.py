@@ -268,6 +268,14 @@ class Registry:
             hint=self._failure_hint() or "see `flow doctor` for the plugins that are loaded",
         )
 
+    def world(self) -> Any:
+        """The processes that run this program together, None for one that runs it alone."""
+        found = [spec for spec in self.comms.values() if spec.world is not None]
+        for spec in sorted(found, key=lambda spec: (-spec.priority, spec.name)):
+            if spec.world is not None and isinstance(self._joined(spec), Available):
+                return load(spec.world)()
+        return None
+
     def _joined(self, spec: CommSpec) -> Available | Unavailable:
         """What a comm's bootstrap says, asked once."""
         key = f"comm {spec.name}"
