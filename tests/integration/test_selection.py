@@ -12,6 +12,8 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_core.compiler import lower
+from flow_core.compiler.arena import plan_arena
 from flow_core.config import Settings
 from flow_core.errors import ConfigError
 from flow_core.frontend import session as sessions
