@@ -29,9 +29,10 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
         batch_axis: the axis that counts samples, None when there is none.
         is_dynamic: whether the shape may change from step to step, as that of arrays that are
             fed in lists may.
+        rows: how many of the rows count, `flow_core.frontend.counted.Rows`; None for all.
     """
 
-    __slots__ = ("_bound", "_distribute", "_job", "_value", "batch_axis", "is_dynamic")
+    __slots__ = ("_bound", "_distribute", "_job", "_value", "batch_axis", "is_dynamic", "rows")
 
     def __init__(
         self, job: Any, value: Value, batch_axis: int | None = None, is_dynamic: bool = False
@@ -42,6 +43,7 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
         self.is_dynamic = is_dynamic
         self._distribute: Any = None
         self._bound: TensorType | None = None
+        self.rows: Any = None
 
     @property
     def value(self) -> Value:
@@ -118,6 +120,12 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
         """The same blob as a list of tensors; its shape shows how large these may be."""
         blob = copy(self)
         blob._bound, blob.is_dynamic = tensor_type(tuple(shape), dtype), True
+        return blob
+
+    def with_rows(self, rows: Any) -> BlobDef:
+        """The same blob, of which only some rows count."""
+        blob = copy(self)
+        blob.rows, blob.is_dynamic = rows, True
         return blob
 
     def with_gradient_distribute(self, distribute: Any) -> BlobDef:

@@ -39,7 +39,7 @@ from flow_core.frontend.feeding import RAGGED, Feeding, Shapes, is_list
 from flow_core.frontend.function_config import FunctionConfig, default_placement, default_view
 from flow_core.frontend.jobs import JobBuild, Watch, defining, maybe_current_job
 from flow_core.frontend.mirrored import flat
-from flow_core.frontend.results import FORMS, DeviceArrays, Pending
+from flow_core.frontend.results import FORMS, Fetched, Pending
 from flow_core.frontend.session import Session, default_session
 from flow_core.ir import Value
 from flow_core.plan import Plan
@@ -337,7 +337,7 @@ class _Traced:
         self.build = build
         self.inputs: list[str] = []
         self.results: list[Value] = []
-        self.blobs: list[_Fetched] = []
+        self.blobs: list[Fetched] = []
         self.returned = Returned(FetchNone(), ())
         self.watcher: Callable[[Step], None] | None = None
         self.blocking = True
@@ -367,24 +367,10 @@ class _Traced:
         """Adds a blob (or its gradient) to what is fetched."""
         first = len(self.results)
         self.results.extend(parts)
-        self.blobs.append(_Fetched(slice(first, len(self.results)), blob))
-
-
-class _Fetched:
-    """Where a blob's arrays are among a step's results."""
-
-    __slots__ = ("_axis", "_dynamic", "_mirrored", "_where")
-
-    def __init__(self, where: slice, blob: BlobDef) -> None:
-        self._where = where
-        self._mirrored = isinstance(blob, MirroredBlob)
-        self._axis = blob.batch_axis
-        self._dynamic = blob.is_dynamic
-
-    def of(self, results: Sequence[Any]) -> Any:
-        """The array; a list of arrays where each device has one."""
-        found = results[self._where]
-        return DeviceArrays(found, self._axis, self._dynamic) if self._mirrored else found[0]
+        where = slice(first, len(self.results))
+        if blob.rows is not None:
+            self.results.extend(blob.rows.count.parts)
+        self.blobs.append(Fetched(where, blob))
 
 
 # --------------------------------------------------------------------------- tracing
@@ -541,7 +527,7 @@ def _watched(traced: _Traced, watch: Watch, gradients: Mapping[Value, Value]) ->
     return tuple(gradients[part] for part in parts)
 
 
-def _show(watches: Sequence[Watch], shown: Sequence[_Fetched], step: Step) -> None:
+def _show(watches: Sequence[Watch], shown: Sequence[Fetched], step: Step) -> None:
     for watch, blob in zip(watches, shown, strict=True):
         watch.handler(blob.of(step.results or ()))
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from flow_core.errors import JobError, SourceLine, user_line
 from flow_core.frontend.blob import BlobDef, MirroredBlob
+from flow_core.frontend.counted import all_rows
+from flow_core.frontend.periods import PeriodBlob, innermost
 from flow_core.frontend.scope import Scope, current_scope, enter
 from flow_core.ir import GraphBuilder, Value
 from flow_core.ops.build import Emitter
@@ -243,16 +245,26 @@ def _checked_loss(job: JobBuild, loss: Any, line: SourceLine | None) -> BlobDef:
             f"minimize in job {job.name!r}",
             at=line,
             found=f"{loss!r:.80}",
-            allowed="a floating point blob of this job, or a list of them",
+            allowed="a blob of this job, or a list of them",
         )
-    if not loss.dtype.is_floating:
+    if loss.dtype.is_object or loss.dtype.kind == "b":
         raise JobError(
             f"minimize in job {job.name!r}",
             at=line,
             found=f"a loss of type {loss.dtype}",
-            allowed="float16, bfloat16, float32 or float64",
+            allowed="a numeric type; gradients of whole numbers are whole numbers",
         )
-    return loss
+    return _whole_loss(loss, line)
+
+
+def _whole_loss(loss: BlobDef, line: SourceLine | None) -> BlobDef:
+    """A loss with one value per step, all of whose rows count."""
+    from flow_core.frontend.emit import emit
+
+    if isinstance(loss, PeriodBlob):
+        packed = innermost(loss, lambda blob: emit("concat", *blob.periods, axis=0))
+        return _whole_loss(packed, line)
+    return all_rows("minimize", loss, line)
 
 
 def train_request(

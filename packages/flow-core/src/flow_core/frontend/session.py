@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 from flow_core.compiler.boxing import Layout
 from flow_core.config import Settings
 from flow_core.device import Driver
-from flow_core.errors import UnsupportedError, VariableError
+from flow_core.errors import DeviceUnavailableError, UnsupportedError, VariableError
 from flow_core.frontend.variables import VariableInfo
 from flow_core.initializers import generate
 from flow_core.ir import TensorType
@@ -142,6 +142,8 @@ class Session:
         compiling: held while a job is traced, compiled and bound.
         pipeline: the actors that run steps.
         layouts: of the variables, as the first job that was compiled has laid them out.
+        sharing: of the variables that several devices hold, whether they do so in one memory,
+            as the first job that was compiled has it.
     """
 
     def __init__(self, registry: Registry | None = None, settings: Settings | None = None) -> None:
@@ -157,6 +159,7 @@ class Session:
         self.compiling = threading.RLock()
         self.pipeline = Pipeline()
         self.layouts: dict[str, Layout] = {}
+        self.sharing: dict[str, bool] = {}
 
     # ------------------------------------------------------------------ devices
 
@@ -185,6 +188,15 @@ class Session:
         """Kind of memory of a device: the device type whose kernels can read it."""
         kind = device.split(":")[0]
         return self.registry.devices[kind].kernels or kind
+
+    def shares_memory(self, devices: Sequence[str]) -> bool:
+        """Whether devices, by their text forms, are this process's and read the same memory."""
+        if len({self.memory(device) for device in devices}) > 1:
+            return False
+        try:
+            return self.registry.comm_spec(devices).shares_memory
+        except DeviceUnavailableError:  # nothing joins them: each is on its own
+            return False
 
     # ---------------------------------------------------------------- variables
 
@@ -276,10 +288,13 @@ class Session:
         return part
 
     def _shared(self, stored: StoredVariable, device: str, region: Region) -> Part | None:
-        """The part of another device type at the same place, as emulated devices and the CPU."""
-        place = device.split(":")[1:]
+        """The part of another device type at the same place, as emulated devices and the CPU.
+
+        And that of any device, where a job has devices share the variable.
+        """
+        place, anywhere = device.split(":")[1:], self.sharing.get(stored.info.name, False)
         for other, part in stored.parts.items():
-            if other.split(":")[1:] == place and part.region == region:
+            if (anywhere or other.split(":")[1:] == place) and part.region == region:
                 return part
         return None
 
@@ -347,6 +362,7 @@ class Session:
         self._stored.clear()
         self._updated.clear()
         self.layouts.clear()
+        self.sharing.clear()
         return errors
 
 

@@ -93,13 +93,15 @@ class Executable:
     def _array(self, buffer: Buffer, variable: Callable[[str, str, Region | None], Any]) -> Any:
         if buffer.device not in self._local:
             return None
+        if buffer.memory not in self._local:
+            raise _not_shared(self.plan, buffer)
         if buffer.kind == "variable":
             name = buffer.name.rsplit(":", 1)[0]
             logical, region = self.plan.shards.get(name, (name, None))
-            return variable(logical, buffer.device, region).reshape(buffer.type.shape)
+            return variable(logical, buffer.memory, region).reshape(buffer.type.shape)
         if buffer.type.dtype.is_object:
             return np.empty(buffer.type.shape, object)
-        arena = self.arenas[buffer.device]
+        arena = self.arenas[buffer.memory]
         return arena.view(buffer.offset, buffer.type.shape, buffer.type.dtype.numpy)
 
     def bind(self, tasks: Sequence[Task]) -> list[Launch]:
@@ -210,6 +212,16 @@ class Executable:
 
 def _has_exchanges(plan: Plan) -> bool:
     return any(task.type == BOXING for task in (*plan.prologue, *plan.tasks))
+
+
+def _not_shared(plan: Plan, buffer: Buffer) -> PlanError:
+    return PlanError(
+        f"binding the plan of job {plan.job!r}",
+        found=f"{buffer.name} of {buffer.device}, in the memory of {buffer.memory}, "
+        "which another process runs",
+        allowed="plans whose devices share no memory, or all of their devices in one process",
+        hint="compile the job with function_config.share_replicas(False)",
+    )
 
 
 def _copy_in(driver: Driver, target: Any, source: Any) -> None:
