@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 from flow_core.plugins.specs import KernelSpec
 
-FAMILIES = ("elementwise", "rows", "norm", "reduce", "move", "draw", "update")
+FAMILIES = (
+    "elementwise", "rows", "norm", "reduce", "move", "draw", "update", "index", "matmul", "window",
+)  # fmt: skip
 
 
 def kernels() -> Iterator[KernelSpec]:
