@@ -156,6 +156,7 @@ from oneflow import (
     random,
     regularizers,
     scope,
+    summary,
     sysconfig,
     system,
     tensorrt,

@@ -1,15 +1,14 @@
-"""Stale values of variables: each step finds what the one some steps before has left."""
+"""Stale values of variables: what they were some steps before."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
-from flow_typing import Numpy
 
 import oneflow as flow
 from flow_core.errors import InferenceError
+from flow_typing import Numpy
 
 
 @pytest.fixture(autouse=True)
@@ -21,18 +20,18 @@ def session() -> Any:
 
 
 def simulated(size: int, steps: int, change: Any) -> list[float]:
-    """What the steps find in their turns at copies of a variable."""
-    copies, found = [1.0] * size, []
-    for step in range(steps):
-        found.append(copies[step % size])
-        copies[step % size] = change(copies[step % size])
-    return found
+    """What the steps use: the variable as it was ``size - 1`` steps before."""
+    history = [1.0]
+    for _ in range(steps):
+        used = history[max(0, len(history) - size)]
+        history.append(change(history[-1], used))
+    return [history[max(0, step - size + 1)] for step in range(steps)]
 
 
 @pytest.mark.parametrize("where", ["0:0", "0:0-1"])
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("by_ref", [False, True])
-def test_steps_take_turns_at_the_copies(size: int, where: str, by_ref: bool) -> None:
+def test_values_are_those_of_some_steps_before(size: int, where: str, by_ref: bool) -> None:
     @flow.global_function()
     def job() -> Numpy:
         with flow.scope.placement("cpu", where):
@@ -41,7 +40,7 @@ def test_steps_take_turns_at_the_copies(size: int, where: str, by_ref: bool) -> 
             flow.assign(ref, (ref if by_ref else value) * 2)
             return value
 
-    want = simulated(size, 9, lambda w: 2 * w)
+    want = simulated(size, 9, lambda w, used: 2 * (w if by_ref else used))
     assert [job().tolist() for _ in range(9)] == [[w] * 5 for w in want]
 
 
@@ -57,7 +56,7 @@ def test_training_with_stale_weights() -> None:
         flow.optimizer.SGD(rate, momentum=0).minimize(weight + 0)
         return weight + 0
 
-    assert [job()[0] for _ in range(9)] == simulated(3, 9, lambda w: w + 1)
+    assert [job()[0] for _ in range(9)] == simulated(3, 9, lambda w, used: w + 1)
 
 
 def test_a_ring_has_a_copy() -> None:

@@ -119,19 +119,22 @@ def eager_nccl_all_reduce(x: BlobDef, parallel_conf: str, name: str | None = Non
 def ssp_variable_proxy(
     var: BlobDef, buffer_size: int = 1, name: str | None = None
 ) -> tuple[BlobDef, BlobDef]:
-    """A variable to be overwritten, and its value as it was ``buffer_size`` updates before.
+    """A variable to be overwritten, and its value as it was ``buffer_size - 1`` steps before.
 
-    There are ``buffer_size`` copies of the variable, which all start with its value, and the steps
-    take turns: each finds what the step ``buffer_size`` steps before has left.  Use what this
-    gives instead of the variable.
+    In the first ``buffer_size`` steps that is its first value.  So as many steps may be under way
+    at the same time, none of which waits for the update of the last.  Use what this gives instead
+    of the variable.
 
     Args:
         var: what `flow.get_variable` returned.
-        buffer_size: how many copies there are, at least 1.
+        buffer_size: how many values are there at the same time, at least 1.
         name: has no effect.
 
     Returns:
-        The variable, for `flow.assign`, and its value when the step begins.
+        The variable, for `flow.assign`, and the stale value.
+
+    Raises:
+        InferenceError: a ``buffer_size`` below 1.
     """
     if buffer_size < 1:
         raise InferenceError(

@@ -13,7 +13,7 @@ FAMILIES: tuple[str, ...] = (
     "unary", "activation", "binary", "reduce", "convert", "matmul", "softmax", "norm", "dropout",
     "conv", "pool", "upsample", "shape", "pad", "select", "index", "scatter", "sort", "unique",
     "counted", "quantize",
-    "source", "optim", "schedules", "variable", "ssp", "io", "fused", "boxing",
+    "source", "optim", "schedules", "variable", "ssp", "summary", "io", "fused", "boxing",
     "parallel_cast", "mirrored",
 )  # fmt: skip
 """Modules of `flow_core.ops` with ``OPS``, and of the numpy kernels with ``KERNELS``."""

@@ -408,9 +408,6 @@ def _trace(job: JobFunction, build: JobBuild, shapes: Shapes, width: int) -> _Tr
             is_dynamic=_is_no_array,
         )
     gradients = add_training(build, job.line) if job.kind == "train" else {}
-    with defining(build):
-        for add in build.last:
-            add(build)
     _collect_results(traced, gradients)
     nothing = isinstance(traced.returned.structure, FetchNone)
     unannotated = job.signature.python.return_annotation is job.signature.python.empty

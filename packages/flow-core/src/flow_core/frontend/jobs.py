@@ -73,7 +73,6 @@ class JobBuild:
         fed: in the eager mode, the arrays of the call that defines the job.
         step: the job's step counter.
         stale: what stands for variables that are used stale, by their value.
-        last: calls that add the ops which follow all others, given the job.
         looked_at: whether the function has looked at values.
     """
 
@@ -107,7 +106,6 @@ class JobBuild:
         self.fed: Sequence[Any] | None = None
         self.step: Any = 0
         self.stale: dict[Value, BlobDef] = {}
-        self.last: list[Callable[[JobBuild], None]] = []
         self.looked_at = False
 
     def add(

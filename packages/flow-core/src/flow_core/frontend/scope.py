@@ -47,8 +47,8 @@ class Scope:
         mirrored: whether the mirrored view is on.
         checkpointing: number of the segment whose activations are recomputed in the backward
             pass, 0 for none.
-        stale: by how many steps the variables of train jobs are older than their updates, 0 for
-            none.
+        stale: how many values of a variable of train jobs are there at the same time, the oldest
+            of which is used; 0 for one.
     """
 
     placement: Placement | None = None
@@ -168,7 +168,7 @@ def scope_config(
             the backward pass computes a second time, from the segment's inputs, instead of
             keeping them.  Values that leave the segment are kept.
         ssp_num_stages, ssp_stage_id: in jobs with ``function_config.enable_ssp(True)``, variables
-            of the block are used as they were ``ssp_num_stages - ssp_stage_id`` updates before.
+            of the block are used as they were ``ssp_num_stages - ssp_stage_id - 1`` steps before.
     """
     stale = None if ssp_num_stages is None else int(ssp_num_stages) - int(ssp_stage_id or 0)
     return Entering(checkpointing=checkpointing, stale=stale)

@@ -122,54 +122,34 @@ def get_variable(
 
 
 def stale_value(variable: BlobDef, size: int) -> BlobDef:
-    """What a variable was when the step began; its updates are seen ``size`` steps later.
+    """What a variable was ``size - 1`` steps before: the variable itself for a size of 1.
 
-    A ring of ``size - 1`` copies takes what a step leaves in the variable, and gives what was put
-    in longest ago, after everything else in the step.
+    A ring of ``size - 1`` copies, a variable too, remembers what it was when steps began.
     """
     job = variable.job
     known: BlobDef | None = job.stale.get(variable.value)
-    if known is not None:
-        return known
-    name, zeros = variable.op_name, ("constant", 0)
-    value: BlobDef = emit("ssp_variable_proxy", variable)
+    if known is not None or size == 1:
+        return known or variable
+    name = variable.op_name
+    ring = _state(f"{name}-ssp_ring", (size - 1, *variable.shape), variable.dtype)
+    count = _state(f"{name}-ssp_count", (1,), int64)
+    value: BlobDef = emit("ssp_variable_proxy", variable, ring, count)
     job.stale[variable.value] = value
-    if size > 1:
-        states = [
-            _state(f"{name}-ssp_{what}", shape, dtype, zeros)
-            for what, shape, dtype in (
-                ("ring", (size - 1, *variable.shape), variable.dtype),
-                ("count", (1,), int64),
-            )
-        ]
-        job.last.append(lambda build: _rotate(build, (variable, *states, value)))
     return value
 
 
-def _state(name: str, shape: Sequence[int], dtype: DType, initial: tuple[Any, ...]) -> BlobDef:
-    """A variable that no optimizer updates, by its full name."""
+def _state(name: str, shape: Sequence[int], dtype: DType) -> BlobDef:
+    """A variable of zeros that no optimizer updates, by its full name."""
     job = current_job("get_variable")
     with enter(replace(current_scope(), names=())):
         given = Attrs({
-            "shape": tuple(shape), "dtype": dtype.name, "initializer": initial,
+            "shape": tuple(shape), "dtype": dtype.name, "initializer": ("constant", 0),
             "trainable": False, "regularizer": None, "seed": None,
         })  # fmt: skip
         line = user_line(3)
         info = VariableInfo(name, tensor_type(tuple(shape), dtype), given, job.name, line)
         job.session.declare_variable(info)
         return BlobDef(job, _new_variable(job, info, name, _Distribution(None, None, None)))
-
-
-def _rotate(build: JobBuild, blobs: Sequence[BlobDef]) -> None:
-    """Adds the exchange of a variable with its ring, after all that changes the variable."""
-    values = [blob.value for blob in blobs]
-    specs, ops = build.emitter.specs, build.builder.ops
-    before = tuple(
-        op.name
-        for op in ops.values()
-        if any(op.inputs[i] == values[0] for i in specs[op.type].mutates if i < len(op.inputs))
-    )
-    build.emitter.emit("ssp_rotate", values, placement=ops[values[0].op].placement, control=before)
 
 
 @dataclass(frozen=True, slots=True)
