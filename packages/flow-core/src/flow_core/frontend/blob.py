@@ -140,6 +140,8 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
         Raises:
             JobError: another mode, in which blobs are placeholders.
         """
+        if self.is_tensor_list:  # of one tensor, in its place
+            return self._now().numpy_list()[parallel_id or 0]
         return self._now().numpy(parallel_id)
 
     def numpy_list(self) -> list[Any]:

@@ -15,7 +15,8 @@ from flow_core.summary.messages import Fields
 
 def text_of(array: Any) -> str:
     """The text of which an array has the bytes; what fills it up behind them is left out."""
-    return array.tobytes().rstrip(b"\0").decode("utf-8", "replace")
+    data: bytes = array.tobytes()
+    return data.rstrip(b"\0").decode("utf-8", "replace")
 
 
 def _create(ctx: BindContext) -> Launch:
@@ -29,11 +30,14 @@ def _flush(ctx: BindContext) -> Launch:
 def _tagged(made: Callable[[str, Any], Fields]) -> Callable[[BindContext], Launch]:
     def bind(ctx: BindContext) -> Launch:
         value, step, *tag = ctx.inputs
-        text = ctx.attrs["tag_text"]
-        read = partial(text_of, tag[0]) if tag else lambda: str(text)
-        return lambda: events.writer().add(step.reshape(-1)[0], made(read(), value))
+        return partial(_write, made, value, step, tag[0] if tag else None, ctx.attrs["tag_text"])
 
     return bind
+
+
+def _write(made: Callable[[str, Any], Fields], value: Any, step: Any, tag: Any, text: str) -> None:
+    shown = text if tag is None else text_of(tag)
+    events.writer().add(step.reshape(-1)[0], made(shown, value))
 
 
 def _scalar(tag: str, value: Any) -> Fields:
