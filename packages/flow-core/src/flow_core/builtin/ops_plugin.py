@@ -12,7 +12,7 @@ FLOW_PLUGIN_API = "1.0"
 FAMILIES: tuple[str, ...] = (
     "unary", "activation", "binary", "reduce", "convert", "matmul", "softmax", "norm", "dropout",
     "conv", "pool", "upsample", "shape", "pad", "select", "index", "scatter", "sort", "unique",
-    "counted", "quantize",
+    "counted", "partial_fc", "quantize",
     "source", "optim", "schedules", "variable", "ssp", "summary", "io", "fused", "boxing",
     "parallel_cast", "mirrored",
 )  # fmt: skip
