@@ -41,7 +41,6 @@ GAPS = (
         unlisted(op, SPECIAL)
         for op in ("fake_quantization", "lgamma", "multi_square_sum", "reduce_any", "scalar_pow")
     ),
-    unlisted("ssp_variable_proxy", "what a ring remembers is no result"),
     unlisted("scalar_add", "to add 0 is linear"),
     unlisted("tuple_identity", "only mixtures of layouts"),
     unlisted("boxing", "is what rules are turned into, has none itself"),
