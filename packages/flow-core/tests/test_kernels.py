@@ -71,8 +71,6 @@ class TestNumpyKernels(KernelKit):
         temporaries("arg_sort", "float64", "int64", "as_given"),
         temporaries("batch_gather"),
         temporaries("dim_gather"),
-        temporaries("distributed_partial_fc_sample"),
-        temporaries("distributed_partial_fc_sample_grad"),
         temporaries("dim_scatter_add_like"),
         temporaries("gather", "as_given"),
         temporaries("in_top_k"),

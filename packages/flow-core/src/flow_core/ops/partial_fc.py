@@ -55,14 +55,15 @@ def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
     return label, tensor_type((rows,), label.dtype), sampled
 
 
-def ranges_hold(ctx: SbpContext) -> bool:
-    """Whether each device has whole ranges, when rows are split."""
-    return ctx.parts is not None and ctx.attrs["parts"] % ctx.parts == 0
+def ranges_hold(ctx: SbpContext, rows: int) -> bool:
+    """Whether each device has whole ranges of some rows, when these are split."""
+    ranges = ctx.attrs["parts"] * rows // max(1, _classes(ctx.attrs, rows))
+    return ctx.parts is not None and ranges % ctx.parts == 0
 
 
 def _sbp(ctx: SbpContext) -> Signatures:
-    rank = len(ctx.inputs[0].shape)
-    rows = (Signature((S(0), B), (B, S(0), S(0))),) if ranges_hold(ctx) else ()
+    rank, held = len(ctx.inputs[0].shape), ranges_hold(ctx, ctx.inputs[0].shape[0])
+    rows = (Signature((S(0), B), (B, S(0), S(0))),) if held else ()
     return (*rows, *(Signature((S(i), B), (B, B, S(i))) for i in range(1, rank)))
 
 
@@ -151,22 +152,31 @@ def _grad_infer(ctx: InferContext) -> tuple[TensorType, ...]:
     return (weight,)
 
 
-def put_rows(dy: Any, chosen: Any, first: int, out: Any) -> None:
-    """Gradients of sampled rows in the rows they are of, zeros elsewhere."""
+def put_rows(dy: Any, chosen: Any, out: Any, attrs: Mapping[str, AttrValue]) -> None:
+    """Gradients of each range's share of the sample, in the rows they are of; zeros elsewhere."""
+    classes, parts = _classes(attrs, len(out)), attrs["parts"]
+    size, share = classes // parts, attrs["num_sample"] // parts
     out.fill(0)
-    out[chosen - first] = dy
+    for number in range(len(out) // size):
+        own = slice(number * share, (number + 1) * share)
+        rows = chosen[own] - (attrs["first"] + number * size)
+        inside = (rows >= 0) & (rows < size)
+        if inside.all():  # as every sample is, and nothing is copied
+            out[number * size + rows] = dy[own]
+        else:
+            out[number * size + rows[inside]] = dy[own][inside]
 
 
 def _grad(dy: Any, chosen: Any, weight: Any, **attrs: Any) -> Any:
     out = np.zeros_like(weight)
-    put_rows(dy, chosen, attrs["first"], out)
+    put_rows(dy, chosen, out, attrs)
     return out
 
 
 def _grad_sbp(ctx: SbpContext) -> Signatures:
     """Of the weights only the shape is read."""
-    rank = len(ctx.inputs[2].shape)
-    rows = (Signature((S(0), S(0), S(0)), (S(0),)),) if ranges_hold(ctx) else ()
+    rank, held = len(ctx.inputs[2].shape), ranges_hold(ctx, ctx.inputs[2].shape[0])
+    rows = (Signature((S(0), S(0), S(0)), (S(0),)),) if held else ()
     others = (Signature((S(i), B, S(i)), (S(i),)) for i in range(1, rank))
     sums = (Signature((P, B, like), (P,)) for like in (B, P))
     return (*rows, *others, *sums, Signature((B, B, P), (B,)))
@@ -174,7 +184,7 @@ def _grad_sbp(ctx: SbpContext) -> Signatures:
 
 def _grad_samples(rng: Any) -> Iterator[Sample]:
     attrs = {"num_sample": 4, "parts": 2}
-    chosen = np.array([3, 1, 11, 6], np.int32)
+    chosen = np.array([3, 1, 11, 6], np.int32)  # two of each half
     weight = rng.uniform(-3, 3, (12, 3))
     yield Sample((rng.uniform(-3, 3, (4, 3)), chosen, weight), attrs, False)
 

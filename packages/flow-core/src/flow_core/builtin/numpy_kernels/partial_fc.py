@@ -37,7 +37,7 @@ def _put_sample(ctx: BindContext, generator: Uniform, draws: Any) -> None:
 
 def _grad(ctx: BindContext) -> Launch:
     (dy, chosen, _), (out,) = ctx.inputs, ctx.outputs
-    return partial(put_rows, dy, chosen, ctx.attrs["first"], out)
+    return partial(put_rows, dy, chosen, out, ctx.attrs)
 
 
 KERNELS: tuple[KernelSpec, ...] = (
