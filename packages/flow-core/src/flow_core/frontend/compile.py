@@ -180,17 +180,22 @@ def uncollected() -> Iterator[None]:
 
 
 @uncollected()
-def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[str]) -> Compiled:
+def compile_graph(
+    build: JobBuild, results: Sequence[Value], inputs: Sequence[str], effects: bool = True
+) -> Compiled:
     """The plan of a traced job.
 
     Args:
         build: the job, backward pass and updates included.
         results: values to fetch at each step.
         inputs: names of the ``input`` ops in the order in which they are fed.
+        effects: whether ops run that are there for their effects.
     """
     session = build.session
     build.builder.results = tuple(results)
     logical = build.builder.build()
+    if not effects:
+        logical = replace(logical, effects=())
     verify(logical)
     context = PassContext(session.registry.ops, bucket_options(build))
     before, after = _pipelines(session)
@@ -223,6 +228,22 @@ def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[st
     timings = [*before.timings, splitting, *after.timings, lowering]
     _keep_layouts(session, spread, physical.layouts)
     return Compiled(logical, spread, graph, plan, timings, physical, tuple(inputs))
+
+
+def stages(build: JobBuild, compiled: Compiled) -> Iterator[tuple[str, Graph]]:
+    """What compilation went through: the name of each pass, and the graph after it."""
+    context = PassContext(build.session.registry.ops, bucket_options(build))
+    before, after = _pipelines(build.session)
+    graph = compiled.logical
+    yield "trace", graph
+    for item in (*_asked(build), *before.passes):
+        graph = item.apply(graph, context)
+        yield item.name, graph
+    graph = compiled.physical.graph
+    yield "to_physical", graph
+    for item in after.passes:
+        graph = item.apply(graph, context)
+        yield item.name, graph
 
 
 FUSED_BY_DEFAULT = ("all_reduce",)
