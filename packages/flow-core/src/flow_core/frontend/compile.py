@@ -396,7 +396,7 @@ def updated_variables(plan: Plan, specs: Mapping[str, OpSpec]) -> dict[str, set[
             if index < len(task.inputs):
                 name = plan.buffers[task.inputs[index]].name.rsplit(":", 1)[0]
                 logical = plan.shards[name][0] if name in plan.shards else name
-                found.setdefault(logical, set()).add(task.device)
+                found.setdefault(logical, set()).add(plan.buffers[task.inputs[index]].memory)
     return found
 
 
