@@ -13,6 +13,7 @@ from flow_core.device import Driver
 from flow_core.frontend.session import Session
 from flow_core.ir import Graph, Value
 from flow_core.plan import Plan
+from flow_core.plugins.specs import load
 from flow_core.runtime.executable import Executable
 from flow_core.sbp import Region
 
@@ -53,10 +54,17 @@ class Variables:
     def values(self) -> dict[str, Any]:
         """The logical values of the variables that are in use."""
         found: dict[str, Any] = {}
-        for (name, _), (region, array, driver) in self._parts.items():
+        for (name, _), (region, array) in self.parts().items():
             found.setdefault(name, self._values[name].copy())
-            found[name][_window(region)] = driver.copy_out(array)
+            found[name][_window(region)] = array
         return found
+
+    def parts(self) -> dict[tuple[str, str], tuple[Region, Any]]:
+        """What each device holds of each variable, by (name, device): the region, its values."""
+        return {
+            key: (region, driver.copy_out(array))
+            for key, (region, array, driver) in self._parts.items()
+        }
 
 
 def _window(region: Region) -> tuple[slice, ...]:
@@ -86,10 +94,11 @@ class Rehearsal:
 def rehearse(
     session: Session, plan: Plan, values: Mapping[str, Any], shown: Sequence[Value]
 ) -> Rehearsal:
-    """Binds a plan to variables of its own."""
+    """Binds a plan to variables of its own; this process plays all devices, others or not."""
     variables = Variables(session, values)
     registry = session.registry
-    executable = Executable(plan, registry, session.driver, variables.part, comm=registry.comm)
+    alone = registry.comm if session.world is None else load(registry.comms["in_process"].load)
+    executable = Executable(plan, registry, session.driver, variables.part, comm=alone)
     return Rehearsal(executable, variables, tuple(shown))
 
 
