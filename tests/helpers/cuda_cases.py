@@ -14,6 +14,7 @@ from flow_core.plugins.specs import OpSpec, Sample
 from flow_core.testing.kernels import AS_GIVEN, KernelKit
 from flow_core.testing.rig import Rig
 from flow_cuda.driver import GpuDriver
+from flow_cuda.host_compiler import HostFunction
 from flow_cuda.kernels.update import UPDATES
 from flow_cuda.program import Kernel
 from flow_cuda.rehearsal import Rehearsal
@@ -25,6 +26,11 @@ OTHERS = ("flow-cuda", "flow-onednn", "flow-data")
 def rehearsed_registry() -> Registry:
     """Core's ops, the kernels of flow-cuda, and devices that are rehearsed."""
     return load_plugins(replace(Settings.from_env(), disabled_plugins=OTHERS), extra=[PLUGIN])
+
+
+def core_registry() -> Registry:
+    """Core's ops and the CPU."""
+    return load_plugins(replace(Settings.from_env(), disabled_plugins=OTHERS))
 
 
 class CudaKit(KernelKit):
@@ -68,9 +74,10 @@ class Collector:
     def __init__(self) -> None:
         self.found: dict[str, Kernel] = {}
 
-    def function(self, kernel: Kernel) -> Kernel:
+    def function(self, kernel: Kernel) -> HostFunction:
+        """A function that does nothing."""
         self.found[kernel.name] = kernel
-        return kernel
+        return HostFunction(kernel, lambda *_: 0)
 
 
 # --- samples of ops that have none, as they have no outputs
@@ -118,4 +125,4 @@ SAMPLES: dict[str, Any] = {
     "literal": lambda _: iter(()),
 }
 
-__all__ = ["AS_GIVEN", "CudaKit", "rehearsed_registry"]
+__all__ = ["AS_GIVEN", "CudaKit", "core_registry", "rehearsed_registry"]

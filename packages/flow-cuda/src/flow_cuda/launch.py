@@ -148,7 +148,7 @@ class KernelLaunch(Queued):
             self.function,
             self.blocks,
             self.threads,
-            self.arguments.pointers,
+            self.arguments,
             self.access,
         )
 
