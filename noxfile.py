@@ -1,4 +1,4 @@
-"""The checks of the workspace; a bare ``nox`` runs lint, typecheck, tests and facade.
+"""The checks of the workspace; a bare ``nox`` runs those that CI runs.
 
 Arguments after ``--`` go to the tool of the session: ``nox -s tests-3.11 -- -k boxing -x``.
 """
@@ -27,7 +27,7 @@ CONFORMANCE = ("absl-py", "opencv-python-headless", "pycocotools", "scipy", "six
 
 nox.needs_version = ">=2024.10.9"
 nox.options.default_venv_backend = "uv"
-nox.options.sessions = ["lint", "typecheck", "tests", "facade"]
+nox.options.sessions = ["lint", "typecheck", "tests", "facade", "cuda-12", "cuda-13"]
 
 
 def find_uv() -> str:
