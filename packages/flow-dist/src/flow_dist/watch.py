@@ -7,7 +7,9 @@ at by the thread that reports, never by the one that works.
 
 from __future__ import annotations
 
+import os
 import sys
+import sysconfig
 import threading
 from collections.abc import Iterable
 from types import FrameType
@@ -142,22 +144,25 @@ def line_of(frame: FrameType | None) -> str:
 
 
 def _is_library(name: str) -> bool:
-    return name.startswith(_LIBRARIES)
+    return name.startswith(_LIBRARIES) or any(folder in name for folder in _OWN)
 
 
-def _libraries() -> tuple[str, ...]:
-    """Folders whose files nobody means by "my line": ours, what is installed, Python's own."""
-    import sysconfig
-    from pathlib import Path
+_LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
+"""Folders whose files nobody means by "my line"; our own packages may lie elsewhere."""
 
-    import flow_core
-
-    paths = sysconfig.get_paths()
-    own = [Path(__file__).parent.parent, Path(flow_core.__file__).parent.parent]
-    return (*(paths[name] for name in ("stdlib", "purelib", "platlib")), *map(str, own))
-
-
-_LIBRARIES = _libraries()
+_OWN = tuple(
+    f"{os.sep}{name}{os.sep}"
+    for name in (
+        "flow_core",
+        "flow_cuda",
+        "flow_data",
+        "flow_dist",
+        "flow_onednn",
+        "flow_typing",
+        "oneflow",
+        "oneflow_api",
+    )
+)
 
 WATCH = Watch()
 """The one of this process."""
