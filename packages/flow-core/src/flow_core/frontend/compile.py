@@ -30,6 +30,7 @@ from flow_core.frontend.train import TrainVariable, build_training
 from flow_core.frontend.variables import VariableInfo
 from flow_core.ir import Attrs, Graph, Value, verify
 from flow_core.passes.base import Pass, PassContext, PassTiming, Pipeline
+from flow_core.passes.bucket_all_reduces import FUSIBLE
 from flow_core.passes.checkpointing import Checkpointing
 from flow_core.passes.gradient_accumulation import GradientAccumulation, micro_inputs
 from flow_core.passes.indexed_slices import IndexedSlices
@@ -224,18 +225,30 @@ def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[st
     return Compiled(logical, spread, graph, plan, timings, physical, tuple(inputs))
 
 
-def bucket_options(build: JobBuild) -> dict[str, float]:
-    """What session and job say about buckets of gradients, for the pass that makes them."""
-    session, config = build.session.resources.others, build.config
-    names = ("enable_fusion", "nccl_fusion_all_reduce")
-    on = all(session.get(f"collective_boxing.{name}", True) for name in names)
-    if not (on and config.get("enable_all_reduce_group")):
-        return {"bucket_mb": 0, "bucket_ops": 0}
-    megabytes = session.get("collective_boxing.nccl_fusion_threshold_mb", 16)
+FUSED_BY_DEFAULT = ("all_reduce",)
+"""Of the collectives that may go in buckets, those that do so if a program does not say."""
+
+
+def bucket_options(build: JobBuild) -> dict[str, Any]:
+    """What session and job say about buckets of exchanges, for the pass that makes them."""
+    settings, config = build.session.resources.others, build.config
+
+    def session(name: str, default: Any) -> Any:
+        return settings.get(f"collective_boxing.{name}", default)
+
+    joined = tuple(
+        name for name in FUSIBLE if session(f"nccl_fusion_{name}", name in FUSED_BY_DEFAULT)
+    )
+    if not config.get("enable_all_reduce_group"):
+        joined = tuple(name for name in joined if name != "all_reduce")
+    megabytes = session("nccl_fusion_threshold_mb", 16)
     if config.is_set("all_reduce_group_min_mbyte"):
         megabytes = config.get("all_reduce_group_min_mbyte")
-    most = session.get("collective_boxing.nccl_fusion_max_ops", 64)
-    return {"bucket_mb": megabytes, "bucket_ops": most}
+    return {
+        "bucket_mb": megabytes,
+        "bucket_ops": session("nccl_fusion_max_ops", 64),
+        "bucket_collectives": joined if session("enable_fusion", True) else (),
+    }
 
 
 def _transfer(entry: BoxingEntry) -> Transfer:
