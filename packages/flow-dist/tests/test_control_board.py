@@ -18,7 +18,7 @@ LIMITS = Limits(beat=0.5, silence=5, exchange=60, start=30, settle=1)
 def board(size: int = 3, hosts: str = "abc") -> Board:
     made = Board(size, LIMITS, 0.0)
     for rank in range(size):
-        made.joined(rank, f"host-{hosts[rank]}", 100 + rank, 0.0)
+        made.joined(rank, f"host-{hosts[rank]}", hosts[rank], 0.0)
     return made
 
 
@@ -66,6 +66,7 @@ def test_a_silent_rank_and_a_silent_host() -> None:
     failure = run(board(hosts="abb"), {0: work}, 20)
     assert (failure.kind, failure.rank) == ("silent", 1)
     assert "nor does any other rank on host-b" in failure.message
+    assert failure.silent == ("b",)
 
 
 def test_an_exception_and_a_status() -> None:
@@ -125,7 +126,7 @@ def test_an_exchange_that_all_are_in() -> None:
 
 def test_a_rank_that_never_comes() -> None:
     made = Board(2, LIMITS, 0.0)
-    made.joined(0, "a", 1, 0.0)
+    made.joined(0, "a", "::1", 0.0)
     failure = run(made, {0: place()}, 100)
     assert (failure.kind, failure.rank, failure.host) == ("missing", 1, "?")
     assert "rank 1: never came" in failure.message
@@ -160,7 +161,7 @@ def test_no_verdict_on_ranks_that_do_the_same(groups: list[tuple[int, ...]], see
     watches = [Watch() for _ in range(4)]
     todo: list[list[tuple[int, Site]]] = []
     for rank, watch in enumerate(watches):
-        made.joined(rank, "h", rank, 0.0)
+        made.joined(rank, "h", "::1", 0.0)
         own = [(n, g) for n, g in enumerate(groups) if rank in g]
         todo.append([(n, watch.site(f"op{n}", "x", ranks=g, at="t:1")) for n, g in own])
     now, entered = 0.0, [set[int]() for _ in groups]

@@ -44,7 +44,7 @@ class Failure:
         step: which it was at.
         op: of the exchange it was in, "" outside.
         message: all of it, for the user.
-        silent_hosts: hosts of which no rank answers any more.
+        silent: addresses of hosts of which no rank answers any more.
     """
 
     kind: str
@@ -53,7 +53,7 @@ class Failure:
     step: int
     op: str
     message: str
-    silent_hosts: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Rank:
     """One rank as its last messages show it.
 
     Attributes:
-        host, pid: where it runs.
+        host, address: where it runs: the name, and where its connection came from.
         heard: when it was heard last.
         since: when it was first seen where it is now.
         status: its last report; see `Watch.report`.
@@ -69,7 +69,7 @@ class Rank:
     """
 
     host: str
-    pid: int
+    address: str
     heard: float
     since: float
     status: Mapping[str, Any] = field(default_factory=dict)
@@ -117,9 +117,9 @@ class Board:
 
     # ------------------------------------------------------------- what happens
 
-    def joined(self, rank: int, host: str, pid: int, now: float) -> None:
+    def joined(self, rank: int, host: str, address: str, now: float) -> None:
         """A rank is there."""
-        self.ranks[rank] = Rank(host, pid, now, now)
+        self.ranks[rank] = Rank(host, address, now, now)
 
     def beat(self, rank: int, status: Mapping[str, Any], now: float) -> None:
         """A rank lives, and is somewhere."""
@@ -207,8 +207,8 @@ class Board:
         quiet = {n: r for n, r in self._alive().items() if now - r.heard > self.limits.silence}
         for number, rank in quiet.items():
             text = f"does not answer for {now - rank.heard:.1f} s: stopped, or its link is down"
-            others = [r for r in self._alive().values() if r.host == rank.host]
-            if len(others) > 1 and rank.host in self._silent_hosts(now):
+            others = [r for r in self._alive().values() if r.address == rank.address]
+            if len(others) > 1 and rank.address in self._silent_hosts(now):
                 text += f"; nor does any other rank on {rank.host}"
             self._fail("silent", number, text)
 

@@ -117,7 +117,7 @@ class ControlClient:
         nonce, place = fresh(), self.membership
         hello = {"is": "hello", "rank": place.rank, "size": place.size, "host": place.host}
         proof = prove(token, "rank", theirs, nonce)
-        self._send({**hello, "pid": os.getpid(), "nonce": nonce, "proof": proof})
+        self._send({**hello, "nonce": nonce, "proof": proof})
         welcome = self._first()
         if not proven(token, "server", welcome.get("proof"), nonce, theirs):
             raise WireError("a server", found="no proof of the job's token")

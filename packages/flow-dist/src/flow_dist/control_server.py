@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import threading
 import time
@@ -53,7 +54,6 @@ class ControlServer:
 
     Attributes:
         address, port: where it listens.
-        pids: process numbers of the ranks by (host, rank).
 
     Raises:
         LaunchError: nobody can listen there.
@@ -69,7 +69,6 @@ class ControlServer:
     ) -> None:
         self.limits = limits or Limits()
         self.address = address
-        self.pids: dict[tuple[str, int], int] = {}
         self._token = token
         self._board = Board(size, self.limits, time.monotonic())
         self._writers: dict[int, asyncio.StreamWriter] = {}
@@ -239,7 +238,7 @@ class ControlServer:
         theirs = field(hello, "nonce", str)
         if not proven(self._token, "rank", hello.get("proof"), nonce, theirs):
             raise WireError("a connection", found="no proof of the job's token")
-        rank = self._seat(hello)
+        rank = self._seat(hello, str(writer.get_extra_info("peername")[0]))
         limits = {"beat": float(self.limits.beat), "silence": float(self.limits.silence)}
         proof = prove(self._token, "server", theirs, nonce)
         writer.write(pack({"is": "welcome", "proof": proof, **limits}))
@@ -247,18 +246,19 @@ class ControlServer:
         self._start_if_all()
         return framing, rank
 
-    def _seat(self, hello: Message) -> int:
+    def _seat(self, hello: Message, address: str) -> int:
         rank: int = field(hello, "rank", int)
         size = field(hello, "size", int)
-        host, pid = field(hello, "host", str), field(hello, "pid", int)
+        host = field(hello, "host", str)
         if size != self._board.size or not 0 <= rank < size or rank in self._board.ranks:
             raise WireError(
                 "a rank that joins",
                 found=f"rank {rank} of {size} on {host}",
                 allowed=f"each rank of {self._board.size} once",
             )
-        self._board.joined(rank, host, pid, time.monotonic())
-        self.pids[host, rank] = pid
+        known = address == host or ipaddress.ip_address(address).is_loopback
+        name = host if known else f"{host} ({address})"
+        self._board.joined(rank, name, address, time.monotonic())
         return rank
 
     def _start_if_all(self) -> None:

@@ -270,7 +270,8 @@ def _share_of(session: Session, world: Meeting) -> tuple[str, list[Held]]:
 def _parts(session: Session) -> Iterator[tuple[str, Any]]:
     for name, stored in session.stored().items():
         for part in stored.parts.values():
-            yield name, part
+            if part.array is not None:  # that of another process
+                yield name, part
 
 
 @contextmanager
