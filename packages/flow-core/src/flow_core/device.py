@@ -71,7 +71,9 @@ class Comm(Protocol):
     """Devices that exchange data, some of them in other processes.
 
     A comm is made once per plan, by the `CommSpec` that registers it.  All processes bind the
-    same exchanges in the same order, and launch them in one order.
+    same exchanges in the same order, and launch them in one order.  A comm that wants devices'
+    memory to be of its own kind may have a method ``arena(device, nbytes) -> Arena | None``, which
+    is asked before a plan's arenas are allocated; None leaves that to the driver.
 
     Attributes:
         name: name of its `CommSpec`.

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flow_core.device import Launch
+from flow_core.device import Arena, Launch
 from flow_core.errors import UnsupportedError
 from flow_core.exchange import Exchange, check_arrays
-from flow_dist.phases import links_from, phases_of
-from flow_dist.point_to_point import PointToPoint
-from flow_dist.world import MpiWorld, world
+from flow_dist.phases import Phases, links_from, phases_of, routes
+from flow_dist.point_to_point import bind_point_to_point
+from flow_dist.shared import SharedMemory, bind_shared
+from flow_dist.waiting import WATCH
+from flow_dist.world import MpiWorld, free, world
+
+SHARED = 1 << 16
+"""Bytes between two processes of a host from which they read each other's memory."""
 
 
 @dataclass(slots=True)
@@ -24,6 +30,37 @@ class _Meter:
 
     def count(self) -> None:
         self.launches += 1
+
+
+class _Bound:
+    """The part of an exchange that is this process's."""
+
+    def __init__(self, phases: Phases, joined: MpiWorld, memory: SharedMemory) -> None:
+        self._memory = memory  # others read it as long as this may be launched
+        ranks = {joined.owner(device) for device in phases.devices}
+        requests: list[Any] = []
+        if joined.share_memory(ranks) and _largest_route(phases, joined) >= SHARED:
+            tag = joined.wire.tags()
+            here = joined.rank in ranks
+            self._steps = tuple(bind_shared(phases, memory, joined.meeting(tag)) if here else ())
+        else:
+            steps, requests = bind_point_to_point(phases, joined.wire)
+            self._steps = tuple(steps)
+        weakref.finalize(self, free, requests)
+        self._site = WATCH.site(phases.name, phases.what, ranks=ranks, at="")
+
+    def __call__(self) -> None:
+        """Runs it."""
+        self._site.enter()
+        for step in self._steps:
+            step()
+        self._site.leave()
+
+
+def _largest_route(phases: Phases, joined: MpiWorld) -> int:
+    found = [routes(gathers, joined.owner) for gathers in phases.phases]
+    sizes = [sum(box.nbytes for box in boxes) for here in found for boxes in here.values()]
+    return max(sizes, default=0)
 
 
 class MpiComm:
@@ -43,7 +80,13 @@ class MpiComm:
         self._world = joined or world()
         self.devices = tuple(devices)
         self.local = tuple(d for d in devices if self._world.owner(d) == self._world.rank)
+        self._memory = SharedMemory()
+        self._alone = len(self._world.neighbours[self._world.rank]) == 1  # all processes ask
         self._meters: list[_Meter] = []
+
+    def arena(self, device: str, nbytes: int) -> Arena | None:
+        """Memory for a local device that other processes of the host can read, if there are any."""
+        return None if self._alone or not nbytes else self._memory.arena(nbytes)
 
     def bind(
         self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]
@@ -56,7 +99,7 @@ class MpiComm:
         """
         check_arrays(exchange, self.local, inputs, outputs)
         self._refuse_objects(exchange)
-        bound = PointToPoint(phases_of(exchange, inputs, outputs), self._world.wire)
+        bound = _Bound(phases_of(exchange, inputs, outputs), self._world, self._memory)
         if not set(exchange.devices) & set(self.local):
             return ()
         meter = _Meter(links_from(exchange, self.local, inputs, outputs))

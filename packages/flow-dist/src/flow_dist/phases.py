@@ -7,7 +7,7 @@ an order that both can derive from the exchange alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -65,24 +65,56 @@ class Phases:
 
     Attributes:
         name: of the exchange.
+        what: its collective, element type and largest shape, for people.
         combine: the ufunc that combines two parts.
         fills: what to do before anything else.
         phases: gathers; those of one phase are independent of each other.
     """
 
     name: str
+    what: str
     combine: Callable[..., Any]
     fills: tuple[Launch, ...]
     phases: tuple[tuple[Gather, ...], ...]
+
+    @property
+    def devices(self) -> set[str]:
+        """The devices that take part."""
+        return {
+            box.device for gathers in self.phases for g in gathers for box in (g.target, *g.parts)
+        }
+
+
+Route = tuple[int, int]
+"""From process to process."""
+
+
+def routes(gathers: Iterable[Gather], owner: Callable[[str], int]) -> dict[Route, list[Box]]:
+    """The boxes that go from process to process, each once, in an order that all agree on."""
+    found: dict[Route, dict[object, Box]] = {}
+    for gather in gathers:
+        there = owner(gather.target.device)
+        for part in gather.parts:
+            here = owner(part.device)
+            if here != there:
+                found.setdefault((here, there), {}).setdefault(part.key, part)
+    return {route: list(boxes.values()) for route, boxes in found.items()}
 
 
 def phases_of(exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]) -> Phases:
     """The phases of an exchange between arrays, which are None in other processes."""
     combine = COMBINE[exchange.combine]
     if exchange.collective == "all_reduce":
-        return Phases(exchange.name, combine, (), _reduced(exchange, inputs, outputs))
+        gathers = _reduced(exchange, inputs, outputs)
+    else:
+        gathers = (tuple(_gathers(exchange, inputs, outputs)),)
     fills = tuple(_fills(exchange, outputs))
-    return Phases(exchange.name, combine, fills, (tuple(_gathers(exchange, inputs, outputs)),))
+    return Phases(exchange.name, _what(exchange), combine, fills, gathers)
+
+
+def _what(exchange: Exchange) -> str:
+    largest = max((*exchange.inputs, *exchange.outputs), key=lambda t: t.nbytes)
+    return f"{exchange.collective} {largest}"
 
 
 def _fills(exchange: Exchange, outputs: Sequence[Any]) -> Iterator[Launch]:

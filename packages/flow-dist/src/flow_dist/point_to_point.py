@@ -6,7 +6,6 @@ contiguous on both sides, without a copy.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from flow_core.device import Launch
-from flow_dist.phases import Box, Gather, Phases, launches_of
-from flow_dist.waiting import WHEREABOUTS
+from flow_dist.phases import Box, Gather, Phases, launches_of, routes
+from flow_dist.waiting import wait
 
 ALONE = 16384
 """Bytes from which a box travels by itself."""
@@ -50,60 +49,30 @@ class _Phase:
     after: list[Launch] = field(default_factory=list)
 
 
-class PointToPoint:
-    """One exchange, bound.
-
-    Args:
-        phases: the exchange.
-        wire: how to reach others.
-    """
-
-    def __init__(self, phases: Phases, wire: Wire) -> None:
-        bound = [_bind(gathers, phases, wire) for gathers in phases.phases]
-        requests = [r for phase in bound for r in (*phase.receives, *phase.sends)]
-        weakref.finalize(self, _free, requests)
-        self._requests = requests
-        self._steps = (*phases.fills, *_steps(bound, phases.name, _peers(phases, wire)))
-
-    def __call__(self) -> None:
-        """Runs this process's part."""
-        for step in self._steps:
-            step()
+def bind_point_to_point(phases: Phases, wire: Wire) -> tuple[list[Launch], list[Any]]:
+    """The launches of this process's part of an exchange, and the requests that they start."""
+    bound = [_bind(gathers, phases, wire) for gathers in phases.phases]
+    requests = [r for phase in bound for r in (*phase.receives, *phase.sends)]
+    return [*phases.fills, *_steps(bound)], requests
 
 
-def _free(requests: Sequence[Any]) -> None:
-    from mpi4py import MPI
-
-    if not MPI.Is_finalized():
-        for request in requests:
-            request.Free()
-
-
-def _peers(phases: Phases, wire: Wire) -> tuple[int, ...]:
-    boxes = (box for g in _all(phases) for box in (g.target, *g.parts))
-    return tuple(sorted({wire.owner(box.device) for box in boxes} - {wire.rank}))
-
-
-def _all(phases: Phases) -> Iterator[Gather]:
-    for gathers in phases.phases:
-        yield from gathers
-
-
-def _steps(bound: Iterable[_Phase], name: str, peers: tuple[int, ...]) -> Iterator[Launch]:
+def _steps(bound: Iterable[_Phase]) -> Iterator[Launch]:
     from mpi4py import MPI
 
     for phase in bound:
-        start = MPI.Prequest.Startall
-        if phase.receives:
+        start, requests = MPI.Prequest.Startall, [*phase.receives, *phase.sends]
+        if phase.before and phase.receives:
             yield partial(start, phase.receives)
-        yield from phase.before
-        if phase.sends:
+            yield from phase.before
             yield partial(start, phase.sends)
+        else:
+            yield from phase.before
+            if requests:
+                yield partial(start, requests)
         yield from phase.own
-        requests = [*phase.receives, *phase.sends]
         if requests:
             done = partial(MPI.Request.Testall, requests)
-            yield partial(WHEREABOUTS.wait, done, name, peers)
+            yield partial(wait, done)
         yield from phase.after
 
 
@@ -114,7 +83,7 @@ def _bind(gathers: Sequence[Gather], phases: Phases, wire: Wire) -> _Phase:
     """The messages of a phase; all processes number them alike."""
     phase = _Phase()
     arrived: dict[object, Any] = {}
-    for (source, target), boxes in _routes(gathers, wire.owner).items():
+    for (source, target), boxes in routes(gathers, wire.owner).items():
         messages = [[box] for box in boxes if box.nbytes >= ALONE]
         small = [box for box in boxes if box.nbytes < ALONE]
         for message in [*messages, *([small] if small else [])]:
@@ -126,20 +95,6 @@ def _bind(gathers: Sequence[Gather], phases: Phases, wire: Wire) -> _Phase:
                 phase.receives.append(_receive(message, alone, arrived, wire.comm, source, tag))
     _combine(phase, gathers, phases, arrived, wire)
     return phase
-
-
-def _routes(
-    gathers: Iterable[Gather], owner: Callable[[str], int]
-) -> dict[tuple[int, int], list[Box]]:
-    """The boxes that go from process to process, each once."""
-    found: dict[tuple[int, int], dict[object, Box]] = {}
-    for gather in gathers:
-        there = owner(gather.target.device)
-        for part in gather.parts:
-            here = owner(part.device)
-            if here != there:
-                found.setdefault((here, there), {}).setdefault(part.key, part)
-    return {route: list(boxes.values()) for route, boxes in found.items()}
 
 
 def _send(phase: _Phase, message: Sequence[Box], comm: Any, target: int, tag: int) -> Any:

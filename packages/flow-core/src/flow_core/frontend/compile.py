@@ -225,6 +225,22 @@ def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[st
     return Compiled(logical, spread, graph, plan, timings, physical, tuple(inputs))
 
 
+def stages(build: JobBuild, compiled: Compiled) -> Iterator[tuple[str, Graph]]:
+    """What compilation went through: the name of each pass, and the graph after it."""
+    context = PassContext(build.session.registry.ops, bucket_options(build))
+    before, after = _pipelines(build.session)
+    graph = compiled.logical
+    yield "trace", graph
+    for item in (*_asked(build), *before.passes):
+        graph = item.apply(graph, context)
+        yield item.name, graph
+    graph = compiled.physical.graph
+    yield "to_physical", graph
+    for item in after.passes:
+        graph = item.apply(graph, context)
+        yield item.name, graph
+
+
 FUSED_BY_DEFAULT = ("all_reduce",)
 """Of the collectives that may go in buckets, those that do so if a program does not say."""
 

@@ -41,6 +41,7 @@ from flow_core.frontend.jobs import JobBuild, Watch, defining, maybe_current_job
 from flow_core.frontend.mirrored import flat
 from flow_core.frontend.results import FORMS, Fetched, Pending
 from flow_core.frontend.session import Session, default_session
+from flow_core.frontend.together import check_same_plan
 from flow_core.ir import Value
 from flow_core.plan import Plan
 from flow_core.runtime.executable import Executable
@@ -217,16 +218,18 @@ class JobFunction:
         if variant.executable is None:
             session = self._session()
             with session.compiling:
-                plan = self._compiled(variant).plan
-                variant.executable = variant.executable or self._bind(session, plan)
+                compiled = self._compiled(variant)
+                check_same_plan(session, variant.traced.build, compiled)
+                variant.executable = variant.executable or self._bind(session, compiled.plan)
         return variant.executable
 
     def _bind(self, session: Session, plan: Plan) -> Executable:
         registry = session.registry
-        finished = registry.observers("flow_step_finished")
         executable = Executable(
-            plan, registry, session.driver, session.variable, finished, registry.comm, self._step
-        )
+            plan, registry, session.driver, session.variable,
+            registry.observers("flow_step_finished"), registry.comm, self._step, session.world,
+        )  # fmt: skip
+        session.adopted()
         session.check_replicas(self.name, updated_variables(plan, registry.ops))
         if not self._bound:
             self._step[...] = self._steps_done(session)
