@@ -27,6 +27,7 @@ class TestGradients(GradientKit):
         **dict.fromkeys(SECONDS, SECOND),
         "digamma": SECOND,
         "unique_with_counts": "how many distinct values there are jumps",
+        "distributed_partial_fc_sample_grad": SECOND,
         "min_max_observer": OBSERVED,
         "moving_average_min_max_observer": OBSERVED,
         "boxing": "put into graphs that are differentiated already",

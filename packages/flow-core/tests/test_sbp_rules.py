@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flow_core.ops import summary
 from flow_core.ops.indexed_updates import DENSE, PREFIX
 from flow_core.ops.optim import BY_TYPE
 from flow_core.ops.select import LAST
@@ -33,6 +34,7 @@ def unlisted(op: str, reason: str) -> Gap:
 
 GAPS = (
     *(Gap(op, "never", "a leaf of the graph: nothing to compute") for op in LEAVES),
+    *(Gap(spec.type, "never", "writes a file: nothing is split") for spec in summary.OPS),
     Gap("fused", "never", "groups are made of what is split already"),
     *(unlisted(op, "no work: parts are passed on") for op in BETWEEN_VIEWS),
     unlisted("CategoricalOrdinalEncode", "parts of a sum of tables are full tables"),

@@ -127,6 +127,7 @@ from flow_core.api.older import (
     inter_job_reuse_mem_strategy,
     is_deprecated,
 )
+from flow_core.api.partial_fc import distributed_partial_fc_sample
 from flow_core.api.periods import acc, pack, repeat, unpack
 from flow_core.api.scope import device_prior_placement, fixed_placement
 from flow_core.api.user_op import (
@@ -156,6 +157,7 @@ from oneflow import (
     random,
     regularizers,
     scope,
+    summary,
     sysconfig,
     system,
     tensorrt,

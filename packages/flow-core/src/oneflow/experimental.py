@@ -18,6 +18,7 @@ from flow_core.api.older import (
     eager_assign_121,
     get_interface_blob_value,
     set_interface_blob_value,
+    ssp_variable_proxy,
 )
 
 __all__ = [
@@ -35,5 +36,6 @@ __all__ = [
     "scope",
     "set_interface_blob_value",
     "square_sum",
+    "ssp_variable_proxy",
     "unique_with_counts",
 ]

@@ -7,11 +7,19 @@ from typing import Any
 import numpy as np
 
 from flow_core.api.assignment import assign
-from flow_core.errors import ConfigError, JobError, VariableError, nearest, user_line
+from flow_core.errors import (
+    ConfigError,
+    InferenceError,
+    JobError,
+    VariableError,
+    nearest,
+    user_line,
+)
 from flow_core.frontend.blob import BlobDef, MirroredBlob
 from flow_core.frontend.jobs import current_job
 from flow_core.frontend.mirrored import mirrored_devices, parts_of, to_mirrored, whole_of
 from flow_core.frontend.session import default_session
+from flow_core.frontend.variables import stale_value
 from flow_core.sbp import B, P
 
 __all__ = [
@@ -22,6 +30,7 @@ __all__ = [
     "inter_job_reuse_mem_strategy",
     "is_deprecated",
     "set_interface_blob_value",
+    "ssp_variable_proxy",
 ]
 
 STRATEGIES = ("reuse_mem_priority", "mem_sharing_priority", "parallelism_priority",
@@ -105,6 +114,36 @@ def eager_nccl_all_reduce(x: BlobDef, parallel_conf: str, name: str | None = Non
         differs=False,
         is_dynamic=x.is_dynamic,
     )
+
+
+def ssp_variable_proxy(
+    var: BlobDef, buffer_size: int = 1, name: str | None = None
+) -> tuple[BlobDef, BlobDef]:
+    """A variable to be overwritten, and its value as it was ``buffer_size - 1`` steps before.
+
+    In the first ``buffer_size`` steps that is its first value.  So as many steps may be under way
+    at the same time, none of which waits for the update of the last.  Use what this gives instead
+    of the variable.
+
+    Args:
+        var: what `flow.get_variable` returned.
+        buffer_size: how many values are there at the same time, at least 1.
+        name: has no effect.
+
+    Returns:
+        The variable, for `flow.assign`, and the stale value.
+
+    Raises:
+        InferenceError: a ``buffer_size`` below 1.
+    """
+    if buffer_size < 1:
+        raise InferenceError(
+            "flow.experimental.ssp_variable_proxy",
+            at=user_line(2),
+            found=f"buffer_size={buffer_size}",
+            allowed="at least 1",
+        )
+    return var, stale_value(var, int(buffer_size))
 
 
 def _variable(function: str, op_name: str) -> Any:

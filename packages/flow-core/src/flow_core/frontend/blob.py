@@ -134,6 +134,35 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
 
         return parallel_cast(self, gradient_distribute=distribute)
 
+    def numpy(self, parallel_id: int | None = None) -> Any:
+        """In the eager mode, the array in the call that defines the job: of all devices, or one.
+
+        Raises:
+            JobError: another mode, in which blobs are placeholders.
+        """
+        if self.is_tensor_list:  # of one tensor, in its place
+            return self._now().numpy_list()[parallel_id or 0]
+        return self._now().numpy(parallel_id)
+
+    def numpy_list(self) -> list[Any]:
+        """As `numpy`, an array per device."""
+        arrays: list[Any] = self._now().numpy_list()
+        return arrays
+
+    def numpy_lists(self) -> list[list[Any]]:
+        """As `numpy`, a list of arrays per device."""
+        lists: list[list[Any]] = self._now().numpy_lists()
+        return lists
+
+    def numpy_size(self) -> int:
+        """The number of devices that have a value of their own."""
+        return len(self.parts)
+
+    def _now(self) -> Any:
+        from flow_core.frontend.eager import value_now
+
+        return value_now(self, user_line(3))
+
     def __repr__(self) -> str:
         return f"BlobDef({self._value}: {self.dtype}{list(self.shape)})"
 

@@ -180,17 +180,22 @@ def uncollected() -> Iterator[None]:
 
 
 @uncollected()
-def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[str]) -> Compiled:
+def compile_graph(
+    build: JobBuild, results: Sequence[Value], inputs: Sequence[str], effects: bool = True
+) -> Compiled:
     """The plan of a traced job.
 
     Args:
         build: the job, backward pass and updates included.
         results: values to fetch at each step.
         inputs: names of the ``input`` ops in the order in which they are fed.
+        effects: whether ops run that are there for their effects.
     """
     session = build.session
     build.builder.results = tuple(results)
     logical = build.builder.build()
+    if not effects:
+        logical = replace(logical, effects=())
     verify(logical)
     context = PassContext(session.registry.ops, bucket_options(build))
     before, after = _pipelines(session)

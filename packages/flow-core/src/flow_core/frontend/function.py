@@ -171,7 +171,7 @@ class JobFunction:
             self._feeding = Feeding(self.name, self.signature, placement.size)
         return self._feeding
 
-    def _variant(self, shapes: Shapes | None = None) -> _Variant:
+    def _variant(self, shapes: Shapes | None = None, fed: Sequence[Any] | None = None) -> _Variant:
         """The job for fed lists of some shapes, traced; by default the one used last."""
         last = self._last
         if last is not None and (shapes is None or shapes == last.shapes):
@@ -181,7 +181,9 @@ class JobFunction:
             variant = self._variants.get(wanted)
             if variant is None:
                 build = self._build(session)
+                build.fed, build.step = fed, self._step
                 variant = _Variant(wanted, _trace(self, build, wanted, self._credit.width))
+                build.fed = None
                 self._variants[wanted] = variant
                 self._drop_oldest()
             self._variants.move_to_end(wanted)
@@ -273,13 +275,25 @@ class JobFunction:
                 allowed="calls outside of job functions",
             )
         feeding = self._feeding or self._feed()
+        session = self._session()
+        if session.eager:
+            return self._call_eagerly(session, feeding.feed(args, kwargs), feeding)
         variant = None if feeding.declared else self._variant()
         if variant is not None:  # errors of compilation come before those of arguments
             self._executable(variant)
-        session = self._session()
         session.pipeline.raise_pending()
         feeds = feeding.feed(args, kwargs)
-        variant = variant or self._variant(feeding.shapes(feeds))
+        return self._run(session, variant or self._variant(feeding.shapes(feeds)), feeds)
+
+    def _call_eagerly(self, session: Session, feeds: Sequence[Any], feeding: Feeding) -> Any:
+        """A call in the eager mode, where the function may look at values of blobs."""
+        if self._last is not None and self._last.traced.build.looked_at:
+            self._variants.clear()
+            self._last = None
+        session.pipeline.raise_pending()
+        return self._run(session, self._variant(feeding.shapes(feeds), feeds), feeds)
+
+    def _run(self, session: Session, variant: _Variant, feeds: Sequence[Any]) -> Any:
         executable = variant.executable or self._executable(variant)
         traced = variant.traced
         if traced.blocking:
@@ -338,7 +352,7 @@ class _Traced:
     def __init__(self, job: str, build: JobBuild, width: int) -> None:
         self.job = job
         self.build = build
-        self.inputs: list[str] = []
+        self.inputs = build.inputs
         self.results: list[Value] = []
         self.blobs: list[Fetched] = []
         self.returned = Returned(FetchNone(), ())

@@ -168,6 +168,7 @@ EFFECTIVE: tuple[Setting, ...] = (
         )
     ),
     Setting(INDEXED_SLICES, None, "tables of which looked-up rows alone are updated", _tables),
+    Setting("enable_ssp", True, "whether the scope's stages make variables stale", _switch),
     Setting("enable_non_distributed_optimizer", True, "older name of a mode", _switch),
 )
 
@@ -193,7 +194,7 @@ qat.per_channel_weight_quantization qat.symmetric qat.moving_min_max_momentum
 qat.moving_min_max_stop_update_after_iters enable_auto_mixed_precision enable_keep_header_only
 enable_fuse_model_update_ops enable_gradients_stats_aggregation
 train.secondary_lr use_xla_jit use_tensorrt
-tensorrt.use_fp16 tensorrt.use_int8 tensorrt.int8_calibration enable_ssp ssp_partition_strategy
+tensorrt.use_fp16 tensorrt.use_int8 tensorrt.int8_calibration ssp_partition_strategy
 ssp_partition_scope_ids
 """
 
@@ -236,6 +237,11 @@ class FunctionConfig:
         return name in self._values
 
     @property
+    def function_desc(self) -> _Values:
+        """The settings as attributes, to be read: ``config.function_desc.enable_inplace``."""
+        return _Values(self)
+
+    @property
     def settings(self) -> dict[str, Any]:
         """What the program has set, by name."""
         return dict(self._values)
@@ -245,6 +251,19 @@ class FunctionConfig:
         other = FunctionConfig()
         other._values.update(self._values)
         return other
+
+
+class _Values:
+    """What a config's settings are, by name."""
+
+    __slots__ = ("_config",)
+
+    def __init__(self, config: FunctionConfig) -> None:
+        self._config = config
+
+    def __getattr__(self, name: str) -> Any:
+        _Path({}, name)
+        return self._config.get(name)
 
 
 _NOT_GIVEN: Any = object()

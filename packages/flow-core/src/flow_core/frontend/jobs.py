@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from flow_core.errors import JobError, SourceLine, user_line
+from flow_core.errors import JobError, OutsideJobError, SourceLine, user_line
 from flow_core.frontend.blob import BlobDef, MirroredBlob
 from flow_core.frontend.counted import all_rows
 from flow_core.frontend.periods import PeriodBlob, innermost
@@ -69,6 +69,11 @@ class JobBuild:
         forward: names of the ops of the forward pass, once the backward pass is there.
         segments: names of the ops whose activations are recomputed, by segment.
         gradient_sums: ops whose input is to be added up over the micro-batches.
+        inputs: names of the ``input`` ops in the order in which they are fed.
+        fed: in the eager mode, the arrays of the call that defines the job.
+        step: the job's step counter.
+        stale: what stands for variables that are used stale, by their value.
+        looked_at: whether the function has looked at values.
     """
 
     def __init__(
@@ -97,6 +102,11 @@ class JobBuild:
         self.segments: dict[int, list[str]] = {}
         self.gradient_sums: list[str] = []
         self.forward: frozenset[str] = frozenset()
+        self.inputs: list[str] = []
+        self.fed: Sequence[Any] | None = None
+        self.step: Any = 0
+        self.stale: dict[Value, BlobDef] = {}
+        self.looked_at = False
 
     def add(
         self,
@@ -307,7 +317,7 @@ def current_job(attempted: str) -> JobBuild:
     """The job under definition; an error outside of job functions."""
     job = _current.get()
     if job is None:
-        raise JobError(
+        raise OutsideJobError(
             attempted,
             at=user_line(2),
             found="no job function under definition",
