@@ -1,30 +1,50 @@
 """A training program that can be started again: prints a loss per step, all digits of it.
 
 usage: restart_program.py FOLDER STEPS [FAULT STEP]
+
+The fault strikes the last process when it comes to the step, the first time.  The time is written
+to a file; for faults from outside, who waits for that file brings them about.
 """
 
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_dist.membership import Membership
 from flow_dist.restart import Checkpoints
 
 BATCH = 8
 
 
 def damage(folder: Path) -> None:
-    """Waits for a complete checkpoint, flips a byte of the newest one and dies."""
-    newest = max(folder.glob("step-*"))
-    data = newest / "part-0000.bin"
-    raw = bytearray(data.read_bytes())
-    raw[len(raw) // 2] ^= 1
-    data.write_bytes(raw)
+    """Flips a bit in every part of the newest checkpoint and dies."""
+    for data in max(folder.glob("step-*")).glob("*.bin"):
+        raw = bytearray(data.read_bytes())
+        raw[len(raw) // 2] ^= 1
+        data.write_bytes(raw)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def from_outside(folder: Path) -> None:
+    """Waits until it has happened, as training would be over before."""
+    while not (folder / "happened").exists():
+        time.sleep(0.01)
+
+
+FAULTS = {
+    "kill": lambda folder: os.kill(os.getpid(), signal.SIGKILL),
+    "stop": lambda folder: os.kill(os.getpid(), signal.SIGSTOP),
+    "raise": lambda folder: {}["nothing"],
+    "damage": damage,
+    "link": from_outside,
+    "host": from_outside,
+}
 
 
 def main(folder: str, steps: int, fault: str = "", at: int = -1) -> None:
@@ -46,16 +66,13 @@ def main(folder: str, steps: int, fault: str = "", at: int = -1) -> None:
 
     checkpoints = Checkpoints(folder, every=2)
     first = checkpoints.restore()
-    restarted = os.environ.get("FLOW_DIST_RESTART", "0") != "0"
+    place = Membership.from_env()
+    struck = place.restart > 0 or place.rank < place.size - 1
     for step in range(first, steps):
-        if step == at and not restarted:
+        if step == at and not struck:
             checkpoints.wait()
-            {
-                "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-                "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
-                "raise": lambda: {}["nothing"],
-                "damage": lambda: damage(Path(folder)),
-            }[fault]()
+            (Path(folder) / "struck").write_text(str(time.time()))
+            FAULTS[fault](Path(folder))
         random = np.random.default_rng(step)
         x, y = (random.standard_normal((BATCH, n)).astype(np.float32) for n in (6, 1))
         loss = train(x, y)

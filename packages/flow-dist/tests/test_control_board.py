@@ -25,8 +25,14 @@ def board(size: int = 3, hosts: str = "abc") -> Board:
 def place(op: str = "", count: int = 1, ranks: tuple[int, ...] = (0, 1, 2)) -> dict[str, Any]:
     found: dict[str, Any] = {"step": 7, "sequence": count, "at": "train.py:9", "counts": []}
     if op:
-        found["counts"] = [[list(ranks), count]]
-        found |= {"op": op, "what": "all_reduce float32[4]", "ranks": list(ranks), "count": count}
+        found["counts"] = [[list(ranks), "", count]]
+        found |= {
+            "op": op,
+            "what": "all_reduce float32[4]",
+            "ranks": list(ranks),
+            "count": count,
+            "lane": "",
+        }
     return found
 
 

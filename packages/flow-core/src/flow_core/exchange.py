@@ -9,7 +9,7 @@ part of its own devices, in the order of the plan.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from flow_core.dtypes import DType
@@ -93,6 +93,7 @@ class Exchange:
     blocks: tuple[Block, ...] = ()
     fills: tuple[tuple[int, str], ...] = ()
     member_names: tuple[str, ...] = ()
+    line: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if not self.member_names:
@@ -167,6 +168,7 @@ def exchange_of(task: Task, buffers: Sequence[Buffer]) -> Exchange:
         tuple([buffers[i].type for i in task.outputs]),
         tuple([buffers[i].device for i in task.inputs]),
         tuple([buffers[i].device for i in task.outputs]),
+        task.line,
     )
 
 
@@ -177,6 +179,7 @@ def make_exchange(
     outputs: tuple[TensorType, ...],
     senders: tuple[str, ...],
     receivers: tuple[str, ...],
+    line: str = "",
 ) -> Exchange:
     """An exchange from the attributes of a ``boxing`` op."""
     return Exchange(
@@ -190,6 +193,7 @@ def make_exchange(
         tuple([Block(*row) for row in attrs["blocks"]]),
         attrs["fills"],
         attrs["members"],
+        line,
     )
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-Instance = tuple[tuple[int, ...], int, str]
-"""An exchange that is going on: its ranks, how many they had before it, and what it is."""
+Instance = tuple[tuple[int, ...], int, str, str]
+"""An exchange that is going on: its ranks, their how many-th one it is in a lane, what it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +91,14 @@ class Rank:
         if not self.op:
             return None
         what = f"{self.op}: {self.status['what']}"
-        return tuple(self.status["ranks"]), self.status["count"], what
+        ranks, lane = tuple(self.status["ranks"]), self.status["lane"]
+        return ranks, self.status["count"], lane, what
 
     def entered(self, instance: Instance) -> bool:
         """Whether it is in an exchange, or has been: the others need not wait for it."""
-        counts = {tuple(ranks): count for ranks, count in self.status.get("counts", ())}
-        return int(counts.get(instance[0], 0)) >= instance[1]
+        members, number, lane, _ = instance
+        counts = {(tuple(ranks), way): n for ranks, way, n in self.status.get("counts", ())}
+        return int(counts.get((members, lane), 0)) >= number
 
 
 class Board:
@@ -193,8 +195,10 @@ class Board:
         return None
 
     def _silent_hosts(self, now: float) -> tuple[str, ...]:
-        answering = {r.host for r in self.ranks.values() if now - r.heard <= self.limits.silence}
-        return tuple(sorted({r.host for r in self.ranks.values()} - answering))
+        """Addresses of which no rank answers."""
+        known = self.ranks.values()
+        answering = {rank.address for rank in known if now - rank.heard <= self.limits.silence}
+        return tuple(sorted({rank.address for rank in known} - answering))
 
     def _fail(self, kind: str, rank: int, text: str) -> None:
         if self._cause is None:
@@ -241,9 +245,9 @@ class Board:
 
     def _differ(self) -> None:
         """Ranks of one group are at exchanges of the same number, and these are not the same."""
-        found: dict[tuple[tuple[int, ...], int], dict[int, str]] = {}
-        for number, _, (members, count, what) in self._waits():
-            found.setdefault((members, count), {})[number] = what
+        found: dict[tuple[tuple[int, ...], int, str], dict[int, str]] = {}
+        for number, _, (members, count, lane, what) in self._waits():
+            found.setdefault((members, count, lane), {})[number] = what
         for places in found.values():
             if len(set(places.values())) > 1:
                 self._blame(places)
@@ -256,7 +260,7 @@ class Board:
             return
         together = min(rank.heard for rank in alive) - max(rank.since for rank in alive)
         if together >= self.limits.settle and all(map(self._absent, waits.values())):
-            self._blame({n: f"{what} of ranks {g}" for n, (g, _, what) in waits.items()})
+            self._blame({n: f"{what} of ranks {g}" for n, (g, _, _, what) in waits.items()})
 
     def _absent(self, instance: Instance) -> list[int]:
         """Members that have not come into an exchange."""

@@ -178,7 +178,8 @@ class ControlServer:
     async def _news(self, seconds: float) -> None:
         """Waits for bad news, or until it is time to look again."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stir.wait(), seconds)
+            async with asyncio.timeout(seconds):  # `wait_for` may lose a cancellation
+                await self._stir.wait()
         self._stir.clear()
 
     def _conclude(self) -> None:
@@ -316,11 +317,11 @@ def _status(message: Message) -> Message:
     for name in ("step", "sequence"):
         field(status, name, int)
     for entry in field(status, "counts", list):
-        if not (isinstance(entry, list) and len(entry) == 2):
-            raise WireError("a report", found=f"{entry!r:.40}", allowed="ranks and their count")
-        _check_ranks(entry[0], entry[1:])
+        if not (isinstance(entry, list) and len(entry) == 3 and isinstance(entry[1], str)):
+            raise WireError("a report", found=f"{entry!r:.40}", allowed="ranks, lane and count")
+        _check_ranks(entry[0], entry[2:])
     if "op" in status:
-        for name in ("op", "what"):
+        for name in ("op", "what", "lane"):
             field(status, name, str)
         _check_ranks(status.get("ranks"), [status.get("count")])
     return status

@@ -12,6 +12,7 @@ from importlib import metadata
 
 from flow_core.config import Settings
 from flow_core.plugins.specs import Available, CommSpec, FormatSpec, Unavailable
+from flow_dist.watch import WATCH
 
 FLOW_PLUGIN_API = "1.0"
 
@@ -65,6 +66,11 @@ def probe_nccl() -> Available | Unavailable:
     if library:
         return Available(1, library)
     return Unavailable("NCCL is not installed", "uv add 'flow-dist[cu12]' (or flow-dist[cu13])")
+
+
+def flow_step_finished(step: int) -> None:
+    """Takes note of the number of the step that comes next, for who watches this process."""
+    WATCH.steps = step + 1
 
 
 def flow_register_checkpoint_formats() -> tuple[FormatSpec, ...]:

@@ -193,10 +193,10 @@ class Checkpoints:
             problems = [text for text in said if text]
             if found is not None and not problems:
                 _load(session, found)
-                LOG.warning("going on at step %d from %s", found.step, path)
+                _log(world, f"going on at step {found.step} from {path}")
                 WATCH.steps = found.step
                 return found.step
-            LOG.warning("passed over %s: %s", path, problems[0])
+            _log(world, f"passed over {path}: {problems[0]}")
         return 0
 
     def _agreed(self, world: Meeting) -> list[Path]:
@@ -208,6 +208,12 @@ class Checkpoints:
         with _explained(f"looking for checkpoints in {self._folder}"):
             found = [path for path in self._folder.iterdir() if _NAME.fullmatch(path.name)]
             return sorted(path for path in found if (path / DONE).is_file())
+
+
+def _log(world: Meeting, text: str) -> None:
+    """One line, as all processes have come to the same end."""
+    if world.rank == 0:
+        LOG.warning("%s", text)
 
 
 def _checked(path: Path, world: Meeting) -> tuple[Parts | None, str]:

@@ -23,13 +23,15 @@ class Group:
 
     Attributes:
         ranks: the members.
+        lane: tells exchanges of one order from those of another.
         count: exchanges entered so far: the same in all members that are at the same one.
     """
 
-    __slots__ = ("count", "ranks")
+    __slots__ = ("count", "lane", "ranks")
 
-    def __init__(self, ranks: tuple[int, ...]) -> None:
+    def __init__(self, ranks: tuple[int, ...], lane: str) -> None:
         self.ranks = ranks
+        self.lane = lane
         self.count = 0
 
 
@@ -89,10 +91,16 @@ class Watch:
         self.current: Site | None = None
         self.sequence = 0
         self.steps: Any = 0
-        self._groups: dict[tuple[int, ...], Group] = {}
+        self._groups: dict[tuple[tuple[int, ...], str], Group] = {}
 
     def site(
-        self, op: str, what: str, *, ranks: Iterable[int], at: SourceLine | str | None = None
+        self,
+        op: str,
+        what: str,
+        *,
+        ranks: Iterable[int],
+        at: SourceLine | str | None = None,
+        lane: str = "",
     ) -> Site:
         """A place to wait at, made once.
 
@@ -101,14 +109,17 @@ class Watch:
             what: what is exchanged, the same in all ranks: collective, element type, shape.
             ranks: who takes part.
             at: the user's line; the caller's own one when None.
+            lane: all ranks come to the places of one lane in the same order; threads that do
+                not know of each other have lanes of their own.
         """
         members = tuple(sorted(set(ranks)))
-        group = self._groups.setdefault(members, Group(members))
+        group = self._groups.setdefault((members, lane), Group(members, lane))
         return Site(self, op, what, str(at or user_line(2) or ""), group)
 
     def report(self) -> dict[str, Any]:
         """Where the process is now, as plain data."""
-        counts = [[list(group.ranks), group.count] for group in list(self._groups.values())]
+        groups = list(self._groups.values())
+        counts = [[list(group.ranks), group.lane, group.count] for group in groups]
         found = {
             "step": int(self.steps),
             "sequence": self.sequence,
@@ -122,6 +133,7 @@ class Watch:
                 "what": site.what,
                 "at": site.at,
                 "ranks": list(site.group.ranks),
+                "lane": site.group.lane,
                 "count": site.group.count,
             }
         return found
