@@ -22,7 +22,7 @@ from two_hosts import TwoHosts, two_hosts, why_not
 
 PROGRAM = str(Path(__file__).parent / "restart_program.py")
 STEPS = 8
-SILENCE = 3.0
+SILENCE = 5.0
 KINDS = ("kill", "stop", "raise", "damage", "link", "host")
 OUTSIDE = ("link", "host")
 """Faults that need two hosts, and go on with the one that is left."""
