@@ -1,5 +1,7 @@
 """Devices with one memory share what they have in common: the same bits, less work and memory."""
 
+import gc
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -130,6 +132,28 @@ def test_state_is_saved_and_assigned_once_for_all_devices() -> None:
     wanted = train(job, steps=2)
     default_session().assign(saved)
     assert_same(train(job, steps=2), wanted)
+
+
+def test_steps_on_several_devices_allocate_nothing() -> None:
+    job, feeds = make_job("0:0-3", rule="adam"), batches(1)[0]
+    for _ in range(10):
+        job(*feeds)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for _ in range(20):
+            job(*feeds)
+        gc.collect()
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        for _ in range(20):
+            job(*feeds)
+        gc.collect()
+        after, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 4096  # the interpreter's own small objects
+    assert peak - before < 65536  # numpy's iterators, for the length of a call
 
 
 def predict(shared: bool = True, devices: str = "0:0-3") -> Any:

@@ -228,7 +228,7 @@ class _Simulation:
 
 WORTH_IT = 1.3
 """Streams get threads when the timetable is so many times shorter than the ops one by one ..."""
-LONG = 3e-4
+LONG = 8e-5
 """... and an op takes so many seconds on average: shorter ones mostly wait for one another."""
 
 

@@ -20,6 +20,7 @@ from flow_core.errors import JobError, SourceLine
 from flow_core.frontend.config_training import configured_training
 from flow_core.frontend.function_config import (
     MICRO_BATCHES,
+    MIXED,
     indexed_tables,
     micro_batches,
     optimizer_placement,
@@ -34,6 +35,7 @@ from flow_core.passes.bucket_all_reduces import FUSIBLE
 from flow_core.passes.checkpointing import Checkpointing
 from flow_core.passes.gradient_accumulation import GradientAccumulation, micro_inputs
 from flow_core.passes.indexed_slices import IndexedSlices
+from flow_core.passes.mixed_precision import MixedPrecision
 from flow_core.passes.optimizer_placement import Owned, SharedPlacement, owners
 from flow_core.plan import Plan, Transfer
 from flow_core.plugins.specs import OpSpec, load
@@ -197,7 +199,7 @@ def compile_graph(
     if not effects:
         logical = replace(logical, effects=())
     verify(logical)
-    context = PassContext(session.registry.ops, bucket_options(build))
+    context = PassContext(session.registry.ops, pass_options(build))
     before, after = _pipelines(session)
     before.passes = [*_asked(build), *before.passes]
     spread = before.run(logical, context)
@@ -232,7 +234,7 @@ def compile_graph(
 
 def stages(build: JobBuild, compiled: Compiled) -> Iterator[tuple[str, Graph]]:
     """What compilation went through: the name of each pass, and the graph after it."""
-    context = PassContext(build.session.registry.ops, bucket_options(build))
+    context = PassContext(build.session.registry.ops, pass_options(build))
     before, after = _pipelines(build.session)
     graph = compiled.logical
     yield "trace", graph
@@ -248,6 +250,11 @@ def stages(build: JobBuild, compiled: Compiled) -> Iterator[tuple[str, Graph]]:
 
 FUSED_BY_DEFAULT = ("all_reduce",)
 """Of the collectives that may go in buckets, those that do so if a program does not say."""
+
+
+def pass_options(build: JobBuild) -> dict[str, Any]:
+    """What session and job ask of passes."""
+    return {**bucket_options(build), "math_mode": build.config.get("math_mode")}
 
 
 def bucket_options(build: JobBuild) -> dict[str, Any]:
@@ -324,6 +331,8 @@ def _pipelines(session: Any) -> tuple[Pipeline, Pipeline]:
 
 def _asked(build: JobBuild) -> Iterator[Pass]:
     """The passes that a job's own settings ask for, with their options."""
+    if build.config.get(MIXED):
+        yield MixedPrecision()
     if build.segments and build.forward:
         yield Checkpointing(tuple(map(tuple, build.segments.values())), build.forward)
     tables = indexed_tables(build.config)
@@ -396,7 +405,7 @@ def updated_variables(plan: Plan, specs: Mapping[str, OpSpec]) -> dict[str, set[
             if index < len(task.inputs):
                 name = plan.buffers[task.inputs[index]].name.rsplit(":", 1)[0]
                 logical = plan.shards[name][0] if name in plan.shards else name
-                found.setdefault(logical, set()).add(task.device)
+                found.setdefault(logical, set()).add(plan.buffers[task.inputs[index]].memory)
     return found
 
 

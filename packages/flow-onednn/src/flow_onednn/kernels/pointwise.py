@@ -14,12 +14,12 @@ from typing import Any
 
 from flow_core.device import Launch
 from flow_core.dtypes import float32
-from flow_core.ir import TensorType, tensor_type
+from flow_core.ir import AttrValue, TensorType, tensor_type
 from flow_core.plugins.specs import BindContext
 from flow_onednn.kernels import matmul
 from flow_onednn.native import compiler
 from flow_onednn.primitives import padded
-from flow_onednn.recipes import Problem, Recipe
+from flow_onednn.recipes import Cooked, Problem
 
 Shape = tuple[int, ...]
 
@@ -36,7 +36,7 @@ class Strided:
         index: position of the image among the inputs, None where it is the output.
     """
 
-    product: Recipe
+    product: Cooked
     full: Shape
     met: Shape
     strides: Shape
@@ -84,7 +84,7 @@ def applies(p: Problem) -> bool:
     return one and not any(widths) and attrs.get("data_format") in (None, "channels_last")
 
 
-def forward(p: Problem) -> Recipe | Strided | None:
+def forward(p: Problem) -> Cooked | None:
     """The recipe of a convolution as a product, None where it does not apply or pay."""
     x, w, *bias = (t.shape for t in p.inputs)
     y = p.outputs[0].shape
@@ -92,7 +92,7 @@ def forward(p: Problem) -> Recipe | Strided | None:
     return _placed(p, made, x, y, 0, _rows(y) <= max(x[-1], w[0]))
 
 
-def data_grad(p: Problem) -> Recipe | Strided | None:
+def data_grad(p: Problem) -> Cooked | None:
     """The recipe of the gradient of its input."""
     dy, w = (t.shape for t in p.inputs)
     x = p.outputs[0].shape
@@ -100,7 +100,7 @@ def data_grad(p: Problem) -> Recipe | Strided | None:
     return _placed(p, made, x, dy, None, _rows(dy) <= max(x[-1], w[0]))
 
 
-def filter_grad(p: Problem) -> Recipe | Strided | None:
+def filter_grad(p: Problem) -> Cooked | None:
     """The recipe of the gradient of its weights; that of a bias is not made here."""
     dy, x = (t.shape for t in p.inputs)
     if len(p.outputs) > 1:
@@ -115,11 +115,11 @@ def _rows(image: Shape) -> int:
     return prod(image[:-1])
 
 
-def _product(p: Problem, a: Shape, b: Shape, c: Shape, *bias: Shape, **how: bool) -> Recipe | None:
+def _product(p: Problem, a: Shape, b: Shape, c: Shape, *bias: Shape, **how: bool) -> Cooked | None:
     if not applies(p):
         return None
-    attrs = {"transpose_a": False, "transpose_b": False, "alpha": 1.0, **how}
-    attrs["activation"] = p.attrs.get("activation", "")
+    attrs: dict[str, AttrValue] = {"transpose_a": False, "transpose_b": False, "alpha": 1.0, **how}
+    attrs |= {key: p.attrs.get(key, "") for key in ("activation", "math")}
     types = tuple(map(_type, (a, b, *bias)))
     return matmul.cook(Problem("onednn_matmul", types, (_type(c),), tuple(sorted(attrs.items()))))
 
@@ -129,8 +129,8 @@ def _type(shape: Shape) -> TensorType:
 
 
 def _placed(
-    p: Problem, made: Recipe | None, full: Shape, out: Shape, index: int | None, pays: bool
-) -> Recipe | Strided | None:
+    p: Problem, made: Cooked | None, full: Shape, out: Shape, index: int | None, pays: bool
+) -> Cooked | None:
     strides = tuple(p.attrs["strides"])
     if made is None or not pays:
         return None
