@@ -97,10 +97,11 @@ def _read(process: "subprocess.Popen[str]") -> tuple[list[str], float | None]:
     """All lines, and when the message came."""
     said: list[str] = []
     at = None
-    for line in process.stderr or ():
-        said.append(line)
-        if at is None and MESSAGE.match(line):
-            at = time.time()
+    with process.stderr or contextlib.nullcontext([]) as lines:
+        for line in lines:
+            said.append(line)
+            if at is None and MESSAGE.match(line):
+                at = time.time()
     return said, at
 
 
@@ -121,7 +122,9 @@ def _outcome(
 ) -> Outcome:
     struck = folder / "struck"
     seconds = at - float(struck.read_text()) if at is not None and struck.exists() else None
-    restarted = status == 0 and "restart 1 of 1" in said and ("going on at" in said or step < 2)
+    kept = step - step % 2 - 2 * (kind == "damage")  # the step that it is to go on with
+    went_on = f"going on at step {kept} " in said if kept > 0 else "going on" not in said
+    restarted = status == 0 and "restart 1 of 1" in said and went_on
     passed_over = kind != "damage" or step < 2 or "passed over" in said
     return Outcome(kind, step, seconds, restarted, passed_over, _same(folder, right), said)
 

@@ -22,9 +22,15 @@ from flow_dist.restart import Checkpoints
 BATCH = 8
 
 
+def await_checkpoint(folder: Path, step: int) -> None:
+    """Waits until the first process has finished the checkpoint before a step."""
+    while step and not (folder / f"step-{step:012d}").exists():
+        time.sleep(0.01)
+
+
 def damage(folder: Path) -> None:
     """Flips a bit in every part of the newest checkpoint and dies."""
-    for data in max(folder.glob("step-*")).glob("*.bin"):
+    for data in max(folder.glob("step-*"), default=folder).glob("*.bin"):
         raw = bytearray(data.read_bytes())
         raw[len(raw) // 2] ^= 1
         data.write_bytes(raw)
@@ -70,7 +76,7 @@ def main(folder: str, steps: int, fault: str = "", at: int = -1) -> None:
     struck = place.restart > 0 or place.rank < place.size - 1
     for step in range(first, steps):
         if step == at and not struck:
-            checkpoints.wait()
+            await_checkpoint(Path(folder), at - at % 2)
             (Path(folder) / "struck").write_text(str(time.time()))
             FAULTS[fault](Path(folder))
         random = np.random.default_rng(step)

@@ -216,7 +216,7 @@ def test_a_stranger_learns_nothing_but_a_nonce() -> None:
 PLACE = {
     "step": 0,
     "sequence": 0,
-    "counts": [],
+    "groups": [],
     "op": "x",
     "what": "y",
     "lane": "",
@@ -229,13 +229,13 @@ PLACE = {
     "nonsense",
     [
         {},
-        {"step": "many", "sequence": 0, "counts": []},
-        {"step": 0, "sequence": 0, "counts": [3]},
-        {"step": 0, "sequence": 0, "counts": [[["a"], "", 0]]},
+        {"step": "many", "sequence": 0, "groups": []},
+        {"step": 0, "sequence": 0, "groups": [3]},
+        {"step": 0, "sequence": 0, "groups": [[["a"], "", 0, []]]},
         {
             "step": 0,
             "sequence": 0,
-            "counts": [],
+            "groups": [],
             "op": "x",
             "what": "y",
             "lane": "",
@@ -245,7 +245,7 @@ PLACE = {
         {
             "step": 0,
             "sequence": 0,
-            "counts": [],
+            "groups": [],
             "op": "x",
             "what": "y",
             "lane": "",

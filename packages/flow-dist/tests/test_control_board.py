@@ -3,6 +3,7 @@
 import itertools
 from random import Random
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import given, settings
@@ -22,10 +23,16 @@ def board(size: int = 3, hosts: str = "abc") -> Board:
     return made
 
 
-def place(op: str = "", count: int = 1, ranks: tuple[int, ...] = (0, 1, 2)) -> dict[str, Any]:
-    found: dict[str, Any] = {"step": 7, "sequence": count, "at": "train.py:9", "counts": []}
+def place(
+    op: str = "",
+    count: int = 1,
+    ranks: tuple[int, ...] = (0, 1, 2),
+    what: str = "all_reduce float32[4]",
+) -> dict[str, Any]:
+    found: dict[str, Any] = {"step": 7, "sequence": count, "at": "train.py:9", "groups": []}
     if op:
-        found["counts"] = [[list(ranks), "", count]]
+        key = crc32((op + what).encode())
+        found["groups"] = [[list(ranks), "", count, [key]]]
         found |= {
             "op": op,
             "what": "all_reduce float32[4]",
@@ -96,9 +103,24 @@ def test_another_exchange_of_the_same_number() -> None:
 
 
 def test_other_shapes_of_the_same_exchange() -> None:
-    other = place("a") | {"what": "all_reduce float32[5]"}
+    other = place("a", what="all_reduce float32[5]")
     failure = run(board(), {0: place("a"), 1: place("a"), 2: other}, 20)
     assert (failure.kind, failure.rank) == ("diverged", 2)
+
+
+def test_sends_that_do_not_wait_hide_nothing() -> None:
+    """One rank is two exchanges ahead when it has to wait: they parted before."""
+    watches = [Watch(), Watch()]
+    names = ("a", "b", "c"), ("x", "b", "c")
+    for watch, mine in zip(watches, names, strict=True):
+        sites = [watch.site(name, "send", ranks=(0, 1), at="t:1") for name in mine]
+        for site in sites[: 3 if watch is watches[0] else 1]:
+            site.leave()
+            site.enter()
+    reports = {n: watch.report() for n, watch in enumerate(watches)}
+    assert (reports[0]["op"], reports[1]["op"]) == ("c", "x")
+    failure = run(board(2), reports, 20)
+    assert (failure.kind, failure.rank) == ("diverged", 1)
 
 
 def test_ranks_that_wait_in_a_circle() -> None:

@@ -1,5 +1,6 @@
 """Faults of each kind: detected, named, started again, with the right weights at the end."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -41,6 +42,43 @@ def test_a_fault_costs_no_result(kind: str, step: int, tmp_path: Path, right: Pa
     assert "rank 0: on " in found.output
     limit = fault_table.SILENCE + 12 if kind in ("stop", *fault_table.OUTSIDE) else 10
     assert found.seconds < limit
+
+
+DIVERGING = """
+import numpy as np
+import oneflow as flow
+import oneflow.typing as tp
+from flow_dist.membership import Membership
+
+
+def job(name):
+    def body(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+        with flow.scope.placement("cpu", "0:0-1"):
+            w = flow.get_variable(name, (3, 2), initializer=flow.random_normal_initializer())
+            return flow.matmul(x, w)
+    body.__name__ = name
+    return flow.global_function()(body)
+
+
+jobs = [job("first"), job("second")]
+for step in range(4):
+    other = step == 2 and Membership.from_env().rank == 1
+    for one in reversed(jobs) if other else jobs:
+        one(np.ones((4, 3), np.float32))
+"""
+
+
+@pytest.mark.slow
+def test_ranks_that_call_jobs_in_another_order(tmp_path: Path) -> None:
+    """The sends of one rank do not wait: it is two exchanges ahead when it has to."""
+    script = tmp_path / "diverging.py"
+    script.write_text(DIVERGING)
+    command = [sys.executable, "-c", "from flow_dist.cli import main; main()", "run", "-n", "2"]
+    done = subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1
+    assert "flow-dist: rank 1 of 2 on " in done.stderr
+    assert "went another way: it is in " in done.stderr
+    assert f"{script}:" in done.stderr
 
 
 @pytest.mark.exhaustive

@@ -9,7 +9,7 @@ part of its own devices, in the order of the plan.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flow_core.dtypes import DType
@@ -94,6 +94,7 @@ class Exchange:
     fills: tuple[tuple[int, str], ...] = ()
     member_names: tuple[str, ...] = ()
     line: str = field(default="", compare=False)
+    stream: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         if not self.member_names:
@@ -161,15 +162,15 @@ def _segments(sizes: Sequence[int], parts: int, rank: int) -> Iterator[tuple[int
 
 def exchange_of(task: Task, buffers: Sequence[Buffer]) -> Exchange:
     """The exchange of a ``boxing`` task of a plan."""
-    return make_exchange(
+    found = make_exchange(
         task.op,
         task.attrs,
         tuple([buffers[i].type for i in task.inputs]),
         tuple([buffers[i].type for i in task.outputs]),
         tuple([buffers[i].device for i in task.inputs]),
         tuple([buffers[i].device for i in task.outputs]),
-        task.line,
     )
+    return replace(found, line=task.line, stream=task.stream)
 
 
 def make_exchange(
@@ -179,7 +180,6 @@ def make_exchange(
     outputs: tuple[TensorType, ...],
     senders: tuple[str, ...],
     receivers: tuple[str, ...],
-    line: str = "",
 ) -> Exchange:
     """An exchange from the attributes of a ``boxing`` op."""
     return Exchange(
@@ -193,7 +193,6 @@ def make_exchange(
         tuple([Block(*row) for row in attrs["blocks"]]),
         attrs["fills"],
         attrs["members"],
-        line,
     )
 
 

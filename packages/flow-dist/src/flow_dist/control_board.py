@@ -6,7 +6,7 @@ No sockets and no clock here: who keeps a board tells it what happened, and when
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,11 +94,16 @@ class Rank:
         ranks, lane = tuple(self.status["ranks"]), self.status["lane"]
         return ranks, self.status["count"], lane, what
 
+    @property
+    def groups(self) -> dict[tuple[tuple[int, ...], str], tuple[int, Sequence[int]]]:
+        """Per group and lane, how many exchanges it has come to, and the last ones' keys."""
+        told = self.status.get("groups", ())
+        return {(tuple(ranks), lane): (count, last) for ranks, lane, count, last in told}
+
     def entered(self, instance: Instance) -> bool:
         """Whether it is in an exchange, or has been: the others need not wait for it."""
         members, number, lane, _ = instance
-        counts = {(tuple(ranks), way): n for ranks, way, n in self.status.get("counts", ())}
-        return int(counts.get((members, lane), 0)) >= number
+        return self.groups.get((members, lane), (0, ()))[0] >= number
 
 
 class Board:
@@ -244,13 +249,14 @@ class Board:
                     self._fail("ended", other, text)
 
     def _differ(self) -> None:
-        """Ranks of one group are at exchanges of the same number, and these are not the same."""
-        found: dict[tuple[tuple[int, ...], int, str], dict[int, str]] = {}
-        for number, _, (members, count, lane, what) in self._waits():
-            found.setdefault((members, count, lane), {})[number] = what
-        for places in found.values():
-            if len(set(places.values())) > 1:
-                self._blame(places)
+        """Somebody waits, and another member of its group has come to something else."""
+        for number, rank, (members, _, lane, what) in self._waits():
+            for other in members:
+                known = self.ranks.get(other)
+                if known is not None and _parted(rank, known, (members, lane)):
+                    there = known.instance
+                    place = there[3] if there else f"at work at step {known.step}"
+                    self._blame({number: what, other: place})
 
     def _knot(self) -> None:
         """All ranks wait, and each of them for somebody who waits elsewhere."""
@@ -269,7 +275,7 @@ class Board:
 
     def _blame(self, places: Mapping[int, str]) -> None:
         rank = _odd_one(places)
-        other = next(n for n, what in places.items() if what != places[rank])
+        other = next(n for n in places if n != rank)
         text = f"went another way: it is in {places[rank]}; rank {other} in {places[other]}"
         self._fail("diverged", rank, text)
 
@@ -313,9 +319,22 @@ def _place(rank: Rank) -> str:
     )
 
 
+def _parted(one: Rank, other: Rank, group: tuple[tuple[int, ...], str]) -> bool:
+    """Whether two ranks have come to different exchanges of the same number."""
+    (count, last), (far, past) = (rank.groups.get(group, (0, ())) for rank in (one, other))
+    both = min(count, far)
+    pairs = zip(_by_number(count, last, both), _by_number(far, past, both), strict=False)
+    return any(here != there for here, there in pairs)
+
+
+def _by_number(count: int, last: Sequence[int], until: int) -> Iterator[int]:
+    """Keys of the exchanges up to a number, the newest first."""
+    return reversed(last[: len(last) - (count - until)] if count - until < len(last) else [])
+
+
 def _odd_one(places: Mapping[int, str]) -> int:
     """Who is elsewhere than most; of two equal camps the one without the lowest rank."""
     votes = Counter(places.values())
     most = max(votes.values())
-    usual = next(what for what in places.values() if votes[what] == most)
-    return min(n for n, what in places.items() if what != usual)
+    usual = next(places[n] for n in sorted(places) if votes[places[n]] == most)
+    return min((n for n, what in places.items() if what != usual), default=max(places))

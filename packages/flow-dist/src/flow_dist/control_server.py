@@ -316,10 +316,10 @@ def _status(message: Message) -> Message:
     status: Message = field(message, "status", dict)
     for name in ("step", "sequence"):
         field(status, name, int)
-    for entry in field(status, "counts", list):
-        if not (isinstance(entry, list) and len(entry) == 3 and isinstance(entry[1], str)):
-            raise WireError("a report", found=f"{entry!r:.40}", allowed="ranks, lane and count")
-        _check_ranks(entry[0], entry[2:])
+    for entry in field(status, "groups", list):
+        if not (isinstance(entry, list) and len(entry) == 4 and isinstance(entry[1], str)):
+            raise WireError("a report", found=f"{entry!r:.40}", allowed="ranks, lane, count, keys")
+        _check_ranks(entry[0], entry[2:3], entry[3])
     if "op" in status:
         for name in ("op", "what", "lane"):
             field(status, name, str)
