@@ -9,6 +9,7 @@ from cuda_cases import Collector, core_registry, rehearsed_registry
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_core.errors import KernelNotFoundError
 from flow_core.frontend import session as sessions
 from flow_cuda import host_compiler, rehearsed
 
@@ -127,3 +128,50 @@ def test_dropout_drops_the_same_elements() -> None:
     cpu, gpu = masks("cpu"), masks("gpu")
     assert not np.array_equal(cpu[0], cpu[1])
     np.testing.assert_array_equal(gpu, cpu)
+
+
+def test_literals_reach_the_device() -> None:
+    numbers = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+    def result(device: str) -> Any:
+        sessions._default[:] = [sessions.Session(REGISTRIES[device])]
+
+        @flow.global_function()
+        def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+            with flow.scope.placement(device, "0:0"):
+                rows = flow.range(3, dtype=flow.float)
+                return x * flow.transpose(flow.broadcast_like(rows, x) * 2 + 1, perm=(0, 1))
+
+        return [job(numbers) for _ in range(3)]
+
+    np.testing.assert_array_equal(result("gpu"), result("cpu"))
+
+
+def sorting(device: str) -> Callable[..., Any]:
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((BATCH, 10))) -> tp.Numpy:
+        with flow.scope.placement(device, "0:0"):
+            ordered = flow.sort(x * 2)
+            return flow.math.relu(ordered) + flow.cast(flow.argsort(x), flow.float)
+
+    return lambda: job(ROWS)
+
+
+def test_all_missing_kernels_are_in_one_error() -> None:
+    sessions._default[:] = [sessions.Session(REGISTRIES["gpu"])]
+    with pytest.raises(KernelNotFoundError) as caught:
+        sorting("gpu")()
+    notes = "\n".join(caught.value.__notes__)
+    assert "sort 'sort" in notes
+    assert "arg_sort 'arg_sort" in notes
+    assert notes.count("test_cuda_programs.py:") == 2
+
+
+def test_ops_fall_back_to_the_host_where_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = {}
+    monkeypatch.setenv("FLOW_CUDA_ALLOW_CPU_FALLBACK", "1")
+    for device, registry in REGISTRIES.items():
+        sessions._default[:] = [sessions.Session(registry)]
+        step = sorting(device)
+        results[device] = [step() for _ in range(3)]
+    np.testing.assert_array_equal(results["gpu"], results["cpu"])

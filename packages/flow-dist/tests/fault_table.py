@@ -124,6 +124,8 @@ def _outcome(
     seconds = at - float(struck.read_text()) if at is not None and struck.exists() else None
     kept = step - step % 2 - 2 * (kind == "damage")  # the step that it is to go on with
     went_on = f"going on at step {kept} " in said if kept > 0 else "going on" not in said
+    if kind == "link":  # memory that both hosts share lets training go on until it is noticed
+        went_on = "going on at step" in said or kept == 0
     restarted = status == 0 and "restart 1 of 1" in said and went_on
     passed_over = kind != "damage" or step < 2 or "passed over" in said
     return Outcome(kind, step, seconds, restarted, passed_over, _same(folder, right), said)

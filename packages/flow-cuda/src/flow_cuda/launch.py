@@ -167,6 +167,20 @@ class CopyLaunch(Queued):
 
 
 @dataclass(frozen=True, eq=False)
+class UploadLaunch(Queued):
+    """A copy of page-locked memory that never changes."""
+
+    hardware: Hardware
+    target: DeviceArray
+    pinned: Any
+
+    def queue(self, stream: Any) -> None:
+        """Queues it on a stream."""
+        source = self.pinned.ctypes.data
+        self.hardware.copy(stream, self.target.address, source, self.target.nbytes)
+
+
+@dataclass(frozen=True, eq=False)
 class ZeroLaunch(Queued):
     """The clearing of an array."""
 
