@@ -25,12 +25,13 @@ import oneflow as flow
 import oneflow.typing as tp
 
 FORMS = {
-    "data": ("greedy", None),  # each device updates all weights
-    "data, states on one": ("greedy", "non_distributed"),
-    "data, states split": ("greedy", "distributed_split"),
-    "auto": ("auto", None),  # whatever the selector takes to be cheapest
+    "data": ("greedy", None, True),  # one update of weights for all devices
+    "data, memory apart": ("greedy", None, False),  # each device updates weights of its own
+    "data, states on one": ("greedy", "non_distributed", True),
+    "data, states split": ("greedy", "distributed_split", True),
+    "auto": ("auto", None, True),  # whatever the selector takes to be cheapest
 }
-"""How jobs on several devices are laid out: selector, and optimizer placement."""
+"""How jobs on several devices are laid out: selector, optimizer placement, sharing."""
 
 
 def mlp(x, y):
@@ -40,7 +41,7 @@ def mlp(x, y):
     return networks.cross_entropy(y, logits)
 
 
-def make_job(name, devices, batch, selector="greedy", mode=None):
+def make_job(name, devices, batch, selector="greedy", mode=None, share=True):
     """A train job of the MLP (784-512-10) on some devices, with variables of its own."""
 
     def job(
@@ -56,6 +57,7 @@ def make_job(name, devices, batch, selector="greedy", mode=None):
     job.__name__ = name
     config = flow.function_config()
     config.sbp_selector(selector)
+    config.share_replicas(share)
     if mode:
         config.optimizer_placement_optimization_mode(mode)
     return flow.global_function(type="train", function_config=config)(job)
@@ -76,8 +78,8 @@ def measure(batch, devices, rounds, steps):
         rng.integers(0, 10, batch).astype(np.int32),
     )
     jobs = {"one": make_job("one", "0:0", batch)}
-    for name, (selector, mode) in FORMS.items():
-        jobs[name] = make_job(name, f"0:0-{devices - 1}", batch, selector, mode)
+    for name, form in FORMS.items():
+        jobs[name] = make_job(name, f"0:0-{devices - 1}", batch, *form)
     best = dict.fromkeys(jobs, float("inf"))
     for _ in range(rounds):
         for name, job in jobs.items():

@@ -1,5 +1,10 @@
-"""The workload "loader": JPEG files to normalised batches, by a job that does nothing else."""
+"""The workload "loader": JPEG files to normalised batches, by a job that does nothing else.
 
+python loading.py --step-ms 100    # a training step of so many milliseconds, and how long it waits
+"""
+
+import argparse
+import json
 import os
 import resource
 import time
@@ -10,6 +15,23 @@ import oneflow.typing as tp
 BATCH, SIZE = 64, 224
 MEAN = [123.68, 116.779, 103.939]
 STD = [58.393, 57.12, 57.375]
+WIDTH = 2048
+
+
+def batches(folder):
+    """Normalised images (BATCH, 3, SIZE, SIZE) of the pictures in a folder."""
+    with flow.scope.placement("cpu", "0:0"):
+        records = flow.data.image_folder_reader(folder, batch_size=BATCH)
+        image = flow.data.OFRecordImageDecoderRandomCrop(
+            records, "encoded", color_space="RGB", random_aspect_ratio=(3 / 4, 4 / 3)
+        )
+        pixels, _, _ = flow.image.Resize(
+            image, target_size=(SIZE, SIZE), interpolation_type="bilinear"
+        )
+        mirror = flow.random.CoinFlip(batch_size=BATCH)
+        return flow.image.CropMirrorNormalize(
+            pixels, mirror, color_space="RGB", output_layout="NCHW", mean=MEAN, std=STD
+        )
 
 
 def make_job(folder):
@@ -17,18 +39,7 @@ def make_job(folder):
 
     @flow.global_function()
     def loader() -> tp.Numpy:
-        with flow.scope.placement("cpu", "0:0"):
-            records = flow.data.image_folder_reader(folder, batch_size=BATCH)
-            image = flow.data.OFRecordImageDecoderRandomCrop(
-                records, "encoded", color_space="RGB", random_aspect_ratio=(3 / 4, 4 / 3)
-            )
-            pixels, _, _ = flow.image.Resize(
-                image, target_size=(SIZE, SIZE), interpolation_type="bilinear"
-            )
-            mirror = flow.random.CoinFlip(batch_size=BATCH)
-            return flow.image.CropMirrorNormalize(
-                pixels, mirror, color_space="RGB", output_layout="NCHW", mean=MEAN, std=STD
-            )
+        return batches(folder)
 
     return loader
 
@@ -62,3 +73,77 @@ def measure(name, steps=None, warm=7):
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
         "values": [round(float(batch.mean()), 3), round(float(batch.std()), 3)],
     }  # fmt: skip
+
+
+# ------------------------------------------------------------------- a training step that is fed
+
+
+def train_job(layers, folder=None):
+    """Dense layers on the pictures' colours; without a folder on constants."""
+
+    @flow.global_function(type="train")
+    def train() -> tp.Numpy:
+        with flow.scope.placement("cpu", "0:0"):
+            if folder is None:
+                colors = flow.constant(0.5, flow.float, (BATCH, 3))
+            else:
+                colors = flow.math.reduce_mean(batches(folder), [2, 3])
+            x = colors
+            for i in range(layers):
+                kernel = flow.variance_scaling_initializer(2.0, "fan_in", "random_normal")
+                x = flow.layers.dense(x, WIDTH, kernel_initializer=kernel, name=f"dense{i}")
+                x = flow.nn.relu(x)
+            loss = flow.math.reduce_mean(flow.math.square(x))
+            rate = flow.optimizer.PiecewiseConstantScheduler([], [1e-6])
+            flow.optimizer.SGD(rate, momentum=0).minimize(loss)
+        return loss
+
+    return train
+
+
+def seconds_per_step(job, steps):
+    """The fastest of some steps after two of warm-up; then the session is cleared."""
+    for _ in range(2):
+        job()
+    times = []
+    for _ in range(steps):
+        started = time.perf_counter()
+        job()
+        times.append(time.perf_counter() - started)
+    flow.clear_default_session()
+    return min(times)
+
+
+def measure_fed(step_ms, steps):
+    """How long a step of about so many milliseconds waits for its batches."""
+    one, three = (seconds_per_step(train_job(n), 10) for n in (1, 3))
+    layers = max(1, round((step_ms / 1e3 - one) / ((three - one) / 2)) + 1)
+    alone = seconds_per_step(train_job(layers), 10)
+    job = train_job(layers, os.environ["BENCH_JPEG_DIR"])
+    from flow_data.loading.stats import all_stats
+
+    for _ in range(5):
+        job()
+    stats = all_stats()[-1]
+    waited, copied, began = stats.waited, stats.copied, time.perf_counter()
+    for _ in range(steps):
+        job()
+    wall = time.perf_counter() - began
+    waiting, copying = (stats.waited - waited) / wall, (stats.copied - copied) / wall
+    return {
+        "layers": layers, "steps": steps, "alone_ms": round(alone * 1e3, 2),
+        "step_ms": round(wall / steps * 1e3, 2), "waiting": round(waiting, 5),
+        "copying": round(copying, 5), "levels": stats.levels,
+    }  # fmt: skip
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--step-ms", type=float, default=100)
+    parser.add_argument("--steps", type=int, default=50)
+    args = parser.parse_args()
+    print(json.dumps(measure_fed(args.step_ms, args.steps)))
+
+
+if __name__ == "__main__":
+    main()

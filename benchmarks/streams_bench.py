@@ -1,6 +1,6 @@
 """Wall time of a step with its streams on one thread and on several, where products use one core.
 
-    python streams_bench.py --units 64,256,1024 --threads 2
+    python streams_bench.py --units 64,128,256,512,1024 --threads 2
 
 For data parallelism and for a pipeline of two stages: both ways of running one plan take turns in
 one process, and the smallest times count.  Prints ``BENCHJSON {...}`` with the times, the number
@@ -84,7 +84,7 @@ def measure(form, units, threads, rounds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--units", default="64,256,1024", help="widths, comma-separated")
+    parser.add_argument("--units", default="64,128,256,512,1024", help="widths, comma-separated")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=40)
     args = parser.parse_args()

@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.errors import DataError, InferenceError
 from flow_data.codec import encode_jpeg
+from flow_data.commands import data
 from flow_data.loading.stats import all_stats
 
 COUNT = 23
@@ -318,6 +320,31 @@ def test_an_interrupted_program_ends(records: str, ending: str) -> None:
     assert out == "interrupted\n", err
     assert program.returncode == (0 if ending == "return" else 1)
     assert ("the program's own" in err) == (ending == "raise")
+
+
+STALLING = """
+import runpy, sys
+job = runpy.run_path(sys.argv[2])["pixel_job"](sys.argv[1], 16)
+for _ in range(4):
+    job()
+{ending}
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"), [("", 0), ("sys.exit(3)", 3), ("raise KeyboardInterrupt", 1)]
+)
+def test_stats_of_a_program_however_it_ends(
+    records: str, tmp_path: Path, ending: str, code: int
+) -> None:
+    program, picture = tmp_path / "program.py", tmp_path / "a.svg"
+    program.write_text(STALLING.format(ending=ending))
+    arguments = ["stats", "--picture", str(picture), str(program), records, __file__]
+    done = CliRunner().invoke(data, arguments)
+    assert done.exit_code == code, done.output
+    for line in ("4 batches", "ofrecord_image_decoder", "steps waited", "batches ready"):
+        assert line in done.output
+    assert "ofrecord_image_decoder" in picture.read_text()
 
 
 @pytest.mark.slow

@@ -302,7 +302,6 @@ def test_a_train_job_without_minimize() -> None:
         (lambda x: sgd(3.0), "float|3.0"),
         (lambda x: sgd(None), "None"),
         (lambda x: sgd(x), "trainable variables"),
-        (lambda x: sgd(flow.cast(weight(), flow.int32)), "a loss of type int32"),
         (lambda x: sgd([weight(), weight((2, 3))]), "one loss twice"),
         (
             lambda x: sgd([weight(), flow.math.reduce_sum(x)]),

@@ -3,11 +3,14 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from parallel_forms import assert_same, dense, emulated, make_job, train
 
 import oneflow as flow
 from flow_core.errors import ConfigError
+from flow_core.observe.text import link_bytes
 
 PROGRAM = """
 import numpy as np
@@ -76,7 +79,13 @@ def test_buckets_change_when_gradients_travel_and_nothing_else(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("name", "wrong"),
-    [("nccl_fusion_threshold_mb", -1), ("nccl_fusion_max_ops", 0), ("enable_fusion", 1)],
+    [
+        ("nccl_fusion_threshold_mb", -1),
+        ("nccl_fusion_max_ops", 0),
+        ("enable_fusion", 1),
+        ("nccl_fusion_reduce", "yes"),
+        ("nccl_fusion_all_reduce_use_buffer", True),
+    ],
 )
 def test_wrong_settings_are_refused(name: str, wrong: int) -> None:
     with pytest.raises(ConfigError, match=name):
@@ -92,10 +101,56 @@ def test_settings_of_the_session_reach_the_pass() -> None:
     class Build:
         session, config = default_session(), flow.function_config()
 
+    def asked() -> tuple[Any, ...]:
+        found = bucket_options(Build)
+        return found["bucket_mb"], found["bucket_ops"], found["bucket_collectives"]
+
     options = flow.config.collective_boxing
-    assert bucket_options(Build) == {"bucket_mb": 16, "bucket_ops": 64}
+    assert asked() == (16, 64, ("all_reduce",))
     options.nccl_fusion_threshold_mb(4)
     options.nccl_fusion_max_ops(3)
-    assert bucket_options(Build) == {"bucket_mb": 4, "bucket_ops": 3}
+    assert asked() == (4, 3, ("all_reduce",))
     options.nccl_fusion_all_reduce(False)
-    assert bucket_options(Build) == {"bucket_mb": 0, "bucket_ops": 0}
+    assert asked() == (4, 3, ())
+    options.nccl_fusion_all_gather(True)
+    options.nccl_fusion_reduce()
+    assert asked() == (4, 3, ("reduce", "all_gather"))
+    options.enable_fusion(False)
+    assert asked() == (4, 3, ())
+
+
+@pytest.mark.parametrize("mode", ["distributed_split", "non_distributed"])
+@pytest.mark.parametrize(
+    "collective", ["reduce", "reduce_scatter", "all_gather", "broadcast", "all_reduce"]
+)
+def test_other_collectives_go_together_where_asked(collective: str, mode: str) -> None:
+    """Divided optimizer states: gradients are reduced to their owners, weights are gathered."""
+
+    def run(fused: bool) -> tuple[Any, Any]:
+        with emulated(4):
+            getattr(flow.config.collective_boxing, f"nccl_fusion_{collective}")(fused)
+            config = flow.function_config()
+            config.optimizer_placement_optimization_mode(mode)
+            config.optimizer_placement_optimization_threshold(1)
+            job = make_job("0:0-3", deep, "momentum", config)
+            found = train(job)
+            predicted = {k: v for k, v in link_bytes(job.plan().ledger).items() if v}
+            sent = {f"{a}->{b}": n for (a, b), n in job.executable().sent().items()}
+            assert sent == {link: 4 * nbytes for link, nbytes in predicted.items()}
+            return found, job.plan()
+
+    (alone, before), (together, after) = run(False), run(True)
+    assert_same(together, alone)
+    assert after.bytes_per_step == before.bytes_per_step
+    per_entry = lambda plan: [(e.value, e.steps, e.links) for e in plan.ledger]  # noqa: E731
+    assert per_entry(after) == per_entry(before)
+    counts = [sum(t.kernel == collective for t in plan.tasks) for plan in (before, after)]
+    assert counts[1] < counts[0] or counts[0] <= 1
+    members = [len(t.attrs["members"]) for t in after.tasks if t.kernel == collective]
+    assert counts[0] <= 1 or max(members) > 1
+
+
+def deep(x: Any) -> Any:
+    for i in range(3):
+        x = flow.nn.relu(dense(x, 16, f"h{i}"))
+    return dense(x, 5, "o")

@@ -56,8 +56,8 @@ def batches(sizes: Sequence[int], seed: int = 0) -> tuple[list[Any], list[Any]]:
     return x, [rng.integers(0, 5, n).astype("i4") for n in sizes]
 
 
-def mirrored_job(devices: int, minimize: Any) -> Any:
-    @flow.global_function(type="train", function_config=config(devices))
+def mirrored_job(devices: int, minimize: Any, settings: Any = None) -> Any:
+    @flow.global_function(type="train", function_config=settings or config(devices))
     def job(
         x: tp.ListNumpy.Placeholder((8, 3, 4)),
         y: tp.ListNumpy.Placeholder((8,), dtype=flow.int32),
@@ -130,7 +130,9 @@ def test_shapes_can_be_made_static() -> None:
 
 
 def test_weights_are_the_same_on_all_devices_and_stay_so() -> None:
-    job = mirrored_job(3, OPTIMIZERS["adam"](0.1).minimize)
+    apart = config(3)
+    apart.share_replicas(False)
+    job = mirrored_job(3, OPTIMIZERS["adam"](0.1).minimize, apart)
     for seed in range(3):
         job(*batches((8, 2, 5), seed))
     for stored in default_session().stored().values():

@@ -31,8 +31,15 @@ def devices() -> Iterator[None]:
         yield
 
 
-def config(mode: str, threshold: int = 1) -> Any:
+def apart() -> Any:
+    """Devices have memory of their own, as those of a cluster."""
     settings = flow.function_config()
+    settings.share_replicas(False)
+    return settings
+
+
+def config(mode: str, threshold: int = 1) -> Any:
+    settings = apart()
     settings.train.optimizer_placement_optimization_mode(mode)
     settings.train.optimizer_placement_optimization_threshold(threshold)
     return settings
@@ -68,7 +75,7 @@ def per_device(variables: dict[str, dict[str, int]]) -> dict[str, int]:
 
 
 def test_every_device_keeps_a_part_of_weights_and_states() -> None:
-    whole = kept(make_job("0:0-3", rule="adam"))
+    whole = kept(make_job("0:0-3", rule="adam", config=apart()))
     flow.clear_default_session()
     split = kept(make_job("0:0-3", rule="adam", config=config("distributed_split")))
     for name in ("h-weight", "h-weight-m", "h-weight-v", "o-bias-v"):
@@ -81,7 +88,7 @@ def test_every_device_keeps_a_part_of_weights_and_states() -> None:
 
 
 def test_each_weight_lives_on_one_device() -> None:
-    whole = kept(make_job("0:0-3", rule="adam"))
+    whole = kept(make_job("0:0-3", rule="adam", config=apart()))
     flow.clear_default_session()
     single = kept(make_job("0:0-3", rule="adam", config=config("non_distributed")))
     homes = {name: tuple(parts) for name, parts in single.items() if "System" not in name}

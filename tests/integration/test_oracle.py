@@ -18,8 +18,9 @@ from flow_core.frontend import session as sessions
 from flow_core.frontend.function import JobFunction
 from flow_core.frontend.session import Session
 from flow_core.observe.feeds import draw_feeds, index_bounds
-from flow_core.observe.oracle import difference, verify
+from flow_core.observe.oracle import _Oracle, difference, verify
 from flow_core.observe.parts import assemble, take_apart
+from flow_core.observe.rehearsal import Rehearsal
 from flow_core.observe.verdict import EQUAL, INHERITED, ROUNDING, WRONG_BOXING, WRONG_RULE
 from flow_core.plugins.host import default_registry
 from flow_core.sbp import B, P, S, Signature
@@ -270,3 +271,58 @@ def test_groups_overwrite_inputs_only_where_their_members_may() -> None:
         return flow.get_all_variables()["w"].numpy()
 
     np.testing.assert_array_equal(run(True), run(False))
+
+
+def normalised() -> Any:
+    """A job in the mirrored view: every device notes statistics of its own part of the batch."""
+    config = flow.function_config()
+    config.default_logical_view(flow.scope.mirrored_view())
+    config.default_placement_scope(flow.scope.placement("cpu", "0:0-1"))
+
+    @flow.global_function(type="train", function_config=config)
+    def job(x: tp.ListNumpy.Placeholder((4, 3))) -> tp.ListNumpy:
+        w = flow.get_variable("w", (3,), initializer=flow.ones_initializer())
+        y = flow.layers.batch_normalization(x * w, axis=1, momentum=0.5, name="bn")
+        rate = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
+        flow.optimizer.SGD(rate, momentum=0.9).minimize(y)
+        return y
+
+    return job
+
+
+def test_statistics_that_mirrored_devices_keep_are_compared() -> None:
+    found = verify(normalised(), steps=3)
+    assert found.ok, str(found)
+    assert found.as_planned
+    assert {op.verdict for op in found.ops if op.type == "normalization"} == {EQUAL}
+    assert sum(op.type == "normalization" for op in found.ops) == 2
+
+
+def test_statistics_of_one_device_that_are_wrong_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = _Oracle._held
+
+    def wrong(oracle: _Oracle, many: Rehearsal) -> dict[str, Any]:
+        states = held(oracle, many)
+        states["bn-moving_mean of cpu:0:1"] += 1
+        return states
+
+    monkeypatch.setattr(_Oracle, "_held", wrong)
+    found = {op.op: op.verdict for op in verify(normalised()).ops}
+    assert found["bn#0"] == EQUAL
+    assert found["bn#1"] in (WRONG_RULE, WRONG_BOXING)
+
+
+def test_variables_overwritten_by_a_mirrored_job() -> None:
+    config = flow.function_config()
+    config.default_logical_view(flow.scope.mirrored_view())
+    config.default_placement_scope(flow.scope.placement("cpu", "0:0-2"))
+
+    @flow.global_function(function_config=config)
+    def count(x: tp.ListNumpy.Placeholder((3,))) -> tp.ListNumpy:
+        seen = flow.get_variable("seen", (3,), initializer=flow.zeros_initializer())
+        flow.assign(seen, seen + x)
+        return x
+
+    assert verify(count, steps=3).ok

@@ -182,13 +182,15 @@ def test_a_browser_shows_it_and_asks_for_nothing(tmp_path: Path) -> None:
     assert re.search(r'<canvas[^>]* data-nodes="[1-9]', dom)
     for entry in document(job).plan.ledger:
         assert re.search(rf"<td[^>]*>{entry.steps[0]}</td>", dom)
+    for name in document(job).plan.streams:
+        assert f"<td>{name}</td>" in dom or f'<td class="">{name}</td>' in dom
     assert 'data-asked="[]"' in dom
 
 
 PROBE = """
 <script>
 addEventListener("error", (e) => { document.body.dataset.error = e.message; });
-for (const name of ["ops", "ledger", "memory", "timeline", "graph"]) {
+for (const name of ["ops", "ledger", "streams", "memory", "timeline", "graph"]) {
   document.querySelectorAll("nav button").forEach((b) => b.textContent.toLowerCase() === name
     && b.click());
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -172,3 +173,45 @@ def test_instances_are_split_over_devices(devices: int) -> None:
     np.testing.assert_array_equal(job(x), x + 1)
     (split,) = {t.op for t in job.plan().tasks if t.op.startswith("tensor_to_tensor_buffer@1")}
     assert split
+
+
+def held(devices: int, count: int) -> dict[int, int]:
+    """Which device has each instance under S(0)."""
+    sizes = [count // devices + (d < count % devices) for d in range(devices)]
+    owners = [d for d, size in enumerate(sizes) for _ in range(size)]
+    return dict(enumerate(owners))
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+@pytest.mark.parametrize(("here", "there"), [(2, 4), (4, 2), (2, 3), (1, 4), (3, 3)])
+@pytest.mark.parametrize("count", [8, 5])
+def test_only_instances_that_change_owner_move(
+    here: int, there: int, count: int, as_list: bool
+) -> None:
+    """The ledger, and what was sent, have 8 bytes for each of them, link by link."""
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((count, 3))) -> tp.Numpy:
+        with flow.scope.placement("cpu", f"0:0-{here - 1}"):
+            values = flow.tensor_to_tensor_buffer(x, instance_dims=1)
+            if as_list:
+                values = flow.tensor_buffer_to_tensor_list(values, (3,), flow.float)
+        with flow.scope.placement("cpu", f"0:0-{there - 1}"):
+            if as_list:
+                values = flow.tensor_list_to_tensor_buffer(values)
+            return flow.tensor_buffer_to_tensor(values, flow.float, (3,)) + 1.0
+
+    x = np.arange(3 * count, dtype=np.float32).reshape(count, 3)
+    np.testing.assert_array_equal(job(x), x + 1)
+    ledger = job.compile().physical.ledger
+    moved = Counter()
+    for entry in ledger:
+        if entry.value.startswith("tensor_"):
+            moved.update({(a, b): n for a, b, n in entry.links})
+    pairs = zip(held(here, count).values(), held(there, count).values(), strict=True)
+    changed = Counter((f"cpu:0:{a}", f"cpu:0:{b}") for a, b in pairs if a != b)
+    assert moved == {link: 8 * n for link, n in changed.items()}
+    planned = Counter()
+    for entry in ledger:
+        planned.update({(a, b): n for a, b, n in entry.links})
+    assert job.executable().sent() == +planned

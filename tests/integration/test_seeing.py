@@ -13,6 +13,7 @@ import oneflow.typing as tp
 from flow_core.errors import BudgetError, FlowError, PlanError
 from flow_core.observe.diff import diff_tables
 from flow_core.observe.document import PlanDocument, document
+from flow_core.observe.streams import flow_rows, stream_rows
 from flow_core.observe.tables import joined
 from flow_core.observe.text import plan_report, plan_tables
 
@@ -96,6 +97,22 @@ def test_the_report_shows_layouts_and_the_ledger() -> None:
     assert "cpu[0:0-3]" in report
     assert "bytes cross devices per step" in report
     assert "S(0)" in report
+
+
+def test_the_report_shows_streams_and_what_goes_between_them() -> None:
+    job = make()
+    plan, report = job.plan(), plan_report(job)
+    assert f"streams: {len(plan.streams)}, in turn, on one thread" in report
+    rows = {row[0]: row for row in stream_rows(plan)}
+    assert list(rows) == list(plan.streams)
+    assert sum(row[1] for row in rows.values()) == len(plan.tasks)
+    assert any(row[2] and row[3] for row in rows.values())
+    assert len(list(flow_rows(plan))) == len(plan.flows) > 0
+    for producer, value, consumers, slots in flow_rows(plan):
+        assert producer in rows
+        assert set(consumers.split(", ")) <= set(rows)
+        assert slots >= 1
+        assert value in report
 
 
 def test_equal_plans_do_not_differ() -> None:

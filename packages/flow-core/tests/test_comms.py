@@ -214,8 +214,10 @@ def train_job(rows: bool) -> Any:
     flow.clear_default_session()
     init = flow.random_normal_initializer(stddev=0.3)
     hint = {"model_distribute": flow.distribute.split(0)} if rows else {}
+    config = flow.function_config()
+    config.share_replicas(False)
 
-    @flow.global_function(type="train")
+    @flow.global_function(type="train", function_config=config)
     def job(
         x: tp.Numpy.Placeholder((18, 12)),  # type: ignore[valid-type]
         y: tp.Numpy.Placeholder((18,), dtype=flow.int32),  # type: ignore[valid-type]

@@ -17,6 +17,7 @@ SECONDS = (
 )  # fmt: skip
 SCHEDULE = "computes a learning rate, or changes gradients before an update"
 LABEL = "labels are data, as in OneFlow"
+OBSERVED = "what is observed is taken as given, as in OneFlow"
 STATISTIC = "moving statistics are no parameters"
 
 
@@ -26,6 +27,9 @@ class TestGradients(GradientKit):
         **dict.fromkeys(SECONDS, SECOND),
         "digamma": SECOND,
         "unique_with_counts": "how many distinct values there are jumps",
+        "distributed_partial_fc_sample_grad": SECOND,
+        "min_max_observer": OBSERVED,
+        "moving_average_min_max_observer": OBSERVED,
         "boxing": "put into graphs that are differentiated already",
         "bernoulli": "a draw does not depend on its probability smoothly",
         "adam_bias_correction_learning_rate": SCHEDULE,

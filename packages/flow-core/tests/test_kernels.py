@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.ops import optim, select
+from flow_core.ops import indexed_updates, optim, select, summary
 from flow_core.plugins.specs import OpSpec, Sample
 from flow_core.testing import Gap, KernelKit
 
@@ -35,6 +35,15 @@ def updates(row: optim.Update, rng: Any) -> Iterator[Sample]:
         yield Sample((*arrays, np.array(1)), note="skipped")
 
 
+def row_updates(spec: OpSpec, rng: Any) -> Iterator[Sample]:
+    """What an update of looked-up rows gets."""
+    for shape, lookups in (((7,), (3,)), ((3, 5), (2, 4)), ((4, 2, 3), (1,))):
+        model, *states = (rng.uniform(0.5, 2, shape) for _ in spec.mutates)
+        index = rng.integers(-1, shape[0] + 1, lookups).astype(np.int32)
+        values = rng.uniform(0.5, 2, (*lookups, *shape[1:]))
+        yield Sample((model, index, values, np.array(0.1), *states), {"weight_decay": 0.01})
+
+
 SAMPLES: dict[str, Any] = {
     "assign": lambda rng: [
         Sample((rng.uniform(-1, 1, shape), rng.uniform(-1, 1, shape)))
@@ -52,9 +61,11 @@ SAMPLES: dict[str, Any] = {
     ],
     "logical_slice_assign": next(s for s in select.OPS if s.type == "slice_update").samples,
     **{row.type: lambda rng, row=row: updates(row, rng) for row in optim.TABLE},
+    **{spec.type: lambda rng, spec=spec: row_updates(spec, rng) for spec in indexed_updates.OPS},
 }
 """Of ops that have none, since they have no reference."""
 
+SUMMARIES = tuple(spec.type for spec in summary.OPS)
 TEMPORARIES = "numpy makes temporary arrays"
 
 
@@ -66,6 +77,7 @@ class TestNumpyKernels(KernelKit):
     plugin = "core.numpy"
     gaps = (
         Gap("fused", "notyet", "a group has no reference and no samples of its own"),
+        *(Gap(op, "never", "writes a file, which test_summary.py reads") for op in SUMMARIES),
         temporaries("arg_sort", "float64", "int64", "as_given"),
         temporaries("batch_gather"),
         temporaries("dim_gather"),

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flow_core.ops import summary
+from flow_core.ops.indexed_updates import DENSE, PREFIX
 from flow_core.ops.optim import BY_TYPE
 from flow_core.ops.select import LAST
 from flow_core.plugins.host import default_registry
@@ -30,6 +32,7 @@ def unlisted(op: str, reason: str) -> Gap:
 
 GAPS = (
     *(Gap(op, "never", "a leaf of the graph: nothing to compute") for op in LEAVES),
+    *(Gap(spec.type, "never", "writes a file: nothing is split") for spec in summary.OPS),
     Gap("fused", "never", "groups are made of what is split already"),
     *(unlisted(op, "no work: parts are passed on") for op in BETWEEN_VIEWS),
     unlisted("tuple_identity", "only mixtures of layouts"),
@@ -58,6 +61,15 @@ def update_samples(op: str, rng: Any) -> Iterator[Sample]:
     yield Sample((*given, np.array(2.0, np.float32)), note="scaled")
 
 
+def row_update_samples(spec: OpSpec, rng: Any) -> Iterator[Sample]:
+    """Tables with some rows looked up, one of them twice, one index outside."""
+    states = (numbers(rng, 5, 6) for _ in spec.inputs[4:])
+    index = np.array([[3, 0], [3, 9]], np.int32)
+    rate = np.array(0.5, np.float32)
+    given = numbers(rng, 5, 6), index, numbers(rng, 2, 2, 6), rate, *states
+    yield Sample(given, {"weight_decay": 0.5})
+
+
 def other_samples(rng: Any) -> dict[str, Sample]:
     counter, scale = np.array(3, np.int64), np.array(8.0, np.float32)
     part = {"start": (1, 0), "stop": (4, LAST), "step": (1, 1)}
@@ -78,6 +90,8 @@ class TestSbpRules(SbpRuleKit):
     def samples(self, spec: OpSpec, rng: Any) -> Iterable[Sample]:
         if spec.type in BY_TYPE:
             return update_samples(spec.type, rng)
+        if spec.type.removeprefix(PREFIX) in DENSE:
+            return row_update_samples(spec, rng)
         others = other_samples(rng)
         return [others[spec.type]] if spec.type in others else super().samples(spec, rng)
 

@@ -122,6 +122,8 @@ def attrs(path: str, folder: Path, **changes: Any) -> dict[str, Any]:
         "group_by_ratio": True,
         "remove_images_without_annotations": True,
         "stride_partition": True,
+        "shards": 1,
+        "on_error": "raise",
         "region": None,
         **changes,
     }
@@ -149,14 +151,25 @@ def test_batches_have_pictures_of_one_kind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stride", [True, False])
-def test_devices_read_different_pictures(tmp_path: Path, stride: bool) -> None:
+def test_shards_take_different_pictures(tmp_path: Path, stride: bool) -> None:
     path = coco(tmp_path)
-    options = {"group_by_ratio": False, "stride_partition": stride}
-    found = [
-        CocoSource(attrs(path, tmp_path, region=((2 * i, 2 * i + 2),), **options), 2).refs(0)
-        for i in range(2)
+    options = {"group_by_ratio": False, "stride_partition": stride, "shards": 2}
+    found = CocoSource(attrs(path, tmp_path, **options), 4).refs(0)
+    assert found == ([100, 102, 101, 103] if stride else [100, 101, 106, 107])
+
+
+@pytest.mark.parametrize("shards", [1, 2, 4])
+@pytest.mark.parametrize("devices", [2, 4])
+def test_devices_read_parts_of_the_same_batches(tmp_path: Path, shards: int, devices: int) -> None:
+    path, rows = coco(tmp_path), 4 // devices
+    options = {"shards": shards, "shuffle_after_epoch": True}
+    whole = CocoSource(attrs(path, tmp_path, **options), 4)
+    parts = [
+        CocoSource(attrs(path, tmp_path, region=((i * rows, (i + 1) * rows),), **options), rows)
+        for i in range(devices)
     ]
-    assert found == ([[100, 102], [101, 103]] if stride else [[100, 101], [106, 107]])
+    for step in (0, 1, 7, 3):
+        assert [r for part in parts for r in part.refs(step)] == whole.refs(step)
 
 
 def test_a_picture_with_its_objects(tmp_path: Path) -> None:

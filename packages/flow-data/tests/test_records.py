@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import io
+import os
+import random
 import struct
 import tarfile
 from pathlib import Path
@@ -10,6 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from onerec_files import example as onerec
+from onerec_files import framed
 
 from flow_core.errors import DataError
 from flow_data.codec import encode_jpeg
@@ -23,6 +27,7 @@ from flow_data.records.ofrecord import (
     part_paths,
     read_ofrecords,
 )
+from flow_data.records.onerec import OneRecFiles
 from flow_data.records.schema import Example
 from flow_data.records.tfrecord import TFRecordFiles, masked_crc
 from flow_data.records.webdataset import WebDatasetFiles
@@ -157,61 +162,7 @@ def test_a_file_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["part-0"]
 
 
-def survive(data: bytes, folder: Path) -> None:
-    """Reads a file of any bytes: records, or one error that says where."""
-    path = folder / "part-0"
-    path.write_bytes(data)
-    files = OFRecordFiles([str(path)])
-    end, failure = 0, None
-    try:
-        for record in all_records(files):
-            end = record.origin.offset + 8 + len(record.payload)
-            _ = record.fields
-    except DataError as error:
-        failure = error
-    assert end == len(data) if failure is None else str(path) in str(failure)
-
-
-def damaged(record: bytes, draw: Any) -> bytes:
-    data = bytearray(record)
-    for _ in range(draw(st.integers(0, 3))):
-        at = draw(st.integers(0, len(data) - 1))
-        data[at] = draw(st.integers(0, 255))
-    return bytes(data[: draw(st.integers(0, len(data)))])
-
-
-@st.composite
-def streams(draw: Any) -> bytes:
-    if draw(st.booleans()):
-        return bytes(draw(st.binary(max_size=64)))
-    record = encode_record({"label": 3, "image": b"abc"})
-    framed = struct.pack("<q", len(record)) + record
-    return damaged(framed * draw(st.integers(1, 3)), draw)
-
-
-@settings(max_examples=100, deadline=None)
-@given(streams())
-@example(b"")
-@example(struct.pack("<q", 1))
-def test_no_stream_crashes_the_parser(tmp_path_factory: Any, data: bytes) -> None:
-    survive(data, tmp_path_factory.getbasetemp())
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_a_million_damaged_streams(tmp_path: Path) -> None:
-    """Streams with random damage: every record is read or an error says where it stops."""
-    rng = np.random.default_rng(7)
-    record = encode_record({"label": 3, "x": np.arange(3, dtype=np.float32), "image": b"abc"})
-    sound = (struct.pack("<q", len(record)) + record) * 3
-    for _ in range(1_000_000):
-        data = np.frombuffer(sound, np.uint8).copy()
-        for _ in range(int(rng.integers(0, 4))):
-            data[rng.integers(0, len(data))] = rng.integers(0, 256)
-        survive(data[: rng.integers(0, len(data) + 1)].tobytes(), tmp_path)
-
-
-# ------------------------------------------------------------------------------- other formats
+# ----------------------------------------------------------------------------------- damage
 
 
 def tfrecord(payload: bytes) -> bytes:
@@ -220,18 +171,129 @@ def tfrecord(payload: bytes) -> bytes:
     return length + checks[0] + payload + checks[1]
 
 
+def an_example() -> bytes:
+    message = Example()
+    message.features.feature["label"].int64_list.value.append(5)
+    message.features.feature["image"].bytes_list.value.append(b"abc")
+    data: bytes = message.SerializeToString()
+    return data
+
+
+def an_ofrecord() -> bytes:
+    record = encode_record({"label": 3, "x": np.arange(3, dtype=np.float32), "image": b"abc"})
+    return struct.pack("<q", len(record)) + record
+
+
+A_ONEREC = onerec({"label": np.array([3], np.int32), "image": [b"abc"]})
+FORMATS: dict[str, tuple[Any, bytes, Any]] = {
+    "OFRecord": (OFRecordFiles, an_ofrecord(), lambda length: 0),
+    "TFRecord": (TFRecordFiles, tfrecord(an_example()), lambda length: 4),
+    "OneRec": (OneRecFiles, framed(A_ONEREC), lambda length: -length % 8 + 8),
+}
+"""A class of files, a record in its frame, and how many bytes of that are behind the payload."""
+
+
+class Memory:
+    """A file in memory that is written anew for each stream of bytes."""
+
+    def __init__(self) -> None:
+        self._descriptor = os.memfd_create("stream")
+        self.path = f"/proc/self/fd/{self._descriptor}"
+
+    def __enter__(self) -> Memory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    def write(self, data: bytes | bytearray) -> None:
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, data, 0)
+
+
+def survive(kind: str, memory: Memory, data: bytes | bytearray, skip: bool) -> None:
+    """Reads any bytes: all of them are records, or an error (or a note) says where that ends.
+
+    Where there are checksums, what is read is also what was written.
+    """
+    memory.write(data)
+    make, sound, behind = FORMATS[kind]
+    files, number, read = make([memory.path], skip), 0, 0
+    errors: list[DataError] = []
+    while skip or not errors:
+        try:
+            place = files.place(0, number)
+        except DataError as error:
+            errors.append(error)
+            break
+        if place is None:
+            break
+        number, read = number + 1, place[1] + behind(place[1] - place[0])
+        try:
+            record = files.read(0, number - 1, place)
+            _ = record.fields
+        except DataError as error:
+            errors.append(error)
+        else:
+            assert kind == "OFRecord" or record.payload in sound
+    assert all(memory.path in str(error) for error in errors)
+    assert bool(files.broken) == (skip and read < len(data))
+    assert skip or errors or read == len(data)
+
+
+def damaged(sound: bytes, draw: random.Random) -> bytearray:
+    """Three records with up to three bytes changed, half of them cut off somewhere."""
+    data = bytearray(sound * 3)
+    for _ in range(draw.randrange(4)):
+        data[draw.randrange(len(data))] = draw.randrange(256)
+    return data[: draw.randrange(len(data) + 1)] if draw.random() < 0.5 else data
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(sorted(FORMATS)), st.binary(max_size=64), st.booleans())
+@example("OFRecord", b"", False)
+@example("OFRecord", struct.pack("<q", 1), False)
+def test_no_bytes_crash_a_parser(kind: str, data: bytes, skip: bool) -> None:
+    with Memory() as memory:
+        survive(kind, memory, data, skip)
+
+
+def try_damaged_streams(kind: str, count: int) -> None:
+    draw, sound = random.Random(7), FORMATS[kind][1]
+    with Memory() as memory:
+        for i in range(count):
+            survive(kind, memory, damaged(sound, draw), skip=i % 2 == 1)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_damaged_streams(kind: str) -> None:
+    try_damaged_streams(kind, 1000)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_million_damaged_streams(kind: str) -> None:
+    try_damaged_streams(kind, 1_000_000)
+
+
+# ------------------------------------------------------------------------------- other formats
+
+
 def test_tfrecords(tmp_path: Path) -> None:
-    example = Example()
-    example.features.feature["label"].int64_list.value.append(5)
-    example.features.feature["image"].bytes_list.value.append(b"abc")
     path = tmp_path / "a.tfrecord"
-    path.write_bytes(tfrecord(example.SerializeToString()) * 2)
+    path.write_bytes(tfrecord(an_example()) * 2)
     records = all_records(TFRecordFiles([str(path)]))
     assert [list(r.field("label")[1]) for r in records] == [[5], [5]]
     assert records[1].blob("image") == b"abc"
-    path.write_bytes(b"\1" + path.read_bytes()[1:])
-    with pytest.raises(DataError, match="record 0 at byte 0"):
-        all_records(TFRecordFiles([str(path)]))
+    sound = path.read_bytes()
+    for at, found in ((0, "record 0 at byte 0"), (20, "checksum"), (-1, "record 1")):
+        damaged = bytearray(sound)
+        damaged[at] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=found):
+            all_records(TFRecordFiles([str(path)]))
 
 
 def tar(path: Path, members: dict[str, bytes]) -> None:

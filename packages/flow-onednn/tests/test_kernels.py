@@ -14,6 +14,7 @@ from flow_core.plugins.host import load_plugins
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import OpSpec, Sample
 from flow_core.testing.kernels import KernelKit
+from flow_onednn.kernels.tables import PREFIX
 from flow_onednn.library import Missing, state
 from flow_onednn.native.expressions import TABLE
 from flow_onednn.plugin import flow_register_kernels
@@ -60,6 +61,15 @@ def updates(states: int, rng: Any) -> Iterator[Sample]:
         yield Sample((*arrays, np.array(0.5)))
 
 
+def row_updates(spec: OpSpec, rng: Any) -> Iterator[Sample]:
+    """What an update of looked-up rows gets."""
+    for shape, lookups in (((7,), (3,)), ((30, 5), (20, 4)), ((4, 2, 3), (1,))):
+        model, *states = (rng.uniform(0.5, 2, shape) for _ in spec.mutates)
+        index = rng.integers(-1, shape[0] + 1, lookups).astype(np.int32)
+        values = rng.uniform(0.5, 2, (*lookups, *shape[1:]))
+        yield Sample((model, index, values, np.array(0.1), *states), {"weight_decay": 0.01})
+
+
 class TestKernels(KernelKit):
     plugin = "flow-onednn"
     dtypes = ("float32",)
@@ -73,4 +83,6 @@ class TestKernels(KernelKit):
     def samples(self, spec: OpSpec, rng: Any) -> Iterable[Sample]:
         if spec.type in UPDATES:
             return updates(UPDATES[spec.type], rng)
+        if spec.type.startswith(PREFIX):
+            return row_updates(spec, rng)
         return super().samples(spec, rng)

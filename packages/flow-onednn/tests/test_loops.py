@@ -195,6 +195,35 @@ def test_sparse_adam_is_adam_with_a_dense_gradient(shape: tuple[int, int]) -> No
     assert not sparse[1][1::3].any()
 
 
+ROW_UPDATES = {
+    "sgd_update": {},
+    "momentum_update": {"beta": 0.7},
+    "adam_update": {"beta1": 0.8, "beta2": 0.9, "epsilon": 1e-3},
+}
+
+
+@pytest.mark.parametrize("width", [1, 3, 16, 100])
+@pytest.mark.parametrize("op", ROW_UPDATES)
+def test_updates_of_rows_are_those_of_numpy_in_double(op: str, width: int) -> None:
+    rng = np.random.default_rng(width)
+    attrs = {"scale": 0.5, "weight_decay": 0.2, "first": 2, **ROW_UPDATES[op]}
+    count = {"sgd_update": 1, "momentum_update": 2, "adam_update": 3}[op]
+    tables = [np.abs(random(k, 700, width)) + 0.1 for k in range(count)]
+    index = rng.integers(0, 710, (40, 20))  # some twice, some outside
+    values, rate = random(9, 40, 20, width), np.array(0.1, np.float32)
+    arrays = [tables[0], index, values, rate, *tables[1:]]
+    wide = [a if a is index else a.astype(float) for a in arrays]
+    wide[3] = rate
+    name = f"indexed_slices_{op}"
+    kernel = default_registry().find_kernel(query_of(name, attrs, arrays), "cpu")
+    assert kernel.name == f"c.{name}"
+    run_kernel(kernel, query_of(name, attrs, arrays), arrays)
+    (numpy,) = [k for k in default_registry().kernels(name, "cpu") if not k.priority]
+    run_kernel(numpy, query_of(name, attrs, wide), wide)
+    for have, want in zip([arrays[0], *arrays[4:]], [wide[0], *wide[4:]], strict=True):
+        np.testing.assert_allclose(have, want, 2e-5, 1e-5)
+
+
 def state_with(**settings: str) -> str:
     code = "from flow_onednn.native import compiler; print(compiler.state())"
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **settings},

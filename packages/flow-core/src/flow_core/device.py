@@ -71,7 +71,9 @@ class Comm(Protocol):
     """Devices that exchange data, some of them in other processes.
 
     A comm is made once per plan, by the `CommSpec` that registers it.  All processes bind the
-    same exchanges in the same order, and launch them in one order.
+    same exchanges in the same order, and launch them in one order.  A comm that wants devices'
+    memory to be of its own kind may have a method ``arena(device, nbytes) -> Arena | None``, which
+    is asked before a plan's arenas are allocated; None leaves that to the driver.
 
     Attributes:
         name: name of its `CommSpec`.
@@ -96,7 +98,9 @@ class Comm(Protocol):
         Args:
             exchange: what moves.
             inputs, outputs: an array per input and output of the exchange; None where its
-                device is another process's.
+                device is another process's.  Only for a comm whose `CommSpec` says
+                ``shares_memory``, inputs that are the same may be one array, and so may
+                outputs, of an all-reduce also with the first input of their member.
 
         Raises:
             PlanError: see `flow_core.exchange.check_arrays`.
@@ -107,3 +111,38 @@ class Comm(Protocol):
 
         Counted from what is bound and how often it was launched, not from the plan.
         """
+
+
+class World(Protocol):
+    """The processes that run one program together, each the devices that are its own.
+
+    All of them run the same script, so all come to each meeting, in the same order.  Meetings
+    may be held in one thread while another one runs a step.
+
+    Attributes:
+        rank: of this process, from 0.
+        size: number of processes, at least 2.
+        machine: the machine of the program's placements that this process is on.
+    """
+
+    rank: int
+    size: int
+
+    @property
+    def machine(self) -> int:
+        """The machine that this process is on."""
+
+    def arrange(self, machines: int) -> None:
+        """Takes note of the number of machines that the program's placements speak of."""
+
+    def owner(self, device: str) -> int:
+        """The rank of the process that has a device, by its text form."""
+
+    def gather(self, text: bytes, what: str) -> tuple[bytes, ...]:
+        """What each process says, in the order of the ranks, in all processes."""
+
+    def broadcast(self, array: Array, root: int, what: str) -> None:
+        """Fills a contiguous host array everywhere with what process ``root`` has in it."""
+
+    def share(self, arrays: Sequence[Array], roots: Sequence[int], what: str) -> None:
+        """Broadcasts the results of a step, each from its root, in the thread that runs steps."""

@@ -107,6 +107,10 @@ class JobError(FlowError):
     """A job function was defined or used in a way that it does not allow."""
 
 
+class OutsideJobError(JobError, NotImplementedError):
+    """A function for job functions was called outside of any."""
+
+
 class AnnotationError(JobError, TypeError):
     """A job function's annotation or return value is not usable."""
 

@@ -79,8 +79,8 @@ class Exchange:
         senders, receivers: the device of each input and output, as texts.
         blocks: what moves; blocks of one output either coincide or do not overlap.
         fills: (output, operation) of outputs that start with the operation's neutral element.
-        member_names: the names of the exchanges that were fused into this one, an all-reduce,
-            whose inputs and outputs are listed member by member; else its own name.
+        member_names: the names of the exchanges that were fused into this one, between the same
+            devices, whose inputs and outputs are listed member by member; else its own name.
     """
 
     name: str
@@ -113,11 +113,12 @@ class Exchange:
         yield from self._reduced() if self.collective == "all_reduce" else self._moved()
 
     def _moved(self) -> Iterator[tuple[str, str, int, int]]:
+        each = max(1, len(self.outputs) // len(self.member_names))
         for block in self.blocks:
             here, there = self.senders[block.source], self.receivers[block.target]
             if here != there:
                 itemsize = self.outputs[block.target].dtype.itemsize
-                yield here, there, num_elements(block.size) * itemsize, 0
+                yield here, there, num_elements(block.size) * itemsize, block.target // each
 
     def _reduced(self) -> Iterator[tuple[str, str, int, int]]:
         group = self.group

@@ -26,6 +26,8 @@ class Buffer:
         offset: bytes from the start of the arena; -1 for variables, which the session owns.
         type: shape and element type.
         first, last: positions of the first and last task that need it (arena kinds).
+        home: the device in whose memory it lies where that is another one: devices that share
+            a memory have what is the same on all of them once; empty for its own.
     """
 
     name: str
@@ -35,6 +37,12 @@ class Buffer:
     type: TensorType
     first: int = 0
     last: int = 0
+    home: str = ""
+
+    @property
+    def memory(self) -> str:
+        """The device in whose memory it lies."""
+        return self.home or self.device
 
 
 @dataclass(frozen=True, slots=True)

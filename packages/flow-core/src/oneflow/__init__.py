@@ -77,6 +77,7 @@ from flow_core.api.dtypes import (
     tensor_buffer,
     uint8,
 )
+from flow_core.api.dynamic import argwhere, nonzero, sync_dynamic_resize
 from flow_core.api.encoding import categorical_ordinal_encode
 from flow_core.api.env import current_resource
 from flow_core.api.initializers import (
@@ -121,6 +122,13 @@ from flow_core.api.job import (
 from flow_core.api.linalg import matmul
 from flow_core.api.math import cast, clamp, clip, clip_by_scalar, clip_by_value, masked_fill, where
 from flow_core.api.nn_losses import combined_margin_loss, smooth_l1_loss
+from flow_core.api.older import (
+    eager_nccl_all_reduce,
+    inter_job_reuse_mem_strategy,
+    is_deprecated,
+)
+from flow_core.api.partial_fc import distributed_partial_fc_sample
+from flow_core.api.periods import acc, pack, repeat, unpack
 from flow_core.api.scope import device_prior_placement, fixed_placement
 from flow_core.api.user_op import (
     consistent_user_op_builder,
@@ -143,11 +151,16 @@ from oneflow import (
     losses,
     math,
     nn,
+    onnx,
     optimizer,
+    quantization,
     random,
     regularizers,
     scope,
+    summary,
+    sysconfig,
     system,
+    tensorrt,
     train,
     unittest,
     util,

@@ -2,6 +2,11 @@
 
 from flow_core.api import scope
 from flow_core.api.array_select import logical_slice, logical_slice_assign
+from flow_core.api.elsewhere import (
+    custom_op_module,
+    dynamic_binary_concat,
+    dynamic_binary_split,
+)
 from flow_core.api.encoding import indexed_slices_reduce_sum, unique_with_counts
 from flow_core.api.job import (
     enable_typing_check,
@@ -9,15 +14,28 @@ from flow_core.api.job import (
     name_scope,
     square_sum,
 )
+from flow_core.api.older import (
+    eager_assign_121,
+    get_interface_blob_value,
+    set_interface_blob_value,
+    ssp_variable_proxy,
+)
 
 __all__ = [
+    "custom_op_module",
+    "dynamic_binary_concat",
+    "dynamic_binary_split",
+    "eager_assign_121",
     "enable_typing_check",
+    "get_interface_blob_value",
     "hierarchical_parallel_cast",
     "indexed_slices_reduce_sum",
     "logical_slice",
     "logical_slice_assign",
     "name_scope",
     "scope",
+    "set_interface_blob_value",
     "square_sum",
+    "ssp_variable_proxy",
     "unique_with_counts",
 ]

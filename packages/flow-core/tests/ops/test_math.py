@@ -11,7 +11,7 @@ import pytest
 from flow_core.api import math as m
 from flow_core.builtin.ops_plugin import flow_register_ops
 from flow_core.dtypes import as_dtype, float32, int32
-from flow_core.errors import InferenceError, UnsupportedError
+from flow_core.errors import InferenceError
 from flow_core.frontend.blob import BlobDef
 from flow_core.frontend.jobs import JobBuild, defining
 from flow_core.ir import Attrs, Op, tensor_type
@@ -131,7 +131,6 @@ def test_functions_of_integers_stay_integers() -> None:
         (lambda a, b: m.add_n([]), InferenceError, "one or more"),
         (lambda a, b: m.add(a, m.cast(b, int32)), InferenceError, "flow.cast"),
         (lambda a, b: m.clip_by_value(a), InferenceError, "at least one limit"),
-        (lambda a, b: m.where(a), UnsupportedError, "depends on the data"),
         (lambda a, b: m.where(a, b), InferenceError, "both of them"),
         (lambda a, b: m.reduce_sum(a, 2), InferenceError, "axes from -2 to 1"),
         (lambda a, b: m.l2_normalize(a), InferenceError, "axis=None"),

@@ -7,6 +7,7 @@ somebody asks for a "gpu" or runs ``flow doctor``.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import importlib.util
 import sys
 from collections.abc import Iterable
@@ -14,14 +15,14 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from flow_core.config import Settings
-from flow_core.plugins.specs import Available, DeviceSpec, Unavailable
+from flow_core.plugins.specs import Available, DeviceSpec, KernelSpec, Unavailable
 
 FLOW_PLUGIN_API = "1.0"
 
 CUPY = {"cupy-cuda12x": 12, "cupy-cuda13x": 13}
 """CUDA major of CuPy's wheels."""
 
-DRIVER = "flow_cuda.driver"
+DRIVER = "flow_cuda.cupy_hardware"
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 EMULATE = "ONEFLOW_EMULATE_GPUS=N runs the program on the CPU"
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
@@ -117,7 +118,14 @@ def flow_register_devices(config: Settings) -> Iterable[DeviceSpec]:
     """The device type "gpu"; nothing while GPUs are emulated."""
     if config.emulate_gpus:
         return ()
-    return (DeviceSpec("gpu", "flow_cuda.plugin:probe", f"{DRIVER}:CudaDriver"),)
+    return (DeviceSpec("gpu", "flow_cuda.plugin:probe", "flow_cuda.driver:CudaDriver"),)
+
+
+def flow_register_kernels(config: Settings) -> Iterable[KernelSpec]:
+    """The kernels of the device type "gpu"; nothing while GPUs are emulated."""
+    if config.emulate_gpus:
+        return ()
+    return importlib.import_module("flow_cuda.families").kernels()  # type: ignore[no-any-return]
 
 
 def flow_doctor() -> list[str]:

@@ -60,11 +60,16 @@ def convert_command(
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def stats_command(picture: str | None, script: str, args: tuple[str, ...]) -> None:
-    """Run SCRIPT with its ARGS, then show where its loaders stalled."""
+    """Run SCRIPT with its ARGS, then show where its loaders stalled.
+
+    They are shown, too, where the script ends early: by Ctrl-C, sys.exit or an error.
+    """
     sys.argv = [script, *args]
     sys.path.insert(0, str(Path(script).resolve().parent))
-    runpy.run_path(script, run_name="__main__")
-    loaders = all_stats()
-    click.echo(text_report(loaders))
-    if picture:
-        Path(picture).write_text(svg_report(loaders), encoding="utf-8")
+    try:
+        runpy.run_path(script, run_name="__main__")
+    finally:
+        loaders = all_stats()
+        click.echo(text_report(loaders))
+        if picture:
+            Path(picture).write_text(svg_report(loaders), encoding="utf-8")

@@ -17,12 +17,14 @@ __all__ = [
     "OFRecordImageDecoder",
     "OFRecordImageDecoderRandomCrop",
     "OFRecordRawDecoder",
+    "OneRecDecoder",
     "image_decoder_random_crop_resize",
     "ofrecord_bytes_decoder",
     "ofrecord_image_classification_reader",
     "ofrecord_image_decoder",
     "ofrecord_image_decoder_random_crop",
     "ofrecord_raw_decoder",
+    "onerec_decoder",
 ]
 
 
@@ -166,6 +168,43 @@ def image_decoder_random_crop_resize(
     return resized[0]
 
 
+def onerec_decoder(
+    input_blob: Blob,
+    key: str,
+    dtype: Any,
+    shape: Sequence[int],
+    is_dynamic: bool = False,
+    reshape: Sequence[int] | None = None,
+    batch_padding: Sequence[int] | None = None,
+    name: str | None = None,
+) -> Blob:
+    """A tensor of OneRec records, such as `onerec_reader` gives.
+
+    Args:
+        input_blob: records.
+        key: name of the tensor.
+        dtype: its element type: int8, int32, int64, float or double.
+        shape: shape of a sample.
+        is_dynamic: let samples be smaller along each axis; the rest is zeros.
+        reshape: give a sample's values this shape first, in which one size may be -1.
+        batch_padding: sizes to pad to, which only the first axis may have: -1 lets samples be
+            shorter there than ``shape``, a number n is the most that they may have; the rest is
+            zeros.  Behind it zeros stand for axes that are not padded.
+        name: name of the op.
+    """
+    return emit(
+        "onerec_decoder",
+        input_blob,
+        key=key,
+        data_type=as_dtype(dtype).name,
+        shape=tuple(shape),
+        is_dynamic=is_dynamic,
+        reshape=None if reshape is None else tuple(reshape),
+        batch_padding=None if batch_padding is None else tuple(batch_padding),
+        name=name,
+    )
+
+
 def ofrecord_image_classification_reader(
     ofrecord_dir: str,
     image_feature_name: str,
@@ -215,6 +254,7 @@ def ofrecord_image_classification_reader(
     return image, emit("reshape", label, shape=(batch_size,))
 
 
+OneRecDecoder = onerec_decoder
 OFRecordRawDecoder = ofrecord_raw_decoder
 OFRecordBytesDecoder = ofrecord_bytes_decoder
 OFRecordImageDecoder = ofrecord_image_decoder

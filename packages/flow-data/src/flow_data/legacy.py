@@ -155,6 +155,8 @@ def decode_ofrecord(
     shuffle: bool = False,
     buffer_size: int = 1024,
     name: str | None = None,
+    *,
+    on_error: str = "raise",
 ) -> tuple[Blob, ...]:
     """Reads and decodes records; `ofrecord_reader` and decoders do the same in parts.
 
@@ -177,6 +179,7 @@ def decode_ofrecord(
         shuffle,
         buffer_size,
         name=name,
+        on_error=on_error,
     )
     return tuple(_decode(records, blob) for blob in blobs)
 

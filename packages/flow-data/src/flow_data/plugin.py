@@ -31,6 +31,7 @@ KERNELS: Mapping[str, str] = {
     "ofrecord_image_decoder": "decoders:image",
     "ofrecord_image_decoder_random_crop": "decoders:image_random_crop",
     "ofrecord_blob_decoder": "decoders:blob",
+    "onerec_decoder": "decoders:onerec",
     "image_decode": "images:decode",
     "image_resize_to_fixed": "images:resize_to_fixed",
     "image_resize_keep_aspect_ratio": "images:resize_keep_ratio",
@@ -73,6 +74,7 @@ def flow_register_kernels() -> Iterator[KernelSpec]:
 
 READERS: tuple[ReaderSpec, ...] = (
     ReaderSpec("ofrecord", "flow_data.records.ofrecord:OFRecordFiles"),
+    ReaderSpec("onerec", "flow_data.records.onerec:OneRecFiles"),
     ReaderSpec("tfrecord", "flow_data.records.tfrecord:TFRecordFiles"),
     ReaderSpec("webdataset", "flow_data.records.webdataset:WebDatasetFiles"),
     ReaderSpec("image_folder", "flow_data.records.folder:FolderFiles"),

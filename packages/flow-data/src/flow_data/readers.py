@@ -21,6 +21,7 @@ __all__ = [
     "image_folder_reader",
     "ofrecord_loader",
     "ofrecord_reader",
+    "onerec_reader",
     "tfrecord_reader",
     "webdataset_reader",
 ]
@@ -95,6 +96,9 @@ def ofrecord_loader(
     shuffle: bool = False,
     shuffle_buffer_size: int = 1024,
     name: str | None = None,
+    *,
+    on_error: str = "raise",
+    seed: int | None = None,
 ) -> Blob:
     """Older name of `ofrecord_reader`, with ``shuffle`` for ``random_shuffle``."""
     return ofrecord_reader(
@@ -106,18 +110,37 @@ def ofrecord_loader(
         shuffle,
         shuffle_buffer_size,
         name=name,
+        on_error=on_error,
+        seed=seed,
     )
 
 
-def _reader(format_: str, files: Sequence[str], attrs: dict[str, Any]) -> Blob:
-    return emit("record_reader", format=format_, files=tuple(files), **attrs)
-
-
-def _files(files: str | Sequence[str]) -> Sequence[str]:
-    found = [files] if isinstance(files, str) else list(files)
+def _files(files: str | Sequence[str]) -> tuple[str, ...]:
+    found = (files,) if isinstance(files, str) else tuple(files)
     if not found:
         raise DataError("reading files", at=user_line(3), found="no file", allowed="one or more")
     return found
+
+
+def _record_reader(
+    format_: str,
+    files: Sequence[str],
+    batch_size: int,
+    random_shuffle: bool,
+    shuffle_buffer_size: int,
+    name: str | None,
+    **options: Any,
+) -> Blob:
+    return emit(
+        "record_reader",
+        format=f"flow_data.records.{format_}",
+        files=files,
+        batch_size=batch_size,
+        random_shuffle=random_shuffle,
+        shuffle_buffer_size=shuffle_buffer_size,
+        name=name,
+        **options,
+    )
 
 
 def tfrecord_reader(
@@ -133,18 +156,20 @@ def tfrecord_reader(
 ) -> Blob:
     """Records of TFRecord files of tf.train.Example; other arguments as `ofrecord_reader`.
 
-    Decoders take their features as they take the fields of OFRecords.
+    Checksums of lengths and records are checked.  Decoders take features as they take the fields
+    of OFRecords.
     """
-    attrs = {
-        "batch_size": batch_size,
-        "random_shuffle": random_shuffle,
-        "shuffle_buffer_size": shuffle_buffer_size,
-        "shuffle_after_epoch": shuffle_after_epoch,
-        "on_error": on_error,
-        "seed": seed,
-        "name": name,
-    }
-    return _reader("flow_data.records.tfrecord:TFRecordFiles", _files(files), attrs)
+    return _record_reader(
+        "tfrecord:TFRecordFiles",
+        _files(files),
+        batch_size,
+        random_shuffle,
+        shuffle_buffer_size,
+        name,
+        shuffle_after_epoch=shuffle_after_epoch,
+        on_error=on_error,
+        seed=seed,
+    )
 
 
 def webdataset_reader(
@@ -162,16 +187,56 @@ def webdataset_reader(
 
     ``0001.jpg`` and ``0001.cls`` in a tar are the fields ``jpg`` and ``cls`` of one record.
     """
-    attrs = {
-        "batch_size": batch_size,
-        "random_shuffle": random_shuffle,
-        "shuffle_buffer_size": shuffle_buffer_size,
-        "shuffle_after_epoch": shuffle_after_epoch,
-        "on_error": on_error,
-        "seed": seed,
-        "name": name,
-    }
-    return _reader("flow_data.records.webdataset:WebDatasetFiles", _files(files), attrs)
+    return _record_reader(
+        "webdataset:WebDatasetFiles",
+        _files(files),
+        batch_size,
+        random_shuffle,
+        shuffle_buffer_size,
+        name,
+        shuffle_after_epoch=shuffle_after_epoch,
+        on_error=on_error,
+        seed=seed,
+    )
+
+
+def onerec_reader(
+    files: str | Sequence[str],
+    batch_size: int = 1,
+    random_shuffle: bool = False,
+    shuffle_mode: str = "instance",
+    shuffle_buffer_size: int = 1024,
+    shuffle_after_epoch: bool = False,
+    verify_example: bool = True,
+    name: str | None = None,
+    *,
+    on_error: str = "raise",
+    seed: int | None = None,
+) -> Blob:
+    """Records of OneRec files, for `onerec_decoder`; other arguments as `ofrecord_reader`.
+
+    Args:
+        files: the files.
+        shuffle_mode: "instance" to shuffle records, "batch" to shuffle runs of ``batch_size``
+            records that follow each other; the buffer then holds so many runs.
+        verify_example: parse all of a record when it is read, so that a corrupt one is found
+            even where nothing of it is decoded.  Checksums are always checked.
+    """
+    if shuffle_mode not in ("instance", "batch"):
+        what = f"shuffle_mode {shuffle_mode!r}"
+        raise DataError("onerec_reader", at=user_line(2), found=what, allowed="instance, batch")
+    return _record_reader(
+        f"onerec:{'OneRecFiles' if verify_example else 'unverified'}",
+        _files(files),
+        batch_size,
+        random_shuffle,
+        shuffle_buffer_size,
+        name,
+        shuffle_run=batch_size if shuffle_mode == "batch" else 1,
+        shuffle_after_epoch=shuffle_after_epoch,
+        on_error=on_error,
+        seed=seed,
+    )
 
 
 def image_folder_reader(
@@ -194,15 +259,16 @@ def image_folder_reader(
         DataError: no such folder, or no image in it.
     """
     image_files(folder)
-    attrs = {
-        "batch_size": batch_size,
-        "random_shuffle": random_shuffle,
-        "shuffle_buffer_size": shuffle_buffer_size,
-        "on_error": on_error,
-        "seed": seed,
-        "name": name,
-    }
-    return _reader("flow_data.records.folder:FolderFiles", [folder], attrs)
+    return _record_reader(
+        "folder:FolderFiles",
+        (folder,),
+        batch_size,
+        random_shuffle,
+        shuffle_buffer_size,
+        name,
+        on_error=on_error,
+        seed=seed,
+    )
 
 
 def coco_reader(
@@ -214,6 +280,9 @@ def coco_reader(
     group_by_aspect_ratio: bool = True,
     stride_partition: bool = True,
     name: str | None = None,
+    *,
+    shards: int = 1,
+    on_error: str = "raise",
 ) -> tuple[Blob, ...]:
     """Pictures of a COCO data set with the objects in them.
 
@@ -225,8 +294,12 @@ def coco_reader(
         shuffle: another order in each epoch.
         random_seed: of the orders.
         group_by_aspect_ratio: batches of pictures that are all higher than wide, or all not.
-        stride_partition: devices take pictures in turn, else each a stretch of the data set.
+        stride_partition: shards take pictures in turn, else each a stretch of the data set.
         name: name of the op.
+        shards: from how many parts of the data set a batch is put together, each with groups
+            of its own.  It decides the order, the number of devices does not: each device takes
+            its rows of the batch.  OneFlow on n devices has n shards.
+        on_error: as for `ofrecord_reader`.
 
     Returns:
         Encoded images, ids int64 (n,), sizes int32 (n, 2) of height and width, and per picture:
@@ -245,6 +318,8 @@ def coco_reader(
         random_seed=random_seed,
         group_by_ratio=group_by_aspect_ratio,
         stride_partition=stride_partition,
+        shards=shards,
+        on_error=on_error,
         name=name,
     )
     return found

@@ -10,7 +10,8 @@ import shutil
 from collections.abc import Mapping
 from importlib import metadata
 
-from flow_core.plugins.specs import Available, Unavailable
+from flow_core.config import Settings
+from flow_core.plugins.specs import Available, CommSpec, Unavailable
 
 FLOW_PLUGIN_API = "1.0"
 
@@ -19,6 +20,22 @@ WORLD_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 """Variables in which Open MPI and MPICH tell a process how many they started."""
 
 NCCL_WHEELS = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
+
+
+def flow_register_comms(config: Settings) -> tuple[CommSpec, ...]:
+    """MPI, between processes whose devices compute in host memory."""
+    types = ("cpu", "gpu") if config.emulate_gpus else ("cpu",)
+    world = "flow_dist.world"
+    return (
+        CommSpec(
+            "mpi",
+            types,
+            f"{world}:bootstrap",
+            "flow_dist.mpi:MpiComm",
+            priority=10,
+            world=f"{world}:world",
+        ),
+    )
 
 
 def probe_mpi(environment: Mapping[str, str] = os.environ) -> Available | Unavailable:

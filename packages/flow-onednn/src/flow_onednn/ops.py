@@ -149,6 +149,8 @@ CASES: tuple[tuple[tuple[int, int, int, int], int, dict[str, Any]], ...] = (
     ((2, 6, 7, 3), 4, {"kernel_size": (3, 3), "strides": (1, 1), "padding_before": (1, 1)}),
     ((1, 7, 5, 2), 6, {"kernel_size": (3, 2), "strides": (2, 1), "padding_before": (0, 1)}),
     ((3, 5, 5, 16), 32, {"kernel_size": (1, 1), "strides": (2, 2), "padding_before": (0, 0)}),
+    ((1, 3, 3, 20), 33, {"kernel_size": (1, 1), "strides": (1, 1), "padding_before": (0, 0)}),
+    ((2, 7, 5, 33), 17, {"kernel_size": (1, 1), "strides": (2, 3), "padding_before": (0, 0)}),
     ((2, 9, 9, 1), 8, {"kernel_size": (5, 5), "strides": (1, 1), "padding_before": (2, 2)}),
 )
 

@@ -18,7 +18,17 @@ from flow_onednn.library import available
 
 FLOW_PLUGIN_API = "1.0"
 
-FAMILIES = ("matmul", "conv", "pool", "softmax", "norm", "reorder", "elementwise", "loops")
+FAMILIES = (
+    "matmul",
+    "conv",
+    "pool",
+    "softmax",
+    "norm",
+    "reorder",
+    "elementwise",
+    "loops",
+    "tables",
+)
 
 
 def flow_register_ops() -> tuple[OpSpec, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from flow_core.device import Launch
 from flow_core.ir import AttrValue, TensorType
@@ -41,12 +41,14 @@ class Operand:
         index: position among the op's inputs, or among its outputs where ``result`` says so.
         md: the layout that the array has.
         result: whether it is an output.
+        offset: bytes from the array's begin to what the primitive sees of it.
     """
 
     role: str
     index: int
     md: Md
     result: bool = False
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class Recipe:
         tensors: dict[str, Tensor] = {}
         for operand in self.operands:
             array = (ctx.outputs if operand.result else ctx.inputs)[operand.index]
-            given = (operand.md, address(array))
+            given = (operand.md, address(array) + operand.offset)
             if self._fits(operand):
                 tensors[operand.role] = given
                 continue
@@ -99,6 +101,46 @@ class Recipe:
                 before.append(reorder(given, own))
         run = launch(self.primitive, tensors, carver.take(self.primitive.scratchpad))
         return [*before, run, *after]
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Several primitives one after the other, each on its part of the op's arrays.
+
+    Attributes:
+        recipes: the parts.
+    """
+
+    recipes: tuple[Recipe, ...]
+
+    @property
+    def workspace(self) -> int:
+        """Bytes that each of them needs at most."""
+        return max(r.workspace for r in self.recipes)
+
+    @property
+    def reorders(self) -> int:
+        """Bytes that are copied from one layout to another at each launch."""
+        return sum(r.reorders for r in self.recipes)
+
+    def bind(self, ctx: BindContext) -> list[Launch]:
+        """The launches of all."""
+        return [launch for r in self.recipes for launch in r.bind(ctx)]
+
+
+class Cooked(Protocol):
+    """What a recipe is, to those who do not make it."""
+
+    @property
+    def workspace(self) -> int:
+        """Bytes that it needs besides the op's arrays."""
+
+    @property
+    def reorders(self) -> int:
+        """Bytes that are copied from one layout to another at each launch."""
+
+    def bind(self, ctx: BindContext) -> list[Launch]:
+        """The launches on the op's arrays."""
 
 
 def recipe(primitive: Primitive | None, operands: Sequence[Operand]) -> Recipe | None:
@@ -134,7 +176,7 @@ def problem(query: KernelQuery) -> Problem:
     return Problem(query.op, query.inputs, query.outputs, items)
 
 
-Cook = Callable[[Problem], Recipe | None]
+Cook = Callable[[Problem], Cooked | None]
 Made = TypeVar("Made")
 
 
@@ -174,7 +216,7 @@ def kernel(
     return KernelSpec(op, "cpu", bind, takes, priority, workspace, f"onednn.{op}")
 
 
-def _cooked(cook: Cook, query: KernelQuery) -> Recipe:
+def _cooked(cook: Cook, query: KernelQuery) -> Cooked:
     found = cook(problem(query))
     if found is None:
         raise LookupError(f"no recipe for {query.op}, which was accepted")

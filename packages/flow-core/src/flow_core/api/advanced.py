@@ -13,6 +13,7 @@ from typing import Any
 
 from flow_core.errors import InferenceError, JobError, SourceLine, user_line
 from flow_core.frontend.blob import BlobDef
+from flow_core.frontend.counted import all_rows
 from flow_core.frontend.emit import input_value
 from flow_core.frontend.jobs import JobBuild, current_job
 from flow_core.frontend.mirrored import flat, parts_of, whole_of
@@ -100,7 +101,7 @@ def _apart(
     function: str, x: BlobDef, sbp: Sbp, name: str | None, batch_axis: int | None
 ) -> tuple[BlobDef, ...]:
     job, line = current_job(f"advanced.{function}"), user_line(3)
-    devices, value = _devices(job), input_value(job, function, x)
+    devices, value = _devices(job), input_value(job, function, all_rows(function, x, line))
     if devices.size == 1:
         return (BlobDef(job, value, batch_axis, x.is_dynamic),)
     full = job.free_name(name or function)
@@ -111,7 +112,8 @@ def _apart(
 def _together(function: str, xs: Sequence[BlobDef], sbp: Sbp, name: str | None) -> BlobDef:
     _check_sequence(function, xs)
     job, line = current_job(f"advanced.{function}"), user_line(3)
-    devices, values = _devices(job), [input_value(job, function, x) for x in xs]
+    devices = _devices(job)
+    values = [input_value(job, function, all_rows(function, x, line)) for x in xs]
     if len(xs) != devices.size:
         _fail(function, line, f"{len(xs)} blobs on {devices}", f"{devices.size} blobs")
     first = xs[0]

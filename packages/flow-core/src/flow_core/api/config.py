@@ -7,6 +7,7 @@ from typing import Any
 
 from flow_core.errors import ConfigError, UnsupportedError, user_line
 from flow_core.frontend.session import default_session
+from flow_core.passes.bucket_all_reduces import FUSIBLE
 
 REMEMBERED: tuple[str, ...] = (
     "collect_act_event",
@@ -49,11 +50,19 @@ COLLECTIVE_BOXING: tuple[str, ...] = (
 
 EFFECTIVE: dict[str, Callable[[Any], bool]] = {
     "enable_fusion": lambda val: isinstance(val, bool),
-    "nccl_fusion_all_reduce": lambda val: isinstance(val, bool),
+    **{f"nccl_fusion_{name}": lambda val: isinstance(val, bool) for name in FUSIBLE},
+    "nccl_fusion_all_reduce_use_buffer": lambda val: val is False,
     "nccl_fusion_max_ops": lambda val: type(val) is int and val > 0,
     "nccl_fusion_threshold_mb": lambda val: type(val) in (int, float) and val >= 0,
 }
-"""Settings of `COLLECTIVE_BOXING` that say how gradients go into buckets, and what they take."""
+"""Settings of `COLLECTIVE_BOXING` that say what goes into buckets, and what they take."""
+
+ALLOWED: dict[str, str] = {
+    "nccl_fusion_all_reduce_use_buffer": "False: buckets are reduced where their gradients lie",
+    "nccl_fusion_max_ops": "an integer of at least 1",
+    "nccl_fusion_threshold_mb": "a number that is not negative",
+}
+"""What they take, in words; the others True or False."""
 
 
 def _checked(name: str) -> Callable[..., None]:
@@ -65,7 +74,7 @@ def _checked(name: str) -> Callable[..., None]:
                 f"config.collective_boxing.{name}",
                 at=user_line(2),
                 found=repr(val),
-                allowed="True or False" if fits(True) else "a number that is not negative",
+                allowed=ALLOWED.get(name, "True or False"),
             )
         default_session().resources.others[f"collective_boxing.{name}"] = val
 
@@ -88,7 +97,9 @@ class CollectiveBoxing:
 
     Gradients are all-reduced in buckets of at most ``nccl_fusion_threshold_mb`` megabytes (16)
     and ``nccl_fusion_max_ops`` gradients (64), unless ``enable_fusion`` or
-    ``nccl_fusion_all_reduce`` is False.
+    ``nccl_fusion_all_reduce`` is False.  Other collectives between the same devices go together
+    where ``nccl_fusion_reduce``, ``nccl_fusion_reduce_scatter``, ``nccl_fusion_all_gather`` or
+    ``nccl_fusion_broadcast`` is True: fewer exchanges, which end together.
     """
 
 
@@ -138,8 +149,10 @@ def cpu_device_num(val: int) -> None:
 
 
 def machine_num(val: int) -> None:
-    """How many machines the session uses."""
-    default_session().resources.machine_num = _count("machine_num", val)
+    """How many machines the session uses; by default as many as ``flow.env.machine`` names."""
+    resources = default_session().resources
+    resources.machine_num = _count("machine_num", val)
+    resources.others["env.machine_num"] = val
 
 
 def load_library(val: str) -> None:

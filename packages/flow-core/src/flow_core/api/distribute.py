@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flow_core.api.older import deprecates
 from flow_core.errors import InferenceError, user_line
 from flow_core.frontend.scope import Entering, consistent_view, current_scope, mirrored_view
 
@@ -62,21 +63,25 @@ def assert_is_valid_distribute(distribute: object) -> None:
         )
 
 
+@deprecates
 def consistent_strategy() -> Entering:
     """Older name of ``flow.scope.consistent_view``."""
     return consistent_view()
 
 
+@deprecates
 def mirrored_strategy() -> Entering:
     """Older name of ``flow.scope.mirrored_view``."""
     return mirrored_view()
 
 
+@deprecates
 def consistent_strategy_enabled() -> bool:
     """Whether the consistent view is in force."""
     return not current_scope().mirrored
 
 
+@deprecates
 def mirrored_strategy_enabled() -> bool:
     """Whether the mirrored view is in force."""
     return current_scope().mirrored

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from flow_core.errors import ConfigError, user_line
 from flow_core.frontend.session import default_session
 
 __all__ = [
@@ -24,14 +25,45 @@ def _keep(name: str, value: Any) -> None:
 
 
 def init() -> bool:
-    """Makes the session; nothing else has to be started for one process."""
-    default_session()
-    return True
+    """Makes the session, and joins the processes of the program where there are several.
+
+    Returns in all of them: each runs the whole script.
+    """
+    return default_session().world is None or True
 
 
 def machine(*val: Any) -> None:
-    """The addresses of the machines, kept for a plugin that joins them."""
-    _keep("machine", val)
+    """The machines of the program, as a list or several arguments, the first machine first.
+
+    Their number is that of ``flow.config.machine_num`` unless that says another one.  Which
+    processes run on them is the launcher's business.
+
+    Args:
+        val: per machine an address, or a dict with its ``addr``.
+
+    Raises:
+        ConfigError: no machine, one twice, or something else.
+
+    >>> import oneflow as flow
+    >>> flow.env.machine([{"addr": "10.0.0.1"}, {"addr": "10.0.0.2"}])
+    >>> flow.env.current_resource()["machine_num"]
+    2
+    >>> flow.env.machine("127.0.0.1")
+    """
+    given = val[0] if len(val) == 1 and isinstance(val[0], list | tuple) else val
+    addresses = [m.get("addr") if isinstance(m, dict) else m for m in given]
+    wrong = [a for a in addresses if not isinstance(a, str) or addresses.count(a) > 1]
+    if wrong or not addresses:
+        raise ConfigError(
+            "env.machine",
+            at=user_line(2),
+            found=f"{given!r:.200}",
+            allowed='addresses that differ, such as [{"addr": "10.0.0.1"}, {"addr": "10.0.0.2"}]',
+        )
+    _keep("machine", tuple(addresses))
+    resources = default_session().resources
+    if not resources.others.get("env.machine_num"):
+        resources.machine_num = len(addresses)
 
 
 def ctrl_port(val: int) -> None:

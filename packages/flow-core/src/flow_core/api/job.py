@@ -215,8 +215,9 @@ def eager_execution_enabled() -> bool:
 
 
 def current_machine_id() -> int:
-    """The id of this machine among those of the session."""
-    return 0
+    """The id of this machine among those of the session: 0 in one process."""
+    world = default_session().world
+    return 0 if world is None else world.machine
 
 
 def enable_typing_check(val: bool = True) -> None:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from flow_core.api.older import deprecates
 from flow_core.errors import InferenceError, user_line
 from flow_core.frontend.train import Schedule
 
@@ -268,6 +269,7 @@ class PolynomialScheduler(LrScheduler):
         return ("polynomial", *numbers, bool(self.cycle))
 
 
+@deprecates
 class PolynomialSchduler(PolynomialScheduler):
     """`PolynomialScheduler` under the misspelt name that older programs use."""
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flow_core.api.dynamic import argwhere
 from flow_core.api.math_unary import one, reciprocal_no_nan, square
 from flow_core.dtypes import DType, as_dtype
-from flow_core.errors import InferenceError, UnsupportedError, user_line
+from flow_core.errors import InferenceError, user_line
 from flow_core.frontend.blob import BlobDef
 from flow_core.frontend.emit import as_blob
 from flow_core.frontend.per_device import each
@@ -286,19 +287,15 @@ def where(
 ) -> BlobDef:
     """Elements of ``x`` where ``condition`` is not 0, of ``y`` elsewhere; shapes broadcast.
 
+    Without ``x`` and ``y``, `flow.argwhere` of the condition.
+
     Raises:
         InferenceError: only one of ``x`` and ``y`` is given, or their element types differ.
-        UnsupportedError: neither is given (the indices where ``condition`` is not 0).
     """
     if x is not None and y is not None:
         return one("where", condition, x, y, name=name)
     if x is None and y is None:
-        raise UnsupportedError(
-            "flow.where",
-            at=user_line(),
-            found="a condition alone, whose result's shape depends on the data",
-            allowed="flow.where(condition, x, y)",
-        )
+        return argwhere(condition, name=name)
     raise InferenceError(
         "flow.where", at=user_line(), found="only one of x and y", allowed="both of them"
     )

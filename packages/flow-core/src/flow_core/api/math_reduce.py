@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from flow_core.api.math_binary import add, divide, multiply, subtract
+from flow_core.api.math_binary import add, divide, maximum, multiply, subtract
 from flow_core.api.math_unary import exp, log, one, sqrt, square
 from flow_core.errors import InferenceError, user_line
 from flow_core.frontend.blob import BlobDef
+from flow_core.frontend.periods import per_period
 from flow_core.shapes import normal_axis
 
 __all__ = [
@@ -108,6 +109,7 @@ def reduce_all(
     return _truth("reduce_all", x, axis, keepdims, name)
 
 
+@per_period
 def reduce_mean(
     input_blob: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
@@ -116,10 +118,21 @@ def reduce_mean(
     if not axes:
         return input_blob
     total = reduce_sum(input_blob, axes, keepdims, _inner(name, "reduce_sum"))
+    rows = input_blob.rows
+    if rows is not None and rows.axis in axes:
+        return _mean_of_rows(input_blob, total, axes, name)
     count = prod(input_blob.shape[i] for i in axes)
     if input_blob.dtype.is_floating:
         return multiply(total, 1.0 / count if count else float("nan"), name)
     return divide(total, max(count, 1), name)
+
+
+def _mean_of_rows(x: BlobDef, total: BlobDef, axes: Sequence[int], name: str | None) -> BlobDef:
+    """A sum divided by how many elements count; 0 where none does."""
+    rows = x.rows
+    rest = prod(x.shape[i] for i in axes if i != rows.axis)
+    count = one("cast", maximum(rows.count, 1), dtype=x.dtype.name)
+    return divide(total, multiply(count, rest), name)
 
 
 def reduce_variance(

@@ -10,6 +10,7 @@ from flow_core.checkpoint.manager import CheckpointManager
 from flow_core.checkpoint.snapshot import Snapshot
 from flow_core.errors import user_line
 from flow_core.frontend.session import default_session
+from flow_core.frontend.together import load_together, save_together
 from flow_core.plugins.specs import FormatSpec
 
 __all__ = ["CheckPoint", "SimpleCheckPointManager", "get", "save"]
@@ -36,7 +37,15 @@ def save(path: str, var_dict: Mapping[str, Any] | None = None, overwrite: bool =
         store.save(path, _Arrays(var_dict), _formats(), overwrite=overwrite)
         return
     with session.still():
-        store.save(path, _Arrays(session.stored()), _formats(), overwrite=overwrite)
+        stored, world = session.stored(), session.world
+
+        def write(variables: Mapping[str, Any]) -> None:
+            store.save(path, variables, _formats(), overwrite=overwrite)
+
+        if world is None:
+            write(_Arrays(stored))
+        else:
+            save_together(world, stored, write)
 
 
 class _Arrays(Mapping[str, Any]):
@@ -66,11 +75,15 @@ def get(path: str) -> Any:
 
 
 def _load(path: str) -> None:
-    session = default_session()
-    wanted = session.types()
-    found = store.load(path, _formats(), types=wanted)
-    store.match(wanted, found, attempted=f"loading {path}", at=user_line(2))
-    session.assign({name: found[name] for name in wanted})
+    session, line = default_session(), user_line(2)
+    wanted, world = session.types(), session.world
+
+    def read() -> dict[str, Any]:
+        found = store.load(path, _formats(), types=wanted)
+        store.match(wanted, found, attempted=f"loading {path}", at=line)
+        return {name: found[name] for name in wanted}
+
+    session.assign(read() if world is None else load_together(world, read))
 
 
 class CheckPoint:

@@ -12,4 +12,12 @@ def flow_register_comms(config: Settings) -> tuple[CommSpec, ...]:
     """Joins CPU devices, and emulated ones where there are any."""
     types = ("cpu", "gpu") if config.emulate_gpus else ("cpu",)
     module = "flow_core.builtin.in_process"
-    return (CommSpec("in_process", types, f"{module}:bootstrap", f"{module}:InProcessComm"),)
+    return (
+        CommSpec(
+            "in_process",
+            types,
+            f"{module}:bootstrap",
+            f"{module}:InProcessComm",
+            shares_memory=True,
+        ),
+    )

@@ -1,6 +1,8 @@
 """The comm within one process: copies and combines between devices' arrays, byte by byte counted.
 
-All devices share the process's memory, as CPU devices and emulated ones do.
+All devices share the process's memory, as CPU devices and emulated ones do.  A plan may give
+several of them one array for what they have in common: it is filled once, and what would have
+crossed devices is counted as if each had its own.
 """
 
 from __future__ import annotations
@@ -102,6 +104,7 @@ class _Binding:
             out = self.outputs[index]
             value = neutral(operation, self.exchange.outputs[index].dtype)
             yield partial(out.fill, np.array(value, out.dtype))
+        done: set[object] = set()
         for blocks in _coinciding(self.exchange.blocks):
             target = self.exchange.receivers[blocks[0].target]
             there = _box(self.outputs[blocks[0].target], blocks[0].at, blocks[0].size)
@@ -111,7 +114,10 @@ class _Binding:
             ]
             if not blocks[0].first:
                 parts.insert(0, (target, there))
-            yield from self._gather(combine, parts, target, there)
+            launches = list(self._gather(combine, parts, target, there))
+            if _where(there) not in done:  # else devices share it, and it is made already
+                yield from launches
+            done.add(_where(there))
 
     def _all_reduce(self, combine: Any) -> Iterator[Launch]:
         """Each device combines its chunk, in rank order, and gives it to all others."""
@@ -126,14 +132,14 @@ class _Binding:
                 for rank, device in enumerate(group):
                     if rank != owner:
                         there = _flat(self.outputs[ranks[rank]], low, high)
-                        yield self._copy(group[owner], done, device, there)
+                        yield from self._copy(group[owner], done, device, there)
 
     def _gather(
         self, combine: Any, parts: Sequence[tuple[str, Any]], target: str, there: Any
     ) -> Iterator[Launch]:
         """Combines parts in their order; the first two at once, a single one is copied."""
         if len(parts) == 1:
-            yield self._copy(*parts[0], target, there)
+            yield from self._copy(*parts[0], target, there)
             return
         for source, part in parts:
             self._note(source, target, part)
@@ -141,9 +147,11 @@ class _Binding:
         for _, part in parts[2:]:
             yield call(combine, there, part, out=there)
 
-    def _copy(self, source: str, part: Any, target: str, there: Any) -> Launch:
+    def _copy(self, source: str, part: Any, target: str, there: Any) -> Iterator[Launch]:
+        """A copy, unless both devices have it in the same place."""
         self._note(source, target, part)
-        return partial(np.copyto, there, part)
+        if _where(part) != _where(there):
+            yield partial(np.copyto, there, part)
 
     def _note(self, source: str, target: str, part: Any) -> None:
         if source != target:
@@ -156,6 +164,11 @@ def _box(array: Any, start: tuple[int, ...], size: tuple[int, ...]) -> Any:
 
 def _flat(array: Any, low: int, high: int) -> Any:
     return array.reshape(-1)[low:high]
+
+
+def _where(array: Any) -> object:
+    """What tells apart arrays that are not the same memory."""
+    return array.ctypes.data, array.shape, array.strides
 
 
 def _coinciding(blocks: Sequence[Block]) -> Iterator[list[Block]]:

@@ -12,7 +12,9 @@ FLOW_PLUGIN_API = "1.0"
 FAMILIES: tuple[str, ...] = (
     "unary", "activation", "binary", "reduce", "convert", "matmul", "softmax", "norm", "dropout",
     "conv", "pool", "upsample", "shape", "pad", "select", "index", "scatter", "sort", "unique",
-    "source", "optim", "schedules", "variable", "io", "fused", "boxing",
+    "counted", "partial_fc", "quantize",
+    "source", "optim", "indexed_updates", "schedules", "variable", "ssp", "summary", "io", "fused",
+    "boxing",
     "parallel_cast", "mirrored",
 )  # fmt: skip
 """Modules of `flow_core.ops` with ``OPS``, and of the numpy kernels with ``KERNELS``."""

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from flow_core.compiler.arena import Block, Layout, aligned, plan_arena
-from flow_core.compiler.schedule import alias_roots, constraints, schedule
+from flow_core.compiler.schedule import alias_roots, constraints, overwritten, schedule
+from flow_core.compiler.sharing import NOTHING_SHARED, Sharing
 from flow_core.compiler.streams import Timetable, flows, stream_name, timetable, useful_workers
 from flow_core.compiler.waits import Access, find_waits
 from flow_core.dtypes import uint8
@@ -52,6 +53,7 @@ class CompileOptions:
         memory_limit: bytes that a device has for the plan, by device text; None for no limit.
         origins: logical op of each physical one, where the names differ.
         workers: threads for the streams of several devices; None for as many as pay.
+        sharing: what devices with one memory have, and do, only once.
     """
 
     seed: int = 0
@@ -61,6 +63,7 @@ class CompileOptions:
     memory_limit: Callable[[str], int | None] | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
     workers: int | None = None
+    sharing: Sharing = NOTHING_SHARED
 
 
 @dataclass(slots=True)
@@ -118,14 +121,8 @@ def device_of(op: Op, output: int = 0) -> str:
 def _protect_results(state: _Lowering) -> None:
     """Results that are views of variables which change get a copy."""
     specs = state.kernels.ops
-    roots = alias_roots(state.graph, specs)
-    changed = {
-        op.inputs[i]
-        for op in state.graph.ops.values()
-        for i in specs[op.type].mutates
-        if i < len(op.inputs)
-    }
-    changed = {roots.get(v, v) for v in changed}
+    roots = alias_roots(state.graph, specs, state.options.sharing)
+    changed = {v for op in state.graph.ops.values() for v in overwritten(op, specs, roots)}
     copies = {v for v in state.graph.results if roots.get(v, v) in changed}
     if copies:
         state.graph = _with_copies(state.graph, copies)
@@ -137,9 +134,10 @@ def _put_in_order(state: _Lowering) -> None:
     if len({op.placement for op in state.graph.ops.values()}) <= 1:
         state.order = schedule(state.graph, specs)
         return
-    before, rank = constraints(state.graph, specs)
+    sharing = state.options.sharing
+    before, rank = constraints(state.graph, specs, sharing)
     views = {v.op for v in alias_roots(state.graph, specs)}
-    free = views | state.constant
+    free = views | state.constant | sharing.merged.keys()
     state.table = timetable(state.graph, before, rank, state.options.origins, free)
     state.order = state.table.order
 
@@ -206,11 +204,11 @@ def _name_line(error: Exception, graph: Graph, op: Op) -> None:
 def _own_memory(state: _Lowering) -> None:
     """Which value owns the bytes of each value: aliases, then in-place results."""
     specs, graph = state.kernels.ops, state.graph
-    state.root = dict(alias_roots(graph, specs))
+    state.root = dict(alias_roots(graph, specs, state.options.sharing))
     end = len(state.order)
     uses: dict[Value, int] = {}
     for i, op in enumerate(state.order):
-        for value in op.inputs:
+        for value in op.inputs if op.name not in state.options.sharing.merged else ():
             uses[state.root.get(value, value)] = i
     for value in graph.results:
         uses[state.root.get(value, value)] = end
@@ -220,16 +218,32 @@ def _own_memory(state: _Lowering) -> None:
             if value not in state.root:
                 state.first[value] = i
                 state.last[value] = max(uses.get(value, i), i)
-        if state.options.inplace:
-            _try_inplace(state, op, i, specs[op.type])
+        if state.options.inplace and op.name not in state.constant:
+            for value, candidates in _inplace(state, op):
+                _try_inplace(state, op, i, value, candidates)
 
 
-def _try_inplace(state: _Lowering, op: Op, i: int, spec: OpSpec) -> None:
-    value = op.output() if state.graph.types[op.name] else None
-    if value is None or value not in state.first or op.name in state.constant:
+def _inplace(state: _Lowering, op: Op) -> Iterator[tuple[Value, Sequence[int]]]:
+    """Outputs that may lie in the memory of an input, and the inputs that they may overwrite.
+
+    So may a result of an all-reduce that its devices share: in the first device's part of it.
+    """
+    if op.type != BOXING:
+        if state.graph.types[op.name]:
+            yield op.output(), _inplace_inputs(state.kernels.ops, op)
+    elif op.attrs["collective"] == "all_reduce":
+        p = op.placement.size
+        same = state.options.sharing.same
+        for first in range(0, len(op.inputs), p):
+            if all(op.output(first + k) in same for k in range(1, p)):
+                yield op.output(first), (first,)
+
+
+def _try_inplace(state: _Lowering, op: Op, i: int, value: Value, candidates: Sequence[int]) -> None:
+    if value not in state.first:
         return
     roots = [_owner(state, v) for v in op.inputs]
-    for k in _inplace_inputs(state.kernels.ops, op):
+    for k in candidates:
         owner = roots[k]
         if (
             owner.op not in state.constant
@@ -237,11 +251,16 @@ def _try_inplace(state: _Lowering, op: Op, i: int, spec: OpSpec) -> None:
             and state.last[owner] == i
             and roots.count(owner) == 1
             and state.graph.type_of(owner).nbytes == state.graph.type_of(value).nbytes
+            and _device(state, owner) == _device(state, value)
         ):
             state.root[value] = owner
             state.last[owner] = max(i, state.last.pop(value))
             del state.first[value]
             return
+
+
+def _device(state: _Lowering, value: Value) -> str:
+    return device_of(state.graph.ops[value.op], value.index)
 
 
 def _inplace_inputs(specs: Mapping[str, OpSpec], op: Op) -> Sequence[int]:
@@ -314,6 +333,8 @@ def _emit(state: _Lowering, inputs: Sequence[str], job: str) -> Plan:
         target.append(_task(state, op, i, buffers))
     feeds = tuple([_view(state, buffers, Value(name, 0)) for name in inputs])
     fetches = tuple([_view(state, buffers, v) for v in state.graph.results])
+    held = [op for op in state.order if op.type == "variable"]
+    variables = {op.name: _view(state, buffers, op.output()) for op in held}
     arenas, placed = _place(state, buffers)
     registers = step_registers(state.options.width)
     check_no_deadlock(registers)
@@ -328,7 +349,7 @@ def _emit(state: _Lowering, inputs: Sequence[str], job: str) -> Plan:
         tasks=tuple(tasks),
         feeds=feeds,
         fetches=fetches,
-        variables={op.name: buffers.of[op.output()] for op in state.order if op.type == "variable"},
+        variables=variables,
         actors=ACTORS,
         registers=registers,
         streams=tuple(streams),
@@ -362,17 +383,18 @@ def _accesses(state: _Lowering, task: Task, buffers: Sequence[Buffer]) -> Iterat
 
 def _access(buffer: Buffer, writes: bool) -> Access:
     if buffer.kind == "variable":
-        space = f"{buffer.device} variable {buffer.name}"
+        space = f"{buffer.memory} variable {buffer.name}"
         return Access(space, 0, buffer.type.nbytes, writes)
     low = buffer.offset
-    return Access(buffer.device, low, low + aligned(buffer.type.nbytes), writes)
+    return Access(buffer.memory, low, low + aligned(buffer.type.nbytes), writes)
 
 
 def _flows(state: _Lowering) -> tuple[RegisterPlan, ...]:
     """The registers between streams: a slot per copy of a value that is alive at once."""
+    found = flows(state.graph, state.order, state.options.sharing, state.constant)
     return tuple(
         RegisterPlan(f"{producer}: {value}", producer, tuple(sorted(consumers)), slots)
-        for (producer, value), (consumers, slots) in flows(state.graph, state.order).items()
+        for (producer, value), (consumers, slots) in found.items()
     )
 
 
@@ -396,20 +418,23 @@ def step_registers(width: int) -> tuple[RegisterPlan, ...]:
 
 
 def _is_aliased(state: _Lowering, op: Op) -> bool:
+    if op.name in state.options.sharing.merged:
+        return True
     return state.kernels.ops[op.type].alias is not None and op.output() in state.root
 
 
 def _view(state: _Lowering, buffers: _Buffers, value: Value) -> int:
-    """The buffer of a value; a view of another type gets a buffer entry at the same offset."""
+    """The buffer of a value; a view of another type or device gets an entry at the same offset."""
     if value in buffers.of:
         return buffers.of[value]
     owner = buffers.of[_owner(state, value)]
-    type_ = state.graph.type_of(value)
+    type_, device = state.graph.type_of(value), _device(state, value)
     base = buffers.items[owner]
-    if base.type == type_:
+    if base.type == type_ and base.device == device:
         buffers.of[value] = owner
         return owner
-    view = Buffer(str(value), f"view:{owner}", base.device, -1, type_, base.first, base.last)
+    home = base.device if base.device != device else ""
+    view = Buffer(str(value), f"view:{owner}", device, -1, type_, base.first, base.last, home)
     buffers.items.append(view)
     buffers.of[value] = len(buffers.items) - 1
     return buffers.of[value]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 
+from flow_core.compiler.sharing import NOTHING_SHARED, Sharing
 from flow_core.errors import GraphError
 from flow_core.ir import Graph, Op, Value
 from flow_core.plugins.specs import OpSpec
@@ -47,37 +48,42 @@ def schedule(graph: Graph, specs: Mapping[str, OpSpec]) -> list[Op]:
 
 
 def constraints(
-    graph: Graph, specs: Mapping[str, OpSpec]
+    graph: Graph, specs: Mapping[str, OpSpec], sharing: Sharing = NOTHING_SHARED
 ) -> tuple[dict[str, set[str]], dict[str, float]]:
     """The ops that each op must come after, and the rank by which ready ones are taken."""
-    before = _predecessors(graph, specs)
+    before = _predecessors(graph, specs, sharing)
     return before, _ranks(graph, before, specs)
 
 
-def _predecessors(graph: Graph, specs: Mapping[str, OpSpec]) -> dict[str, set[str]]:
+def _predecessors(
+    graph: Graph, specs: Mapping[str, OpSpec], sharing: Sharing
+) -> dict[str, set[str]]:
     before = {name: {v.op for v in op.inputs} | set(op.control) for name, op in graph.ops.items()}
-    roots = alias_roots(graph, specs)
+    for name, first in sharing.merged.items():
+        before[name].add(first)
+    roots = alias_roots(graph, specs, sharing)
+    running = [op for op in graph.ops.values() if op.name not in sharing.merged]
     readers: dict[Value, set[str]] = {}
-    for op in graph.ops.values():
+    for op in running:
         for value in op.inputs:
             readers.setdefault(roots.get(value, value), set()).add(op.name)
     changed: dict[Value, str] = {}
-    for op in graph.ops.values():
-        for index in specs[op.type].mutates:
-            if index < len(op.inputs):
-                target = op.inputs[index]
-                others = readers[roots.get(target, target)] - {op.name}
-                before[op.name] |= {o for o in others if not _also_mutates(graph, specs, o, target)}
-                if target in changed:
-                    before[op.name].add(changed[target])
-                changed[target] = op.name
+    for op in running:
+        for target in overwritten(op, specs, roots):
+            others = readers[target] - {op.name}
+            before[op.name] |= {
+                o for o in others if target not in overwritten(graph.ops[o], specs, roots)
+            }
+            if target in changed:  # those that overwrite the same keep their order in the graph
+                before[op.name].add(changed[target])
+            changed[target] = op.name
     return before
 
 
-def _also_mutates(graph: Graph, specs: Mapping[str, OpSpec], name: str, target: Value) -> bool:
-    """Whether another op overwrites the same value; those keep their order in the graph."""
-    op = graph.ops[name]
-    return any(i < len(op.inputs) and op.inputs[i] == target for i in specs[op.type].mutates)
+def overwritten(op: Op, specs: Mapping[str, OpSpec], roots: Mapping[Value, Value]) -> list[Value]:
+    """The values whose bytes an op overwrites."""
+    found = [op.inputs[i] for i in specs[op.type].mutates if i < len(op.inputs)]
+    return [roots.get(value, value) for value in found]
 
 
 def _ranks(
@@ -103,12 +109,21 @@ def _tiny(graph: Graph, name: str) -> bool:
     return all(t.size <= TINY for t in graph.types[name])
 
 
-def alias_roots(graph: Graph, specs: Mapping[str, OpSpec]) -> dict[Value, Value]:
-    """For each output that is the same bytes as an input: the value that owns the bytes."""
+def alias_roots(
+    graph: Graph, specs: Mapping[str, OpSpec], sharing: Sharing = NOTHING_SHARED
+) -> dict[Value, Value]:
+    """For each output that is another value's bytes: the value that owns the bytes.
+
+    An output may be the bytes of an input, and devices may share what they have in common.
+    """
     roots: dict[Value, Value] = {}
     for op in graph.ops.values():
         alias = specs[op.type].alias
         if alias is not None and alias < len(op.inputs):
             source = op.inputs[alias]
             roots[op.output()] = roots.get(source, source)
+        for index in range(len(graph.types[op.name])) if sharing.same else ():
+            source_ = sharing.same.get(Value(op.name, index))
+            if source_ is not None:
+                roots[Value(op.name, index)] = roots.get(source_, source_)
     return roots

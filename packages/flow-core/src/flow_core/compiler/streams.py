@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from math import prod, sqrt
 from typing import NoReturn
 
+from flow_core.compiler.sharing import NOTHING_SHARED, Sharing
 from flow_core.errors import GraphError
-from flow_core.ir import Graph, Op
+from flow_core.ir import Graph, Op, Value
 from flow_core.passes.gradient_accumulation import ONCE, logical_name, micro_index
 
 COMPUTE, TRANSFER = "compute", "transfer"
@@ -227,7 +228,7 @@ class _Simulation:
 
 WORTH_IT = 1.3
 """Streams get threads when the timetable is so many times shorter than the ops one by one ..."""
-LONG = 3e-4
+LONG = 8e-5
 """... and an op takes so many seconds on average: shorter ones mostly wait for one another."""
 
 
@@ -300,16 +301,27 @@ def _limits(
 _LEAVES = ("input", "variable")
 
 
-def flows(graph: Graph, order: Sequence[Op]) -> dict[tuple[str, str], tuple[set[str], int]]:
+def flows(
+    graph: Graph,
+    order: Sequence[Op],
+    sharing: Sharing = NOTHING_SHARED,
+    once: Set[str] = frozenset(),
+) -> dict[tuple[str, str], tuple[set[str], int]]:
     """What goes from stream to stream: per producer and logical value, consumers and slots.
 
     A slot is held from the value's making to its last reader; the most that are held at once
     is how many the register has.
+
+    Args:
+        graph: the physical graph.
+        order: its ops, in the order in which the streams start them.
+        sharing: what devices have, and do, only once.
+        once: ops that run when the plan is loaded, before all streams.
     """
     position = {op.name: i for i, op in enumerate(order)}
     lives: dict[tuple[str, str], list[tuple[int, int]]] = {}
     takers: dict[tuple[str, str], set[str]] = {}
-    for value, readers in graph.consumers().items():
+    for value, readers in _readers(graph, sharing, once).items():
         producer = stream_name(graph.ops[value.op])
         others = {stream_name(op) for op in readers} - {producer}
         if not others or graph.ops[value.op].type in _LEAVES:
@@ -319,6 +331,16 @@ def flows(graph: Graph, order: Sequence[Op]) -> dict[tuple[str, str], tuple[set[
         end = max(position[op.name] for op in readers)
         lives.setdefault(key, []).append((position[value.op], end))
     return {key: (takers[key], _most_at_once(spans)) for key, spans in lives.items()}
+
+
+def _readers(graph: Graph, sharing: Sharing, once: Set[str]) -> dict[Value, list[Op]]:
+    """The ops that read each value, or one that is the same on another device."""
+    found: dict[Value, list[Op]] = {}
+    for value, readers in graph.consumers().items():
+        running = [op for op in readers if op.name not in once and op.name not in sharing.merged]
+        if running and value.op not in once:
+            found.setdefault(sharing.same.get(value, value), []).extend(running)
+    return found
 
 
 def _most_at_once(spans: Sequence[tuple[int, int]]) -> int:

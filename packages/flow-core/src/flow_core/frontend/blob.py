@@ -29,9 +29,10 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
         batch_axis: the axis that counts samples, None when there is none.
         is_dynamic: whether the shape may change from step to step, as that of arrays that are
             fed in lists may.
+        rows: how many of the rows count, `flow_core.frontend.counted.Rows`; None for all.
     """
 
-    __slots__ = ("_bound", "_distribute", "_job", "_value", "batch_axis", "is_dynamic")
+    __slots__ = ("_bound", "_distribute", "_job", "_value", "batch_axis", "is_dynamic", "rows")
 
     def __init__(
         self, job: Any, value: Value, batch_axis: int | None = None, is_dynamic: bool = False
@@ -42,6 +43,7 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
         self.is_dynamic = is_dynamic
         self._distribute: Any = None
         self._bound: TensorType | None = None
+        self.rows: Any = None
 
     @property
     def value(self) -> Value:
@@ -120,11 +122,46 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
         blob._bound, blob.is_dynamic = tensor_type(tuple(shape), dtype), True
         return blob
 
+    def with_rows(self, rows: Any) -> BlobDef:
+        """The same blob, of which only some rows count."""
+        blob = copy(self)
+        blob.rows, blob.is_dynamic = rows, True
+        return blob
+
     def with_gradient_distribute(self, distribute: Any) -> BlobDef:
         """The same blob with a requested distribution of its gradient."""
         from flow_core.frontend.casts import parallel_cast
 
         return parallel_cast(self, gradient_distribute=distribute)
+
+    def numpy(self, parallel_id: int | None = None) -> Any:
+        """In the eager mode, the array in the call that defines the job: of all devices, or one.
+
+        Raises:
+            JobError: another mode, in which blobs are placeholders.
+        """
+        if self.is_tensor_list:  # of one tensor, in its place
+            return self._now().numpy_list()[parallel_id or 0]
+        return self._now().numpy(parallel_id)
+
+    def numpy_list(self) -> list[Any]:
+        """As `numpy`, an array per device."""
+        arrays: list[Any] = self._now().numpy_list()
+        return arrays
+
+    def numpy_lists(self) -> list[list[Any]]:
+        """As `numpy`, a list of arrays per device."""
+        lists: list[list[Any]] = self._now().numpy_lists()
+        return lists
+
+    def numpy_size(self) -> int:
+        """The number of devices that have a value of their own."""
+        return len(self.parts)
+
+    def _now(self) -> Any:
+        from flow_core.frontend.eager import value_now
+
+        return value_now(self, user_line(3))
 
     def __repr__(self) -> str:
         return f"BlobDef({self._value}: {self.dtype}{list(self.shape)})"

@@ -10,12 +10,14 @@ from flow_core.frontend.blob import BlobDef
 from flow_core.frontend.emit import input_value
 from flow_core.frontend.jobs import JobBuild, current_job
 from flow_core.frontend.mirrored import mirrored_devices
+from flow_core.frontend.periods import per_period
 from flow_core.frontend.scope import current_scope
 from flow_core.sbp import NdSbp, Split, format_nd_sbp, parse_sbp
 from flow_core.shapes import normal_axis
 from flow_core.topology import Placement
 
 
+@per_period
 def parallel_cast(
     input: BlobDef,
     name: str | None = None,
@@ -45,6 +47,7 @@ def parallel_cast(
     return _cast(job, input, name, wanted, gradient, placement, placement, line)
 
 
+@per_period
 def hierarchical_parallel_cast(
     input: BlobDef,
     parallel_distribution: Sequence[str],
@@ -197,4 +200,5 @@ def _cast(
     (out,) = job.add(
         "parallel_cast", [value], attrs, name=name, line=line, sbp=wanted, placement=placement
     )
-    return BlobDef(job, out, input.batch_axis, input.is_dynamic)
+    blob = BlobDef(job, out, input.batch_axis, input.is_dynamic)
+    return blob if input.rows is None else blob.with_rows(input.rows)

@@ -14,21 +14,26 @@ from flow_core.compiler.ledger import BoxingEntry, settled
 from flow_core.compiler.lower import CompileOptions, lower
 from flow_core.compiler.physical import Physical, to_physical
 from flow_core.compiler.select import Problem
+from flow_core.compiler.sharing import Sharing
 from flow_core.compiler.ways import Ways
 from flow_core.errors import JobError, SourceLine
 from flow_core.frontend.config_training import configured_training
 from flow_core.frontend.function_config import (
     MICRO_BATCHES,
+    indexed_tables,
     micro_batches,
     optimizer_placement,
 )
 from flow_core.frontend.jobs import JobBuild, TrainRequest, train_request
+from flow_core.frontend.replicas import shared_by_devices
 from flow_core.frontend.train import TrainVariable, build_training
 from flow_core.frontend.variables import VariableInfo
 from flow_core.ir import Attrs, Graph, Value, verify
 from flow_core.passes.base import Pass, PassContext, PassTiming, Pipeline
+from flow_core.passes.bucket_all_reduces import FUSIBLE
 from flow_core.passes.checkpointing import Checkpointing
 from flow_core.passes.gradient_accumulation import GradientAccumulation, micro_inputs
+from flow_core.passes.indexed_slices import IndexedSlices
 from flow_core.passes.optimizer_placement import Owned, SharedPlacement, owners
 from flow_core.plan import Plan, Transfer
 from flow_core.plugins.specs import OpSpec, load
@@ -175,17 +180,22 @@ def uncollected() -> Iterator[None]:
 
 
 @uncollected()
-def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[str]) -> Compiled:
+def compile_graph(
+    build: JobBuild, results: Sequence[Value], inputs: Sequence[str], effects: bool = True
+) -> Compiled:
     """The plan of a traced job.
 
     Args:
         build: the job, backward pass and updates included.
         results: values to fetch at each step.
         inputs: names of the ``input`` ops in the order in which they are fed.
+        effects: whether ops run that are there for their effects.
     """
     session = build.session
     build.builder.results = tuple(results)
     logical = build.builder.build()
+    if not effects:
+        logical = replace(logical, effects=())
     verify(logical)
     context = PassContext(session.registry.ops, bucket_options(build))
     before, after = _pipelines(session)
@@ -200,13 +210,16 @@ def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[st
         ),
     )
     graph = after.run(physical.graph, context)
+    sharing = shared_by_devices(build, graph, physical)
     parts = micro_batches(build.config, build.kind)
     if parts > 1:
         inputs = micro_inputs(inputs, parts)
     plan, lowering = _timed(
         "lower",
         len(graph),
-        lambda: lower(graph, session.registry, inputs, build.name, _options(build, physical)),
+        lambda: lower(
+            graph, session.registry, inputs, build.name, _options(build, physical, sharing)
+        ),
     )
     shards = {n: (s.variable, s.region) for n, s in physical.shards.items()}
     physical.ledger = settled(physical.ledger, plan)
@@ -217,18 +230,46 @@ def compile_graph(build: JobBuild, results: Sequence[Value], inputs: Sequence[st
     return Compiled(logical, spread, graph, plan, timings, physical, tuple(inputs))
 
 
-def bucket_options(build: JobBuild) -> dict[str, float]:
-    """What session and job say about buckets of gradients, for the pass that makes them."""
-    session, config = build.session.resources.others, build.config
-    names = ("enable_fusion", "nccl_fusion_all_reduce")
-    on = all(session.get(f"collective_boxing.{name}", True) for name in names)
-    if not (on and config.get("enable_all_reduce_group")):
-        return {"bucket_mb": 0, "bucket_ops": 0}
-    megabytes = session.get("collective_boxing.nccl_fusion_threshold_mb", 16)
+def stages(build: JobBuild, compiled: Compiled) -> Iterator[tuple[str, Graph]]:
+    """What compilation went through: the name of each pass, and the graph after it."""
+    context = PassContext(build.session.registry.ops, bucket_options(build))
+    before, after = _pipelines(build.session)
+    graph = compiled.logical
+    yield "trace", graph
+    for item in (*_asked(build), *before.passes):
+        graph = item.apply(graph, context)
+        yield item.name, graph
+    graph = compiled.physical.graph
+    yield "to_physical", graph
+    for item in after.passes:
+        graph = item.apply(graph, context)
+        yield item.name, graph
+
+
+FUSED_BY_DEFAULT = ("all_reduce",)
+"""Of the collectives that may go in buckets, those that do so if a program does not say."""
+
+
+def bucket_options(build: JobBuild) -> dict[str, Any]:
+    """What session and job say about buckets of exchanges, for the pass that makes them."""
+    settings, config = build.session.resources.others, build.config
+
+    def session(name: str, default: Any) -> Any:
+        return settings.get(f"collective_boxing.{name}", default)
+
+    joined = tuple(
+        name for name in FUSIBLE if session(f"nccl_fusion_{name}", name in FUSED_BY_DEFAULT)
+    )
+    if not config.get("enable_all_reduce_group"):
+        joined = tuple(name for name in joined if name != "all_reduce")
+    megabytes = session("nccl_fusion_threshold_mb", 16)
     if config.is_set("all_reduce_group_min_mbyte"):
         megabytes = config.get("all_reduce_group_min_mbyte")
-    most = session.get("collective_boxing.nccl_fusion_max_ops", 64)
-    return {"bucket_mb": megabytes, "bucket_ops": most}
+    return {
+        "bucket_mb": megabytes,
+        "bucket_ops": session("nccl_fusion_max_ops", 64),
+        "bucket_collectives": joined if session("enable_fusion", True) else (),
+    }
 
 
 def _transfer(entry: BoxingEntry) -> Transfer:
@@ -285,6 +326,9 @@ def _asked(build: JobBuild) -> Iterator[Pass]:
     """The passes that a job's own settings ask for, with their options."""
     if build.segments and build.forward:
         yield Checkpointing(tuple(map(tuple, build.segments.values())), build.forward)
+    tables = indexed_tables(build.config)
+    if tables:
+        yield IndexedSlices(tables)
     parts = micro_batches(build.config, build.kind)
     if parts > 1:
         yield GradientAccumulation(parts, tuple(build.gradient_sums))
@@ -330,7 +374,7 @@ def _require_devices(build: JobBuild, graph: Graph) -> None:
             session.registry.require_device(op.placement.device_type, index + 1, line)
 
 
-def _options(build: JobBuild, physical: Physical) -> CompileOptions:
+def _options(build: JobBuild, physical: Physical, sharing: Sharing) -> CompileOptions:
     config = build.config
     return CompileOptions(
         seed=int(config.get("random_seed") or 0),
@@ -340,6 +384,7 @@ def _options(build: JobBuild, physical: Physical) -> CompileOptions:
         origins=physical.origins,
         workers=build.session.settings.stream_threads,
         memory_limit=lambda device: build.session.driver(device).memory(),
+        sharing=sharing,
     )
 
 

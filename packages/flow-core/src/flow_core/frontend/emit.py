@@ -7,9 +7,11 @@ from typing import Any
 
 from flow_core.errors import JobError, SourceLine, user_line
 from flow_core.frontend.blob import BlobDef, MirroredBlob
+from flow_core.frontend.counted import RESIZE, rows_passed
 from flow_core.frontend.jobs import JobBuild, current_job
 from flow_core.frontend.mirrored import emit_mirrored, kept_batch_axis, mirrored_devices
 from flow_core.frontend.per_device import each
+from flow_core.frontend.periods import in_period, joined, periods_of
 from flow_core.ir import Value
 from flow_core.plugins.emission import provide
 
@@ -30,16 +32,60 @@ def emit(op_type: str, *inputs: BlobDef, name: str | None = None, **attrs: Any) 
     line = user_line(2)
     for x in inputs:
         _check_blob(job, op_type, x)
+    blobs = _emit(job, op_type, inputs, attrs, name, line)
+    return blobs if job.returns_many(op_type) else blobs[0]
+
+
+provide(emit)
+
+
+def _emit(
+    job: JobBuild,
+    op_type: str,
+    inputs: Sequence[BlobDef],
+    attrs: Mapping[str, Any],
+    name: str | None,
+    line: SourceLine | None,
+) -> tuple[BlobDef, ...]:
+    """An op; one per period on blobs of several periods, one per device in the mirrored view."""
+    periods = periods_of(inputs)
+    if periods is not None:
+        of_each = [
+            _emit(job, op_type, [in_period(x, i) for x in inputs], attrs, f"{name or op_type}/{i}",
+                  line)
+            for i in range(periods)
+        ]  # fmt: skip
+        return joined(of_each)
     devices = mirrored_devices(job)
     blobs: tuple[BlobDef, ...]
     if devices is not None:
         blobs = emit_mirrored(job, devices, op_type, inputs, attrs, name, line)
     else:
         blobs = _emit_logical(job, op_type, inputs, attrs, name, line)
-    return blobs if job.returns_many(op_type) else blobs[0]
+    if any(x.rows is not None for x in inputs):
+        return _with_rows(job, op_type, inputs, blobs, line)
+    return blobs
 
 
-provide(emit)
+def _with_rows(
+    job: JobBuild,
+    op_type: str,
+    inputs: Sequence[BlobDef],
+    blobs: Sequence[BlobDef],
+    line: SourceLine | None,
+) -> tuple[BlobDef, ...]:
+    """The outputs with the rows of theirs that count; there are zeros in place of the others."""
+    kept = rows_passed(op_type, job.emitter.spec(op_type, line), inputs, blobs, line)
+    still = any(x.is_dynamic and x.rows is None for x in inputs)
+    made = []
+    for blob, rows in zip(blobs, kept, strict=True):
+        blob.is_dynamic = still
+        if rows is not None:
+            name = f"{blob.op_name}/rows"
+            zeroed = _emit(job, RESIZE, [blob, rows.count], {"axis": rows.axis}, name, line)
+            blob = zeroed[0].with_rows(rows)
+        made.append(blob)
+    return tuple(made)
 
 
 def _emit_logical(

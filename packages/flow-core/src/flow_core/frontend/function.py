@@ -39,8 +39,9 @@ from flow_core.frontend.feeding import RAGGED, Feeding, Shapes, is_list
 from flow_core.frontend.function_config import FunctionConfig, default_placement, default_view
 from flow_core.frontend.jobs import JobBuild, Watch, defining, maybe_current_job
 from flow_core.frontend.mirrored import flat
-from flow_core.frontend.results import FORMS, DeviceArrays, Pending
+from flow_core.frontend.results import FORMS, Fetched, Pending
 from flow_core.frontend.session import Session, default_session
+from flow_core.frontend.together import check_same_plan
 from flow_core.ir import Value
 from flow_core.plan import Plan
 from flow_core.runtime.executable import Executable
@@ -170,7 +171,7 @@ class JobFunction:
             self._feeding = Feeding(self.name, self.signature, placement.size)
         return self._feeding
 
-    def _variant(self, shapes: Shapes | None = None) -> _Variant:
+    def _variant(self, shapes: Shapes | None = None, fed: Sequence[Any] | None = None) -> _Variant:
         """The job for fed lists of some shapes, traced; by default the one used last."""
         last = self._last
         if last is not None and (shapes is None or shapes == last.shapes):
@@ -180,7 +181,9 @@ class JobFunction:
             variant = self._variants.get(wanted)
             if variant is None:
                 build = self._build(session)
+                build.fed, build.step = fed, self._step
                 variant = _Variant(wanted, _trace(self, build, wanted, self._credit.width))
+                build.fed = None
                 self._variants[wanted] = variant
                 self._drop_oldest()
             self._variants.move_to_end(wanted)
@@ -217,16 +220,18 @@ class JobFunction:
         if variant.executable is None:
             session = self._session()
             with session.compiling:
-                plan = self._compiled(variant).plan
-                variant.executable = variant.executable or self._bind(session, plan)
+                compiled = self._compiled(variant)
+                check_same_plan(session, variant.traced.build, compiled)
+                variant.executable = variant.executable or self._bind(session, compiled.plan)
         return variant.executable
 
     def _bind(self, session: Session, plan: Plan) -> Executable:
         registry = session.registry
-        finished = registry.observers("flow_step_finished")
         executable = Executable(
-            plan, registry, session.driver, session.variable, finished, registry.comm, self._step
-        )
+            plan, registry, session.driver, session.variable,
+            registry.observers("flow_step_finished"), registry.comm, self._step, session.world,
+        )  # fmt: skip
+        session.adopted()
         session.check_replicas(self.name, updated_variables(plan, registry.ops))
         if not self._bound:
             self._step[...] = self._steps_done(session)
@@ -270,13 +275,25 @@ class JobFunction:
                 allowed="calls outside of job functions",
             )
         feeding = self._feeding or self._feed()
+        session = self._session()
+        if session.eager:
+            return self._call_eagerly(session, feeding.feed(args, kwargs), feeding)
         variant = None if feeding.declared else self._variant()
         if variant is not None:  # errors of compilation come before those of arguments
             self._executable(variant)
-        session = self._session()
         session.pipeline.raise_pending()
         feeds = feeding.feed(args, kwargs)
-        variant = variant or self._variant(feeding.shapes(feeds))
+        return self._run(session, variant or self._variant(feeding.shapes(feeds)), feeds)
+
+    def _call_eagerly(self, session: Session, feeds: Sequence[Any], feeding: Feeding) -> Any:
+        """A call in the eager mode, where the function may look at values of blobs."""
+        if self._last is not None and self._last.traced.build.looked_at:
+            self._variants.clear()
+            self._last = None
+        session.pipeline.raise_pending()
+        return self._run(session, self._variant(feeding.shapes(feeds), feeds), feeds)
+
+    def _run(self, session: Session, variant: _Variant, feeds: Sequence[Any]) -> Any:
         executable = variant.executable or self._executable(variant)
         traced = variant.traced
         if traced.blocking:
@@ -335,9 +352,9 @@ class _Traced:
     def __init__(self, job: str, build: JobBuild, width: int) -> None:
         self.job = job
         self.build = build
-        self.inputs: list[str] = []
+        self.inputs = build.inputs
         self.results: list[Value] = []
-        self.blobs: list[_Fetched] = []
+        self.blobs: list[Fetched] = []
         self.returned = Returned(FetchNone(), ())
         self.watcher: Callable[[Step], None] | None = None
         self.blocking = True
@@ -367,24 +384,10 @@ class _Traced:
         """Adds a blob (or its gradient) to what is fetched."""
         first = len(self.results)
         self.results.extend(parts)
-        self.blobs.append(_Fetched(slice(first, len(self.results)), blob))
-
-
-class _Fetched:
-    """Where a blob's arrays are among a step's results."""
-
-    __slots__ = ("_axis", "_dynamic", "_mirrored", "_where")
-
-    def __init__(self, where: slice, blob: BlobDef) -> None:
-        self._where = where
-        self._mirrored = isinstance(blob, MirroredBlob)
-        self._axis = blob.batch_axis
-        self._dynamic = blob.is_dynamic
-
-    def of(self, results: Sequence[Any]) -> Any:
-        """The array; a list of arrays where each device has one."""
-        found = results[self._where]
-        return DeviceArrays(found, self._axis, self._dynamic) if self._mirrored else found[0]
+        where = slice(first, len(self.results))
+        if blob.rows is not None:
+            self.results.extend(blob.rows.count.parts)
+        self.blobs.append(Fetched(where, blob))
 
 
 # --------------------------------------------------------------------------- tracing
@@ -541,7 +544,7 @@ def _watched(traced: _Traced, watch: Watch, gradients: Mapping[Value, Value]) ->
     return tuple(gradients[part] for part in parts)
 
 
-def _show(watches: Sequence[Watch], shown: Sequence[_Fetched], step: Step) -> None:
+def _show(watches: Sequence[Watch], shown: Sequence[Fetched], step: Step) -> None:
     for watch, blob in zip(watches, shown, strict=True):
         watch.handler(blob.of(step.results or ()))
 

@@ -85,6 +85,18 @@ def _mapping(name: str, value: Any) -> dict[str, Any]:
     return value
 
 
+def _tables(name: str, value: Any) -> tuple[str, ...]:
+    """The names of variables in OneFlow's dict, none where ``enable`` says so."""
+    try:
+        names = value["include_op_names"]["op_name"]
+        enabled = value.get("enable", True)
+    except (TypeError, KeyError):
+        names = enabled = None
+    if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
+        raise _wrong(name, value, '{"include_op_names": {"op_name": ["table", ...]}}')
+    return tuple(names) if enabled else ()
+
+
 def _initializer(name: str, value: Any) -> tuple[Any, ...]:
     """The literal of an initializer, given as one or as OneFlow's dict of it."""
     try:
@@ -125,6 +137,7 @@ def _scope_of(value: Any) -> Scope:
         return scope
 
 
+INDEXED_SLICES = "indexed_slices_optimizer_conf"
 MICRO_BATCHES = "train.num_gradient_accumulation_steps"
 
 EFFECTIVE: tuple[Setting, ...] = (
@@ -141,6 +154,7 @@ EFFECTIVE: tuple[Setting, ...] = (
     Setting("train.loss_scale_factor", None, "factor on the losses of older programs", _number),
     Setting("sbp_selector", "auto", "what lays ops out on several devices", _selector),
     Setting("sbp_selector_seconds", 10.0, "how long the optimal selector may search", _seconds),
+    Setting("share_replicas", True, "whether devices of one memory share what is alike", _switch),
     Setting("random_seed", 0, "seed of the job's random ops", _whole),
     Setting("enable_all_reduce_group", True, "whether gradients travel in buckets", _switch),
     Setting("all_reduce_group_min_mbyte", 16, "megabytes of a bucket of gradients", _size),
@@ -153,6 +167,8 @@ EFFECTIVE: tuple[Setting, ...] = (
             ("threshold", THRESHOLD, "elements per device that make it worth it", _whole),
         )
     ),
+    Setting(INDEXED_SLICES, None, "tables of which looked-up rows alone are updated", _tables),
+    Setting("enable_ssp", True, "whether the scope's stages make variables stale", _switch),
     Setting("enable_non_distributed_optimizer", True, "older name of a mode", _switch),
 )
 
@@ -176,9 +192,9 @@ cudnn_conv_enable_true_half cudnn_conv_enable_pseudo_half enable_cudnn_conv_pseu
 enable_float_compute_for_half_gemm enable_quantization_aware_training enable_qat
 qat.per_channel_weight_quantization qat.symmetric qat.moving_min_max_momentum
 qat.moving_min_max_stop_update_after_iters enable_auto_mixed_precision enable_keep_header_only
-indexed_slices_optimizer_conf enable_fuse_model_update_ops enable_gradients_stats_aggregation
+enable_fuse_model_update_ops enable_gradients_stats_aggregation
 train.secondary_lr use_xla_jit use_tensorrt
-tensorrt.use_fp16 tensorrt.use_int8 tensorrt.int8_calibration enable_ssp ssp_partition_strategy
+tensorrt.use_fp16 tensorrt.use_int8 tensorrt.int8_calibration ssp_partition_strategy
 ssp_partition_scope_ids
 """
 
@@ -221,6 +237,11 @@ class FunctionConfig:
         return name in self._values
 
     @property
+    def function_desc(self) -> _Values:
+        """The settings as attributes, to be read: ``config.function_desc.enable_inplace``."""
+        return _Values(self)
+
+    @property
     def settings(self) -> dict[str, Any]:
         """What the program has set, by name."""
         return dict(self._values)
@@ -230,6 +251,19 @@ class FunctionConfig:
         other = FunctionConfig()
         other._values.update(self._values)
         return other
+
+
+class _Values:
+    """What a config's settings are, by name."""
+
+    __slots__ = ("_config",)
+
+    def __init__(self, config: FunctionConfig) -> None:
+        self._config = config
+
+    def __getattr__(self, name: str) -> Any:
+        _Path({}, name)
+        return self._config.get(name)
 
 
 _NOT_GIVEN: Any = object()
@@ -287,6 +321,11 @@ def optimizer_placement(config: FunctionConfig) -> OptimizerPlacement | None:
 
 def _first_set(config: FunctionConfig, names: list[str]) -> Any:
     return next((config.get(name) for name in names if config.is_set(name)), None)
+
+
+def indexed_tables(config: FunctionConfig) -> tuple[str, ...]:
+    """Names of the variables of which updates change the looked-up rows alone."""
+    return config.get(INDEXED_SLICES) or ()
 
 
 def micro_batches(config: FunctionConfig, kind: str = "train") -> int:

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from flow_core.errors import JobError, SourceLine, user_line
+from flow_core.errors import JobError, OutsideJobError, SourceLine, user_line
 from flow_core.frontend.blob import BlobDef, MirroredBlob
+from flow_core.frontend.counted import all_rows
+from flow_core.frontend.periods import PeriodBlob, innermost
 from flow_core.frontend.scope import Scope, current_scope, enter
 from flow_core.ir import GraphBuilder, Value
 from flow_core.ops.build import Emitter
@@ -67,6 +69,11 @@ class JobBuild:
         forward: names of the ops of the forward pass, once the backward pass is there.
         segments: names of the ops whose activations are recomputed, by segment.
         gradient_sums: ops whose input is to be added up over the micro-batches.
+        inputs: names of the ``input`` ops in the order in which they are fed.
+        fed: in the eager mode, the arrays of the call that defines the job.
+        step: the job's step counter.
+        stale: what stands for variables that are used stale, by their value.
+        looked_at: whether the function has looked at values.
     """
 
     def __init__(
@@ -95,6 +102,11 @@ class JobBuild:
         self.segments: dict[int, list[str]] = {}
         self.gradient_sums: list[str] = []
         self.forward: frozenset[str] = frozenset()
+        self.inputs: list[str] = []
+        self.fed: Sequence[Any] | None = None
+        self.step: Any = 0
+        self.stale: dict[Value, BlobDef] = {}
+        self.looked_at = False
 
     def add(
         self,
@@ -243,16 +255,26 @@ def _checked_loss(job: JobBuild, loss: Any, line: SourceLine | None) -> BlobDef:
             f"minimize in job {job.name!r}",
             at=line,
             found=f"{loss!r:.80}",
-            allowed="a floating point blob of this job, or a list of them",
+            allowed="a blob of this job, or a list of them",
         )
-    if not loss.dtype.is_floating:
+    if loss.dtype.is_object or loss.dtype.kind == "b":
         raise JobError(
             f"minimize in job {job.name!r}",
             at=line,
             found=f"a loss of type {loss.dtype}",
-            allowed="float16, bfloat16, float32 or float64",
+            allowed="a numeric type; gradients of whole numbers are whole numbers",
         )
-    return loss
+    return _whole_loss(loss, line)
+
+
+def _whole_loss(loss: BlobDef, line: SourceLine | None) -> BlobDef:
+    """A loss with one value per step, all of whose rows count."""
+    from flow_core.frontend.emit import emit
+
+    if isinstance(loss, PeriodBlob):
+        packed = innermost(loss, lambda blob: emit("concat", *blob.periods, axis=0))
+        return _whole_loss(packed, line)
+    return all_rows("minimize", loss, line)
 
 
 def train_request(
@@ -295,7 +317,7 @@ def current_job(attempted: str) -> JobBuild:
     """The job under definition; an error outside of job functions."""
     job = _current.get()
     if job is None:
-        raise JobError(
+        raise OutsideJobError(
             attempted,
             at=user_line(2),
             found="no job function under definition",

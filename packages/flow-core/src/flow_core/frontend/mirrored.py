@@ -13,6 +13,7 @@ from typing import Any
 
 from flow_core.errors import InferenceError, JobError, SourceLine
 from flow_core.frontend.blob import BlobDef, MirroredBlob
+from flow_core.frontend.counted import all_rows
 from flow_core.frontend.jobs import JobBuild
 from flow_core.frontend.per_device import differs, on_device
 from flow_core.frontend.scope import current_scope
@@ -128,6 +129,7 @@ def to_mirrored(
                 hint="use scope.placement with as many devices",
             )
         return blob
+    all_rows(f"use of {attempted} in the mirrored view", blob, line)
     sbp = _held_as(job, blob, devices)
     known = job.mirrored.get((blob.value, devices, sbp))
     if known is None:
@@ -223,6 +225,7 @@ def to_consistent(job: JobBuild, blob: MirroredBlob, line: SourceLine | None) ->
     Raises:
         JobError: the devices' values differ and have no batch axis.
     """
+    all_rows("cast_to_current_logical_view", blob, line)
     if not blob.differs:
         return BlobDef(job, whole_of(job, blob.parts, B, blob.placement, line))
     if blob.batch_axis is None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 
 from flow_core.errors import JobError, user_line
+from flow_core.frontend.blob import BlobDef, MirroredBlob
 from flow_core.runtime.pipeline import Pipeline, Step
 
 
@@ -41,6 +42,32 @@ class DeviceArrays(list[Any]):
                 hint="annotate the job with -> tp.ListNumpy",
             )
         return np.concatenate(list(self), self.axis)
+
+
+class Fetched:
+    """Where a blob's arrays are among a step's results."""
+
+    __slots__ = ("_axis", "_counts", "_dynamic", "_lead", "_mirrored", "_where")
+
+    def __init__(self, where: slice, blob: BlobDef) -> None:
+        self._where = where
+        self._mirrored = isinstance(blob, MirroredBlob)
+        self._axis = blob.batch_axis
+        self._dynamic = blob.is_dynamic
+        self._lead = None if blob.rows is None else (slice(None),) * blob.rows.axis
+        self._counts = slice(where.stop, 2 * where.stop - where.start)
+
+    def of(self, results: Sequence[Any]) -> Any:
+        """The array; a list of arrays where each device has one."""
+        found = results[self._where]
+        if self._lead is not None:
+            counts = results[self._counts]
+            found = [self._cut(x, n) for x, n in zip(found, counts, strict=True)]
+        return DeviceArrays(found, self._axis, self._dynamic) if self._mirrored else found[0]
+
+    def _cut(self, array: Any, count: Any) -> Any:
+        """The rows that count."""
+        return array[(*(self._lead or ()), slice(max(0, int(count.reshape(-1)[0]))))]
 
 
 class LocalBlob:

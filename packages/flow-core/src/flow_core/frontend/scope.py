@@ -13,6 +13,31 @@ from flow_core.topology import Placement
 
 
 @dataclass(frozen=True, slots=True)
+class ParallelDesc:
+    """What OneFlow tells of the devices of a scope."""
+
+    placement: Placement
+
+    @property
+    def device_tag(self) -> str:
+        """The device type."""
+        return self.placement.device_type
+
+    @property
+    def parallel_num(self) -> int:
+        """The number of devices."""
+        return self.placement.size
+
+    @property
+    def machine_id2device_id_list(self) -> dict[int, list[int]]:
+        """The devices of each machine."""
+        found: dict[int, list[int]] = {}
+        for machine, device in self.placement.devices:
+            found.setdefault(machine, []).append(device)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class Scope:
     """What is in force at a point of a program.
 
@@ -22,12 +47,23 @@ class Scope:
         mirrored: whether the mirrored view is on.
         checkpointing: number of the segment whose activations are recomputed in the backward
             pass, 0 for none.
+        stale: how many values of a variable of train jobs are there at the same time, the oldest
+            of which is used; 0 for one.
     """
 
     placement: Placement | None = None
     names: tuple[str, ...] = ()
     mirrored: bool = False
     checkpointing: int = 0
+    stale: int = 0
+
+    @property
+    def device_parallel_desc_symbol(self) -> ParallelDesc:
+        """The devices in force, as OneFlow's programs ask for them."""
+        from flow_core.frontend.jobs import current_job
+
+        placement = self.placement or current_job("current_scope").default_placement
+        return ParallelDesc(placement)
 
     @property
     def prefix(self) -> str:
@@ -84,10 +120,14 @@ class Entering:
         names: str | None = None,
         mirrored: bool | None = None,
         checkpointing: bool | None = None,
+        stale: int | None = None,
     ) -> None:
         self._changes = {
-            "placement": placement, "mirrored": mirrored, "checkpointing": checkpointing
-        }  # fmt: skip
+            "placement": placement,
+            "mirrored": mirrored,
+            "checkpointing": checkpointing,
+            "stale": stale,
+        }
         self._name = names
         self._tokens: list[object] = []
 
@@ -116,12 +156,19 @@ def mirrored_view() -> Entering:
     return Entering(mirrored=True)
 
 
-def scope_config(checkpointing: bool = False) -> Entering:
+def scope_config(
+    checkpointing: bool | None = None,
+    ssp_num_stages: int | None = None,
+    ssp_stage_id: int | None = None,
+) -> Entering:
     """Scope options, as ``flow.experimental.scope.config(checkpointing=True)``.
 
     Args:
         checkpointing: whether what the ``with`` block computes is a segment, whose activations
             the backward pass computes a second time, from the segment's inputs, instead of
             keeping them.  Values that leave the segment are kept.
+        ssp_num_stages, ssp_stage_id: in jobs with ``function_config.enable_ssp(True)``, variables
+            of the block are used as they were ``ssp_num_stages - ssp_stage_id - 1`` steps before.
     """
-    return Entering(checkpointing=checkpointing)
+    stale = None if ssp_num_stages is None else int(ssp_num_stages) - int(ssp_stage_id or 0)
+    return Entering(checkpointing=checkpointing, stale=stale)

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,8 +16,8 @@ import numpy as np
 
 from flow_core.compiler.boxing import Layout
 from flow_core.config import Settings
-from flow_core.device import Driver
-from flow_core.errors import UnsupportedError, VariableError
+from flow_core.device import Driver, World
+from flow_core.errors import DeviceUnavailableError, UnsupportedError, VariableError
 from flow_core.frontend.variables import VariableInfo
 from flow_core.initializers import generate
 from flow_core.ir import TensorType
@@ -37,13 +37,15 @@ class Part:
 
     Attributes:
         region: where it lies in the logical variable.
-        array: device array.
+        array: device array, None where the device is another process's.
         driver: driver of the device.
+        root: the rank of the device's process.
     """
 
     region: Region
     array: Any
     driver: Driver
+    root: int = 0
 
     @property
     def window(self) -> tuple[slice, ...]:
@@ -61,6 +63,9 @@ class StoredVariable:
         parts: per device, by its text form.
         first: the logical value to begin with, while there are regions that no part holds yet.
         provisional: whether no job has asked for it yet, so that its layout is not known.
+        world: the processes that hold its parts, None for one.
+        pristine: whether all parts hold what ``first``, or else the initial value, says; the same
+            in all processes.
     """
 
     info: VariableInfo
@@ -68,38 +73,66 @@ class StoredVariable:
     parts: dict[str, Part] = field(default_factory=dict)
     first: Any = None
     provisional: bool = False
+    world: World | None = None
+    pristine: bool = True
 
     def settle(self, device: str, region: Region) -> None:
         """Takes the layout of the first job that asks: for a part on a device."""
         if self.provisional and (device not in self.parts or self.parts[device].region != region):
-            self.first = self.numpy()
+            self.first, self.pristine = self.numpy(), True
             self.parts.clear()
         self.provisional = False
 
     def numpy(self) -> Any:
-        """A copy of the logical value."""
-        parts = list(self.parts.values())
-        if parts[0].region == whole(self.info):
-            return parts[0].driver.copy_out(parts[0].array)
+        """A copy of the logical value; with several processes, all of them must ask for it."""
+        parts = list({part.region: part for part in reversed(self.parts.values())}.values())
+        if parts[-1].region == whole(self.info):
+            return self._content(parts[-1])
         value = np.empty(self.info.type.shape, self.info.type.dtype.numpy)
-        for part in parts:
-            value[part.window] = part.driver.copy_out(part.array)
+        for part in reversed(parts):
+            value[part.window] = self._content(part)
+        return value
+
+    def _content(self, part: Part) -> Any:
+        """A copy of a part, in all processes."""
+        if self.world is None:
+            return part.driver.copy_out(part.array)
+        if part.array is None:
+            value = np.empty(region_shape(part.region), self.info.type.dtype.numpy)
+        else:
+            value = part.driver.copy_out(part.array)
+        self.world.broadcast(value, part.root, f"variable {self.info.name!r}")
         return value
 
     def known(self) -> Any:
         """The logical value: what the parts hold, elsewhere the initial value."""
-        if self.is_whole:
+        if self.is_whole and self.world is None:
             return self.numpy()
+        self.refresh()
         if self.first is None:
             self.first = initial_value(self.info)
         for part in self.parts.values():
-            self.first[part.window] = part.driver.copy_out(part.array)
+            if part.array is not None:
+                self.first[part.window] = part.driver.copy_out(part.array)
         return self.first
+
+    def refresh(self) -> None:
+        """Fetches the value for new parts, in all processes, where it is not that of ``first``."""
+        if not self.pristine:
+            self.first, self.pristine = self.numpy(), True
+
+    def forget_first(self) -> None:
+        """Forgets what new parts begin with, as all of it is held."""
+        if self.is_whole:
+            self.first, self.pristine = None, False
 
     def assign(self, value: Any) -> None:
         """Overwrites all parts with those of a host array of the logical shape."""
         for part in self.parts.values():
-            part.driver.copy_in(part.array, value[part.window])
+            if part.array is not None:
+                part.driver.copy_in(part.array, value[part.window])
+        if self.first is not None:
+            self.first[...] = value
 
     @property
     def is_whole(self) -> bool:
@@ -142,6 +175,8 @@ class Session:
         compiling: held while a job is traced, compiled and bound.
         pipeline: the actors that run steps.
         layouts: of the variables, as the first job that was compiled has laid them out.
+        sharing: of the variables that several devices hold, whether they do so in one memory,
+            as the first job that was compiled has it.
     """
 
     def __init__(self, registry: Registry | None = None, settings: Settings | None = None) -> None:
@@ -157,6 +192,8 @@ class Session:
         self.compiling = threading.RLock()
         self.pipeline = Pipeline()
         self.layouts: dict[str, Layout] = {}
+        self.sharing: dict[str, bool] = {}
+        self._world: World | None = self.registry.world()
 
     # ------------------------------------------------------------------ devices
 
@@ -173,6 +210,19 @@ class Session:
         machines = range(self.resources.machine_num)
         return Placement.parse(kind, [f"{machine}:0-{count - 1}" for machine in machines])
 
+    @property
+    def world(self) -> World | None:
+        """The processes that run this program together, None for one."""
+        if self._world is not None:
+            self._world.arrange(self.resources.machine_num)
+        return self._world
+
+    def _root(self, device: str) -> tuple[int, bool]:
+        """The rank of a device's process, and whether that is this one."""
+        world = self.world
+        root = 0 if world is None else world.owner(device)
+        return root, world is None or root == world.rank
+
     def driver(self, device: str) -> Driver:
         """The driver of a device, by its text form."""
         driver = self._drivers.get(device)
@@ -185,6 +235,15 @@ class Session:
         """Kind of memory of a device: the device type whose kernels can read it."""
         kind = device.split(":")[0]
         return self.registry.devices[kind].kernels or kind
+
+    def shares_memory(self, devices: Sequence[str]) -> bool:
+        """Whether devices, by their text forms, are this process's and read the same memory."""
+        if len({self.memory(device) for device in devices}) > 1:
+            return False
+        try:
+            return self.registry.comm_spec(devices).shares_memory
+        except DeviceUnavailableError:  # nothing joins them: each is on its own
+            return False
 
     # ---------------------------------------------------------------- variables
 
@@ -204,7 +263,10 @@ class Session:
             raise
 
     def variable(self, name: str, device: str, region: Region | None = None) -> Any:
-        """A device's array of a variable (or its part), initialised at its first use."""
+        """A device's array of a variable (or its part), initialised at its first use.
+
+        With several processes all of them must ask, and those that have not the device get None.
+        """
         stored = self._stored.get(name) or self._store(name, device)
         wanted = region or whole(stored.info)
         stored.settle(device, wanted)
@@ -236,8 +298,8 @@ class Session:
             self._updated.setdefault(name, set()).update(devices)
         for name, devices in self._updated.items():
             stored = self._stored[name]
-            kept = {id(stored.parts[d].array) for d in devices}
-            behind = [d for d, part in stored.parts.items() if id(part.array) not in kept]
+            kept = {id(stored.parts[d]) for d in devices}
+            behind = [d for d, part in stored.parts.items() if id(part) not in kept]
             if behind:
                 raise UnsupportedError(
                     f"binding job {job!r}",
@@ -249,7 +311,7 @@ class Session:
                 )
 
     def _store(self, name: str, device: str) -> StoredVariable:
-        stored = StoredVariable(self.declared[name], self.memory(device))
+        stored = StoredVariable(self.declared[name], self.memory(device), world=self.world)
         self._stored[name] = stored
         return stored
 
@@ -262,24 +324,37 @@ class Session:
                 found=f"jobs on {' and '.join([*stored.parts, device])}, which share no memory",
                 allowed="jobs of one session that share variables run on one kind of device",
             )
-        driver, dtype = self.driver(device), stored.info.type.dtype
-        part = self._shared(stored, device, region)
-        if part is None:
-            shape = region_shape(region)
-            nbytes = num_elements(shape) * dtype.itemsize
-            array = driver.allocate(nbytes).view(0, shape, dtype.numpy)
-            part = Part(region, array, driver)
-            driver.copy_in(part.array, stored.known()[part.window])
+        part = self._shared(stored, device, region) or self._new_part(stored, device, region)
         stored.parts[device] = part
-        if stored.is_whole:
-            stored.first = None
+        if stored.world is None:
+            stored.forget_first()
         return part
 
+    def _new_part(self, stored: StoredVariable, device: str, region: Region) -> Part:
+        driver, dtype = self.driver(device), stored.info.type.dtype
+        root, is_here = self._root(device)
+        if not is_here:
+            stored.refresh()  # a meeting: the part's owner needs the value
+            return Part(region, None, driver, root)
+        shape = region_shape(region)
+        nbytes = num_elements(shape) * dtype.itemsize
+        part = Part(region, driver.allocate(nbytes).view(0, shape, dtype.numpy), driver, root)
+        driver.copy_in(part.array, stored.known()[part.window])
+        return part
+
+    def adopted(self) -> None:
+        """Forgets what new parts of variables began with, once a job has all of its parts."""
+        for stored in self._stored.values():
+            stored.forget_first()
+
     def _shared(self, stored: StoredVariable, device: str, region: Region) -> Part | None:
-        """The part of another device type at the same place, as emulated devices and the CPU."""
-        place = device.split(":")[1:]
+        """The part of another device type at the same place, as emulated devices and the CPU.
+
+        And that of any device, where a job has devices share the variable.
+        """
+        place, anywhere = device.split(":")[1:], self.sharing.get(stored.info.name, False)
         for other, part in stored.parts.items():
-            if other.split(":")[1:] == place and part.region == region:
+            if (anywhere or other.split(":")[1:] == place) and part.region == region:
                 return part
         return None
 
@@ -291,6 +366,7 @@ class Session:
             if name not in self._stored:
                 self.variable(name, self._device_of(name))
                 self._stored[name].provisional = True
+        self.adopted()
         return {name: self._stored[name] for name in sorted(self._stored)}
 
     def _device_of(self, name: str) -> str:
@@ -347,6 +423,7 @@ class Session:
         self._stored.clear()
         self._updated.clear()
         self.layouts.clear()
+        self.sharing.clear()
         return errors
 
 

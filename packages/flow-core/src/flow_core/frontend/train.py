@@ -332,7 +332,8 @@ def _seed(t: _Training, loss: Value, scale: LossScale) -> Value:
     """The gradient of a loss: ones, times the loss scale."""
     op, type_ = t.emitter.builder.ops[loss.op], t.type_of(loss)
     maker = t.maker(op.placement, f"{op.name}/grad")
-    ones = maker.one("constant", value=scale.factor, dtype=type_.dtype.name, shape=type_.shape)
+    factor = scale.factor if type_.dtype.is_floating else int(scale.factor)
+    ones = maker.one("constant", value=factor, dtype=type_.dtype.name, shape=type_.shape)
     if scale.number is None:
         return ones.value
     return (ones * _cast(maker, scale.number, type_)).value

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from flow_core.dtypes import DType, as_dtype, float32
+from flow_core.dtypes import DType, as_dtype, float32, int64
 from flow_core.errors import SourceLine, VariableError, user_line
 from flow_core.frontend.blob import BlobDef
 from flow_core.frontend.casts import requested_nd_sbp, reshaped, scope_placement
+from flow_core.frontend.emit import emit
 from flow_core.frontend.function_config import initializer_attr
 from flow_core.frontend.jobs import JobBuild, current_job
-from flow_core.frontend.scope import current_scope
+from flow_core.frontend.scope import current_scope, enter
 from flow_core.initializers import Initializer
 from flow_core.ir import Attrs, TensorType, Value, tensor_type
 
@@ -113,7 +114,42 @@ def get_variable(
         asked = _Distribution(distribute, parallel_distribution, parallel_hierarchy)
         value = _new_variable(job, info, name, asked)
     blob = BlobDef(job, value)
-    return blob if distribute is None else blob.with_distribute(distribute)
+    blob = blob if distribute is None else blob.with_distribute(distribute)
+    used_stale = job.kind == "train" and job.config.is_set("enable_ssp") and attrs["trainable"]
+    if used_stale and current_scope().stale > 1 and job.config.get("enable_ssp"):
+        return stale_value(blob, current_scope().stale)
+    return blob
+
+
+def stale_value(variable: BlobDef, size: int) -> BlobDef:
+    """What a variable was ``size - 1`` steps before: the variable itself for a size of 1.
+
+    A ring of ``size - 1`` copies, a variable too, remembers what it was when steps began.
+    """
+    job = variable.job
+    known: BlobDef | None = job.stale.get(variable.value)
+    if known is not None or size == 1:
+        return known or variable
+    name = variable.op_name
+    ring = _state(f"{name}-ssp_ring", (size - 1, *variable.shape), variable.dtype)
+    count = _state(f"{name}-ssp_count", (1,), int64)
+    value: BlobDef = emit("ssp_variable_proxy", variable, ring, count)
+    job.stale[variable.value] = value
+    return value
+
+
+def _state(name: str, shape: Sequence[int], dtype: DType) -> BlobDef:
+    """A variable of zeros that no optimizer updates, by its full name."""
+    job = current_job("get_variable")
+    with enter(replace(current_scope(), names=())):
+        given = Attrs({
+            "shape": tuple(shape), "dtype": dtype.name, "initializer": ("constant", 0),
+            "trainable": False, "regularizer": None, "seed": None,
+        })  # fmt: skip
+        line = user_line(3)
+        info = VariableInfo(name, tensor_type(tuple(shape), dtype), given, job.name, line)
+        job.session.declare_variable(info)
+        return BlobDef(job, _new_variable(job, info, name, _Distribution(None, None, None)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,8 @@ def _arenas(plan: Plan) -> dict[str, int]:
 
 
 def _states(plan: Plan) -> int:
-    return sum(plan.buffers[i].type.nbytes for i in plan.variables.values())
+    held = (plan.buffers[i] for i in plan.variables.values())
+    return sum(buffer.type.nbytes for buffer in held if not buffer.home)
 
 
 def _boxing(a: Sequence[Transfer], b: Sequence[Transfer]) -> Iterator[Row]:

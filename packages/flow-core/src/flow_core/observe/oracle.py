@@ -27,9 +27,10 @@ from flow_core.errors import JobError
 from flow_core.frontend.function import JobFunction
 from flow_core.frontend.session import Session
 from flow_core.ir import Attrs, Graph, Op, TensorType, Value, tensor_type
+from flow_core.observe.copies import Copy, overwritten_copies, with_copies
 from flow_core.observe.feeds import draw_feeds, draw_variable, micro_batches, whole_batches
 from flow_core.observe.parts import Whole, assemble, take_apart
-from flow_core.observe.rehearsal import Rehearsal, rehearse, rehearse_graph, same_bits
+from flow_core.observe.rehearsal import Rehearsal, Variables, rehearse, rehearse_graph, same_bits
 from flow_core.observe.verdict import (
     INHERITED,
     ROUNDING,
@@ -88,6 +89,7 @@ class _Oracle:
     rng: np.random.Generator
     spread: bool
     feeds: Sequence[Sequence[Any]] | None = None
+    copies: Mapping[Value, Copy] = field(default_factory=dict)
     found: dict[str, OpVerdict] = field(default_factory=dict)
     differing: set[str] = field(default_factory=set)
     repeatable: bool = True
@@ -113,9 +115,12 @@ class _Oracle:
         names = [op.name for op in graph.of_type("variable")]
         values = {name: draw_variable(session.declared[name], rng) for name in names}
         options = CompileOptions(seed=int(job.config.get("random_seed") or 0))
+        copies = overwritten_copies(graph, session.registry.ops)
+        values |= {c.name: values[c.variable][c.window].copy() for c in copies.values()}
         return cls(
-            job, session, graph, physical, compiled.inputs, options, values, rng, spread, feeds
-        )
+            job, session, graph, physical, compiled.inputs, options, values, rng, spread, feeds,
+            copies,
+        )  # fmt: skip
 
     # --------------------------------------------------------------------- running
 
@@ -124,7 +129,7 @@ class _Oracle:
         real, observed = self._real(), one if self.spread else many
         for step in range(steps):
             feeds = self._draw(step)
-            before = many.variables.values()
+            before = many.variables.values() | self._held(many)
             alone, together = one.run(feeds, step), many.run(feeds, step)
             self._compare(alone, together, one, many, before, feeds, step)
             self._repeat(again.run(feeds, step), together)
@@ -154,7 +159,7 @@ class _Oracle:
         return micro_batches(self.feeds[step], self.parts)
 
     def _single(self) -> Rehearsal:
-        graph = on_one_device(self.graph)
+        graph = on_one_device(with_copies(self.graph, self.copies))
         return rehearse_graph(self.session, graph, self.inputs, self.values, self.options, {})
 
     def _several(self) -> Rehearsal:
@@ -182,8 +187,7 @@ class _Oracle:
         real: Rehearsal,
         observed: Rehearsal,
     ) -> None:
-        states, expected = real.variables.values(), observed.variables.values()
-        same = all(same_bits(states[name], expected[name]) for name in states)
+        same = _same_states(real.variables, observed.variables)
         same = same and all(same_bits(x, seen[v]) for v, x in results.items() if v in seen)
         self.as_planned = self.as_planned and same
 
@@ -203,20 +207,30 @@ class _Oracle:
         wholes = {Value(n, 0): Whole(x, np.abs(x)) for n, x in zip(self.inputs, feeds, strict=True)}
         states = {**self.values, **before}
         wholes |= {Value(n, 0): Whole(x, np.abs(x)) for n, x in states.items()}
-        after = (one.variables.values(), many.variables.values())
+        wholes |= {value: wholes[Value(copy.name, 0)] for value, copy in self.copies.items()}
+        after = (one.variables.values(), many.variables.values() | self._held(many))
         for op in self.graph.ops.values():
             spec = self.session.registry.ops[op.type]
-            if op.type in ("input", "variable"):
+            if op.type in ("input", "variable") or op.output() in self.copies:
                 continue
             outputs = [Value(op.name, i) for i in range(len(self.graph.types[op.name]))]
             for value in outputs:
                 wholes[value] = self._whole(value, together, wholes)
             pairs = [(alone[v], wholes[v].array) for v in outputs]
-            changed = [op.inputs[i].op for i in spec.mutates if i < len(op.inputs)]
+            changed = [self._state(op.inputs[i]) for i in spec.mutates if i < len(op.inputs)]
             pairs += [(after[0][name], after[1][name]) for name in changed]
             if not all(same_bits(*pair) for pair in pairs):
                 self.differing.update((op.name, *changed))
             self._judge(op, spec, pairs, wholes, step)
+
+    def _state(self, value: Value) -> str:
+        """The variable of which an op overwrites the value."""
+        return self.copies[value].name if value in self.copies else value.op
+
+    def _held(self, many: Rehearsal) -> dict[str, Any]:
+        """The values of the copies that devices hold for themselves."""
+        parts = many.variables.parts() if self.copies else {}
+        return {c.name: parts[c.variable, c.device][1] for c in self.copies.values()}
 
     def _whole(
         self, value: Value, together: Mapping[Value, Any], wholes: Mapping[Value, Whole]
@@ -432,6 +446,20 @@ def local_names(name: str, placement: Placement) -> list[str]:
 def local_values(value: Value, layout: Layout) -> list[Value]:
     """The parts of a logical value in the physical graph."""
     return [Value(name, value.index) for name in local_names(value.op, layout.placement)]
+
+
+# ------------------------------------------------------------------------------------- states
+
+
+def _same_states(found: Variables, wanted: Variables) -> bool:
+    """Whether variables are the same on all devices; some may share what others hold apart."""
+    parts = found.parts()
+    shared = {(name, region): array for (name, _), (region, array) in parts.items()}
+    pairs = [
+        (parts[name, device][1] if (name, device) in parts else shared.get((name, region)), array)
+        for (name, device), (region, array) in wanted.parts().items()
+    ]
+    return all(held is None or same_bits(held, array) for held, array in pairs)
 
 
 # ------------------------------------------------------------------------------------ numbers

@@ -16,6 +16,7 @@ from typing import Any
 from flow_core.observe.document import PlanDocument
 from flow_core.observe.layout import layout
 from flow_core.observe.measure import Span
+from flow_core.observe.streams import flow_rows, stream_rows, threads
 from flow_core.observe.tables import count_bytes
 from flow_core.observe.text import link_bytes
 from flow_core.plan import Buffer, Plan, Transfer
@@ -102,6 +103,9 @@ def page_data(doc: PlanDocument, spans: Sequence[Span] = ()) -> dict[str, Any]:
              plan.streams[t.stream] if plan.streams else t.device, t.line]
             for t in plan.tasks
         ],
+        "streams": [list(row) for row in stream_rows(plan)],
+        "flows": [list(row) for row in flow_rows(plan)],
+        "threads": threads(plan),
         "spans": [[s.task, s.start * 1e6, (s.stop - s.start) * 1e6] for s in spans],
     }  # fmt: skip
 
@@ -168,7 +172,7 @@ def _pieces(plan: Plan, device: str) -> dict[tuple[int, int, int], list[int]]:
     """Buffers that are one piece of memory: views share place and time with what they view."""
     found: dict[tuple[int, int, int], list[int]] = {}
     for i, buffer in enumerate(plan.buffers):
-        if buffer.device == device and buffer.offset >= 0 and buffer.type.nbytes:
+        if buffer.memory == device and buffer.offset >= 0 and buffer.type.nbytes:
             found.setdefault((buffer.offset, buffer.first, buffer.last), []).append(i)
     return found
 

@@ -53,10 +53,17 @@ class Variables:
     def values(self) -> dict[str, Any]:
         """The logical values of the variables that are in use."""
         found: dict[str, Any] = {}
-        for (name, _), (region, array, driver) in self._parts.items():
+        for (name, _), (region, array) in self.parts().items():
             found.setdefault(name, self._values[name].copy())
-            found[name][_window(region)] = driver.copy_out(array)
+            found[name][_window(region)] = array
         return found
+
+    def parts(self) -> dict[tuple[str, str], tuple[Region, Any]]:
+        """What each device holds of each variable, by (name, device): the region, its values."""
+        return {
+            key: (region, driver.copy_out(array))
+            for key, (region, array, driver) in self._parts.items()
+        }
 
 
 def _window(region: Region) -> tuple[slice, ...]:

@@ -6,6 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from flow_core.frontend.function import JobFunction
 from flow_core.observe.document import PlanDocument, document
+from flow_core.observe.streams import (
+    FLOW_COLUMNS,
+    STREAM_COLUMNS,
+    flow_rows,
+    stream_rows,
+    threads,
+)
 from flow_core.observe.tables import Row, Table, count_bytes, joined, micros
 from flow_core.plan import ArenaPlan, Buffer, Plan, Transfer
 
@@ -37,6 +44,7 @@ def plan_tables(doc: PlanDocument) -> Iterator[Table]:
     if doc.hints:
         yield _table("if a hint were dropped", "", doc.hints)
     yield from ledger_tables(plan.ledger)
+    yield from _streams(plan)
     yield _table("registers", "", _registers(plan))
     yield _table("compile time", "", _timings(doc))
 
@@ -67,7 +75,8 @@ def _layout_changes(plan: Plan) -> Iterator[Row]:
 
 
 def _place(buffer: Buffer) -> str:
-    return buffer.name if buffer.kind == "variable" else f"@{buffer.offset}"
+    place = buffer.name if buffer.kind == "variable" else f"@{buffer.offset}"
+    return f"{place} of {buffer.home}" if buffer.home else place
 
 
 def _memory(plan: Plan, arena: ArenaPlan) -> Iterator[Row]:
@@ -75,14 +84,29 @@ def _memory(plan: Plan, arena: ArenaPlan) -> Iterator[Row]:
     yield ("arena", count_bytes(arena.nbytes), f"{ratio:.3f} x the largest live set")
     yield ("largest live set", count_bytes(arena.lower_bound), "")
     mine = [plan.buffers[i] for i in plan.variables.values()]
-    states = sum(b.type.nbytes for b in mine if b.device == arena.device)
+    states = sum(b.type.nbytes for b in mine if b.device == arena.device and not b.home)
     yield ("variables", count_bytes(states), "owned by the session")
+    for home, nbytes in sorted(_elsewhere(plan, arena).items()):
+        yield (f"shared, in the memory of {home}", count_bytes(nbytes), "the same on both")
 
 
 def _blocks(plan: Plan, arena: ArenaPlan) -> Iterator[Row]:
-    mine = [b for b in plan.buffers if b.device == arena.device and b.offset >= 0]
+    mine = [b for b in plan.buffers if b.memory == arena.device and b.offset >= 0]
     for b in sorted(mine, key=lambda b: (b.offset, b.first)):
         yield (str(b.offset), str(b.type.nbytes), f"{b.first}-{b.last}", b.kind, b.name)
+
+
+def _elsewhere(plan: Plan, arena: ArenaPlan) -> Mapping[str, int]:
+    """Bytes of what a device reads in other devices' memory, by device."""
+    seen = {
+        (b.home, b.offset, b.first, b.name if b.kind == "variable" else ""): b.type.nbytes
+        for b in plan.buffers
+        if b.home and b.device == arena.device
+    }
+    found: dict[str, int] = {}
+    for (home, *_), nbytes in seen.items():
+        found[home] = found.get(home, 0) + nbytes
+    return found
 
 
 def _owners(arena: ArenaPlan) -> Iterator[Row]:
@@ -130,6 +154,16 @@ def link_bytes(ledger: Iterable[Transfer]) -> Mapping[str, int]:
         for link, count in entry.links.items():
             found[link] = found.get(link, 0) + count
     return dict(sorted(found.items()))
+
+
+def _streams(plan: Plan) -> Iterator[Table]:
+    """What may run side by side, and what goes from one stream to another."""
+    if plan.streams:
+        rows = tuple(tuple(map(str, row)) for row in stream_rows(plan))
+        yield Table(f"streams: {len(rows)}, {threads(plan)}", STREAM_COLUMNS, rows)
+    if plan.flows:
+        rows = tuple(tuple(map(str, row)) for row in flow_rows(plan))
+        yield Table("between streams", FLOW_COLUMNS, rows)
 
 
 def _registers(plan: Plan) -> Iterator[Row]:

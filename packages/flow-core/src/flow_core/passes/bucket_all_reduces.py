@@ -3,36 +3,45 @@
 Boxing stands where the first reader needs it, which for gradients is behind the whole backward
 pass.  Here an all-reduce moves up to the last op that makes its inputs, and those of the same
 devices, type and operation that follow are joined to it, up to a size, as long as nobody has
-to wait for the bucket who need not have waited for its members.
+to wait for the bucket who need not have waited for its members.  Other collectives are treated
+alike where a program asks for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from flow_core.exchange import BOXING
 from flow_core.ir import Graph, Op, TensorType, Value
 from flow_core.passes.base import PassContext
-from flow_core.topology import Placement
+from flow_core.topology import Device
 
 MEGABYTE = 1 << 20
+
+FUSIBLE = ("all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast")
+"""The collectives of which several may go together."""
 
 
 @dataclass(frozen=True)
 class BucketAllReduces:
-    """Joins all-reduces of at most ``max_ops`` members and ``threshold_mb`` megabytes per device.
+    """Joins exchanges of at most ``max_ops`` members and ``threshold_mb`` megabytes per device.
 
-    The job's options "bucket_mb" and "bucket_ops" come first; no bucket where one is 0.
+    Only those of the ``collectives`` named are joined.  The job's options "bucket_mb",
+    "bucket_ops" and "bucket_collectives" come first.
     """
 
     threshold_mb: float = 16.0
     max_ops: int = 64
+    collectives: tuple[str, ...] = ("all_reduce",)
     name: str = "bucket_all_reduces"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
         """The graph with all-reduces at their earliest place, joined where that is allowed."""
-        found = list(_movable(graph))
+        joined = context.options.get("bucket_collectives", self.collectives)
+        if any(name != "all_reduce" for name in joined):
+            graph = _leaves_first(graph)
+        found = list(_movable(graph, {"all_reduce", *joined}))
         if not found:
             return graph
         limit = float(context.options.get("bucket_mb", self.threshold_mb)) * MEGABYTE
@@ -41,7 +50,8 @@ class BucketAllReduces:
         newest: dict[object, _Bucket] = {}
         for member in sorted(found, key=lambda m: m.ready):
             bucket = newest.get(member.key)
-            if bucket is None or not bucket.takes(member, limit, most):
+            alone = member.op.attrs["collective"] not in joined
+            if alone or bucket is None or not bucket.takes(member, limit, most):
                 bucket = newest[member.key] = _Bucket()
                 buckets.append(bucket)
             bucket.add(member)
@@ -50,7 +60,7 @@ class BucketAllReduces:
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """An all-reduce that may move.
+    """An exchange that may move.
 
     Attributes:
         op: the op.
@@ -64,7 +74,7 @@ class _Member:
     ready: int
     needed: int
     nbytes: int
-    key: tuple[Placement, str, str]
+    key: tuple[object, ...]
 
 
 @dataclass(slots=True)
@@ -88,25 +98,40 @@ class _Bucket:
         self.ready = max(self.ready, member.ready)
 
 
-def _movable(graph: Graph) -> Iterator[_Member]:
+def _leaves_first(graph: Graph) -> Graph:
+    """The graph with variables and inputs at its start: what reads only them is ready there."""
+    leaves = {n: op for n, op in graph.ops.items() if op.type in ("input", "variable")}
+    return replace(graph, ops={**leaves, **graph.ops})
+
+
+def _movable(graph: Graph, collectives: Collection[str]) -> Iterator[_Member]:
     position = {name: i for i, name in enumerate(graph.ops)}
     waited_for = {name for op in graph.ops.values() for name in op.control}
     consumers = graph.consumers()
     moving = {
         op.name: op
         for op in graph.of_type(BOXING)
-        if op.attrs["collective"] == "all_reduce" and not op.control and op.name not in waited_for
+        if op.attrs["collective"] in collectives
+        and op.inputs
+        and not op.control
+        and op.name not in waited_for
     }
     for op in moving.values():
         here, outputs = position[op.name], range(len(graph.types[op.name]))
         readers = [r.name for k in outputs for r in consumers.get(op.output(k), ())]
-        # another all-reduce that reads this one moves up to here, and no further
+        # another exchange that reads this one moves up to here, and no further
         waits = [here if name in moving else position[name] for name in readers]
         needed = min(waits, default=len(graph))
         ready = max(position[v.op] for v in op.inputs)
-        nbytes = graph.types[op.name][0].nbytes
-        key = (op.placement, op.attrs["dtype"], op.attrs["combine"])
+        nbytes = max(t.nbytes for t in (*graph.input_types(op), *graph.types[op.name]))
+        senders = tuple([_device(graph, v) for v in op.inputs])
+        key = (op.placement, senders, *[op.attrs[k] for k in ("collective", "dtype", "combine")])
         yield _Member(op, ready, needed, nbytes, key)
+
+
+def _device(graph: Graph, value: Value) -> Device:
+    placement = graph.ops[value.op].placement
+    return placement.device(value.index % placement.size)
 
 
 def _rebuilt(graph: Graph, buckets: list[_Bucket]) -> Graph:
@@ -146,7 +171,7 @@ def _placed(graph: Graph, after: Mapping[int, list[Op]], gone: set[str]) -> Iter
 def _joined(
     ops: list[Op], types: dict[str, tuple[TensorType, ...]], same: dict[Value, Value]
 ) -> Op:
-    """One all-reduce for several; notes its types, and which values its outputs stand for."""
+    """One exchange for several; notes its types, and which values its outputs stand for."""
     first = ops[0]
     name = f"{first.name}/bucket"
     outputs = [op.output(k) for op in ops for k in range(len(types[op.name]))]
@@ -155,6 +180,24 @@ def _joined(
     attrs = first.attrs.with_(
         members=tuple(op.name for op in ops),
         shapes=tuple(shape for op in ops for shape in op.attrs["shapes"]),
+        blocks=tuple(_shifted_blocks(ops)),
+        fills=tuple(_shifted_fills(ops)),
     )
     inputs = tuple(v for op in ops for v in op.inputs)
     return Op(name, BOXING, inputs, attrs, first.placement)
+
+
+def _shifted_blocks(ops: list[Op]) -> Iterator[tuple[object, ...]]:
+    """The blocks of several exchanges, whose inputs and outputs follow one another."""
+    inputs = outputs = 0
+    for op in ops:
+        for source, start, target, *rest in op.attrs["blocks"]:
+            yield (source + inputs, start, target + outputs, *rest)
+        inputs, outputs = inputs + len(op.inputs), outputs + len(op.attrs["shapes"])
+
+
+def _shifted_fills(ops: list[Op]) -> Iterator[tuple[int, str]]:
+    outputs = 0
+    for op in ops:
+        yield from ((target + outputs, operation) for target, operation in op.attrs["fills"])
+        outputs += len(op.attrs["shapes"])

@@ -56,7 +56,10 @@ KINDS: tuple[Kind, ...] = (
     Kind("flow_register_ops", "ops", OpSpec, "op", "type", calls=("infer", "sbp")),
     Kind("flow_register_kernels", "kernels", KernelSpec, "kernel", "op", ("device",), ("load",)),
     Kind("flow_register_devices", "devices", DeviceSpec, "device", "type", (), ("probe", "driver")),
-    Kind("flow_register_comms", "comms", CommSpec, "comm", lazy=("bootstrap", "load")),
+    Kind(
+        "flow_register_comms", "comms", CommSpec, "comm",
+        lazy=("bootstrap", "load"), optional=("world",),
+    ),
     Kind(
         "flow_register_boxing", "boxing", BoxingSpec, "boxing",
         names=("source", "target"), lazy=("cost", "load"),

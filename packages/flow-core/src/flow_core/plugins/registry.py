@@ -247,11 +247,19 @@ class Registry:
         Raises:
             DeviceUnavailableError: none joins these types of devices; with each one's reason.
         """
+        return load(self.comm_spec(devices).load)(tuple(devices))
+
+    def comm_spec(self, devices: Sequence[str]) -> CommSpec:
+        """The communication library that joins devices, by their text forms.
+
+        Raises:
+            DeviceUnavailableError: none joins these types of devices; with each one's reason.
+        """
         types = {device.split(":")[0] for device in devices}
         fitting = [spec for spec in self.comms.values() if types <= set(spec.device_types)]
         for spec in sorted(fitting, key=lambda spec: (-spec.priority, spec.name)):
             if isinstance(self._joined(spec), Available):
-                return load(spec.load)(tuple(devices))
+                return spec
         reasons = [f"{spec.name}: {self._joined(spec)}" for spec in fitting]
         raise DeviceUnavailableError(
             f"joining devices of type {' and '.join(sorted(types))}",
@@ -259,6 +267,14 @@ class Registry:
             allowed=_lines(f"{c.name}: {', '.join(c.device_types)}" for c in self.comms.values()),
             hint=self._failure_hint() or "see `flow doctor` for the plugins that are loaded",
         )
+
+    def world(self) -> Any:
+        """The processes that run this program together, None for one that runs it alone."""
+        found = [spec for spec in self.comms.values() if spec.world is not None]
+        for spec in sorted(found, key=lambda spec: (-spec.priority, spec.name)):
+            if spec.world is not None and isinstance(self._joined(spec), Available):
+                return load(spec.world)()
+        return None
 
     def _joined(self, spec: CommSpec) -> Available | Unavailable:
         """What a comm's bootstrap says, asked once."""

@@ -354,6 +354,11 @@ class CommSpec:
             of a plan.
         priority: of several that are available, the highest joins a plan's devices; the one
             within a process has 0.
+        world: lazy ``world() -> flow_core.device.World``, the same object at each call: the
+            processes that it joins; None where it joins the devices of one process only.
+        shares_memory: whether all devices are this process's and read one another's memory, if
+            it is of one kind.  They then have what is the same on all of them once: arrays of an
+            exchange may be one array, see `Comm.bind`.
     """
 
     name: str
@@ -361,6 +366,8 @@ class CommSpec:
     bootstrap: Lazy
     load: Lazy
     priority: int = 0
+    world: Lazy | None = None
+    shares_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from flow_core.device import Comm, Driver, Launch
-from flow_core.errors import PlanError
+from flow_core.device import Arena, Comm, Driver, Launch, World
+from flow_core.errors import PlanError, UnsupportedError
 from flow_core.exchange import BOXING, exchange_of
-from flow_core.plan import Buffer, Plan, Task, check_no_deadlock, check_streams
+from flow_core.plan import ArenaPlan, Buffer, Plan, Task, check_no_deadlock, check_streams
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
-from flow_core.runtime.streams import StreamRunner, segments
+from flow_core.runtime.streams import StreamRunner, own_tasks, segments
 from flow_core.sbp import Region
 
 
@@ -53,6 +53,9 @@ class Executable:
         step: the step counter, an int64 scalar that plans of one job share; None for its own.
         comm: makes the comm between the plan's devices, by their text forms.  What it calls
             local is bound and run here, the rest is other processes' part of the plan.
+        world: the processes that run the plan together, None for one.  Then ``variable`` is asked
+            for the variables of all devices, in the order of the plan, and may answer None for
+            those of other processes; and each process gets the results of all.
 
     Attributes:
         plan: the plan.
@@ -71,6 +74,7 @@ class Executable:
         finished: Sequence[Callable[[int, Mapping[str, Any]], object]] = (),
         comm: Callable[[Sequence[str]], Comm] | None = None,
         step: Any = None,
+        world: World | None = None,
     ) -> None:
         check_no_deadlock(plan.registers)
         check_streams(plan)
@@ -79,27 +83,39 @@ class Executable:
         self._kernels = kernels
         self._finished = tuple(finished)
         devices = [a.device for a in plan.arenas]
-        self.comm = comm(devices) if comm and _has_exchanges(plan) else None
+        self._world = world
+        self.comm = comm(devices) if comm and (world or _has_exchanges(plan)) else None
         self._local = frozenset(self.comm.local if self.comm else devices)
         arenas = [a for a in plan.arenas if a.device in self._local]
-        self._driver = driver(arenas[0].device)
-        self.arenas = {a.device: driver(a.device).allocate(a.nbytes) for a in arenas}
+        self._driver = driver(arenas[0].device if arenas else devices[0])
+        self.arenas = {a.device: self._arena(a, driver(a.device)) for a in arenas}
         self._arrays = [self._array(b, variable) for b in plan.buffers]
         self.feeds = tuple(self._arrays[i] for i in plan.feeds)
         self.fetches = tuple(self._arrays[i] for i in plan.fetches)
         self._driver.compile(self.bind(plan.prologue))()
         self._launch = self._compiled(lambda _, launches: launches)
+        self._roots = self._owners_of_fetches(world) if world else ()
+
+    def _arena(self, plan: ArenaPlan, driver: Driver) -> Arena:
+        """The memory of a device: the comm's own kind of memory where it has some."""
+        special = getattr(self.comm, "arena", None)
+        found: Arena | None = special(plan.device, plan.nbytes) if special else None
+        return driver.allocate(plan.nbytes) if found is None else found
 
     def _array(self, buffer: Buffer, variable: Callable[[str, str, Region | None], Any]) -> Any:
-        if buffer.device not in self._local:
-            return None
-        if buffer.kind == "variable":
+        is_here = buffer.device in self._local
+        if is_here and buffer.memory not in self._local:
+            raise _not_shared(self.plan, buffer)
+        if buffer.kind == "variable" and (is_here or self._world):
             name = buffer.name.rsplit(":", 1)[0]
             logical, region = self.plan.shards.get(name, (name, None))
-            return variable(logical, buffer.device, region).reshape(buffer.type.shape)
+            found = variable(logical, buffer.memory, region)
+            return found.reshape(buffer.type.shape) if is_here else None
+        if not is_here:
+            return None
         if buffer.type.dtype.is_object:
             return np.empty(buffer.type.shape, object)
-        arena = self.arenas[buffer.device]
+        arena = self.arenas[buffer.memory]
         return arena.view(buffer.offset, buffer.type.shape, buffer.type.dtype.numpy)
 
     def bind(self, tasks: Sequence[Task]) -> list[Launch]:
@@ -150,10 +166,19 @@ class Executable:
         bound = [wrap(i, self.bind_task(task)) for i, task in enumerate(self.plan.tasks)]
         if self.plan.workers <= 1:
             return self._driver.compile([launch for launches in bound for launch in launches])
-        parts = segments(self.plan.tasks)
+        positions, tasks = own_tasks(self.plan.tasks, self._takes_part)
+        parts = segments(tasks)
         for part in parts:
-            part.launch = self._driver.compile([x for i in part.tasks for x in bound[i]])
+            launches = [x for i in part.tasks for x in bound[positions[i]]]
+            part.launch = self._driver.compile(launches)
         return StreamRunner(parts, self.plan.workers)
+
+    def _takes_part(self, task: Task) -> tuple[bool, bool]:
+        """Whether a task, or a part of it, is this process's; whether it meets others in it."""
+        if task.type != BOXING:
+            return task.device in self._local, False
+        found = {self.plan.buffers[i].device in self._local for i in (*task.inputs, *task.outputs)}
+        return True in found, len(found) == 2
 
     def timeline(self, feeds: Sequence[Any]) -> tuple[TaskTime, ...]:
         """Runs one step as `run` does and gives the time of each task, in the order of the plan."""
@@ -170,9 +195,9 @@ class Executable:
             self.run(feeds)
         finally:
             self._launch = usual
-        first = min(starts, default=0.0)
+        first = min(filter(None, starts), default=0.0)
         return tuple(
-            TaskTime(task.stream, start - first, stop - first)
+            TaskTime(task.stream, max(0.0, start - first), max(0.0, stop - first))
             for task, start, stop in zip(self.plan.tasks, starts, stops, strict=True)
         )
 
@@ -188,10 +213,34 @@ class Executable:
         self._launch()
         self.step += 1
         results = tuple([None if a is None else _copy_out(driver, a) for a in self.fetches])
+        if self._world is not None:
+            results = self._shared(self._world, results)
         for observer in self._finished:
             seconds = time.perf_counter() - started
             observer(int(self.step) - 1, {"job": self.plan.job, "seconds": seconds})
         return results
+
+    def _owners_of_fetches(self, world: World) -> tuple[int, ...]:
+        buffers = [self.plan.buffers[i] for i in self.plan.fetches]
+        for buffer in buffers:
+            if buffer.type.dtype.is_object:
+                raise UnsupportedError(
+                    f"fetching {buffer.name!r} of job {self.plan.job!r}",
+                    found=f"tensors of changing shape, in a program of {world.size} processes",
+                    allowed="arrays of numbers",
+                    hint="pad them, or fetch them in one process",
+                )
+        return tuple([world.owner(buffer.device) for buffer in buffers])
+
+    def _shared(self, world: World, results: Sequence[Any]) -> tuple[Any, ...]:
+        """The results in all processes."""
+        types = [self.plan.buffers[i].type for i in self.plan.fetches]
+        arrays = [
+            np.empty(type_.shape, type_.dtype.numpy) if array is None else array
+            for type_, array in zip(types, results, strict=True)
+        ]
+        world.share(arrays, self._roots, f"the results of job {self.plan.job!r}")
+        return tuple(arrays)
 
     def sent(self) -> Mapping[tuple[str, str], int]:
         """Bytes that local devices have sent so far, by (from, to)."""
@@ -210,6 +259,16 @@ class Executable:
 
 def _has_exchanges(plan: Plan) -> bool:
     return any(task.type == BOXING for task in (*plan.prologue, *plan.tasks))
+
+
+def _not_shared(plan: Plan, buffer: Buffer) -> PlanError:
+    return PlanError(
+        f"binding the plan of job {plan.job!r}",
+        found=f"{buffer.name} of {buffer.device}, in the memory of {buffer.memory}, "
+        "which another process runs",
+        allowed="plans whose devices share no memory, or all of their devices in one process",
+        hint="compile the job with function_config.share_replicas(False)",
+    )
 
 
 def _copy_in(driver: Driver, target: Any, source: Any) -> None:

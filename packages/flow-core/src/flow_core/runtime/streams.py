@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from flow_core.device import Launch
@@ -33,6 +33,35 @@ class Segment:
     needs: int = 0
     followers: list[int] = field(default_factory=list)
     launch: Launch = lambda: None
+
+
+def own_tasks(
+    tasks: Sequence[Task], part: Callable[[Task], tuple[bool, bool]]
+) -> tuple[list[int], list[Task]]:
+    """The tasks that a process has a part in: their positions, and the tasks as it sees them.
+
+    They wait for each other only; what another process does comes through an exchange.  Those in
+    which it meets others wait for each other, too, in the order of the plan: as every process
+    keeps to it, no two wait for one another in different exchanges.
+
+    Args:
+        tasks: all tasks.
+        part: of a task, whether the process has a part in it, and whether it meets others there.
+    """
+    kept: dict[int, int] = {}
+    found: list[Task] = []
+    last: int | None = None
+    for position, task in enumerate(tasks):
+        mine, meets = part(task)
+        if not mine:
+            continue
+        waits = {kept[other] for other in task.waits if other in kept}
+        if meets and last is not None:
+            waits.add(last)
+        kept[position] = len(found)
+        last = kept[position] if meets else last
+        found.append(replace(task, waits=tuple(sorted(waits))))
+    return list(kept), found
 
 
 def segments(tasks: Sequence[Task]) -> list[Segment]:

@@ -27,6 +27,7 @@ def numbers_into(record: Record, name: str, out: Array, varying: bool, padded: b
         count = data.size
         np.copyto(out[:count], data, casting="unsafe")
     else:
+        values = values.reshape(-1) if isinstance(values, np.ndarray) else values
         count = len(values)
         if count > out.size or (count < out.size and not (varying or padded)):
             raise _wrong_count(record, name, count, out.size)
@@ -94,6 +95,56 @@ def image_random_crop(ctx: BindContext) -> Sequence[Launch]:
         out[row] = pixels[top : top + h, left : left + w]
 
     return (draws.draw, each("ofrecord_image_decoder_random_crop", len(out), one))
+
+
+# ------------------------------------------------------------------------------------ OneRec
+
+_ONEREC_LISTS = {
+    "int8": "int8_list",
+    "int32": "int32_list",
+    "int64": "int64_list",
+    "float32": "float_list",
+    "float64": "double_list",
+}
+
+
+def onerec(ctx: BindContext) -> Launch:
+    """Tensors as rows of the output, in a corner of zeros where they may be smaller."""
+    records, out, attrs = ctx.inputs[0], ctx.outputs[0], ctx.attrs
+    least, most = _limits(out.shape[1:], attrs)
+
+    def one(row: int) -> None:
+        values = _tensor_of(records[row], attrs)
+        fits = values.ndim == len(most) and all(
+            low <= n <= high for low, n, high in zip(least, values.shape, most, strict=True)
+        )
+        if not fits:
+            allowed = f"shapes from {least} to {most}"
+            found = f"shape {values.shape} of {attrs['key']!r}"
+            hint = "give the right shape, reshape, batch_padding or is_dynamic"
+            raise corrupt(records[row].origin, found, allowed, hint)
+        if values.shape != out.shape[1:]:
+            out[row] = 0
+        out[row][tuple(map(slice, values.shape))] = values
+
+    return each("onerec_decoder", len(out), one)
+
+
+def _limits(shape: tuple[int, ...], attrs: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Least and largest sizes of a sample."""
+    padding = (attrs["batch_padding"] or (0,))[0]
+    most = (padding, *shape[1:]) if padding > 0 else shape
+    if attrs["is_dynamic"]:
+        return (0,) * len(shape), most
+    return (0, *shape[1:]) if padding else shape, most
+
+
+def _tensor_of(record: Record, attrs: Any) -> Array:
+    kind, values = record.field(attrs["key"])
+    wanted = _ONEREC_LISTS[attrs["data_type"]]
+    if kind != wanted:
+        raise corrupt(record.origin, f"{kind} in {attrs['key']!r}", wanted, "give the right dtype")
+    return values if attrs["reshape"] is None else values.reshape(attrs["reshape"])
 
 
 # --------------------------------------------------------------------------- decode_ofrecord

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -17,6 +18,9 @@ from flow_data.records.record import Origin, corrupt
 
 _KEYPOINTS = 10
 """A picture of a keypoint data set counts when this many points of it are visible."""
+
+_KEPT = 1000
+"""So many batches are kept that other threads may ask for later."""
 
 
 class CocoAnnotations:
@@ -110,43 +114,29 @@ def _corners(box: Sequence[float], height: int, width: int) -> tuple[float, ...]
     return None if left >= right or top >= bottom else (left, top, right, bottom)
 
 
-class CocoSource:
-    """The pictures of a COCO data set, each device's in an order of its own as OneFlow has it.
+class _Shard:
+    """The batches of one of the shards that take turns, or stretches, of the pictures.
 
     Args:
+        known: the pictures.
         attrs: attributes of the op.
-        rows: pictures per step of this device.
+        number: which shard, from 0 on.
     """
 
-    skip = False
-
-    def __init__(self, attrs: Mapping[str, Any], rows: int) -> None:
-        self._known = CocoAnnotations(
-            attrs["annotation_file"], attrs["image_dir"], attrs["remove_images_without_annotations"]
-        )
+    def __init__(self, known: CocoAnnotations, attrs: Mapping[str, Any], number: int) -> None:
+        self._known = known
         self._attrs = attrs
-        self._rows = rows
-        region = attrs["region"]
-        self._shards = attrs["batch_size"] // rows
-        self._shard = (region[0][0] if region else 0) // rows
-        self._lock = threading.Lock()
-        self._next = 0
-        self._batches = self._grouped()
-        self._ready: dict[int, list[int]] = {}
+        self._number = number
+        self._rows = attrs["batch_size"] // attrs["shards"]
 
     def _positions(self) -> Iterator[int]:
         """Positions in the endless sequence of epochs that this shard reads."""
-        count = len(self._known.ids)
+        count, shards = len(self._known.ids), self._attrs["shards"]
         if self._attrs["stride_partition"]:
-            position = self._shard
-            while True:
-                yield position
-                position += self._shards
-        size = math.ceil(count / self._shards)
-        start = self._shard * size
-        while True:
+            yield from itertools.count(self._number, shards)
+        size = math.ceil(count / shards)
+        for start in itertools.count(self._number * size, shards * size):
             yield from range(start, start + size)
-            start += self._shards * size
 
     def _ids(self) -> Iterator[int]:
         ids = self._known.ids
@@ -163,7 +153,7 @@ class CocoSource:
             random.Random(f"{self._attrs['random_seed']}-{epoch}").shuffle(order)
         return order
 
-    def _grouped(self) -> Iterator[list[int]]:
+    def batches(self) -> Iterator[list[int]]:
         """Batches of pictures that are all higher than wide, or all not.
 
         A picture of the other kind waits for the next batch that begins with its kind; the kind
@@ -183,33 +173,66 @@ class CocoSource:
                 if not any(waiting.values()):
                     break
 
+
+class CocoSource:
+    """The pictures of a COCO data set.
+
+    Args:
+        attrs: attributes of the op.
+        rows: pictures per step of this device.
+    """
+
+    def __init__(self, attrs: Mapping[str, Any], rows: int) -> None:
+        self._known = CocoAnnotations(
+            attrs["annotation_file"], attrs["image_dir"], attrs["remove_images_without_annotations"]
+        )
+        self.skip = attrs["on_error"] == "skip"
+        region, share = attrs["region"], attrs["batch_size"] // attrs["shards"]
+        start = region[0][0] if region else 0
+        first, stop = start // share, -(-(start + rows) // share)
+        self._shards = [_Shard(self._known, attrs, number) for number in range(first, stop)]
+        self._window = slice(start - first * share, start - first * share + rows)
+        self._lock = threading.Lock()
+        self._restart()
+
+    def _restart(self) -> None:
+        self._batches = [shard.batches() for shard in self._shards]
+        self._next = 0
+        self._ready: dict[int, list[int]] = {}
+
+    def _read(self) -> list[int]:
+        self._next += 1
+        return list(itertools.chain.from_iterable(map(next, self._batches)))[self._window]
+
     def refs(self, step: int) -> list[int]:
         """Ids of the pictures of a step."""
         with self._lock:
             if step in self._ready:
                 return self._ready.pop(step)
             if step < self._next:
-                self._batches, self._next = self._grouped(), 0
-                self._ready.clear()
+                self._restart()
             while self._next < step:
-                self._ready[self._next] = next(self._batches)
-                self._next += 1
-            self._next += 1
-            return next(self._batches)
+                early = self._next
+                self._ready[early] = self._read()
+                self._ready.pop(early - _KEPT, None)
+            return self._read()
 
     def put(self, ref: int, row: int, outputs: Sequence[Any]) -> None:
         """Reads a picture and its objects."""
         image, image_id, size, boxes, labels, points, index = outputs
-        path = self._known.path(ref)
         try:
-            image[row] = np.fromfile(path, np.uint8)
+            image[row] = np.fromfile(self._known.path(ref), np.uint8)
         except OSError as error:
-            raise corrupt(Origin(path, -1, ref), f"{error.strerror}", "a picture") from error
+            raise corrupt(self.origin(ref), f"{error.strerror}", "a picture") from error
         image_id[row] = ref
         size[row] = self._known.size(ref)
         boxes[row], labels[row] = self._known.boxes(ref)
         points[row], index[row] = self._known.polygons(ref)
 
+    def origin(self, ref: int) -> Origin:
+        """The file of a picture."""
+        return Origin(self._known.path(ref), -1, ref)
+
     def broken(self) -> Sequence[str]:
-        """Nothing is left out."""
+        """Nothing but pictures is left out."""
         return ()

@@ -94,33 +94,34 @@ class Slot:
         """Makes the batch of a step; where that is asked for, without its corrupt samples."""
         self.step[...] = step
         refs = {i: source.refs(step) for i, source in self._sources.items()}
+        unread = {i: set(range(len(rows))) for i, rows in refs.items()}
         bad: set[int] = set()
-        pending: set[int] | None = None
         while True:
             try:
-                self._fill(refs, pending)
+                self._fill(refs, unread)
                 return
             except RowError as error:
                 if not self._may_skip(error):
-                    raise self._explained(error) from None
-                pending = {self._replace(refs, error, bad)}
+                    raise self._explained(error, refs) from None
+                self._replace(refs, error, bad)
+                for rows in unread.values():
+                    rows.add(error.row)
 
     def _may_skip(self, error: RowError) -> bool:
         return error.row >= 0 and any(source.skip for source in self._sources.values())
 
-    def _explained(self, error: RowError) -> RowError:
+    def _explained(self, error: RowError, refs: dict[int, list[Any]]) -> RowError:
         """The error with the origin of its sample."""
-        for i in self._sources:
-            rows = self.arrays[i][0]
-            record = rows[error.row] if 0 <= error.row < len(rows) else None
-            origin = getattr(record, "origin", None)
-            if origin is not None and str(origin) not in str(error):
-                error.add_note(f"  sample: {origin}")
+        for i, rows in refs.items():
+            if 0 <= error.row < len(rows):
+                origin = str(self._sources[i].origin(rows[error.row]))
+                if origin not in str(error):
+                    error.add_note(f"  sample: {origin}")
         return error
 
-    def _replace(self, refs: dict[int, list[Any]], error: RowError, bad: set[int]) -> int:
-        """Puts a sound sample of the batch in place of a corrupt one; gives its row."""
-        self._explained(error)
+    def _replace(self, refs: dict[int, list[Any]], error: RowError, bad: set[int]) -> None:
+        """Puts a sound sample of the batch in place of a corrupt one."""
+        self._explained(error, refs)
         bad.add(error.row)
         count = min(len(rows) for rows in refs.values())
         order = [*range(error.row - 1, -1, -1), *range(error.row + 1, count)]
@@ -132,15 +133,14 @@ class Slot:
         message = "; ".join([str(error).replace("\n", " "), *getattr(error, "__notes__", ())])
         self._stats.add_skipped(message)
         log.warning("left out a corrupt sample: %s", message)
-        return error.row
 
-    def _fill(self, refs: dict[int, list[Any]], only: set[int] | None) -> None:
+    def _fill(self, refs: dict[int, list[Any]], unread: dict[int, set[int]]) -> None:
         seconds: dict[str, float] = {}
         started = time.perf_counter()
         for i, source in self._sources.items():
-            for row, ref in enumerate(refs[i]):
-                if only is None or row in only:
-                    _put(source, ref, row, self.arrays[i])
+            for row in sorted(unread[i]):
+                _put(source, refs[i][row], row, self.arrays[i])
+                unread[i].remove(row)
         seconds["read"] = time.perf_counter() - started
         for name, launch in self._stages:
             if self._stop.is_set():

@@ -11,12 +11,13 @@ import random
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any
+from itertools import chain, islice
+from typing import Any, TypeVar
 
 from flow_core.errors import DataError
 from flow_data.records.framed import Files
 
+T = TypeVar("T")
 Ref = tuple[int, int, Any]
 """A record: its file, its number there, its place."""
 
@@ -26,14 +27,16 @@ class OrderOptions:
     """How samples are shuffled.
 
     Attributes:
-        buffer: how many records a shuffle looks ahead, 0 for none.
+        buffer: how many runs of records a shuffle looks ahead, 0 for none.
         parts: whether later epochs read the files in another order.
         seed: decides both.
+        run: how many records stay together.
     """
 
     buffer: int = 0
     parts: bool = False
     seed: int = 0
+    run: int = 1
 
 
 class Order:
@@ -54,7 +57,11 @@ class Order:
         found = self._stored(number)
         if not self.options.buffer:
             return found
-        return shuffled(found, self.options.buffer, f"{self.options.seed}-{number}")
+        seed = f"{self.options.seed}-{number}"
+        if self.options.run == 1:
+            return shuffled(found, self.options.buffer, seed)
+        runs = iter(lambda: tuple(islice(found, self.options.run)), ())
+        return chain.from_iterable(shuffled(runs, self.options.buffer, seed))
 
     def _stored(self, epoch: int) -> Iterator[Ref]:
         parts = list(range(len(self.files.paths)))
@@ -99,8 +106,8 @@ def no_records(paths: Sequence[str]) -> DataError:
     return DataError(f"reading {shown}", found="no record", allowed="at least one")
 
 
-def shuffled(refs: Iterator[Ref], size: int, seed: str) -> Iterator[Ref]:
-    """The same records; each waits in a buffer until it is drawn.
+def shuffled(refs: Iterator[T], size: int, seed: str) -> Iterator[T]:
+    """The same records, or runs of them; each waits in a buffer until it is drawn.
 
     >>> sorted(shuffled(iter([(0, i, None) for i in range(5)]), 3, "1"))[0]
     (0, 0, None)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from flow_core.plugins.specs import load
 from flow_data.loading.order import Batches, Order, OrderOptions
 from flow_data.records.ofrecord import OFRecordFiles, part_paths
-from flow_data.records.record import Record
+from flow_data.records.record import Origin, Record
 
 Attrs = Mapping[str, Any]
 
@@ -24,6 +24,9 @@ class Source(Protocol):
     def put(self, ref: Any, row: int, outputs: Sequence[Any]) -> None:
         """Reads a sample into a row of the op's outputs."""
 
+    def origin(self, ref: Any) -> Origin:
+        """Where a sample comes from."""
+
     def broken(self) -> Sequence[str]:
         """Messages about parts of files that were left out."""
 
@@ -37,6 +40,7 @@ class RecordSource:
             attrs["shuffle_buffer_size"] if attrs["random_shuffle"] else 0,
             attrs["shuffle_after_epoch"],
             seed if own is None else own,
+            attrs["shuffle_run"],
         )
         self.skip = attrs["on_error"] == "skip"
         self._files = files
@@ -51,6 +55,11 @@ class RecordSource:
         """Reads a record."""
         record: Record = self._files.read(*ref)
         outputs[0][row] = record
+
+    def origin(self, ref: Any) -> Origin:
+        """Where a record is."""
+        found: Origin = self._files.origin(*ref)
+        return found
 
     def broken(self) -> Sequence[str]:
         """Messages about broken frames."""

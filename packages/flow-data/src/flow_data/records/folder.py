@@ -60,13 +60,17 @@ class FolderFiles:
     def read(self, part: int, number: int, place: tuple[str, int]) -> Record:
         """A record with an image's bytes."""
         path, label = place
-        origin = Origin(path, -1, number)
+        origin = self.origin(part, number, place)
         try:
             with open(path, "rb") as file:
                 payload: Mapping[str, object] = {"encoded": file.read(), "class/label": label}
         except OSError as error:
             raise corrupt(origin, str(error.strerror), "a file that can be read") from error
         return Record(payload, origin, parse_image)
+
+    def origin(self, part: int, number: int, place: tuple[str, int]) -> Origin:
+        """The file of an image."""
+        return Origin(place[0], -1, number)
 
 
 def parse_image(payload: Mapping[str, object]) -> dict[str, Field]:

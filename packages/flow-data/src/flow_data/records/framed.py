@@ -27,15 +27,23 @@ class Files(Protocol):
     def read(self, part: int, number: int, place: Place) -> Record:
         """A record."""
 
+    def origin(self, part: int, number: int, place: Place) -> Origin:
+        """What errors say about where a record is."""
+
 
 class Frame(Protocol):
-    """How lengths are written."""
+    """How lengths are written, and what stands behind a payload."""
 
     header: int
-    trailer: int
 
     def length(self, header: bytes) -> int | None:
         """The length of a payload, None when the header is broken."""
+
+    def trailer(self, length: int) -> int:
+        """How many bytes stand behind a payload of a length."""
+
+    def is_sound(self, payload: bytes, trailer: bytes) -> bool:
+        """Whether a payload is the one that the bytes behind it were written for."""
 
 
 class _Part:
@@ -113,9 +121,16 @@ class FramedFiles:
     def _open(self, part: int) -> _Part:
         return self._parts.setdefault(part, _Part(self.paths[part]))
 
+    def _end(self, known: _Part) -> int:
+        """Where the records end that were seen so far."""
+        if not known.ends:
+            return 0
+        end = known.ends[-1]
+        return end + self._frame.trailer(end - known.starts[-1])
+
     def _scan(self, part: int, known: _Part) -> None:
         """Notes the next record, or that there is none."""
-        offset = known.ends[-1] + self._frame.trailer if known.ends else 0
+        offset = self._end(known)
         if offset == known.size:
             known.complete = True
             return
@@ -123,7 +138,7 @@ class FramedFiles:
         whole = len(head) == self._frame.header
         length = self._frame.length(head) if whole else None
         start = offset + self._frame.header
-        if length is None or length < 0 or start + length + self._frame.trailer > known.size:
+        if length is None or start + length + self._frame.trailer(length) > known.size:
             self._broken(part, known, offset, head, length)
             return
         known.starts.append(start)
@@ -149,10 +164,18 @@ class FramedFiles:
         start, end = place
         known = self._parts[part]
         payload = os.pread(known.descriptor, end - start, start)
-        origin = Origin(self.paths[part], start - self._frame.header, number)
+        origin = self.origin(part, number, place)
         if len(payload) != end - start:
             raise corrupt(origin, f"{len(payload)} bytes", f"{end - start}: the file has shrunk")
+        behind = self._frame.trailer(end - start)
+        if behind and not self._frame.is_sound(payload, os.pread(known.descriptor, behind, end)):
+            found = f"{len(payload)} bytes whose checksum is not the one behind them"
+            raise corrupt(origin, found, "bytes as they were written")
         return Record(payload, origin, self._parse)
+
+    def origin(self, part: int, number: int, place: tuple[int, int]) -> Origin:
+        """File, byte and number of a record."""
+        return Origin(self.paths[part], place[0] - self._frame.header, number)
 
 
 class LengthFrame:
@@ -163,9 +186,16 @@ class LengthFrame:
     """
 
     header = 8
-    trailer = 0
 
     def length(self, header: bytes) -> int | None:
         """The length, which is positive in a sound file."""
         value: int = struct.unpack("<q", header)[0]
         return value if value > 0 else None
+
+    def trailer(self, length: int) -> int:
+        """Nothing stands behind a payload."""
+        return 0
+
+    def is_sound(self, payload: bytes, trailer: bytes) -> bool:
+        """Nothing says what a payload should be."""
+        return True

@@ -5,23 +5,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-import numpy as np
+import google_crc32c
 
 from flow_data.records.framed import FramedFiles
 from flow_data.records.record import Field
 from flow_data.records.schema import Example
-
-_POLYNOMIAL = 0x82F63B78
-
-
-def _table() -> tuple[int, ...]:
-    values = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        values = np.where(values & 1, (values >> 1) ^ np.uint32(_POLYNOMIAL), values >> 1)
-    return tuple(int(v) for v in values)
-
-
-_CRC = _table()
 
 
 def masked_crc(data: bytes) -> int:
@@ -30,27 +18,27 @@ def masked_crc(data: bytes) -> int:
     >>> hex(masked_crc(b"123456789"))
     '0xc78ab0e5'
     """
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = (crc >> 8) ^ _CRC[(crc ^ byte) & 0xFF]
-    crc ^= 0xFFFFFFFF
+    crc: int = google_crc32c.value(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 class TFRecordFrame:
-    """An unsigned 64-bit length with its checksum; the checksum of the payload behind it.
-
-    Lengths are checked.  Payloads are not: that takes longer than to decode them, and what is
-    broken in them shows when they are parsed.
-    """
+    """An unsigned 64-bit length with its checksum; the checksum of the payload behind it."""
 
     header = 12
-    trailer = 4
 
     def length(self, header: bytes) -> int | None:
         """The length, None when its checksum is wrong."""
         value: int = struct.unpack("<Q", header[:8])[0]
         return value if struct.unpack("<I", header[8:])[0] == masked_crc(header[:8]) else None
+
+    def trailer(self, length: int) -> int:
+        """The checksum's size."""
+        return 4
+
+    def is_sound(self, payload: bytes, trailer: bytes) -> bool:
+        """Whether the checksum is the payload's."""
+        return len(trailer) == 4 and struct.unpack("<I", trailer)[0] == masked_crc(payload)
 
 
 def parse_example(payload: bytes) -> dict[str, Field]:

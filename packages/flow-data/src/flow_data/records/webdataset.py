@@ -86,12 +86,16 @@ class WebDatasetFiles:
     def read(self, part: int, number: int, place: _Members) -> Record:
         """A record with the bytes of its members."""
         descriptor = self._descriptors[part]
-        origin = Origin(self.paths[part], place[0][1], number)
+        origin = self.origin(part, number, place)
         payload = {name: os.pread(descriptor, size, start) for name, start, size in place}
         short = [n for n, _, size in place if len(payload[n]) != size]
         if short:
             raise corrupt(origin, f"member {short[0]!r} cut off", "a tar file that is whole")
         return Record(payload, origin, parse_members)
+
+    def origin(self, part: int, number: int, place: _Members) -> Origin:
+        """Tar, first byte and number of a record."""
+        return Origin(self.paths[part], place[0][1], number)
 
 
 def parse_members(payload: Mapping[str, bytes]) -> dict[str, Field]:

@@ -50,6 +50,26 @@ def _image(ctx: InferContext) -> tuple[TensorType, ...]:
     return _ragged(ctx)
 
 
+_ONEREC_TYPES = ("int8", "int32", "int64", "float32", "float64")
+
+
+def _onerec(ctx: InferContext) -> tuple[TensorType, ...]:
+    shape, dtype = tuple(ctx.attrs["shape"]), as_dtype(ctx.attrs["data_type"])
+    ctx.check(dtype.name in _ONEREC_TYPES, f"dtype {dtype}", ", ".join(_ONEREC_TYPES))
+    for name in ("reshape", "batch_padding"):
+        sizes = ctx.attrs[name]
+        same = sizes is None or len(sizes) == len(shape)
+        ctx.check(same, f"{name} {sizes} of shape {shape}", "as many sizes")
+    sizes = ctx.attrs["reshape"] or ()
+    sound = all(n > 0 or n == -1 for n in sizes) and list(sizes).count(-1) <= 1
+    ctx.check(sound, f"reshape {sizes}", "positive sizes, one of which may be -1")
+    first, *others = ctx.attrs["batch_padding"] or (0,)
+    sound = -1 <= first <= (shape[0] if shape else 0) and not any(others)
+    allowed = "-1, 0 or a size up to the shape's, then zeros"
+    ctx.check(sound, f"batch_padding {ctx.attrs['batch_padding']}", allowed)
+    return _numbers(ctx)
+
+
 def _blob(ctx: InferContext) -> tuple[TensorType, ...]:
     codec = ctx.attrs["codec"]
     ctx.check(codec in ("image", "raw", "bytes_list"), f"codec {codec!r}", "image, raw, bytes_list")
@@ -126,5 +146,22 @@ OPS: tuple[OpSpec, ...] = (
         localize=own_region,
         host=True,
         doc="One blob of the older decode_ofrecord: a codec, then steps on what it decoded.",
+    ),
+    OpSpec(
+        type="onerec_decoder",
+        inputs=("in",),
+        infer=_onerec,
+        attrs={
+            "key": REQUIRED,
+            "data_type": REQUIRED,
+            "shape": REQUIRED,
+            "is_dynamic": False,
+            "reshape": None,
+            "batch_padding": None,
+        },
+        sbp=rows,
+        localize=own_region,
+        host=True,
+        doc="A tensor of OneRec records, padded with zeros where that is asked for.",
     ),
 )

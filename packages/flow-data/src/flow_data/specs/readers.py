@@ -10,6 +10,7 @@ from flow_data.specs.rules import dense, own_region, ragged, rows
 SHUFFLE = {
     "random_shuffle": False,
     "shuffle_buffer_size": 1024,
+    "shuffle_run": 1,
     "shuffle_after_epoch": False,
     "on_error": "raise",
     "seed": None,
@@ -32,10 +33,12 @@ def _records(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _coco(ctx: InferContext) -> tuple[TensorType, ...]:
-    n = _count(ctx)
-    size = dense(n, (2,), int32)
+    n, size, shards = _count(ctx), ctx.attrs["batch_size"], ctx.attrs["shards"]
+    fits = isinstance(shards, int) and shards > 0 and size % shards == 0
+    ctx.check(fits, f"{shards} shards", f"a divisor of the batch size {size}")
+    sizes = dense(n, (2,), int32)
     ids = tensor_type((n,), int64)
-    return (ragged(n), ids, size, ragged(n), ragged(n), ragged(n), ragged(n))
+    return (ragged(n), ids, sizes, ragged(n), ragged(n), ragged(n), ragged(n))
 
 
 def _random(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -94,6 +97,8 @@ OPS: tuple[OpSpec, ...] = (
             "group_by_ratio": True,
             "remove_images_without_annotations": True,
             "stride_partition": True,
+            "shards": 1,
+            "on_error": "raise",
             "region": None,
         },
         sbp=rows,

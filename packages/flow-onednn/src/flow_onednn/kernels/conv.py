@@ -11,6 +11,7 @@ from typing import Any
 
 from flow_core.plugins.specs import KernelSpec
 from flow_onednn import binding
+from flow_onednn.kernels import pointwise
 from flow_onednn.library import library
 from flow_onednn.primitives import (
     Md,
@@ -178,11 +179,16 @@ def _two(cook: Any) -> Any:
     return lambda p: cook(p) if len(p.inputs[0].shape) == 4 else None
 
 
+def _either(product: Any, cook: Any) -> Any:
+    """A matrix product where one does, else a convolution."""
+    return lambda p: product(p) or cook(p)
+
+
 KERNELS: tuple[KernelSpec, ...] = (
     kernel("conv2d", cook_forward),
     kernel("conv_data_grad", _two(cook_data_grad)),
     kernel("conv_filter_grad", _two(cook_filter_grad)),
-    kernel("onednn_conv", cook_forward),
-    kernel("onednn_conv_data_grad", cook_data_grad),
-    kernel("onednn_conv_filter_grad", cook_filter_grad),
+    kernel("onednn_conv", _either(pointwise.forward, cook_forward)),
+    kernel("onednn_conv_data_grad", _either(pointwise.data_grad, cook_data_grad)),
+    kernel("onednn_conv_filter_grad", _either(pointwise.filter_grad, cook_filter_grad)),
 )

@@ -22,6 +22,7 @@ from flow_core.errors import FlowError
 from flow_onednn import threads
 
 SETTING = "FLOW_ONEDNN_CC"
+FILES = ("functions.h", "source.c", "tables.c")
 # not -ffast-math: linked into a library it makes the whole process flush denormal numbers
 FLAGS = (
     "-O2", "-ftree-vectorize", "-march=native", "-fopenmp", "-fPIC", "-shared", "-std=gnu11",
@@ -40,7 +41,7 @@ class Compiler:
     Attributes:
         path: the command.
         version: the first line it says about itself.
-        native: the compiled `source.c`.
+        native: the compiled `FILES`.
     """
 
     path: str
@@ -59,9 +60,7 @@ def state() -> Compiler | str:
         asked = subprocess.run([path, "--version"], capture_output=True, text=True, check=True)
         version = asked.stdout.splitlines()[0]
         threads.apply()
-        return Compiler(
-            path, version, built(path, version, source("functions.h") + source("source.c"), CDEF)
-        )
+        return Compiler(path, version, built(path, version, "".join(map(source, FILES)), CDEF))
     except (OSError, subprocess.CalledProcessError, CompileError, ImportError) as error:
         return f"{path} does not compile our loops: {error}"
 
@@ -72,7 +71,7 @@ def available() -> bool:
 
 
 def native() -> Any:
-    """The functions of `source.c`."""
+    """The functions of `FILES`."""
     return _compiler().native
 
 
@@ -161,6 +160,10 @@ void momentum(float *w, const float *g, float *m, const float *rate, const float
 void adam(float *w, const float *g, float *m, float *v, const float *rate, const float *factor,
     long n, double scale, double l1, double l2, double decay, double beta1, double beta2,
     double epsilon);
+void take_pixels(float *x, float *y, long n, long h, long w, long c, long oh, long ow, long sh,
+    long sw);
+void spread_pixels(float *y, float *x, long n, long h, long w, long c, long oh, long ow, long sh,
+    long sw);
 void mask(int8_t *keep, const int64_t *step, uint64_t seed, long n, float rate);
 void column_sums(const float *x, float *y, float *partial, long rows, long columns, int parts);
 void row_sums(const float *x, float *y, long rows, long columns);
@@ -187,4 +190,8 @@ void sparse_adam(float *w, const float *x, const void *index, float *m, float *v
 void sparse_sgd(float *w, const float *x, const void *index, const float *rate,
     const float *factor, long count, long rows, long columns, int width, long first, int parts,
     double scale);
+void indexed_update(int kind, float *w, float *m, float *v, const float *x, const void *index,
+    const float *rate, int32_t *scratch, long capacity, long count, long rows, long columns,
+    int width, long first, int parts, double scale, double decay, double beta1, double beta2,
+    double epsilon);
 """

@@ -128,7 +128,7 @@ def write(loop: Loop) -> str:
     lines += [f"long inner = n[{inner}];"]
     body = _body(loop, inner)
     if rank == 1:
-        lines += ["#pragma omp parallel for simd if (inner > PARALLEL) schedule(static)"]
+        lines += ["#pragma omp parallel for simd if (parallel: inner > PARALLEL) schedule(static)"]
         lines += ["for (long i = 0; i < inner; i++) {", *body, "}"]
     else:
         lines += _outer(loop, inner, body)

@@ -15,7 +15,7 @@ void sgd(float *w, const float *g, const float *rate, const float *factor, long 
     double lr = *rate;
     float a = (float)(lr * scaled(scale, factor)), b = (float)(lr * l1);
     float c = (float)(lr * (l2 + decay));
-#pragma omp parallel for simd if (n > PARALLEL) schedule(static)
+#pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static)
     for (long i = 0; i < n; i++) w[i] -= a * g[i] + b * sign_(w[i]) + c * w[i];
 }
 
@@ -24,7 +24,7 @@ void momentum(float *w, const float *g, float *m, const float *rate, const float
     double lr = *rate;
     float a = (float)(lr * scaled(scale, factor)), b = (float)(lr * l1), c = (float)(lr * l2);
     float d = (float)(lr * decay), keep = (float)beta;
-#pragma omp parallel for simd if (n > PARALLEL) schedule(static)
+#pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static)
     for (long i = 0; i < n; i++) {
         float next = keep * m[i] - (a * g[i] + b * sign_(w[i]) + c * w[i]);
         m[i] = next;
@@ -39,7 +39,7 @@ void adam(float *w, const float *g, float *m, float *v, const float *rate, const
     float d = (float)((double)lr * decay), e = (float)epsilon;
     float keep1 = (float)beta1, keep2 = (float)beta2;
     float rest1 = (float)(1.0 - beta1), rest2 = (float)(1.0 - beta2);
-#pragma omp parallel for simd if (n > PARALLEL) schedule(static)
+#pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static)
     for (long i = 0; i < n; i++) {
         float r = s * g[i] + a * sign_(w[i]) + b * w[i];
         float first = keep1 * m[i] + rest1 * r, second = keep2 * v[i] + rest2 * r * r;
@@ -234,135 +234,31 @@ void layer_norm_gamma_grad(const float *dy, const float *x, const float *mean,
     add_parts(partial, out, columns, parts);
 }
 
-// --- rows of tables; indices are of 4 or 8 bytes, those outside of the table read and write nothing
+// --- pixels that a stride meets, of NHWC images
 
-static inline long index_at(const void *index, long i, int width) {
-    return width == 8 ? (long)((const int64_t *)index)[i] : ((const int32_t *)index)[i];
+static inline float *pixel(float *x, long i, long h, long w, long c, long oh, long ow, long sh,
+                           long sw) {
+    long n = i / (oh * ow), row = i / ow % oh, column = i % ow;
+    return x + ((n * h + row * sh) * w + column * sw) * c;
 }
 
-void gather(const float *table, const void *index, float *y, long count, long rows, long columns,
-            int width, long first) {
-#pragma omp parallel for if (count * columns > PARALLEL) schedule(static)
-    for (long i = 0; i < count; i++) {
-        long k = index_at(index, i, width) - first;
-        if (k >= 0 && k < rows)
-            memcpy(y + i * columns, table + k * columns, columns * sizeof(float));
-        else
-            memset(y + i * columns, 0, columns * sizeof(float));
-    }
+void take_pixels(float *x, float *y, long n, long h, long w, long c, long oh, long ow, long sh,
+                 long sw) {
+#pragma omp parallel for if (n * oh * ow * c > PARALLEL) schedule(static)
+    for (long i = 0; i < n * oh * ow; i++)
+        memcpy(y + i * c, pixel(x, i, h, w, c, oh, ow, sh, sw), c * sizeof(float));
 }
 
-// each part owns a range of rows: no two threads meet, and each row adds up in the same order
-static void add_rows(const float *x, const void *index, float *y, long count, long low, long high,
-                     long columns, int width, long first, float scale) {
-    for (long i = 0; i < count; i++) {
-        long k = index_at(index, i, width) - first;
-        if (k < low || k >= high) continue;
-        float *to = y + k * columns;
-        const float *from = x + i * columns;
-#pragma omp simd
-        for (long j = 0; j < columns; j++) to[j] += scale * from[j];
-    }
-}
-
-void segment_sum(const float *x, const void *index, float *y, long count, long rows, long columns,
-                 int width, long first, int parts) {
-#pragma omp parallel for if (rows * columns > PARALLEL) schedule(static)
-    for (int p = 0; p < parts; p++) {
-        long low = rows * p / parts, high = rows * (p + 1) / parts;
-        memset(y + low * columns, 0, (high - low) * columns * sizeof(float));
-        add_rows(x, index, y, count, low, high, columns, width, first, 1.0f);
-    }
-}
-
-void add_to_rows(float *y, const float *x, const void *index, long count, long rows, long columns,
-                 int width, long first, int parts) {
-#pragma omp parallel for if (count * columns > PARALLEL) schedule(static)
-    for (int p = 0; p < parts; p++)
-        add_rows(x, index, y, count, rows * p / parts, rows * (p + 1) / parts, columns, width,
-                 first, 1.0f);
-}
-
-void sparse_sgd(float *w, const float *x, const void *index, const float *rate, const float *factor,
-                long count, long rows, long columns, int width, long first, int parts,
-                double scale) {
-    float step = (float)(-(double)*rate * scaled(scale, factor));
-#pragma omp parallel for if (count * columns > PARALLEL) schedule(static)
-    for (int p = 0; p < parts; p++)
-        add_rows(x, index, w, count, rows * p / parts, rows * (p + 1) / parts, columns, width,
-                 first, step);
-}
-
-// Adam on a table of which few rows have a gradient.  Nothing but the gradients' sums is left out of
-// dense Adam: rows whose moments are 0 and that have no gradient do not change, and are only read.
-enum { BLOCK = 256 };
-
-static int is_zero(const float *x, long n) {
-    int found = 0;
-#pragma omp simd reduction(| : found)
-    for (long i = 0; i < n; i++) found |= x[i] != 0.0f;
-    return !found;
-}
-
-static int has_none(const int32_t *slot, long n) {
-    int found = 0;
-#pragma omp simd reduction(| : found)
-    for (long i = 0; i < n; i++) found |= slot[i] >= 0;
-    return !found;
-}
-
-// one row; a scale of 0 stands for no gradient
-static inline void adam_row(float *w, const float *g, float *m, float *v, long n, float lr, float s,
-                            float keep1, float keep2, float rest1, float rest2, float e) {
-#pragma omp simd
-    for (long j = 0; j < n; j++) {
-        float r = s == 0.0f ? 0.0f : s * g[j];
-        float one = keep1 * m[j] + rest1 * r, two = keep2 * v[j] + rest2 * r * r;
-        m[j] = one;
-        v[j] = two;
-        w[j] -= lr * one / (sqrtf(two) + e);
-    }
-}
-
-void sparse_adam(float *w, const float *x, const void *index, float *m, float *v,
-                 const float *rate, const float *factor, int32_t *slot, float *sums, long count,
-                 long rows, long columns, int width, long first, int parts, double scale,
-                 double beta1, double beta2, double epsilon) {
-    float lr = *rate, s = (float)scaled(scale, factor), e = (float)epsilon;
-    float keep1 = (float)beta1, keep2 = (float)beta2;
-    float rest1 = (float)(1.0 - beta1), rest2 = (float)(1.0 - beta2);
-    long block = columns < BLOCK ? BLOCK / columns : 1;
-#pragma omp parallel for if (rows * columns > PARALLEL) schedule(dynamic)
-    for (int p = 0; p < parts; p++) {
-        long low = rows * p / parts, high = rows * (p + 1) / parts;
-        memset(slot + low, 0xff, (high - low) * sizeof(int32_t));
-        for (long i = 0; i < count; i++) {
-            long k = index_at(index, i, width) - first;
-            if (k < low || k >= high) continue;
-            const float *from = x + i * columns;
-            if (slot[k] < 0) {
-                slot[k] = (int32_t)i;
-                memcpy(sums + i * columns, from, columns * sizeof(float));
-                continue;
-            }
-            float *to = sums + slot[k] * columns;
-#pragma omp simd
-            for (long j = 0; j < columns; j++) to[j] += from[j];
-        }
-        for (long start = low; start < high; start += block) {
-            long stop = start + block < high ? start + block : high, n = (stop - start) * columns;
-            if (has_none(slot + start, stop - start) && is_zero(m + start * columns, n)
-                && is_zero(v + start * columns, n))
-                continue;
-            for (long k = start; k < stop; k++) {
-                long at = k * columns;
-                if (slot[k] >= 0)
-                    adam_row(w + at, sums + slot[k] * columns, m + at, v + at, columns, lr, s, keep1,
-                             keep2, rest1, rest2, e);
-                else if (!is_zero(m + at, columns) || !is_zero(v + at, columns))
-                    adam_row(w + at, w + at, m + at, v + at, columns, lr, 0.0f, keep1, keep2, rest1,
-                             rest2, e);
-            }
-        }
+// all others become 0
+void spread_pixels(float *y, float *x, long n, long h, long w, long c, long oh, long ow, long sh,
+                   long sw) {
+#pragma omp parallel for if (n * h * w * c > PARALLEL) schedule(static)
+    for (long r = 0; r < n * h; r++) {
+        float *row = x + r * w * c;
+        memset(row, 0, w * c * sizeof(float));
+        long at = r % h;
+        if (at % sh || at / sh >= oh) continue;
+        const float *from = y + (r / h * oh + at / sh) * ow * c;
+        for (long j = 0; j < ow; j++) memcpy(row + j * sw * c, from + j * c, c * sizeof(float));
     }
 }

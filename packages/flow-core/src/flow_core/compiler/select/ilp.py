@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -58,6 +60,7 @@ class _Program:
         self.whole = self.count
         scopes = {s: t for n in nodes for s, t in net.tables[n].items() if len(s) == 2}
         for (a, b), table in scopes.items():
+            net.in_time()
             self._pair(a, b, table)
 
     def _add(self, costs: Any) -> int:
@@ -97,16 +100,16 @@ class _Program:
         lp.a_matrix_.value_ = np.concatenate([values for _, values, __ in self.rows])
         return lp
 
-    def solve(self, seconds: float) -> tuple[Any, float]:
+    def solve(self, deadline: float) -> tuple[Any, float]:
         """Values of the variables (None when none were found) and a lower bound."""
         highs = importlib.import_module(SOLVER)
         solver = highs.Highs()
-        options = {
-            "output_flag": False, "time_limit": seconds, "mip_rel_gap": 1e-6, "random_seed": 0
-        }  # fmt: skip
+        options = {"output_flag": False, "mip_rel_gap": 1e-6, "random_seed": 0}
         for name, value in options.items():
             solver.setOptionValue(name, value)
         solver.passModel(self.model(highs))
+        self.net.in_time()
+        solver.setOptionValue("time_limit", deadline - time.perf_counter())
         solver.run()
         if solver.getModelStatus() == highs.HighsModelStatus.kInfeasible:
             raise Infeasible
@@ -116,19 +119,20 @@ class _Program:
         return (np.array(solver.getSolution().col_value) if feasible else None), bound * SCALE
 
 
-def solve(net: Network, nodes: Sequence[int], seconds: float) -> Found:
+def solve(net: Network, nodes: Sequence[int], deadline: float = inf) -> Found:
     """The best states of the nodes that are left in a network of pairs.
 
     Args:
         net: its tables cover at most two nodes.
         nodes: those that have not been eliminated.
-        seconds: when to stop searching.
+        deadline: when to stop searching, as `time.perf_counter` tells it.
 
     Raises:
         Infeasible: nothing is possible.
+        TimeoutError: the deadline passed before the search began.
     """
     program = _Program(net, nodes)
-    values, bound = program.solve(seconds)
+    values, bound = program.solve(deadline)
     lowest = net.constant + max(0, int(bound))
     if values is None:
         return Found(None, lowest)

@@ -11,9 +11,10 @@ finds its answer.
 from __future__ import annotations
 
 import heapq
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,9 @@ from flow_core.compiler.select.costs import NEVER
 
 CROWD, MANY = 40, 1 << 40
 """From so many neighbours on a node waits, behind all others."""
+
+PIECE = 1 << 16
+"""Entries that are added up between two looks at the clock: they fit into a cache."""
 
 Scope = tuple[int, ...]
 Table = Any  # int64 array with an axis per node of its scope
@@ -64,9 +68,13 @@ class Network:
     >>> net.add((a, b), np.array([[9, 9], [0, 0]]))
     >>> net.solve()
     ([1, 1], 5)
+
+    Attributes:
+        deadline: time of `time.perf_counter` at which elimination ends with a `TimeoutError`.
     """
 
     def __init__(self) -> None:
+        self.deadline = inf
         self.sizes: list[int] = []
         self.constant = 0
         self.memory = Memory()
@@ -101,6 +109,7 @@ class Network:
         """An independent network that shares the memory."""
         other = Network()
         other.sizes, other.constant = list(self.sizes), self.constant
+        other.deadline = self.deadline
         other.memory = self.memory
         other.tables = [dict(t) for t in self.tables]
         other.near = [set(n) for n in self.near]
@@ -143,11 +152,15 @@ class Network:
         """Eliminates nodes, each when it is its turn.
 
         Nodes with more ``neighbours`` than given stay; a table beyond the limit is `TooWide`.
+
+        Raises:
+            TimeoutError: the deadline passed, maybe within an elimination.
         """
         left = set(nodes)
         queue = [(self._haste(n), n) for n in left if len(self.near[n]) <= neighbours]
         heapq.heapify(queue)
         while queue:
+            self.in_time()
             haste, node = heapq.heappop(queue)
             if node not in left or haste != self._haste(node):
                 continue
@@ -178,18 +191,29 @@ class Network:
     def _minimum(
         self, scope: Scope, node: int, parts: list[tuple[Scope, Table]]
     ) -> tuple[Table, int, Any]:
-        sizes = [self.sizes[n] for n in scope]
-        total = np.zeros(sizes, np.int64)
-        for axes, table in parts:
-            shape = [sizes[i] if i in axes else 1 for i in range(len(sizes))]
-            total += table.reshape(shape)
-        axis = scope.index(node)
-        best = total.argmin(axis)
-        table = np.minimum(total.min(axis), NEVER)
+        own = scope.index(node)
+        order = [i for i in range(len(scope)) if i != own] + [own]
+        sizes = [self.sizes[scope[i]] for i in order]
+        turned = [_along(order, sizes, axes, table) for axes, table in parts]
+        cut = next(k for k in range(len(sizes)) if _fits(sizes[k:]) or k == len(sizes) - 1)
+        best, table = np.empty(sizes[:-1], np.intp), np.empty(sizes[:-1], np.int64)
+        for index in np.ndindex(*sizes[:cut]):
+            self.in_time()
+            total = np.zeros(sizes[cut:], np.int64)
+            for part in turned:
+                lengths = part.shape[:cut]
+                total += part[tuple([min(i, n - 1) for i, n in zip(index, lengths, strict=True)])]
+            best[index], table[index] = total.argmin(-1), total.min(-1)
+        table = np.minimum(table, NEVER)
         least = int(table.min())
         if least >= NEVER:
             raise Infeasible
         return self.memory.keep(np.where(table >= NEVER, NEVER, table - least)), least, best
+
+    def in_time(self) -> None:
+        """Raises `TimeoutError` when the deadline has passed."""
+        if time.perf_counter() > self.deadline:
+            raise TimeoutError
 
     def _remove(self, node: int) -> None:
         for scope in list(self.tables[node]):
@@ -209,3 +233,15 @@ class Network:
         seen = {scope: table for tables in self.tables for scope, table in tables.items()}
         parts = (int(t[tuple(states[n] for n in scope)]) for scope, t in seen.items())
         return self.constant + sum(parts)
+
+
+def _along(order: Sequence[int], sizes: Sequence[int], axes: Scope, table: Table) -> Table:
+    """A table with an axis for each of a larger one's, in a given order; of length 1 for others."""
+    own = order[-1]
+    if own in axes:
+        table = np.moveaxis(table, axes.index(own), -1)
+    return table.reshape([n if i in axes else 1 for i, n in zip(order, sizes, strict=True)])
+
+
+def _fits(sizes: Sequence[int]) -> bool:
+    return prod(sizes) <= PIECE

@@ -10,12 +10,12 @@ dearer than `greedy`'s: where nothing better is found within the bound, greedy's
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flow_core.compiler.select import ilp
 from flow_core.compiler.select.build import Builder
-from flow_core.compiler.select.costs import NEVER, Costs
+from flow_core.compiler.select.costs import NEVER, Cost, Costs
 from flow_core.compiler.select.greedy import walk
 from flow_core.compiler.select.network import Infeasible, Network, Step, TooWide
 from flow_core.compiler.select.problem import Problem, Selection, SelectionError, Space
@@ -32,6 +32,15 @@ class Answer:
     states: list[int] | None
     bound: int | None
     method: str
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A selection, who found it, and what it costs."""
+
+    name: str
+    selection: Selection
+    cost: Cost
 
 
 EFFORT = 1500
@@ -74,7 +83,10 @@ def _select(problem: Problem, worth: int) -> Selection:
         known, refused = walk(problem, space, costs), None
     except SelectionError as error:
         known, refused = None, error
-    deadline = started + problem.seconds
+    walked = time.perf_counter()
+    offers = [] if known is None else [Offer("greedy", known, costs.evaluate(known))]
+    ready = time.perf_counter()  # what an answer costs takes no longer to add up than greedy's
+    deadline = started + problem.seconds - (ready - walked)
     try:
         best, answer = _best(problem, space, costs, known, deadline)
     except Infeasible:
@@ -85,7 +97,9 @@ def _select(problem: Problem, worth: int) -> Selection:
         best, answer = None, Answer(None, None, "time ran out")
     if best is None and refused is not None:
         raise refused
-    return _better(costs, best, known, answer, started, worth)
+    if best is not None:
+        offers.append(Offer("optimal", best, costs.evaluate(best)))
+    return _better(offers, answer, started, worth)
 
 
 def _best(
@@ -122,26 +136,16 @@ def _descend(
     return best, Answer(None, None, BY_DIMENSION)
 
 
-def _better(
-    costs: Costs,
-    best: Selection | None,
-    known: Selection | None,
-    answer: Answer,
-    started: float,
-    worth: int,
-) -> Selection:
-    """The cheaper selection with its report; greedy's when the other saves nothing worth it."""
-    pairs = (("greedy", known), ("optimal", best))
-    offers = {name: (costs.evaluate(s), s) for name, s in pairs if s is not None}
-    greedy = offers["greedy"][0] if "greedy" in offers else None
-    name = "optimal" if "optimal" in offers else "greedy"
-    if greedy is not None and greedy.total - offers[name][0].total <= worth:
-        name = "greedy"
-    cost, chosen = offers[name]
+def _better(offers: Sequence[Offer], answer: Answer, started: float, worth: int) -> Selection:
+    """The last offer with its report; greedy's, the first, when that saves nothing worth it."""
+    first, last = offers[0], offers[-1]
+    greedy = first.cost if first.name == "greedy" else None
+    if greedy is not None and greedy.total - last.cost.total <= worth:
+        last = first
     seconds = time.perf_counter() - started
-    bound = None if answer.bound is None else min(answer.bound, cost.total)
-    chosen.report = Report(name, answer.method, cost, greedy, bound, seconds)
-    return chosen
+    bound = None if answer.bound is None else min(answer.bound, last.cost.total)
+    last.selection.report = Report(last.name, answer.method, last.cost, greedy, bound, seconds)
+    return last.selection
 
 
 def search(net: Network, deadline: float, limit: int = LIMIT) -> Answer:
@@ -152,13 +156,13 @@ def search(net: Network, deadline: float, limit: int = LIMIT) -> Answer:
     """
     if net.constant >= NEVER:
         raise Infeasible
-    nodes = range(len(net.sizes))
+    nodes, net.deadline = range(len(net.sizes)), deadline
     try:
-        steps = list(_timed(net.eliminate(nodes, limit, neighbours=2), deadline))
+        steps = list(net.eliminate(nodes, limit, neighbours=2))
         left = sorted(set(nodes) - {step.node for step in steps})
         pairs = net.copy()
         try:
-            more = list(_timed(net.eliminate(left, limit), deadline))
+            more = list(net.eliminate(left, limit))
         except TooWide:
             return _program(pairs, left, steps, deadline)
     except TimeoutError:
@@ -166,17 +170,10 @@ def search(net: Network, deadline: float, limit: int = LIMIT) -> Answer:
     return Answer(net.decode([*steps, *more], [0] * len(nodes)), net.constant, "elimination")
 
 
-def _timed(steps: Iterator[Step], deadline: float) -> Iterator[Step]:
-    for step in steps:
-        yield step
-        if time.perf_counter() > deadline:
-            raise TimeoutError
-
-
 def _program(net: Network, left: Sequence[int], steps: Sequence[Step], deadline: float) -> Answer:
     if not ilp.available():
         return Answer(None, None, "too wide to eliminate, and flow-core[optimal] not installed")
-    found = ilp.solve(net, left, max(0.1, deadline - time.perf_counter()))
+    found = ilp.solve(net, left, deadline)
     if found.states is None:
         return Answer(None, found.bound, "time ran out in the integer program")
     return Answer(net.decode(steps, found.states), found.bound, "integer program")

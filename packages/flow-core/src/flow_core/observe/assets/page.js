@@ -49,6 +49,12 @@ const ledger = table(
   });
 
 
+const streams = table(
+  [["stream"], ["tasks", number, "number"], ["that wait", number, "number"], ["for streams"]],
+  data.streams);
+const flows = table(
+  [["from", null, "whole"], ["value"], ["to"], ["slots", number, "number"]], data.flows);
+
 // -------------------------------------------------------------------------------- page
 
 function button(text, action) { return element("button", {text, onclick: action}); }
@@ -83,6 +89,11 @@ const sections = {
   ops: ["Ops", [element("div", {class: "rows"}, [opTable.made])]],
   ledger: ["Ledger", [element("div", {class: "rows"}, data.ledger.length ? [ledger.made]
     : [element("div", {class: "empty", text: "Nothing crosses devices."})])]],
+  streams: ["Streams", [element("div", {class: "rows"}, data.streams.length
+    ? [element("p", {text: `${data.streams.length} streams, ${data.threads}`}), streams.made,
+      ...(data.flows.length ? [element("p", {text: "registers between streams"}), flows.made]
+        : [])]
+    : [element("div", {class: "empty", text: "All tasks are of one stream."})])]],
   memory: ["Memory", [memoryBox], memory],
   timeline: ["Timeline", data.spans.length ? [timeBox]
     : [element("div", {class: "empty", text: "No step was measured."})], time],
@@ -112,6 +123,7 @@ function look() {
   const words = search.value.trim().toLowerCase();
   opTable.search(words);
   ledger.search(words);
+  flows.search(words);
   results = words ? ops.filter((op) => (op.name + " " + op.type + " " + op.line).toLowerCase()
     .includes(words)) : [];
   found = new Set(results.map((op) => shown(op.node)));

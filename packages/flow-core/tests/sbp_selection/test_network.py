@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flow_core.compiler.select import ilp
+from flow_core.compiler.select import ilp, network
 from flow_core.compiler.select.costs import NEVER
 from flow_core.compiler.select.network import Infeasible, Network, TooWide
 from flow_core.compiler.select.optimal import search
@@ -55,9 +56,9 @@ def test_the_integer_program_finds_it_too(net: Network) -> None:
     nodes = range(len(net.sizes))
     if wanted >= NEVER:
         with pytest.raises(Infeasible):
-            ilp.solve(net, nodes, 10.0)
+            ilp.solve(net, nodes)
         return
-    found = ilp.solve(net, nodes, 10.0)
+    found = ilp.solve(net, nodes)
     assert found.states is not None
     assert net.cost(found.states) == wanted
     assert found.bound <= wanted + 1
@@ -99,6 +100,19 @@ def test_without_the_solver_a_wide_network_has_no_answer(monkeypatch: Any) -> No
 def test_time_runs_out() -> None:
     answer = search(clique(6), deadline=0.0)
     assert (answer.states, answer.bound, answer.method) == (None, None, "time ran out")
+
+
+def test_time_runs_out_within_one_elimination(monkeypatch: Any) -> None:
+    """Every piece of a large table is preceded by a look at the clock, here one that counts."""
+    looks = itertools.count()
+    monkeypatch.setattr(network, "time", SimpleNamespace(perf_counter=lambda: next(looks)))
+    net, wide = clique(3, 400), np.broadcast_to(np.zeros((), np.int64), (400,) * 3)
+    for tables in net.tables:
+        tables[0, 1, 2] = wide
+    answer = search(net, deadline=20, limit=1 << 27)
+    assert answer.method == "time ran out"
+    assert next(looks) == 22
+    assert net.near == [{1, 2}, {0, 2}, {0, 1}]
 
 
 def test_equal_parts_of_a_chain_are_solved_once() -> None:

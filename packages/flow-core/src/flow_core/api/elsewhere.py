@@ -1,0 +1,159 @@
+"""Names of OneFlow for what is done in another way here: each says in which."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from flow_core.errors import UnsupportedError, user_line
+from flow_core.frontend.session import default_session
+
+__all__ = [
+    "cache_int8_calibration",
+    "custom_op_module",
+    "delete_worker",
+    "dynamic_binary_concat",
+    "dynamic_binary_split",
+    "export_onnx",
+    "get_compile_flags",
+    "get_include",
+    "get_lib",
+    "get_link_flags",
+    "init_worker",
+    "write_int8_calibration",
+]
+
+PLUGIN = "write a plugin that registers the op: docs/architecture.md, Add an op"
+LAUNCHER = "start the program on every machine, with the launcher of the package flow-dist"
+
+
+def _refuse(attempted: str, found: str, allowed: str, hint: str) -> NoReturn:
+    raise UnsupportedError(attempted, at=user_line(3), found=found, allowed=allowed, hint=hint)
+
+
+def export_onnx(
+    job_func: Any,
+    model_save_dir: Any,
+    onnx_filename: Any,
+    continue_on_error: bool = False,
+    opset: Any = None,
+    extra_opset: Any = None,
+    shape_override: Any = None,
+    external_data: bool = False,
+) -> NoReturn:
+    """There is no export to ONNX: always an `UnsupportedError`, which names what to use."""
+    _refuse(
+        "flow.onnx.export",
+        f"job {getattr(job_func, 'name', job_func)!r:.60}",
+        "graphs as text, and variables as arrays",
+        "str(job.compile().logical) is the graph, flow.get_all_variables() has the weights by name",
+    )
+
+
+def write_int8_calibration(path: str) -> NoReturn:
+    """There is no TensorRT: always an `UnsupportedError`, which names what to use."""
+    _no_tensorrt("write_int8_calibration")
+
+
+def cache_int8_calibration() -> NoReturn:
+    """There is no TensorRT: always an `UnsupportedError`, which names what to use."""
+    _no_tensorrt("cache_int8_calibration")
+
+
+def _no_tensorrt(name: str) -> NoReturn:
+    _refuse(
+        f"flow.tensorrt.{name}",
+        "calibration for TensorRT, to which no job is compiled",
+        "kernels of plugins",
+        "flow.quantization.moving_average_min_maxObserver observes ranges in training",
+    )
+
+
+def get_include() -> NoReturn:
+    """There are no C++ headers: always an `UnsupportedError`, which names what to use."""
+    _nothing_to_link("get_include")
+
+
+def get_lib() -> NoReturn:
+    """There is no C++ library: always an `UnsupportedError`, which names what to use."""
+    _nothing_to_link("get_lib")
+
+
+def get_compile_flags() -> NoReturn:
+    """There are no C++ headers: always an `UnsupportedError`, which names what to use."""
+    _nothing_to_link("get_compile_flags")
+
+
+def get_link_flags() -> NoReturn:
+    """There is no C++ library: always an `UnsupportedError`, which names what to use."""
+    _nothing_to_link("get_link_flags")
+
+
+def _nothing_to_link(name: str) -> NoReturn:
+    _refuse(
+        f"flow.sysconfig.{name}",
+        "a build of an op in C++ against OneFlow's headers",
+        "ops and kernels of plugins",
+        PLUGIN,
+    )
+
+
+def custom_op_module(op_module_name: str, module_path: str = "") -> NoReturn:
+    """Ops in C++ cannot be built: always an `UnsupportedError`, which names what to use."""
+    _refuse(
+        "flow.experimental.custom_op_module",
+        f"{op_module_name!r}, an op in C++",
+        "ops and kernels of plugins",
+        PLUGIN,
+    )
+
+
+def init_worker(scp_binary: bool = True, use_uuid: bool = True, ssh_port: int = 22) -> None:
+    """Nothing on one machine, where there are no workers to start.
+
+    Raises:
+        UnsupportedError: the session has several machines: their processes are not started by
+            copying programs to them.
+    """
+    _one_machine("init_worker")
+
+
+def delete_worker(ssh_port: int = 22) -> None:
+    """Nothing on one machine; on several as `init_worker`."""
+    _one_machine("delete_worker")
+
+
+def _one_machine(name: str) -> None:
+    machines = max(default_session().resources.machine_num, _named_machines())
+    if machines > 1:
+        found = f"{machines} machines"
+        _refuse(f"flow.deprecated.{name}", found, "processes started by a launcher", LAUNCHER)
+
+
+def _named_machines() -> int:
+    """How many machines ``flow.env.machine`` was given."""
+    given = default_session().resources.others.get("env.machine", ())
+    first = given[0] if len(given) == 1 else given
+    return len(first) if isinstance(first, list | tuple) else 1
+
+
+def dynamic_binary_split(
+    x: Any, base_shift: int = 2, out_num: int = 2, name: str | None = None
+) -> NoReturn:
+    """Blobs are sent in as many bytes as they have: always an `UnsupportedError` that says so."""
+    _sent_whole("dynamic_binary_split", x)
+
+
+def dynamic_binary_concat(
+    input_blob_list: Any, source_blob: Any, source_sbp: str = "S:0", name: str | None = None
+) -> NoReturn:
+    """Blobs are sent in as many bytes as they have: always an `UnsupportedError` that says so."""
+    _sent_whole("dynamic_binary_concat", source_blob)
+
+
+def _sent_whole(name: str, blob: Any) -> NoReturn:
+    _refuse(
+        f"flow.experimental.{name}",
+        f"{blob!r:.80} to be sent in pieces of two's powers",
+        "blobs as they are, which are sent in as many bytes as they have",
+        "use the blob itself on the other devices",
+    )

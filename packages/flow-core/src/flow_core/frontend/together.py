@@ -1,0 +1,176 @@
+"""What the processes of a program do together outside of steps: the same plan, one checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+
+from flow_core.device import World
+from flow_core.dtypes import as_dtype
+from flow_core.errors import CheckpointError, JobError
+from flow_core.frontend.compile import Compiled, stages
+from flow_core.frontend.jobs import JobBuild
+from flow_core.ir_text import print_graph
+from flow_core.plan import Plan, Task
+
+
+def check_same_plan(session: Any, build: JobBuild, compiled: Compiled) -> None:
+    """Holds the plans of all processes against each other, before anybody runs one.
+
+    Raises:
+        JobError: they differ: in all processes, with the first pass and op after which they do.
+    """
+    world: World | None = session.world
+    if world is None:
+        return
+    what = f"comparing the plans of job {build.name!r}"
+    if len(set(world.gather(_digest(_plan_lines(compiled.plan)), what))) > 1:
+        raise _difference(world, build, compiled, what)
+
+
+def _digest(lines: Iterable[str]) -> bytes:
+    return hashlib.sha256("\n".join(lines).encode()).digest()
+
+
+def _plan_lines(plan: Plan) -> Iterator[str]:
+    """What must be alike: not kernels and threads, which are each process's own business."""
+    for buffer in plan.buffers:
+        if buffer.kind != "workspace":
+            yield f"{buffer.name} : {buffer.kind} {buffer.type} @{buffer.device}"
+    names = [buffer.name for buffer in plan.buffers]
+    for task in (*plan.prologue, *plan.tasks):
+        yield _task_line(task, names)
+    yield f"fed {[names[i] for i in plan.feeds]}, fetched {[names[i] for i in plan.fetches]}"
+
+
+def _task_line(task: Task, names: list[str]) -> str:
+    ends = [[names[i] for i in found] for found in (task.inputs, task.outputs)]
+    return f"{task.op} = {task.type} {ends} @{task.device} {task.seed} {dict(task.attrs)}"
+
+
+def _difference(world: World, build: JobBuild, compiled: Compiled, what: str) -> JobError:
+    """The error for plans that differ: every process finds the same."""
+    texts = {name: print_graph(graph).splitlines() for name, graph in stages(build, compiled)}
+    texts["lower"] = list(_plan_lines(compiled.plan))
+    digests = [[name, _digest(lines).hex()] for name, lines in texts.items()]
+    found = [json.loads(text) for text in world.gather(json.dumps(digests).encode(), what)]
+    stage, other = _first_difference(found)
+    told = world.gather(json.dumps(texts.get(stage, [])).encode(), what)
+    mine, theirs = (json.loads(told[rank]) for rank in (0, other))
+    for here, there in zip_longest(mine, theirs, fillvalue="nothing"):
+        if here != there:
+            break
+    else:
+        here = there = "the same ops"
+    return JobError(
+        what,
+        at=build.builder.lines.get(here.partition(" ")[0]),
+        found=f"after pass {stage!r}, rank 0 has\n    {here:.200}\n  and rank {other} has\n"
+        f"    {there:.200}",
+        allowed="the same plan in all processes",
+        hint="let nothing in a job function depend on the process, on time or on unseeded chance",
+    )
+
+
+def _first_difference(found: list[list[list[str]]]) -> tuple[str, int]:
+    """The first stage in which a process differs from the first one, and that process."""
+    longest = max(map(len, found))
+    for index in range(longest):
+        rows = [stages_of[index] if index < len(stages_of) else ["", ""] for stages_of in found]
+        for rank, row in enumerate(rows):
+            if row != rows[0]:
+                return rows[0][0] or row[0], rank
+    return "lower", 1
+
+
+# ------------------------------------------------------------------------------- checkpoints
+
+
+def save_together(
+    world: World, variables: Mapping[str, Any], save: Callable[[Mapping[str, Any]], None]
+) -> None:
+    """Writes a checkpoint once, in the first process, to which the others give their parts.
+
+    Args:
+        world: the processes.
+        variables: what has ``numpy()``, which all processes must call together.
+        save: writes a mapping of arrays, in whatever order.
+
+    Raises:
+        CheckpointError: it failed; in all processes.
+    """
+    if world.rank:
+        _serve(world, variables)
+        return
+    try:
+        save(_Asked(world, variables))
+    except BaseException as error:
+        _say(world, {"error": f"{error}"})
+        raise
+    _say(world, {})
+
+
+def _serve(world: World, variables: Mapping[str, Any]) -> None:
+    """Gives what the first process asks for, until it has all."""
+    while "name" in (word := _say(world, {})):
+        variables[word["name"]].numpy()
+    if "error" in word:
+        raise CheckpointError("saving, in the first process", found=word["error"])
+
+
+def _say(world: World, word: Mapping[str, Any]) -> Any:
+    """What the first process says."""
+    return json.loads(world.gather(json.dumps(word).encode(), "a checkpoint")[0])
+
+
+class _Asked(Mapping[str, Any]):
+    """The arrays of variables, each put together when it is asked for."""
+
+    def __init__(self, world: World, variables: Mapping[str, Any]) -> None:
+        self._world = world
+        self._variables = variables
+
+    def __getitem__(self, name: str) -> Any:
+        variable = self._variables[name]
+        _say(self._world, {"name": name})
+        return variable.numpy()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._variables)
+
+    def __len__(self) -> int:
+        return len(self._variables)
+
+
+def load_together(world: World, load: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Reads a checkpoint once, in the first process, which gives all arrays to the others.
+
+    Raises:
+        CheckpointError: it failed; in all processes.
+    """
+    if world.rank:
+        word = _say(world, {})
+        if "error" in word:
+            raise CheckpointError("loading, in the first process", found=word["error"])
+        found = {n: np.empty(shape, as_dtype(dtype).numpy) for n, shape, dtype in word["arrays"]}
+    else:
+        found = _loaded(world, load)
+    for name, array in found.items():
+        world.broadcast(array, 0, f"variable {name!r}")
+    return found
+
+
+def _loaded(world: World, load: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    try:
+        found = {name: np.ascontiguousarray(array) for name, array in load().items()}
+        rows = [[name, list(x.shape), as_dtype(x.dtype).name] for name, x in found.items()]
+    except BaseException as error:
+        _say(world, {"error": f"{error}"})
+        raise
+    _say(world, {"arrays": rows})
+    return found

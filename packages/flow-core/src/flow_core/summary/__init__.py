@@ -1,0 +1,1 @@
+"""Files of events, as TensorBoard reads them: messages in protobuf's forms, and their writer."""

@@ -1,0 +1,230 @@
+"""What is written into files of events: scalars, histograms, images, and the files themselves."""
+
+from __future__ import annotations
+
+import atexit
+import struct
+import threading
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flow_core.errors import DataError
+from flow_core.summary.messages import Fields, encoded, parsed
+
+VERSION = "brain.Event:2"
+"""The form of the files, as readers know it."""
+
+MOST_WAITING, LONGEST_WAIT = 10, 120.0
+"""How many events wait to be written, and for how many seconds."""
+
+
+# --------------------------------------------------------------------------- checksums, framing
+
+
+def _crc_table() -> tuple[int, ...]:
+    table = []
+    for byte in range(256):
+        crc = byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+        table.append(crc)
+    return tuple(table)
+
+
+_TABLE = _crc_table()
+
+
+def crc32c(data: bytes) -> int:
+    """Castagnoli's checksum.
+
+    >>> hex(crc32c(b"123456789"))
+    '0xe3069283'
+    """
+    crc, table = 0xFFFFFFFF, _TABLE
+    for byte in data:
+        crc = table[(crc ^ byte) & 255] ^ crc >> 8
+    return crc ^ 0xFFFFFFFF
+
+
+def _masked(data: bytes) -> bytes:
+    crc = crc32c(data)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def record(data: bytes) -> bytes:
+    """A record of a file: length and data, each with its masked checksum."""
+    length = struct.pack("<Q", len(data))
+    return length + _masked(length) + data + _masked(data)
+
+
+# ---------------------------------------------------------------------------- values of summaries
+
+
+def _value(tag: str, plugin: str, **fields: Any) -> Fields:
+    return {"tag": tag, "metadata": {"plugin_data": {"plugin_name": plugin}}, **fields}
+
+
+def scalar(tag: str, value: float) -> Fields:
+    """The summary of a number."""
+    return {"value": [_value(tag, "scalars", simple_value=float(value))]}
+
+
+def _limits() -> Any:
+    """The upper limits of buckets: powers of 1.1 from 1e-12 on, and their negatives."""
+    positive = 1e-12 * 1.1 ** np.arange(500)
+    largest = np.finfo(np.float64).max
+    return np.concatenate([[-largest], -positive[::-1], [0.0], positive, [largest]])
+
+
+_LIMITS = _limits()
+
+
+def histogram(tag: str, values: Any) -> Fields:
+    """The summary of many numbers: in buckets, empty ones side by side as one."""
+    numbers = np.asarray(values, np.float64).reshape(-1)
+    places = np.searchsorted(_LIMITS[:-1], numbers, side="right")
+    counts = np.bincount(places, minlength=len(_LIMITS))
+    last = np.append((counts[:-1] > 0) | (counts[1:] > 0), True)
+    empty = numbers.size == 0
+    histo = {
+        "min": 0.0 if empty else numbers.min(),
+        "max": 0.0 if empty else numbers.max(),
+        "num": float(numbers.size),
+        "sum": numbers.sum(),
+        "sum_squares": (numbers * numbers).sum(),
+        "bucket_limit": _LIMITS[last].tolist(),
+        "bucket": counts[last].astype(np.float64).tolist(),
+    }
+    return {"value": [_value(tag, "histograms", histo=histo)]}
+
+
+def images(tag: str, pixels: Any) -> Fields:
+    """The summary of images in (N, H, W, channels), uint8; several get numbers behind the tag."""
+    tags = [tag] if len(pixels) == 1 else [f"{tag}{i}" for i in range(len(pixels))]
+    return {
+        "value": [_value(t, "images", image=_image(x)) for t, x in zip(tags, pixels, strict=True)]
+    }
+
+
+def _image(pixels: Any) -> Fields:
+    height, width, channels = pixels.shape
+    return {
+        "height": height,
+        "width": width,
+        "colorspace": channels,
+        "encoded_image_string": png(pixels),
+    }
+
+
+_COLORS = {1: 0, 2: 4, 3: 2, 4: 6}
+"""PNG's number of what the channels are."""
+
+
+def png(pixels: Any) -> bytes:
+    """An image of (H, W, channels), uint8, as a PNG file."""
+    height, width, channels = pixels.shape
+    header = struct.pack(">IIBBBBB", width, height, 8, _COLORS[channels], 0, 0, 0)
+    rows = np.zeros((height, 1 + width * channels), np.uint8)
+    rows[:, 1:] = pixels.reshape(height, -1)
+    chunks = (b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes())), (b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in chunks)
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    checksum = struct.pack(">I", zlib.crc32(kind + data))
+    return struct.pack(">I", len(data)) + kind + data + checksum
+
+
+def from_text(text: str) -> Fields:
+    """The summary that a text is of."""
+    return parsed("Summary", text)
+
+
+# ------------------------------------------------------------------------------------- the files
+
+
+class EventsWriter:
+    """Writes events into a file of their own below a folder.
+
+    Args:
+        logdir: the folder; the file is ``event/event.*.tfevents.log`` below it.
+
+    Attributes:
+        path: the file.
+    """
+
+    def __init__(self, logdir: str | Path) -> None:
+        folder = Path(logdir) / "event"
+        folder.mkdir(parents=True, exist_ok=True)
+        now = time.time()
+        self.path = self._free(folder, int(now))
+        self._lock = threading.Lock()
+        self._waiting: list[bytes] = [
+            record(encoded("Event", {"wall_time": now, "file_version": VERSION}))
+        ]
+        self._flushed = 0.0
+        self.flush()
+
+    @staticmethod
+    def _free(folder: Path, second: int) -> Path:
+        path, number = folder / f"event.{second}.tfevents.log", 1
+        while path.exists():
+            path, number = folder / f"event.{second}-{number}.tfevents.log", number + 1
+        return path
+
+    def add(self, step: int, summary: Fields) -> None:
+        """Adds an event; it is in the file soon, or after `flush`."""
+        event = {"wall_time": time.time(), "step": int(step), "summary": summary}
+        data = record(encoded("Event", event))
+        with self._lock:
+            self._waiting.append(data)
+            due = time.monotonic() - self._flushed > LONGEST_WAIT
+            if due or len(self._waiting) > MOST_WAITING:
+                self._write()
+
+    def flush(self) -> None:
+        """Writes what waits."""
+        with self._lock:
+            self._write()
+
+    def _write(self) -> None:
+        with self.path.open("ab") as file:
+            file.write(b"".join(self._waiting))
+        self._waiting.clear()
+        self._flushed = time.monotonic()
+
+
+_writers: list[EventsWriter] = []
+
+
+def open_writer(logdir: str) -> None:
+    """Makes the process's writer of events; that of before, if any, is flushed."""
+    close_writer()
+    atexit.unregister(close_writer)
+    atexit.register(close_writer)
+    _writers.append(EventsWriter(logdir))
+
+
+def close_writer() -> None:
+    """Flushes the process's writer, if there is one, and forgets it."""
+    while _writers:
+        _writers.pop().flush()
+
+
+def writer() -> EventsWriter:
+    """The process's writer of events.
+
+    Raises:
+        DataError: none was made.
+    """
+    if not _writers:
+        raise DataError(
+            "writing a summary",
+            found="no file of events",
+            allowed="flow.summary.create_summary_writer(logdir) in a job that has run",
+        )
+    return _writers[-1]

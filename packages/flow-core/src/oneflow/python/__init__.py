@@ -1,0 +1,1 @@
+"""``oneflow.python``: what programs import from there by its path."""

@@ -1,0 +1,11 @@
+"""``oneflow.quantization``; see `flow_core.api.quantization`."""
+
+from flow_core.api.quantization import (
+    fake_quantization,
+    min_max_observer,
+)
+from flow_core.api.quantization import (
+    moving_average_min_max_observer as moving_average_min_maxObserver,
+)
+
+__all__ = ["fake_quantization", "min_max_observer", "moving_average_min_maxObserver"]

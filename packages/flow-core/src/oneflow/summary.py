@@ -1,0 +1,3 @@
+"""``oneflow.summary``; see `flow_core.api.summary`."""
+
+from flow_core.api.summary import *

@@ -1,0 +1,5 @@
+"""``oneflow.sysconfig``; see `flow_core.api.elsewhere`."""
+
+from flow_core.api.elsewhere import get_compile_flags, get_include, get_lib, get_link_flags
+
+__all__ = ["get_compile_flags", "get_include", "get_lib", "get_link_flags"]

@@ -1,0 +1,168 @@
+"""Blobs of which as many rows count as a step says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import oneflow as flow
+from flow_core.errors import JobError
+from flow_typing import ListNumpy, Numpy
+
+RNG = np.random.default_rng(5)
+N = 6
+
+
+def numbers(*shape: int) -> Any:
+    return RNG.integers(-32, 33, shape).astype(np.float32) / 16
+
+
+ROW_WISE = {
+    "exp": (lambda x: flow.math.exp(x), np.exp),
+    "a scalar": (lambda x: 3 - 2 * x, lambda x: 3 - 2 * x),
+    "reshape": (lambda x: flow.reshape(x, (N, 2, 2)), lambda x: x.reshape(-1, 2, 2)),
+    "transpose": (lambda x: flow.transpose(x, (1, 0)), lambda x: x.T),
+    "row sums": (lambda x: flow.math.reduce_sum(x, axis=1), lambda x: x.sum(axis=1)),
+    "softmax": (
+        lambda x: flow.nn.softmax(x),
+        lambda x: np.exp(x) / np.exp(x).sum(axis=1, keepdims=True),
+    ),
+    "slice": (lambda x: flow.slice_v2(x, [(None, None, None), (1, 3, 1)]), lambda x: x[:, 1:3]),
+    "two of one count": (lambda x: x * flow.math.relu(x), lambda x: x * np.maximum(x, 0)),
+    "all rows": (lambda x: flow.math.reduce_sum(flow.math.exp(x)), lambda x: np.exp(x).sum()),
+    "column sums": (lambda x: flow.math.reduce_sum(x + 1, axis=0), lambda x: (x + 1).sum(axis=0)),
+    "mean": (lambda x: flow.math.reduce_mean(x + 1), lambda x: (x + 1).mean()),
+    "column means": (lambda x: flow.math.reduce_mean(x, axis=0), lambda x: x.mean(axis=0)),
+    "variance": (lambda x: flow.math.reduce_variance(x, axis=0), lambda x: x.var(axis=0)),
+}
+
+
+@pytest.mark.parametrize("name", ROW_WISE)
+def test_ops_pass_the_rows_that_count(name: str) -> None:
+    made, want = ROW_WISE[name]
+
+    @flow.global_function()
+    def job(x: Numpy.Placeholder((N, 4)), size: Numpy.Placeholder((1,), dtype=flow.int32)) -> Numpy:
+        return made(flow.sync_dynamic_resize(x, size))
+
+    x = numbers(N, 4)
+    for size in (4, 1, N):
+        got = job(x, np.array([size], np.int32))
+        expected = want(x[:size])
+        assert got.shape == (np.shape(expected) or (1,))
+        assert np.allclose(got, expected, atol=1e-5)
+
+
+@given(st.integers(0, 2**12 - 1))
+@settings(max_examples=10, deadline=None)
+def test_places_are_those_of_numpy(bits: int) -> None:
+    @flow.global_function()
+    def job(x: Numpy.Placeholder((3, 4))) -> ListNumpy:
+        return flow.argwhere(x)
+
+    x = np.array([bits >> i & 1 for i in range(12)], np.float32).reshape(3, 4)
+    (places,) = job(x)
+    assert places.dtype == np.int32
+    assert np.array_equal(places, np.argwhere(x))
+
+
+def test_nonzero_and_where_without_choices() -> None:
+    @flow.global_function()
+    def job(x: Numpy.Placeholder((3, 4))) -> Numpy:
+        return flow.nonzero(x)
+
+    @flow.global_function()
+    def other(x: Numpy.Placeholder((3, 4))) -> Numpy:
+        return flow.where(x)
+
+    x = numbers(3, 4) * RNG.integers(0, 2, (3, 4))
+    x = x.astype(np.float32)
+    assert np.array_equal(job(x), np.array(np.nonzero(x)))
+    assert np.array_equal(other(x), np.argwhere(x))
+
+
+def test_gradients_ignore_the_rows_that_do_not_count() -> None:
+    """Also where those rows, which are zeros, have no finite gradient of their own."""
+    flow.clear_default_session()
+
+    @flow.global_function(type="train")
+    def job(mask: Numpy.Placeholder((N,))) -> Numpy:
+        weight = flow.get_variable("w", (N, 2), initializer=flow.constant_initializer(2.0))
+        rows = flow.gather_nd(weight, flow.argwhere(mask))
+        loss = flow.math.reduce_mean(flow.math.log(rows))
+        rate = flow.optimizer.PiecewiseConstantScheduler([], [1.0])
+        flow.optimizer.SGD(rate, momentum=0).minimize(loss)
+        return loss
+
+    mask = np.array([1, 0, 0, 1, 1, 0], np.float32)
+    assert np.allclose(job(mask), np.log(2))
+    want = 2 - mask[:, None] * np.full((N, 2), 1 / 2 / 6)
+    assert np.allclose(flow.get_all_variables()["w"].numpy(), want, atol=1e-6)
+    flow.clear_default_session()
+
+
+@pytest.mark.parametrize("sbp", [flow.distribute.split(0), flow.distribute.broadcast()])
+def test_rows_may_lie_on_several_devices(sbp: Any) -> None:
+    flow.clear_default_session()
+    flow.config.cpu_device_num(3)
+
+    @flow.global_function()
+    def job(x: Numpy.Placeholder((7, 2)), size: Numpy.Placeholder((1,), dtype=flow.int64)) -> Numpy:
+        with flow.scope.placement("cpu", "0:0-2"):
+            return flow.math.relu(flow.sync_dynamic_resize(x.with_distribute(sbp), size))
+
+    x = numbers(7, 2)
+    for size in (0, 4, 7):
+        assert np.array_equal(job(x, np.array([size])), np.maximum(x[:size], 0))
+    flow.clear_default_session()
+
+
+def test_each_device_of_the_mirrored_view_has_a_count_of_its_own() -> None:
+    flow.clear_default_session()
+    flow.config.cpu_device_num(2)
+    config = flow.FunctionConfig()
+    config.default_logical_view(flow.scope.mirrored_view())
+    config.default_placement_scope(flow.scope.placement("cpu", "0:0-1"))
+
+    @flow.global_function(function_config=config)
+    def job(x: ListNumpy.Placeholder((3, 4))) -> ListNumpy:
+        return flow.argwhere(x) + 1
+
+    xs = [np.eye(3, 4, dtype=np.float32), np.ones((3, 4), np.float32)]
+    for got, x in zip(job(xs), xs, strict=True):
+        assert np.array_equal(got, np.argwhere(x) + 1)
+    flow.clear_default_session()
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda x, n: flow.math.reduce_max(x, axis=0),
+        lambda x, n: flow.reverse(x, 0),
+        lambda x, n: flow.concat([x, x], axis=0),
+        lambda x, n: x + flow.sync_dynamic_resize(x, n + 0),
+        lambda x, n: flow.flatten(x, 0),
+    ],
+)
+def test_ops_that_mix_rows_are_refused(made: Any) -> None:
+    @flow.global_function()
+    def job(x: Numpy.Placeholder((N, 4)), size: Numpy.Placeholder((1,), dtype=flow.int32)) -> Numpy:
+        return made(flow.sync_dynamic_resize(x, size), size)
+
+    with pytest.raises(JobError, match="cast_to_static_shape"):
+        job(numbers(N, 4), np.array([2], np.int32))
+
+
+def test_all_rows_on_request() -> None:
+    @flow.global_function()
+    def job(x: Numpy.Placeholder((N, 4)), size: Numpy.Placeholder((1,), dtype=flow.int32)) -> Numpy:
+        return flow.reverse(flow.cast_to_static_shape(flow.sync_dynamic_resize(x, size) + 1), 0)
+
+    x = numbers(N, 4)
+    want = np.zeros((N, 4), np.float32)
+    want[:2] = x[:2] + 1
+    assert np.array_equal(job(x, np.array([2], np.int32)), want[::-1])

@@ -1,0 +1,41 @@
+"""Settings of flow-cuda that the environment gives."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flow_core.errors import ConfigError
+
+TF32, FALLBACK = "FLOW_CUDA_TF32", "FLOW_CUDA_ALLOW_CPU_FALLBACK"
+
+
+@dataclass(frozen=True, slots=True)
+class CudaSettings:
+    """What the environment says about kernels.
+
+    Attributes:
+        tf32: whether float32 products may use the tensor cores' 10 bits of mantissa.
+        allow_cpu_fallback: whether ops without a kernel for the device run on the host.
+    """
+
+    tf32: bool = False
+    allow_cpu_fallback: bool = False
+
+
+def settings(env: Mapping[str, str] | None = None) -> CudaSettings:
+    """The settings of an environment (default: the process's own).
+
+    >>> settings({"FLOW_CUDA_TF32": "1"}).tf32
+    True
+    """
+    given = os.environ if env is None else env
+    return CudaSettings(_flag(given, TF32), _flag(given, FALLBACK))
+
+
+def _flag(env: Mapping[str, str], name: str) -> bool:
+    text = env.get(name, "0")
+    if text not in ("0", "1", ""):
+        raise ConfigError(f"setting {name}", found=repr(text), allowed="0 or 1")
+    return text == "1"

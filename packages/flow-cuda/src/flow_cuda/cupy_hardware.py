@@ -1,0 +1,180 @@
+"""`flow_cuda.hardware.Hardware` of an NVIDIA GPU, over CuPy."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flow_cuda import nvrtc
+from flow_cuda.hardware import Access, Product, Span
+from flow_cuda.program import Kernel
+
+_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
+_IN_FLOAT32, _IN_FLOAT64, _IN_TF32 = 68, 70, 77
+_DEFAULT_ALGORITHM = -1
+
+
+@dataclass(eq=False)
+class CupyMemory:
+    """One allocation; CuPy frees it when nobody holds it."""
+
+    nbytes: int
+    held: Any
+    address: int
+
+
+@dataclass(frozen=True, slots=True)
+class CupyFunction:
+    """A kernel in a loaded module, which must stay alive."""
+
+    kernel: Kernel
+    module: Any
+    pointer: int
+
+
+class CupyHardware:
+    """One CUDA device.
+
+    Args:
+        index: number of the device.
+    """
+
+    threads = 256
+    most_blocks = 4096
+
+    def __init__(self, index: int) -> None:
+        import cupy
+        from cupy_backends.cuda.api import driver
+        from cupy_backends.cuda.libs import cublas
+
+        self.index = index
+        self._cupy, self._driver, self._cublas = cupy, driver, cublas
+        self._device = cupy.cuda.Device(index)
+        self.architecture = f"sm_{self._device.compute_capability}"
+        self.numbers: dict[int, Any] = {}
+        self._functions: dict[str, CupyFunction] = {}
+        self.compute = self.stream("compute")
+        with self._device:
+            self._blas = self._device.cublas_handle
+
+    def allocate(self, nbytes: int) -> CupyMemory:
+        """One plain allocation, outside of CuPy's pool."""
+        with self._device:
+            memory = self._cupy.cuda.Memory(max(nbytes, 256))
+        return CupyMemory(nbytes, memory, memory.ptr)
+
+    def pinned(self, nbytes: int) -> Any:
+        """A uint8 array of page-locked host memory."""
+        with self._device:
+            memory = self._cupy.cuda.alloc_pinned_memory(nbytes)
+        return np.frombuffer(memory, np.uint8, nbytes)
+
+    def free_bytes(self) -> int:
+        """Bytes that can still be allocated."""
+        free, _ = self._device.mem_info
+        return int(free)
+
+    def function(self, kernel: Kernel) -> CupyFunction:
+        """A kernel, compiled or from the cache, and loaded once."""
+        found = self._functions.get(kernel.name)
+        if found is None:
+            code = nvrtc.compiled([kernel], self.architecture)
+            with self._device:
+                module = self._cupy.cuda.function.Module()
+                module.load(code)
+                pointer = module.get_function(kernel.name).ptr
+            found = self._functions[kernel.name] = CupyFunction(kernel, module, pointer)
+        return found
+
+    def stream(self, name: str) -> Any:
+        """A new stream that does not wait for the default one."""
+        with self._device:
+            return self._cupy.cuda.Stream(non_blocking=True)
+
+    def launch(
+        self,
+        stream: Any,
+        function: Any,
+        blocks: int,
+        threads: int,
+        arguments: Any,
+        access: Access,
+    ) -> None:
+        """Queues a kernel."""
+        pointers = ctypes.addressof(arguments)
+        grid, block = (blocks, 1, 1), (threads, 1, 1)
+        with self._device:
+            self._driver.launchKernel(function.pointer, *grid, *block, 0, stream.ptr, pointers, 0)
+
+    def copy(self, stream: Any, target: int, source: int, nbytes: int) -> None:
+        """Queues a copy; the addresses say in which direction."""
+        kind = self._cupy.cuda.runtime.memcpyDefault
+        with self._device:
+            self._cupy.cuda.runtime.memcpyAsync(target, source, nbytes, kind, stream.ptr)
+
+    def zero(self, stream: Any, target: int, nbytes: int) -> None:
+        """Queues the clearing of memory."""
+        with self._device:
+            self._cupy.cuda.runtime.memsetAsync(target, 0, nbytes, stream.ptr)
+
+    def product(self, stream: Any, product: Product, a: int, b: int, c: int) -> None:
+        """Queues matrix products: cuBLAS sees the transposed ones, whose columns are our rows."""
+        p = product
+        wide = np.float64 if p.dtype == "float64" else np.float32
+        alpha, beta = np.array(p.alpha, wide), np.array(0, wide)
+        kind, compute = _TYPES[p.dtype], _compute_type(p)
+        with self._device:
+            self._cublas.setStream(self._blas, stream.ptr)
+            self._cublas.gemmStridedBatchedEx(
+                self._blas, int(p.transpose_b), int(p.transpose_a), p.n, p.m, p.k,
+                alpha.ctypes.data,
+                b, kind, p.k if p.transpose_b else p.n, p.strides[1],
+                a, kind, p.m if p.transpose_a else p.k, p.strides[0],
+                beta.ctypes.data, c, kind, p.n, p.strides[2], p.batch, compute, _DEFAULT_ALGORITHM,
+            )  # fmt: skip
+
+    def record(self, stream: Any) -> Any:
+        """An event behind all that is queued."""
+        with self._device:
+            event = self._cupy.cuda.Event(disable_timing=True)
+            event.record(stream)
+        return event
+
+    def wait(self, stream: Any, event: Any) -> None:
+        """Queues the wait for an event."""
+        stream.wait_event(event)
+
+    def synchronize(self, event: Any) -> None:
+        """Blocks until an event has happened."""
+        event.synchronize()
+
+    def host_writes(self, spans: Sequence[Span]) -> None:
+        """Nothing to do: rehearsals check it."""
+
+    def host_reads(self, spans: Sequence[Span]) -> None:
+        """Nothing to do: rehearsals check it."""
+
+    def begin_capture(self, stream: Any) -> None:
+        """From now on work on a stream is recorded."""
+        with self._device:
+            stream.begin_capture(self._cupy.cuda.runtime.streamCaptureModeThreadLocal)
+
+    def end_capture(self, stream: Any) -> Any:
+        """The recorded graph, ready to replay."""
+        with self._device:
+            return stream.end_capture()
+
+    def replay(self, stream: Any, graph: Any) -> None:
+        """Queues a graph."""
+        with self._device:
+            graph.launch(stream)
+
+
+def _compute_type(product: Product) -> int:
+    if product.dtype == "float64":
+        return _IN_FLOAT64
+    return _IN_TF32 if product.tf32 and product.dtype == "float32" else _IN_FLOAT32

@@ -1,0 +1,18 @@
+"""The families of kernels, imported when kernels are registered."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+
+from flow_core.plugins.specs import KernelSpec
+
+FAMILIES = (
+    "elementwise", "rows", "norm", "reduce", "move", "draw", "update", "index", "matmul", "window",
+)  # fmt: skip
+
+
+def kernels() -> Iterator[KernelSpec]:
+    """The kernels of all families."""
+    for family in FAMILIES:
+        yield from importlib.import_module(f"flow_cuda.kernels.{family}").KERNELS

@@ -1,0 +1,50 @@
+"""Random numbers: a function of seed, step and element (decision 0007)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flow_core.device import Launch
+from flow_core.plugins.specs import BindContext, KernelSpec
+from flow_cuda.kernels.binding import c_type, kernel
+from flow_cuda.kernels.move import contiguous
+from flow_cuda.launch import Bits, Read, Single, Struct, call, host_number, space, strides
+
+HEADER = "random.h"
+
+
+def _box(ctx: BindContext) -> tuple[Any, ...]:
+    """The box, its strides in the logical tensor, and its first logical element."""
+    shape = ctx.query.outputs[0].shape
+    place: Any = ctx.attrs["place"]
+    whole, low = place or (shape, (0,) * len(shape))
+    steps = contiguous(whole)
+    first = sum(a * b for a, b in zip(low, steps, strict=True))
+    return Struct("Space", space(shape)), Struct("Strides", strides(steps)), first
+
+
+def _key(seed: int | None) -> Bits:
+    return Bits((seed or 0) & (1 << 64) - 1)
+
+
+def _mask(ctx: BindContext) -> Launch:
+    (keep,), seed = ctx.outputs, ctx.attrs["seed"]
+    step = host_number(keep.hardware, ctx.step)
+    key = _key(ctx.seed if seed is None else seed)
+    values = (Read(step.device), keep, *_box(ctx), key, Single(ctx.attrs["rate"]))
+    return call("random_mask", HEADER, (), *values, items=keep.size, numbers=(step,))
+
+
+def _bernoulli(ctx: BindContext) -> Launch:
+    (x,), (y,) = ctx.inputs, ctx.outputs
+    step = host_number(y.hardware, ctx.step)
+    seed: Any = ctx.attrs["seed"] if ctx.attrs["has_seed"] else ctx.seed
+    types = (c_type(ctx.query.inputs[0]), c_type(ctx.query.outputs[0]))
+    values = (Read(step.device), Read(x), y, *_box(ctx), _key(seed))
+    return call("bernoulli", HEADER, types, *values, items=y.size, numbers=(step,))
+
+
+KERNELS: tuple[KernelSpec, ...] = (
+    kernel("random_mask_like", _mask),
+    kernel("bernoulli", _bernoulli),
+)

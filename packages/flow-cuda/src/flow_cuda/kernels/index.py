@@ -1,0 +1,217 @@
+"""Tables: looked up by index, and added to.
+
+Sums go to float32 (or the type itself where it is as wide) in an order that the device decides:
+with repeated indices their last bit may change from step to step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from math import prod
+from typing import Any
+
+from flow_core.device import Launch
+from flow_core.dtypes import DType, float32, int32
+from flow_core.ir import TensorType
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_cuda.arrays import DeviceArray
+from flow_cuda.kernels.binding import c_type, kernel, padded
+from flow_cuda.kernels.move import UNSIGNED, contiguous, copied
+from flow_cuda.launch import Read, Struct, Written, ZeroLaunch, call, space, strides
+
+HEADER = "index.h"
+ADDED = ("float32", "float64", "int32", "int64")
+"""Types that a device adds to in one step."""
+
+
+def _summed(dtype: DType) -> DType:
+    """The type in which sums of a type are made."""
+    if dtype.name in ADDED:
+        return dtype
+    return float32 if dtype.is_floating else int32
+
+
+def _sum_bytes(query: KernelQuery) -> int:
+    """Room for the sums of a type that is not added to by itself."""
+    out = query.outputs[0]
+    wide = _summed(out.dtype)
+    return 0 if wide is out.dtype else padded(out.size * wide.itemsize)
+
+
+def _sums(ctx: BindContext) -> DeviceArray:
+    """Where sums are made: the output, or the workspace."""
+    out, wide = ctx.outputs[0], _summed(ctx.query.outputs[0].dtype)
+    found: DeviceArray = out
+    if wide is not ctx.query.outputs[0].dtype:
+        found = ctx.workspace.part(0, out.shape, wide.numpy)
+    return found
+
+
+def _narrowed(ctx: BindContext, sums: DeviceArray) -> Iterator[Launch]:
+    out, type_ = ctx.outputs[0], ctx.query.outputs[0]
+    if sums is not out and out.size:
+        types = (c_type(_summed(type_.dtype)), c_type(type_))
+        yield call("narrow", HEADER, types, Read(sums), out, out.size, items=out.size)
+
+
+def _cleared(sums: DeviceArray) -> Iterator[Launch]:
+    if sums.nbytes:
+        yield ZeroLaunch(sums.hardware, sums)
+
+
+def _extent(ctx: BindContext, batched: bool, table: TensorType) -> tuple[int, ...]:
+    """Outer, rows, inner, count, first, batched."""
+    index = ctx.query.inputs[1].shape
+    axis: Any = len(index) - 1 if batched else ctx.attrs["axis"]
+    shape = table.shape
+    axis %= len(shape)
+    count = index[-1] if batched else prod(index)
+    first: Any = ctx.attrs["first"]
+    return prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]), count, first, int(batched)
+
+
+def _gather(batched: bool, ctx: BindContext) -> Iterator[Launch]:
+    (x, index), (y,) = ctx.inputs, ctx.outputs
+    extent = _extent(ctx, batched, ctx.query.inputs[0])
+    kind = UNSIGNED[x.itemsize]
+    types = (kind, c_type(ctx.query.inputs[1]))
+    if y.size:
+        values = (Read(x, kind), Read(index), Written(y, kind), *extent)
+        yield call("gather", HEADER, types, *values, items=y.size)
+
+
+def _segments(batched: bool, ctx: BindContext) -> Iterator[Launch]:
+    x, index = ctx.inputs[:2]
+    extent = _extent(ctx, batched, ctx.query.outputs[0])
+    yield from _added(ctx, "segment_sum", x, index, 1, *extent)
+
+
+def _added(
+    ctx: BindContext, function: str, x: DeviceArray, index: DeviceArray, at: int, *rest: Any
+) -> Iterator[Launch]:
+    """Adds elements of x to cleared sums; ``at`` says which input the index is."""
+    sums = _sums(ctx)
+    yield from _cleared(sums)
+    yield from _adding(ctx, function, sums, x, index, at, *rest)
+    yield from _narrowed(ctx, sums)
+
+
+def _adding(
+    ctx: BindContext,
+    function: str,
+    sums: DeviceArray,
+    x: DeviceArray,
+    index: DeviceArray,
+    at: int,
+    *rest: Any,
+) -> Iterator[Launch]:
+    out = ctx.query.outputs[0].dtype
+    types = (c_type(out), c_type(ctx.query.inputs[at]), c_type(_summed(out)))
+    if x.size and sums.size:
+        values = (Read(x), Read(index), sums, *rest)
+        yield call(function, HEADER, types, *values, items=x.size)
+
+
+def _dim(ctx: BindContext, table: TensorType, index: TensorType) -> tuple[Any, ...]:
+    """The space of the indices, the table's strides beside the axis, and the axis."""
+    dim: Any = ctx.attrs["dim"]
+    steps = contiguous(table.shape)
+    others = [0 if i == dim else s for i, s in enumerate(steps)]
+    return (
+        Struct("Space", space(index.shape)), Struct("Strides", strides(others)),
+        steps[dim], table.shape[dim], ctx.attrs["first"],
+    )  # fmt: skip
+
+
+def _dim_gather(ctx: BindContext) -> Iterator[Launch]:
+    (x, index), (y,) = ctx.inputs, ctx.outputs
+    kind = UNSIGNED[x.itemsize]
+    types = (kind, c_type(ctx.query.inputs[1]))
+    values = (Read(x, kind), Read(index), Written(y, kind), *_dim(ctx, *ctx.query.inputs))
+    yield call("dim_gather", HEADER, types, *values, items=y.size)
+
+
+def _dim_scatter(ctx: BindContext) -> Iterator[Launch]:
+    _, x, index = ctx.inputs
+    rest = _dim(ctx, ctx.query.outputs[0], ctx.query.inputs[2])
+    yield from _added(ctx, "dim_scatter", x, index, 2, *rest)
+
+
+def _nd(ctx: BindContext, table: TensorType, index: TensorType) -> tuple[Any, ...]:
+    """How many positions, elements of a slice, and the indexed axes."""
+    depth = index.shape[-1]
+    first: Any = ctx.attrs["first"]
+    return (
+        prod(index.shape[:-1]), prod(table.shape[depth:]),
+        Struct("Space", space(table.shape[:depth])),
+        Struct("Strides", strides(contiguous(table.shape)[:depth])),
+        Struct("Strides", strides((first or (0,) * depth)[:depth])),
+    )  # fmt: skip
+
+
+def _gather_nd(ctx: BindContext) -> Iterator[Launch]:
+    (x, index), (y,) = ctx.inputs, ctx.outputs
+    kind = UNSIGNED[x.itemsize]
+    types = (kind, c_type(ctx.query.inputs[1]))
+    if y.size:
+        values = (Read(x, kind), Read(index), Written(y, kind), *_nd(ctx, *ctx.query.inputs))
+        yield call("gather_nd", HEADER, types, *values, items=y.size)
+
+
+def _scatter_nd(at: int, ctx: BindContext) -> Iterator[Launch]:
+    index, updates = ctx.inputs[at : at + 2]
+    rest = _nd(ctx, ctx.query.outputs[0], ctx.query.inputs[at])
+    yield from _added(ctx, "scatter_nd_add", updates, index, at, *rest)
+
+
+def _scatter_add(ctx: BindContext) -> Iterator[Launch]:
+    (table, updates, index), (out,) = ctx.inputs, ctx.outputs
+    rest = _nd(ctx, ctx.query.outputs[0], ctx.query.inputs[2])
+    sums = _sums(ctx)
+    if sums is out:
+        yield from copied(table, out)
+    elif out.size:
+        type_ = ctx.query.outputs[0].dtype
+        types = (c_type(type_), c_type(_summed(type_)))
+        yield call("widen", HEADER, types, Read(table), sums, out.size, items=out.size)
+    yield from _adding(ctx, "scatter_nd_add", sums, updates, index, 2, *rest)
+    yield from _narrowed(ctx, sums)
+
+
+def _scatter_update(ctx: BindContext) -> Iterator[Launch]:
+    (table, updates, index), (out,) = ctx.inputs, ctx.outputs
+    kind = UNSIGNED[out.itemsize]
+    types = (kind, c_type(ctx.query.inputs[2]))
+    yield from copied(table, out)
+    if updates.size and out.size:
+        rest = _nd(ctx, ctx.query.outputs[0], ctx.query.inputs[2])
+        values = (Read(updates, kind), Read(index), Written(out, kind), *rest)
+        yield call("scatter_nd_write", HEADER, types, *values, items=updates.size)
+
+
+def _listed(bind: Callable[[BindContext], Iterator[Launch]]) -> Any:
+    return lambda ctx: tuple(bind(ctx))
+
+
+SUMS: dict[str, Callable[[BindContext], Iterator[Launch]]] = {
+    "unsorted_segment_sum": partial(_segments, False),
+    "unsorted_segment_sum_like": partial(_segments, False),
+    "unsorted_batch_segment_sum": partial(_segments, True),
+    "dim_scatter_add_like": _dim_scatter,
+    "scatter_nd": partial(_scatter_nd, 0),
+    "scatter_nd_like": partial(_scatter_nd, 1),
+    "tensor_scatter_nd_add": _scatter_add,
+}
+MOVES: dict[str, Callable[[BindContext], Iterator[Launch]]] = {
+    "gather": partial(_gather, False),
+    "batch_gather": partial(_gather, True),
+    "dim_gather": _dim_gather,
+    "gather_nd": _gather_nd,
+    "tensor_scatter_nd_update": _scatter_update,
+}
+
+KERNELS: tuple[KernelSpec, ...] = (
+    *(kernel(op, _listed(bind), None, _sum_bytes) for op, bind in SUMS.items()),
+    *(kernel(op, _listed(bind)) for op, bind in MOVES.items()),
+)

@@ -1,0 +1,394 @@
+"""Ops that only move elements: by their size, whatever their type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from flow_core.device import Launch
+from flow_core.ir import TensorType
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_cuda.arrays import DeviceArray
+from flow_cuda.elementwise import AXES, broadcast_strides
+from flow_cuda.kernels.binding import c_type, kernel
+from flow_cuda.launch import (
+    Bits,
+    CopyLaunch,
+    Read,
+    Struct,
+    Written,
+    ZeroLaunch,
+    call,
+    space,
+    strides,
+)
+
+HEADER = "move.h"
+UNSIGNED = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
+_NUMPY = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a C-contiguous array, in elements."""
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+def moved(
+    source: DeviceArray,
+    target: DeviceArray,
+    sizes: Sequence[int],
+    steps: tuple[Sequence[int], Sequence[int]],
+    first: tuple[int, int] = (0, 0),
+) -> Iterator[Launch]:
+    """A launch that moves a box; none for an empty one.
+
+    Args:
+        source, target: arrays of one element size.
+        sizes: of the box.
+        steps: strides in the source and in the target.
+        first: the box's first element in both.
+    """
+    count = prod(sizes)
+    if not count:
+        return
+    kept = [i for i, n in enumerate(sizes) if n != 1]
+    sizes = [sizes[i] for i in kept]
+    a, b = ([row[i] for i in kept] for row in steps)
+    kind = UNSIGNED[source.itemsize]
+    yield call(
+        "move", HEADER, (kind,),
+        Read(source, kind), Written(target, kind), Struct("Space", space(sizes)),
+        Struct("Strides", strides(a)), first[0], Struct("Strides", strides(b)), first[1],
+        items=count,
+    )  # fmt: skip
+
+
+def copied(source: DeviceArray, target: DeviceArray) -> Iterator[Launch]:
+    """A copy of a whole array; none where both are the same memory, or empty."""
+    if source.nbytes and source.address != target.address:
+        yield CopyLaunch(source.hardware, target, source)
+
+
+def filled(target: DeviceArray, value: Any) -> Iterator[Launch]:
+    """A launch that fills an array with a number, as its type takes it."""
+    bits = bits_of(value, target.dtype)
+    if not target.nbytes:
+        return
+    if bits == 0:
+        yield ZeroLaunch(target.hardware, target)
+        return
+    kind = UNSIGNED[target.itemsize]
+    yield call(
+        "fill", HEADER, (kind,), Written(target, kind), target.size, Bits(bits), items=target.size
+    )
+
+
+def bits_of(value: Any, dtype: Any) -> int:
+    """The bits of a number in a type.
+
+    >>> hex(bits_of(1.0, np.float32))
+    '0x3f800000'
+    """
+    one = np.array(value).astype(dtype)
+    return int(one.reshape(1).view(_NUMPY[one.itemsize])[0])
+
+
+def _listed(bind: Callable[[BindContext], Iterator[Launch]]) -> Any:
+    return lambda ctx: tuple(bind(ctx))
+
+
+def _copy(ctx: BindContext) -> Iterator[Launch]:
+    for x, y in zip(ctx.inputs, ctx.outputs, strict=False):
+        yield from copied(x, y)
+
+
+def _transpose(ctx: BindContext) -> Iterator[Launch]:
+    (x,), (y,) = ctx.inputs, ctx.outputs
+    perm: Any = ctx.attrs["perm"]
+    steps = contiguous(x.shape)
+    yield from moved(x, y, y.shape, ([steps[p] for p in perm], contiguous(y.shape)))
+
+
+def _broadcast(ctx: BindContext) -> Iterator[Launch]:
+    x, y = ctx.inputs[0], ctx.outputs[0]
+    axes: Any = ctx.attrs.get("broadcast_axes", ())
+    shape = _with_axes(x.shape, y.shape, axes)
+    yield from moved(x, y, y.shape, (broadcast_strides(shape, y.shape), contiguous(y.shape)))
+
+
+def _with_axes(
+    shape: tuple[int, ...], out: tuple[int, ...], axes: Sequence[int]
+) -> tuple[int, ...]:
+    """A shape with the axes put in that it lacks.
+
+    >>> _with_axes((4, 3), (4, 5, 3), (1,)), _with_axes((3,), (4, 3), ())
+    ((4, 1, 3), (3,))
+    """
+    if not axes or len(shape) == len(out):
+        return shape
+    places = sorted(a % len(out) for a in axes)
+    if len(shape) + len(places) != len(out):
+        return shape
+    wide = list(shape)
+    for axis in places:
+        wide.insert(axis, 1)
+    return tuple(wide)
+
+
+def _offsets(sizes: Sequence[int]) -> list[int]:
+    return [sum(sizes[:i]) for i in range(len(sizes))]
+
+
+def _parts(
+    whole: DeviceArray, parts: Sequence[DeviceArray], axis: int
+) -> Iterator[tuple[DeviceArray, int]]:
+    """Each part and its first element in the whole."""
+    inner = prod(whole.shape[axis + 1 :])
+    starts = _offsets([part.shape[axis] for part in parts])
+    for part, start in zip(parts, starts, strict=True):
+        yield part, start * inner
+
+
+def _concat(ctx: BindContext) -> Iterator[Launch]:
+    (y,), axis = ctx.outputs, _axis(ctx)
+    for x, first in _parts(y, ctx.inputs, axis):
+        yield from moved(x, y, x.shape, (contiguous(x.shape), contiguous(y.shape)), (0, first))
+
+
+def _split(ctx: BindContext) -> Iterator[Launch]:
+    x, axis = ctx.inputs[0], _axis(ctx)
+    for y, first in _parts(x, ctx.outputs, axis):
+        yield from moved(x, y, y.shape, (contiguous(x.shape), contiguous(y.shape)), (first, 0))
+
+
+def _axis(ctx: BindContext) -> int:
+    axis: int = ctx.attrs["axis"]
+    return axis % len(ctx.query.inputs[0].shape)
+
+
+# --- slices
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """What a slice takes of a tensor's part, and where that lies in the slice.
+
+    Attributes:
+        sizes: elements taken, by axis.
+        own: first element and step per axis, in the tensor.
+        part: first element per axis, in the slice.
+    """
+
+    sizes: tuple[int, ...]
+    own: tuple[tuple[int, int], ...]
+    part: tuple[int, ...]
+
+    def in_tensor(self, shape: Sequence[int]) -> tuple[int, list[int]]:
+        """First element and strides in the tensor."""
+        steps = contiguous(shape)
+        first = sum(s * start for s, (start, _) in zip(steps, self.own, strict=True))
+        return first, [s * step for s, (_, step) in zip(steps, self.own, strict=True)]
+
+    def in_slice(self, shape: Sequence[int]) -> tuple[int, list[int]]:
+        """First element and strides in the slice."""
+        steps = contiguous(shape)
+        return sum(s * p for s, p in zip(steps, self.part, strict=True)), list(steps)
+
+
+def box_of(shape: tuple[int, ...], attrs: Any) -> Box:
+    """The box of a slice op on a tensor, or on the window of it that a device has.
+
+    >>> rows = {"start": (4,), "stop": (-6,), "step": (-2,), "window": None}
+    >>> box_of((5,), rows)
+    Box(sizes=(3,), own=((4, -2),), part=(0,))
+    """
+    window = attrs["window"] or [(0, n, n) for n in shape]
+    rows = zip(attrs["start"], attrs["stop"], attrs["step"], strict=True)
+    axes = [_axis_of(*row, *place) for row, place in zip(rows, window, strict=True)]
+    return Box(*(tuple(column) for column in zip(*axes, strict=True))) if axes else Box((), (), ())
+
+
+def _axis_of(
+    start: int, stop: int, step: int, low: int, high: int, whole: int
+) -> tuple[int, tuple[int, int], int]:
+    """Elements taken of one axis, their start and step in the window, and the first's number."""
+    first, last = min(max(start, -whole), whole - 1), min(max(stop, -whole - 1), whole)
+    taken = range(first + whole * (first < 0), last + whole * (last < 0), step)
+    numbers = [i for i, at in enumerate(taken) if low <= at < high] if whole else []
+    if not numbers:
+        return 0, (0, 1), 0
+    return len(numbers), (taken[numbers[0]] - low, step), numbers[0]
+
+
+def _take(
+    tensor: DeviceArray, part: DeviceArray, attrs: Any, into_tensor: bool
+) -> Iterator[Launch]:
+    """Moves the elements of a slice, from the tensor or into it."""
+    box = box_of(tensor.shape, attrs)
+    (a, a_steps), (b, b_steps) = box.in_tensor(tensor.shape), box.in_slice(part.shape)
+    if into_tensor:
+        yield from moved(part, tensor, box.sizes, (b_steps, a_steps), (b, a))
+    else:
+        yield from moved(tensor, part, box.sizes, (a_steps, b_steps), (a, b))
+
+
+def _slice(ctx: BindContext) -> Iterator[Launch]:
+    (x,), (y,) = ctx.inputs, ctx.outputs
+    if prod(box_of(x.shape, ctx.attrs).sizes) != y.size:
+        yield from filled(y, 0)
+    yield from _take(x, y, ctx.attrs, into_tensor=False)
+
+
+def _slice_grad(ctx: BindContext) -> Iterator[Launch]:
+    dy, (dx,) = ctx.inputs[0], ctx.outputs
+    yield from filled(dx, 0)
+    yield from _take(dx, dy, ctx.attrs, into_tensor=True)
+
+
+def _slice_update(ctx: BindContext) -> Iterator[Launch]:
+    (x, update), (y,) = ctx.inputs, ctx.outputs
+    yield from copied(x, y)
+    yield from _take(y, update, ctx.attrs, into_tensor=True)
+
+
+def _slice_assign(ctx: BindContext) -> Iterator[Launch]:
+    ref, value = ctx.inputs
+    yield from _take(ref, value, ctx.attrs, into_tensor=True)
+
+
+# --- padding
+
+
+def _pad(ctx: BindContext) -> Iterator[Launch]:
+    (x,), (y,) = ctx.inputs, ctx.outputs
+    whole = ctx.query.inputs[0].dtype.kind in "iub"
+    yield from filled(
+        y, ctx.attrs["integral_constant_value" if whole else "floating_constant_value"]
+    )
+    before: Any = ctx.attrs["padding_before"]
+    steps = contiguous(y.shape)
+    first = sum(s * b for s, b in zip(steps, before, strict=True))
+    yield from moved(x, y, x.shape, (contiguous(x.shape), steps), (0, first))
+
+
+def _pad_grad(ctx: BindContext) -> Iterator[Launch]:
+    (dy,), (dx,) = ctx.inputs, ctx.outputs
+    before: Any = ctx.attrs["padding_before"]
+    steps = contiguous(dy.shape)
+    first = sum(s * b for s, b in zip(steps, before, strict=True))
+    yield from moved(dy, dx, dx.shape, (steps, contiguous(dx.shape)), (first, 0))
+
+
+def _reflection(ctx: BindContext) -> tuple[int, ...]:
+    """Planes, sizes of a plane, padding left and above, sizes of a padded plane."""
+    small, large = ctx.query.inputs[0].shape, ctx.query.outputs[0].shape
+    if small[-1] > large[-1] or small[-2] > large[-2]:
+        small, large = large, small
+    _, _, top, left = ctx.attrs["padding"]
+    return (prod(small[:-2]), *small[-2:], left, top, *large[-2:])
+
+
+def _reflect(ctx: BindContext) -> Iterator[Launch]:
+    (x,), (y,) = ctx.inputs, ctx.outputs
+    kind = UNSIGNED[x.itemsize]
+    values = (Read(x, kind), Written(y, kind), *_reflection(ctx))
+    yield call("reflect", HEADER, (kind,), *values, items=y.size)
+
+
+def _reflect_grad(ctx: BindContext) -> Iterator[Launch]:
+    (dy,), (dx,) = ctx.inputs, ctx.outputs
+    types = (c_type(ctx.query.inputs[0]),)
+    yield call("reflect_grad", HEADER, types, Read(dy), dx, *_reflection(ctx), items=dx.size)
+
+
+# --- sources
+
+
+def _constant(ctx: BindContext) -> Iterator[Launch]:
+    yield from filled(ctx.outputs[0], ctx.attrs["value"])
+
+
+def _zeros(ctx: BindContext) -> Iterator[Launch]:
+    yield from filled(ctx.outputs[0], 0)
+
+
+def _range(ctx: BindContext) -> Iterator[Launch]:
+    (y,) = ctx.outputs
+    start, delta = (float(ctx.attrs[k]) for k in ("start", "delta"))
+    types = (c_type(ctx.query.outputs[0]),)
+    yield call("count_up", HEADER, types, y, y.size, start, delta, items=y.size)
+
+
+def _one_hot(ctx: BindContext) -> Iterator[Launch]:
+    (index,), (y,), attrs = ctx.inputs, ctx.outputs, ctx.attrs
+    prefix = "floating" if ctx.query.outputs[0].dtype.is_floating else "integer"
+    on, off = (Bits(bits_of(attrs[f"{prefix}_{k}_value"], y.dtype)) for k in ("on", "off"))
+    kind = UNSIGNED[y.itemsize]
+    types = (kind, c_type(ctx.query.inputs[0]))
+    values = (Read(index), Written(y, kind), y.size, y.shape[-1], attrs["first"], on, off)
+    yield call("one_hot", HEADER, types, *values, items=y.size)
+
+
+def _tril(ctx: BindContext) -> Iterator[Launch]:
+    (x,), (y,), attrs = ctx.inputs, ctx.outputs, ctx.attrs
+    rows, columns = y.shape[-2:]
+    value, scale = (_chosen(attrs, k, d) for k, d in (("fill", 0.0), ("scale", 1.0)))
+    types = (c_type(ctx.query.inputs[0]),)
+    values = (Read(x), y, y.size, rows, columns, attrs["diagonal"], scale, value)
+    yield call("tril", HEADER, types, *values, items=y.size)
+
+
+def _chosen(attrs: Any, kind: str, default: float) -> float:
+    """The floating or the integer one of two attributes."""
+    if f"floating_{kind}_value" not in attrs:
+        return default
+    chosen = "floating" if attrs[f"is_floating_{kind}_value"] else "integer"
+    return float(attrs[f"{chosen}_{kind}_value"])
+
+
+def _few_axes(query: KernelQuery) -> bool:
+    return all(_rank(t) <= AXES for t in (*query.inputs, *query.outputs))
+
+
+def _rank(type_: TensorType) -> int:
+    return sum(n != 1 for n in type_.shape)
+
+
+ALIASES = (
+    "reshape", "reshape_like", "flatten", "squeeze", "expand_dims", "identity", "parallel_cast",
+    "amp_white_identity", "cast_to_static_shape", "copy", "tuple_identity",
+)  # fmt: skip
+
+_BINDS: dict[str, Callable[[BindContext], Iterator[Launch]]] = {
+    **dict.fromkeys(ALIASES, _copy),
+    "transpose": _transpose,
+    "broadcast_to": _broadcast,
+    "broadcast_like": _broadcast,
+    "concat": _concat,
+    "split": _split,
+    "split_like": _split,
+    "slice": _slice,
+    "logical_slice": _slice,
+    "slice_grad": _slice_grad,
+    "slice_update": _slice_update,
+    "logical_slice_assign": _slice_assign,
+    "pad": _pad,
+    "pad_grad": _pad_grad,
+    "reflection_pad2d": _reflect,
+    "reflection_pad2d_grad": _reflect_grad,
+    "constant": _constant,
+    "constant_like": _constant,
+    "zero_like": _zeros,
+    "range": _range,
+    "one_hot": _one_hot,
+    "tril": _tril,
+    "fused_scale_tril": _tril,
+}
+
+KERNELS: tuple[KernelSpec, ...] = tuple(
+    kernel(op, _listed(bind), _few_axes) for op, bind in _BINDS.items()
+)

@@ -1,0 +1,106 @@
+"""Layer and batch normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from flow_core.device import Launch
+from flow_core.plugins.specs import BindContext, KernelSpec
+from flow_cuda.elementwise import Group, Step, joined, write
+from flow_cuda.kernels.binding import c_type, kernel
+from flow_cuda.launch import Read, call, each, space, strides
+
+HEADER = "norm.h"
+
+
+def _axis(ctx: BindContext, name: str) -> int:
+    axis: int = ctx.attrs[name]
+    return axis % len(ctx.query.inputs[0].shape)
+
+
+def _cut(ctx: BindContext, name: str) -> tuple[int, int]:
+    """Elements before and from an axis on."""
+    shape, axis = ctx.query.inputs[0].shape, _axis(ctx, name)
+    return prod(shape[:axis]), prod(shape[axis:])
+
+
+def _layer_norm(ctx: BindContext) -> Launch:
+    x, *params = map(Read, ctx.inputs)
+    kind, statistic = c_type(ctx.query.inputs[0]), c_type(ctx.query.outputs[1])
+    own = c_type(ctx.query.inputs[-1]) if params else kind
+    nothing = Read(None, own)
+    gamma = params.pop() if ctx.attrs["scale"] else nothing
+    beta = params.pop() if ctx.attrs["center"] else nothing
+    rows, n = _cut(ctx, "begin_norm_axis")
+    period = _cut(ctx, "begin_params_axis")[1]
+    values = (x, beta, gamma, *ctx.outputs, rows, n, period, ctx.attrs["epsilon"])
+    types = (kind, own, statistic)
+    return call("layer_norm", HEADER, types, *values, items=rows, blocks=True)
+
+
+def _layer_norm_grad(ctx: BindContext) -> Launch:
+    rows, n = _cut(ctx, "begin_norm_axis")
+    types = (c_type(ctx.query.inputs[0]), c_type(ctx.query.inputs[2]))
+    values = (*map(Read, ctx.inputs), *ctx.outputs, rows, n)
+    return call("layer_norm_grad", HEADER, types, *values, items=rows, blocks=True)
+
+
+def _gamma_grad(ctx: BindContext) -> Launch:
+    x, statistic = ctx.query.inputs[0], ctx.query.inputs[2]
+    n, period = (_cut(ctx, f"begin_{k}_axis")[1] for k in ("norm", "params"))
+    types = (c_type(x), c_type(ctx.query.outputs[0]), c_type(statistic))
+    values = (*map(Read, ctx.inputs), *ctx.outputs, x.size, n, period)
+    return call("layer_norm_gamma_grad", HEADER, types, *values, items=period)
+
+
+def _param_grad(ctx: BindContext) -> Sequence[Launch]:
+    """The sums come first: dy * gamma may overwrite dy."""
+    dy, normalized, gamma = ctx.inputs
+    scaled, d_beta, d_gamma = ctx.outputs
+    size, period = dy.size, _cut(ctx, "begin_params_axis")[1]
+    types = (c_type(ctx.query.inputs[0]), c_type(ctx.query.outputs[1]))
+    values = (Read(dy), Read(normalized), d_beta, d_gamma, size, period)
+    sums = call("column_sums", HEADER, types, *values, items=period)
+    return sums, product(ctx, dy, gamma, scaled)
+
+
+def product(ctx: BindContext, x: object, y: object, out: object) -> Launch:
+    """A launch of ``out = x * y`` for the first and third input of an op."""
+    types = (ctx.query.inputs[0], ctx.query.inputs[2])
+    result = ctx.query.outputs[0]
+    group = Group((Step("multiply", (-1, -2), {}, types, result),), (0,), types, result.shape)
+    sizes, steps = joined(group)
+    return each(write(group), result.size, x, y, out, space(sizes), *map(strides, steps))
+
+
+def _channels(ctx: BindContext) -> tuple[int, int, int]:
+    shape, axis = ctx.query.inputs[0].shape, _axis(ctx, "axis")
+    return prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
+
+
+def _batch_norm(ctx: BindContext) -> Launch:
+    x, mean, variance, gamma, beta = ctx.inputs
+    extent = _channels(ctx)
+    types = tuple(map(c_type, (ctx.query.inputs[0], ctx.query.inputs[1], ctx.query.outputs[1])))
+    numbers = (int(bool(ctx.attrs["training"])), ctx.attrs["epsilon"], ctx.attrs["momentum"])
+    values = (Read(x), mean, variance, Read(gamma), Read(beta), *ctx.outputs, *extent, *numbers)
+    return call("batch_norm", HEADER, types, *values, items=extent[1], blocks=True)
+
+
+def _batch_norm_grad(ctx: BindContext) -> Launch:
+    extent = _channels(ctx)
+    types = tuple(map(c_type, (ctx.query.inputs[0], ctx.query.inputs[4], ctx.query.inputs[2])))
+    training = int(bool(ctx.attrs["training"]))
+    values = (*map(Read, ctx.inputs), *ctx.outputs, *extent, training)
+    return call("batch_norm_grad", HEADER, types, *values, items=extent[1], blocks=True)
+
+
+KERNELS: tuple[KernelSpec, ...] = (
+    kernel("layer_norm", _layer_norm),
+    kernel("layer_norm_grad", _layer_norm_grad),
+    kernel("layer_norm_gamma_grad", _gamma_grad),
+    kernel("layer_norm_param_grad", _param_grad),
+    kernel("normalization", _batch_norm),
+    kernel("normalization_grad", _batch_norm_grad),
+)

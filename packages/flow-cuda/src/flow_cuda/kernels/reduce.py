@@ -1,0 +1,126 @@
+"""Reductions over axes, and sums over everything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+from flow_core.device import Launch
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_cuda.arrays import DeviceArray
+from flow_cuda.elementwise import AXES
+from flow_cuda.kernels.binding import c_type, kernel, padded
+from flow_cuda.launch import Read, Struct, call, space, strides
+
+HEADER = "reduce.h"
+WIDE = 128
+"""From so many elements per result on, a block works on a result."""
+PART = 4096
+MOST_PARTS = 512
+
+REDUCTIONS = {
+    "reduce_sum": ("Sum", "Plain"),
+    "reduce_sum_like": ("Sum", "Plain"),
+    "reduce_prod": ("Product", "Plain"),
+    "reduce_max": ("Largest", "Plain"),
+    "reduce_min": ("Least", "Plain"),
+    "reduce_all": ("All", "NotZero"),
+    "reduce_any": ("Any", "NotZero"),
+}
+"""How results become one, and what happens to elements first."""
+
+
+def _axes(query: KernelQuery) -> tuple[int, ...]:
+    axes: Any = query.attrs["axis"]
+    rank = len(query.inputs[0].shape)
+    if axes is None:
+        return tuple(range(rank))
+    return tuple(sorted({a % rank for a in ((axes,) if isinstance(axes, int) else axes)}))
+
+
+def _fits(query: KernelQuery) -> bool:
+    return len(query.inputs[0].shape) <= AXES
+
+
+def _spaces(query: KernelQuery) -> tuple[Any, ...]:
+    """The kept axes and those that go, each with its strides."""
+    shape, gone = query.inputs[0].shape, _axes(query)
+    steps = [prod(shape[i + 1 :]) for i in range(len(shape))]
+    kept = [i for i in range(len(shape)) if i not in gone]
+    return tuple(
+        struct
+        for axes in (kept, gone)
+        for struct in (
+            Struct("Space", space([shape[i] for i in axes])),
+            Struct("Strides", strides([steps[i] for i in axes])),
+        )
+    )
+
+
+def _reduce(ctx: BindContext) -> Launch:
+    query = ctx.query
+    x, y = query.inputs[0], query.outputs[0]
+    spaces = _spaces(query)
+    gone = int(spaces[2].packed[0])
+    wide = gone >= WIDE
+    return call(
+        "reduce_wide" if wide else "reduce",
+        HEADER,
+        (*REDUCTIONS[query.op], c_type(x), c_type(y)),
+        Read(ctx.inputs[0]),
+        ctx.outputs[0],
+        *spaces,
+        items=int(spaces[0].packed[0]),
+        blocks=wide,
+    )
+
+
+def _product_grad(ctx: BindContext) -> Launch:
+    types = (c_type(ctx.query.inputs[0]),)
+    values = (*map(Read, ctx.inputs), ctx.outputs[0], *_spaces(ctx.query))
+    return call("product_grad", HEADER, types, *values, items=ctx.inputs[0].size)
+
+
+def parts_of(size: int) -> int:
+    """Into how many parts a sum of so many elements is cut, on every device."""
+    return max(1, min(-(-size // PART), MOST_PARTS))
+
+
+def _sums(how: str, ctx: BindContext) -> Sequence[Launch]:
+    return tuple(_each_sum(how, ctx))
+
+
+def _each_sum(how: str, ctx: BindContext) -> Iterator[Launch]:
+    """Partial sums of each input, side by side in the workspace, then their sum."""
+    wide = ctx.query.outputs[0].dtype.accumulate
+    kind, done = c_type(wide), 0
+    workspace: DeviceArray = ctx.workspace
+    for x, type_ in zip(ctx.inputs, ctx.query.inputs, strict=True):
+        parts = parts_of(type_.size)
+        sums = workspace.part(done * wide.itemsize, (parts,), wide.numpy)
+        yield call(
+            "partial_sums", HEADER, (how, c_type(type_), kind),
+            Read(x), sums, type_.size, parts, items=parts, blocks=True,
+        )  # fmt: skip
+        done += parts
+    sums = workspace.part(0, (done,), wide.numpy)
+    result = c_type(ctx.query.outputs[0])
+    yield call(
+        "total", HEADER, (kind, result), Read(sums), ctx.outputs[0], done, items=1, blocks=True
+    )
+
+
+def _sum_workspace(query: KernelQuery) -> int:
+    count = sum(parts_of(t.size) for t in query.inputs)
+    return padded(count * query.outputs[0].dtype.accumulate.itemsize)
+
+
+SUMS = {"square_sum": "Squared", "multi_square_sum": "Squared", "count_not_finite": "NotFinite"}
+
+KERNELS: tuple[KernelSpec, ...] = (
+    *(kernel(op, _reduce, _fits) for op in REDUCTIONS),
+    kernel("reduce_prod_grad", _product_grad, _fits),
+    *(kernel(op, partial(_sums, how), None, _sum_workspace) for op, how in SUMS.items()),
+)

@@ -1,0 +1,61 @@
+"""Softmax, losses and L2 normalisation: a block per row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+
+from flow_core.device import Launch
+from flow_core.plugins.specs import BindContext, KernelSpec
+from flow_cuda.kernels.binding import c_type, kernel
+from flow_cuda.launch import Read, call
+
+HEADER = "rows.h"
+
+
+def _extent(ctx: BindContext) -> tuple[int, int, int]:
+    """How many rows, their length, and the distance of their elements."""
+    shape = ctx.query.inputs[0].shape
+    axis: int = ctx.attrs.get("axis", -1) % len(shape)
+    inner = prod(shape[axis + 1 :])
+    return prod(shape[:axis]) * inner, shape[axis], inner
+
+
+def _rows(function: str, ctx: BindContext) -> Launch:
+    """Functions of (inputs, outputs, rows, length, distance[, epsilon])."""
+    rows, n, inner = _extent(ctx)
+    numbers = (ctx.attrs["epsilon"],) if "epsilon" in ctx.attrs else ()
+    types = (c_type(ctx.query.inputs[0]),)
+    values = (*map(Read, ctx.inputs), *ctx.outputs, rows, n, inner, *numbers)
+    return call(function, HEADER, types, *values, items=rows, blocks=True)
+
+
+def _loss(function: str, blocks: bool, ctx: BindContext) -> Launch:
+    """Functions of (inputs, outputs, rows, classes), with labels of their own type or not."""
+    x, label = ctx.query.inputs[:2]
+    rows, n = prod(x.shape[:-1]), x.shape[-1]
+    types = (c_type(x),) if label.dtype is x.dtype else (c_type(x), c_type(label))
+    values = (*map(Read, ctx.inputs), *ctx.outputs, rows, n)
+    items = rows if blocks or function == "entropy" else rows * n
+    return call(function, HEADER, types, *values, items=items, blocks=blocks)
+
+
+ROWS = ("softmax", "softmax_grad", "log_softmax", "log_softmax_grad", "l2_normalize",
+        "l2_normalize_grad")  # fmt: skip
+LOSSES = {
+    "softmax_cross_entropy": ("dense_loss", True),
+    "softmax_cross_entropy_grad": ("dense_loss_grad", True),
+    "sparse_softmax_cross_entropy": ("sparse_loss", True),
+    "sparse_softmax_cross_entropy_grad": ("sparse_loss_grad", False),
+    "sparse_cross_entropy": ("entropy", False),
+    "sparse_cross_entropy_grad": ("entropy_grad", False),
+}
+"""Function of each op, and whether a block works on a row."""
+
+_BINDS: dict[str, Callable[[BindContext], Launch]] = {
+    **{op: partial(_rows, op) for op in ROWS},
+    **{op: partial(_loss, *row) for op, row in LOSSES.items()},
+}
+
+KERNELS: tuple[KernelSpec, ...] = tuple(kernel(op, bind) for op, bind in _BINDS.items())

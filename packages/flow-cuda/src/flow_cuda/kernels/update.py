@@ -1,0 +1,195 @@
+"""Updates of variables, and the numbers that change from step to step.
+
+An update reads the learning rate, a factor and whether to skip from device memory: a captured step
+never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from flow_core.device import Launch
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_cuda.arrays import DeviceArray
+from flow_cuda.kernels.binding import c_type, kernel, padded
+from flow_cuda.kernels.move import copied
+from flow_cuda.kernels.reduce import parts_of
+from flow_cuda.kernels.schedule import rate_kernel
+from flow_cuda.launch import Read, Struct, Written, call, each
+
+HEADER = "update.h"
+MODEL, DIFF, RATE = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One update op.
+
+    Attributes:
+        states: how many states of the model's shape it has.
+        extra: attributes beyond the common ones, as its kernels take them.
+        inputs: how many inputs are always there.
+        function: the kernel, of those that are one kernel.
+    """
+
+    states: int
+    extra: tuple[str, ...] = ()
+    inputs: int = field(default=0)
+    function: str = ""
+
+
+UPDATES = {
+    "sgd_update": Update(0, (), 3, "sgd"),
+    "momentum_update": Update(1, ("beta",), 4, "momentum"),
+    "adam_update": Update(2, ("beta1", "beta2", "epsilon"), 5, "adam"),
+    "rmsprop_update": Update(1, ("decay_rate", "epsilon"), 4, "rmsprop"),
+    "centered_rmsprop_update": Update(2, ("decay_rate", "epsilon"), 5, "rmsprop"),
+    "lars_update": Update(1, ("momentum_beta", "epsilon", "lars_coefficient"), 5),
+    "lamb_update": Update(2, ("beta1", "beta2", "epsilon"), 7),
+}
+
+
+class Bound:
+    """An update op's arguments."""
+
+    def __init__(self, ctx: BindContext) -> None:
+        self.row = UPDATES[ctx.query.op]
+        types, attrs = ctx.query.inputs, ctx.attrs
+        self.model, self.diff, self.rate = ctx.inputs[:3]
+        self.size = types[MODEL].size
+        rest = range(self.row.inputs, len(types))
+        scale = next((i for i in rest if types[i].dtype.is_floating), None)
+        skip = next((i for i in rest if not types[i].dtype.is_floating), None)
+        factor_type = "float" if scale is None else c_type(types[scale])
+        self.factor = Read(None if scale is None else ctx.inputs[scale], factor_type)
+        self.skip = Read(None if skip is None else ctx.inputs[skip], "i64")
+        common = [float(attrs[k]) for k in ("scale", "l1", "l2", "weight_decay")]
+        self.terms = Struct("Terms", np.array(common, np.float64))
+        self.extra = tuple(float(attrs[k]) for k in self.row.extra)
+        self.kinds = (c_type(types[MODEL]), c_type(types[DIFF]))
+        self.factor_type = factor_type
+        self.wide = types[MODEL].dtype.accumulate
+
+
+def _simple(ctx: BindContext) -> Launch:
+    """Updates of (model, diff, states, rate, factor, skip, size, terms, numbers)."""
+    b = Bound(ctx)
+    first = RATE + 1
+    states = list(ctx.inputs[first : first + b.row.states])
+    kinds = [c_type(t) for t in ctx.query.inputs[first : first + min(1, b.row.states)]]
+    if b.row.function == "rmsprop" and b.row.states == 1:
+        states.append(Written(None, kinds[0]))
+    values = (b.model, Read(b.diff), *states, Read(b.rate), b.factor, b.skip, b.size)
+    types = (*b.kinds, *kinds, b.factor_type)
+    return call(b.row.function, HEADER, types, *values, b.terms, *b.extra, items=b.size)
+
+
+def _sums(ctx: BindContext, b: Bound) -> tuple[DeviceArray, int]:
+    """Room for a pair of sums per part, and the number of parts."""
+    parts = parts_of(b.size)
+    return ctx.workspace.part(0, (2 * parts,), b.wide.numpy), parts
+
+
+def _lars(ctx: BindContext) -> Iterator[Launch]:
+    b = Bound(ctx)
+    sums, parts = _sums(ctx, b)
+    step, momentum = ctx.inputs[RATE + 1 : RATE + 3]
+    wide = c_type(b.wide)
+    yield call(
+        "norms", HEADER, (*b.kinds, b.factor_type, wide),
+        Read(b.model), Read(b.diff), b.factor, sums, b.size, parts, b.terms,
+        items=parts, blocks=True,
+    )  # fmt: skip
+    kinds = (*b.kinds, c_type(ctx.query.inputs[RATE + 2]), b.factor_type, wide)
+    yield call(
+        "lars", HEADER, kinds,
+        b.model, Read(b.diff), momentum, Read(b.rate), Read(step), b.factor, b.skip, Read(sums),
+        b.size, parts, b.terms, *b.extra, items=b.size,
+    )  # fmt: skip
+
+
+def _lamb(ctx: BindContext) -> Iterator[Launch]:
+    b = Bound(ctx)
+    sums, parts = _sums(ctx, b)
+    change = ctx.workspace.part(padded(sums.nbytes), (b.size,), b.wide.numpy)
+    m, v, power1, power2 = ctx.inputs[RATE + 1 : RATE + 5]
+    state, wide = c_type(ctx.query.inputs[RATE + 1]), c_type(b.wide)
+    model = b.kinds[0]
+    yield call(
+        "lamb_change", HEADER, (*b.kinds, state, b.factor_type, wide),
+        Read(b.model), Read(b.diff), m, v, power1, power2, b.factor, b.skip, change, b.size,
+        b.terms, *b.extra, items=b.size,
+    )  # fmt: skip
+    yield call(
+        "pair_norms", HEADER, (model, wide), Read(b.model), Read(change), sums, b.size, parts,
+        items=parts, blocks=True,
+    )  # fmt: skip
+    yield call(
+        "lamb_step", HEADER, (model, wide),
+        b.model, Read(change), Read(sums), Read(b.rate), b.skip, b.size, parts,
+        float(ctx.attrs["weight_decay"]), items=b.size,
+    )  # fmt: skip
+    yield call(
+        "grow_powers", HEADER, (c_type(ctx.query.inputs[RATE + 3]),),
+        power1, power2, b.skip, *b.extra[:2], items=1,
+    )  # fmt: skip
+
+
+def _norm_bytes(query: KernelQuery) -> int:
+    model = query.inputs[MODEL]
+    size = model.dtype.accumulate.itemsize
+    sums = padded(2 * parts_of(model.size) * size)
+    return sums + (padded(model.size * size) if query.op == "lamb_update" else 0)
+
+
+def _advance(ctx: BindContext) -> Launch:
+    return call("advance", HEADER, (), ctx.inputs[0], items=1)
+
+
+def _corrected(ctx: BindContext) -> Launch:
+    betas = (ctx.attrs["beta1"], ctx.attrs["beta2"])
+    values = (*map(Read, ctx.inputs), ctx.outputs[0], *betas)
+    return call("correct_rate", HEADER, (c_type(ctx.query.inputs[0]),), *values, items=1)
+
+
+def _adapt(ctx: BindContext) -> Launch:
+    bad, scale, good = ctx.inputs
+    period: Any = ctx.attrs["increment_period"]
+    multiplier = float(ctx.attrs["multiplier"])
+    return call("adapt_scale", HEADER, (), Read(bad), scale, good, period, multiplier, items=1)
+
+
+def _clip_factor(ctx: BindContext) -> Launch:
+    types = (c_type(ctx.query.inputs[0]),)
+    most = float(ctx.attrs["clip_norm"])
+    return call("clip_factor", HEADER, types, Read(ctx.inputs[0]), ctx.outputs[0], most, items=1)
+
+
+def _rate(ctx: BindContext) -> Launch:
+    return each(rate_kernel(ctx.attrs), 1, ctx.inputs[0], ctx.outputs[0])
+
+
+def _assign(ctx: BindContext) -> tuple[Launch, ...]:
+    ref, value = ctx.inputs
+    return tuple(copied(value, ref))
+
+
+def _listed(bind: Callable[[BindContext], Iterator[Launch]]) -> Any:
+    return lambda ctx: tuple(bind(ctx))
+
+
+KERNELS: tuple[KernelSpec, ...] = (
+    *(kernel(op, _simple) for op, row in UPDATES.items() if row.function),
+    kernel("lars_update", _listed(_lars), None, _norm_bytes),
+    kernel("lamb_update", _listed(_lamb), None, _norm_bytes),
+    kernel("advance_step", _advance),
+    kernel("adam_bias_correction_learning_rate", _corrected),
+    kernel("dynamic_loss_scale_schedule", _adapt),
+    kernel("global_norm_clip_factor", _clip_factor),
+    kernel("learning_rate_schedule", _rate),
+    kernel("assign", _assign),
+)

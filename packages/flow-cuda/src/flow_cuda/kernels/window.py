@@ -1,0 +1,364 @@
+"""Pooling and convolution over one to three axes of space.
+
+A convolution is unfolded into a matrix product.  The unfolded input lies in the workspace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from flow_core.device import Launch
+from flow_core.ir import TensorType
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.shapes import same_padding
+from flow_cuda.arrays import DeviceArray
+from flow_cuda.config import settings
+from flow_cuda.hardware import Product
+from flow_cuda.kernels.binding import c_type, kernel, padded
+from flow_cuda.kernels.matmul import is_floating
+from flow_cuda.kernels.move import UNSIGNED, contiguous
+from flow_cuda.launch import ProductLaunch, Read, Struct, Written, call, space, strides
+
+HEADER = "window.h"
+Ints = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A tensor of batch, channels and space.
+
+    Attributes:
+        batch, channels: sizes.
+        space: sizes of space, three of them.
+        steps: strides along batch, channels and space, in elements.
+    """
+
+    batch: int
+    channels: int
+    space: Ints
+    steps: Ints
+
+    @property
+    def elements(self) -> Struct:
+        """All elements, batch first."""
+        return Struct("Space", space((self.batch, self.channels, *self.space)))
+
+    @property
+    def strides(self) -> Struct:
+        """Their strides."""
+        return Struct("Strides", strides(self.steps))
+
+
+def layout(type_: TensorType, data_format: str) -> Layout:
+    """How a tensor lies; missing axes of space have size 1.
+
+    >>> from flow_core.dtypes import float32
+    >>> from flow_core.ir import tensor_type
+    >>> layout(tensor_type((2, 5, 3), float32), "channels_last")
+    Layout(batch=2, channels=3, space=(5, 1, 1), steps=(15, 1, 3, 0, 0))
+    """
+    shape, steps = type_.shape, contiguous(type_.shape)
+    rank = len(shape)
+    channel = 1 if data_format == "channels_first" else rank - 1
+    axes = [i for i in range(1, rank) if i != channel]
+    size = tuple(shape[i] for i in axes)
+    rest = 3 - len(size)
+    return Layout(
+        shape[0],
+        shape[channel],
+        (*size, *(1,) * rest),
+        (steps[0], steps[channel], *(steps[i] for i in axes), *(0,) * rest),
+    )
+
+
+def _three(values: Sequence[int], default: int) -> Ints:
+    return (*values, *(default,) * (3 - len(values)))
+
+
+def _window(
+    size: Ints, kernel: Ints, stride: Ints, before: Ints, dilation: Ints, out: Ints
+) -> Struct:
+    rows = (size, _three(kernel, 1), _three(stride, 1), _three(before, 0), _three(dilation, 1), out)
+    return Struct("Window", np.array(rows, np.int64).reshape(-1))
+
+
+# --- pooling
+
+
+def _before(attrs: Any, axis: int, size: int) -> int:
+    """Padding before one axis of space."""
+    kernel, stride, padding = attrs["pool_size"][axis], attrs["strides"][axis], attrs["padding"]
+    if padding == "valid":
+        return 0
+    if padding == "customized":
+        return int(attrs["padding_before"][axis])
+    return same_padding(size, kernel, stride, 1, padding == "same_lower")[0]
+
+
+def _pool_arguments(
+    query: KernelQuery, x: TensorType, y: TensorType
+) -> tuple[Layout, Layout, Struct]:
+    attrs: Any = query.attrs
+    big, small = (layout(t, attrs["data_format"]) for t in (x, y))
+    dims = len(attrs["pool_size"])
+    before = tuple(_before(attrs, i, n) for i, n in enumerate(big.space[:dims]))
+    ones = (1,) * dims
+    window = _window(big.space, attrs["pool_size"], attrs["strides"], before, ones, small.space)
+    return big, small, window
+
+
+def _pool(mode: str, ctx: BindContext) -> Launch:
+    x, y = ctx.query.inputs[0], ctx.query.outputs[0]
+    big, small, window = _pool_arguments(ctx.query, x, y)
+    least = (float(np.iinfo(x.dtype.numpy).min) if x.dtype.is_integer else -np.inf,)
+    values = (Read(ctx.inputs[0]), ctx.outputs[0], small.elements, big.strides, small.strides)
+    lowest = least if mode == "max" else ()
+    types = (c_type(x),)
+    return call(f"{mode}_pool", HEADER, types, *values, window, *lowest, items=y.size)
+
+
+def _pool_grad(mode: str, ctx: BindContext) -> Launch:
+    x, y = ctx.query.inputs[:2]
+    big, small, window = _pool_arguments(ctx.query, x, y)
+    inputs = map(Read, ctx.inputs if mode == "max" else ctx.inputs[2:])
+    values = (*inputs, ctx.outputs[0], big.elements, big.strides, small.strides, window)
+    return call(f"{mode}_pool_grad", HEADER, (c_type(x),), *values, items=x.size)
+
+
+def _averages(query: KernelQuery) -> bool:
+    return query.inputs[0].dtype.is_floating
+
+
+# --- convolution
+
+
+@dataclass(frozen=True, slots=True)
+class Conv:
+    """A convolution as products of matrices.
+
+    Attributes:
+        x, y: the larger and the smaller tensor.
+        window: which elements meet.
+        groups: how many.
+        taps: elements of a filter's window.
+        last: whether channels come last.
+        dtype: element type.
+    """
+
+    x: Layout
+    y: Layout
+    window: Struct
+    kernel: Ints
+    groups: int
+    last: bool
+    dtype: Any
+
+    @property
+    def depth(self) -> int:
+        """What a product sums over: elements of a window, for the channels of one group."""
+        return self.x.channels // self.groups * prod(self.kernel)
+
+    @property
+    def places(self) -> int:
+        """Windows per tensor of the batch."""
+        return prod(self.y.space)
+
+    @property
+    def columns_size(self) -> int:
+        """Elements of the unfolded input."""
+        return self.x.batch * self.groups * self.depth * self.places
+
+    @property
+    def column_steps(self) -> Ints:
+        """Strides of the unfolded input: batch, channel, taps, places."""
+        taps, k = prod(self.kernel), contiguous(_three(self.kernel, 1))
+        o = contiguous(self.y.space)
+        per = self.groups * self.depth * self.places
+        if not self.last:
+            return (per, taps * self.places, *(s * self.places for s in k), *o)
+        channels = self.x.channels
+        return (per, 1, *(s * channels for s in k), *(s * taps * channels for s in o))
+
+    @property
+    def column_space(self) -> Struct:
+        """The unfolded input's elements: batch, channels, taps, places."""
+        sizes = (self.x.batch, self.x.channels, *_three(self.kernel, 1), *self.y.space)
+        return Struct("Space", space(sizes))
+
+
+def conv_of(query: KernelQuery, x: TensorType, y: TensorType) -> Conv:
+    """The convolution between a larger and a smaller tensor."""
+    attrs: Any = query.attrs
+    big, small = (layout(t, attrs["data_format"]) for t in (x, y))
+    window = _window(
+        big.space, attrs["kernel_size"], attrs["strides"], attrs["padding_before"],
+        attrs["dilation_rate"], small.space,
+    )  # fmt: skip
+    last = attrs["data_format"] == "channels_last"
+    return Conv(big, small, window, attrs["kernel_size"], attrs["groups"], last, x.dtype)
+
+
+def _unfold(conv: Conv, x: DeviceArray, columns: DeviceArray) -> Launch:
+    kind = UNSIGNED[x.itemsize]
+    values = (Read(x, kind), Written(columns, kind), conv.column_space, conv.x.strides)
+    steps = Struct("Strides", strides(conv.column_steps))
+    return call("unfold", HEADER, (kind,), *values, steps, conv.window, items=conv.columns_size)
+
+
+def _fold(conv: Conv, columns: DeviceArray, x: DeviceArray) -> Launch:
+    steps = Struct("Strides", strides(conv.column_steps))
+    values = (Read(columns), x, conv.x.elements, conv.x.strides, steps, conv.window)
+    return call("fold", HEADER, (c_type(conv.dtype),), *values, items=x.size)
+
+
+def _part(array: DeviceArray, first: int) -> DeviceArray:
+    """The array from an element on; products know how much of it they touch."""
+    return array.part(first * array.itemsize, (array.size - first,), array.dtype)
+
+
+def _products(
+    conv: Conv,
+    sizes: tuple[int, int, int],
+    transposed: tuple[bool, bool],
+    arrays: tuple[DeviceArray, DeviceArray, DeviceArray],
+    steps: tuple[Ints, Ints],
+) -> Iterator[Launch]:
+    """A product per group, batched over the batch.
+
+    Args:
+        sizes: m, n, k.
+        transposed: of the first and the second operand.
+        arrays: operands and result.
+        steps: elements between neighbours of the batch, and between groups, of each array.
+    """
+    product = Product(
+        *sizes, *transposed, conv.dtype.name, conv.x.batch, 1.0, steps[0], settings().tf32,  # type: ignore[arg-type]
+    )  # fmt: skip
+    for group in range(conv.groups):
+        a, b, c = (_part(x, group * step) for x, step in zip(arrays, steps[1], strict=True))
+        yield ProductLaunch(a.hardware, product, a, b, c)
+
+
+def _columns(ctx: BindContext, conv: Conv) -> DeviceArray:
+    found: DeviceArray = ctx.workspace.part(0, (conv.columns_size,), conv.dtype.numpy)
+    return found
+
+
+def _forward(ctx: BindContext) -> Iterator[Launch]:
+    (x, w), (y,) = ctx.inputs[:2], ctx.outputs
+    conv = conv_of(ctx.query, ctx.query.inputs[0], ctx.query.outputs[0])
+    columns, per = _columns(ctx, conv), conv.depth * conv.places
+    filters = conv.y.channels // conv.groups
+    yield _unfold(conv, x, columns)
+    result = conv.y.channels * conv.places
+    if conv.last:
+        sizes, flip, arrays = (conv.places, filters, conv.depth), (False, True), (columns, w, y)
+        steps: tuple[Ints, Ints] = ((per, 0, result), (0, 0, 0))
+    else:
+        sizes, flip, arrays = (filters, conv.places, conv.depth), (False, False), (w, columns, y)
+        batch = (0, per * conv.groups, result)
+        steps = (batch, (filters * conv.depth, per, filters * conv.places))
+    yield from _products(conv, sizes, flip, arrays, steps)
+
+
+def _data_grad(ctx: BindContext) -> Iterator[Launch]:
+    (dy, w), (dx,) = ctx.inputs[:2], ctx.outputs
+    conv = conv_of(ctx.query, ctx.query.outputs[0], ctx.query.inputs[0])
+    columns, per = _columns(ctx, conv), conv.depth * conv.places
+    filters = conv.y.channels // conv.groups
+    result = conv.y.channels * conv.places
+    if conv.last:
+        sizes, flip, arrays = (conv.places, conv.depth, filters), (False, False), (dy, w, columns)
+        steps: tuple[Ints, Ints] = ((result, 0, per), (0, 0, 0))
+    else:
+        sizes, flip, arrays = (conv.depth, conv.places, filters), (True, False), (w, dy, columns)
+        batch = (0, result, per * conv.groups)
+        steps = (batch, (filters * conv.depth, filters * conv.places, per))
+    yield from _products(conv, sizes, flip, arrays, steps)
+    yield _fold(conv, columns, dx)
+
+
+def _filter_grad(ctx: BindContext) -> Iterator[Launch]:
+    """A gradient per tensor of the batch, then their sum."""
+    (dy, x), (dw,) = ctx.inputs, ctx.outputs
+    conv = conv_of(ctx.query, ctx.query.inputs[1], ctx.query.inputs[0])
+    columns, per = _columns(ctx, conv), conv.depth * conv.places
+    filters = conv.y.channels // conv.groups
+    shape = (conv.x.batch, dw.size)
+    own = ctx.workspace.part(padded(columns.nbytes), (prod(shape),), conv.dtype.numpy)
+    yield _unfold(conv, x, columns)
+    result = conv.y.channels * conv.places
+    sizes = (filters, conv.depth, conv.places)
+    if conv.last:
+        steps: tuple[Ints, Ints] = ((result, per, dw.size), (0, 0, 0))
+        yield from _products(conv, sizes, (True, False), (dy, columns, own), steps)
+    else:
+        batch = (result, per * conv.groups, dw.size)
+        steps = (batch, (filters * conv.places, per, filters * conv.depth))
+        yield from _products(conv, sizes, (False, True), (dy, columns, own), steps)
+    yield batch_sum(own, dw, shape, c_type(conv.dtype))
+
+
+def batch_sum(x: DeviceArray, y: DeviceArray, shape: tuple[int, int], kind: str) -> Launch:
+    """A launch that sums over the first of two axes."""
+    rows, columns = shape
+    spaces = (
+        Struct("Space", space((columns,))), Struct("Strides", strides((1,))),
+        Struct("Space", space((rows,))), Struct("Strides", strides((columns,))),
+    )  # fmt: skip
+    types = ("Sum", "Plain", kind, kind)
+    return call("reduce", "reduce.h", types, Read(x), y, *spaces, items=columns)
+
+
+def _conv_bytes(big: str, small: str, query: KernelQuery) -> int:
+    """The unfolded input, and for a filter's gradient one such gradient per tensor."""
+    x, y = (_named(query, name) for name in (big, small))
+    conv = conv_of(query, x, y)
+    size = conv.dtype.itemsize
+    nbytes = padded(conv.columns_size * size)
+    if query.op == "conv_filter_grad":
+        nbytes += padded(x.shape[0] * query.outputs[0].size * size)
+    return nbytes
+
+
+def _named(query: KernelQuery, name: str) -> TensorType:
+    return query.outputs[0] if name == "out" else query.inputs[int(name)]
+
+
+def _takes(query: KernelQuery) -> bool:
+    groups: Any = query.attrs["groups"]
+    full = all(t.size for t in (*query.inputs, *query.outputs))
+    return (
+        is_floating(query)
+        and full
+        and (groups == 1 or query.attrs["data_format"] == "channels_first")
+    )
+
+
+def _listed(bind: Any) -> Any:
+    return lambda ctx: tuple(bind(ctx))
+
+
+DIMS = (1, 2, 3)
+
+KERNELS: tuple[KernelSpec, ...] = (
+    *(kernel(f"max_pool_{d}d", partial(_pool, "max")) for d in DIMS),
+    *(kernel(f"avg_pool_{d}d", partial(_pool, "avg"), _averages) for d in DIMS),
+    *(kernel(f"{m}_pool_{d}d_grad", partial(_pool_grad, m)) for m in ("max", "avg") for d in DIMS),
+    *(
+        kernel(f"conv{d}d", _listed(_forward), _takes, partial(_conv_bytes, "0", "out"))
+        for d in DIMS
+    ),
+    *(
+        kernel(f"deconv{d}d", _listed(_data_grad), _takes, partial(_conv_bytes, "out", "0"))
+        for d in DIMS
+    ),
+    kernel("conv_data_grad", _listed(_data_grad), _takes, partial(_conv_bytes, "out", "0")),
+    kernel("conv_filter_grad", _listed(_filter_grad), _takes, partial(_conv_bytes, "1", "0")),
+)

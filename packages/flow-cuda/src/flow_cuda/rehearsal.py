@@ -1,0 +1,325 @@
+"""A device that is the host: kernels run as C++, streams are queues, and their order is checked.
+
+Work runs as late as it may: only when somebody waits for it.  So work that forgot to wait finds
+old numbers, as it might on a device.  Beyond that, whatever is queued is compared with all that
+was queued before: two pieces of work that touch the same bytes, one of them writing, must be
+ordered by streams, events or the waiting caller, or `OrderError` is raised at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from flow_core.dtypes import as_dtype
+from flow_core.errors import FlowError
+from flow_cuda.hardware import Access, Product, Span
+from flow_cuda.host_compiler import HostCompiler, HostFunction
+from flow_cuda.program import Kernel
+
+Clock = dict[str, int]
+HOST = "host"
+
+
+class OrderError(FlowError):
+    """Two pieces of work touch the same bytes, and nothing orders them."""
+
+
+class RehearsalError(FlowError):
+    """Something that CUDA would refuse, or that would break memory."""
+
+
+@dataclass(eq=False)
+class HostMemory:
+    """Host memory in place of device memory, aligned to 256 bytes."""
+
+    nbytes: int
+    raw: Any
+    address: int
+
+
+@dataclass(eq=False)
+class Work:
+    """A queued piece of work."""
+
+    name: str
+    stream: str
+    run: Callable[[], None]
+    access: Access
+    clock: Clock
+    done: bool = False
+
+
+@dataclass(eq=False)
+class FakeStream:
+    """A queue; its clock says what is ordered before the next work."""
+
+    name: str
+    clock: Clock = field(default_factory=dict)
+    recording: list[tuple[str, Callable[[], None], Access]] | None = None
+
+
+@dataclass(frozen=True)
+class FakeEvent:
+    """A point in a stream."""
+
+    clock: Clock
+
+
+@dataclass(frozen=True)
+class FakeGraph:
+    """Recorded work."""
+
+    steps: tuple[tuple[str, Callable[[], None], Access], ...]
+
+
+class Rehearsal:
+    """`flow_cuda.hardware.Hardware` on the host.
+
+    Args:
+        index: number of the device.
+        nbytes: memory that it pretends to have.
+        compiler: shared by rehearsals that run the same kernels.
+
+    Attributes:
+        log: names of what was queued or called, in order.
+    """
+
+    architecture = "sm_90"
+    threads = 16
+    most_blocks = 7
+
+    def __init__(
+        self, index: int = 0, nbytes: int = 1 << 32, compiler: HostCompiler | None = None
+    ) -> None:
+        self.index, self._nbytes = index, nbytes
+        self.compiler = compiler or HostCompiler()
+        self.log: list[str] = []
+        self.numbers: dict[int, Any] = {}
+        self.clock: Clock = {}
+        self._streams = 0
+        self._queue: list[Work] = []
+        self._past: list[Work] = []
+        self._spans: dict[int, Span] = {}
+        self.compute = self.stream("compute")
+
+    # ------------------------------------------------------------------------------- memory
+
+    def allocate(self, nbytes: int) -> HostMemory:
+        """Memory full of 0xA5, which no kernel may take for granted."""
+        if nbytes > self.free_bytes():
+            raise RehearsalError("allocating", found=f"{nbytes} bytes, {self.free_bytes()} free")
+        self.log.append(f"allocate {nbytes}")
+        raw = np.full(nbytes + 256, 0xA5, np.uint8)
+        memory = HostMemory(nbytes, raw, raw.ctypes.data + -raw.ctypes.data % 256)
+        key = id(memory)
+        self._spans[key] = memory.address, memory.address + nbytes
+        weakref.finalize(memory, self._spans.pop, key, None)
+        return memory
+
+    def pinned(self, nbytes: int) -> Any:
+        """Host memory."""
+        self.log.append(f"pinned {nbytes}")
+        made = np.full(nbytes, 0xA5, np.uint8)
+        self._spans[id(made)] = made.ctypes.data, made.ctypes.data + nbytes
+        weakref.finalize(made, self._spans.pop, id(made), None)
+        return made
+
+    def free_bytes(self) -> int:
+        """What is left of the memory that it pretends to have."""
+        return self._nbytes - sum(stop - start for start, stop in self._spans.values())
+
+    # -------------------------------------------------------------------------------- order
+
+    def stream(self, name: str) -> FakeStream:
+        """A new queue."""
+        self._streams += 1
+        return FakeStream(f"{name}#{self._streams}")
+
+    def record(self, stream: Any) -> FakeEvent:
+        """The clock of a stream."""
+        if stream.recording is not None:
+            raise RehearsalError("recording an event", found="a stream that is being captured")
+        return FakeEvent(_merged(stream.clock, self.clock))
+
+    def wait(self, stream: Any, event: Any) -> None:
+        """The stream's later work comes after the event."""
+        self.log.append(f"{stream.name} waits")
+        stream.clock = _merged(stream.clock, event.clock)
+
+    def synchronize(self, event: Any) -> None:
+        """Runs what comes before the event, and nothing else."""
+        self.log.append("synchronize")
+        self.clock = _merged(self.clock, event.clock)
+        for work in self._queue:
+            if _before(work, event.clock):
+                work.run()
+                work.done = True
+        self._queue = [w for w in self._queue if not w.done]
+        self._past = [w for w in self._past if not _before(w, self.clock)]
+
+    def host_writes(self, spans: Sequence[Span]) -> None:
+        """Checks that nothing pending touches pinned memory."""
+        self._check("the host", Access((), tuple(spans)), self.clock)
+
+    def host_reads(self, spans: Sequence[Span]) -> None:
+        """Checks that nothing pending writes pinned memory."""
+        self._check("the host", Access(tuple(spans)), self.clock)
+
+    def _add(self, stream: Any, name: str, run: Callable[[], None], access: Access) -> None:
+        self._check_inside(name, access)
+        if stream.recording is not None:
+            stream.recording.append((name, run, access))
+            return
+        self.log.append(f"{stream.name}: {name}")
+        clock = _merged(stream.clock, self.clock)
+        self._check(name, access, clock)
+        clock[stream.name] = clock.get(stream.name, 0) + 1
+        stream.clock = clock
+        work = Work(name, stream.name, run, access, clock)
+        self._queue.append(work)
+        self._past.append(work)
+
+    def _check(self, name: str, access: Access, clock: Clock) -> None:
+        for work in self._past:
+            if not _before(work, clock) and _conflict(work.access, access):
+                raise OrderError(
+                    f"queueing {name}",
+                    found=f"{work.name} on {work.stream} touches the same bytes, "
+                    "and nothing orders the two",
+                    allowed="a wait for an event recorded after it",
+                )
+
+    def _check_inside(self, name: str, access: Access) -> None:
+        for start, stop in (*access.reads, *access.writes):
+            if not any(a <= start and stop <= b for a, b in self._spans.values()):
+                raise RehearsalError(
+                    f"queueing {name}", found="an address outside of all allocations"
+                )
+
+    # --------------------------------------------------------------------------------- work
+
+    def function(self, kernel: Kernel) -> HostFunction:
+        """A kernel, compiled for the host."""
+        return self.compiler.function(kernel)
+
+    def launch(
+        self,
+        stream: Any,
+        function: Any,
+        blocks: int,
+        threads: int,
+        arguments: Any,
+        access: Access,
+    ) -> None:
+        """Queues a kernel."""
+
+        def run() -> None:
+            if function.call(ctypes.addressof(arguments), blocks, threads):
+                raise RehearsalError(
+                    f"running {function.kernel.name}",
+                    found="a barrier that some threads of a block did not come to",
+                )
+
+        self._add(stream, function.kernel.name, run, access)
+
+    def copy(self, stream: Any, target: int, source: int, nbytes: int) -> None:
+        """Queues a copy."""
+        access = Access(((source, source + nbytes),), ((target, target + nbytes),))
+        run = _Call(ctypes.memmove, target, source, nbytes)
+        if nbytes:
+            self._add(stream, f"copy {nbytes}", run, access)
+
+    def zero(self, stream: Any, target: int, nbytes: int) -> None:
+        """Queues the clearing of memory."""
+        access = Access((), ((target, target + nbytes),))
+        if nbytes:
+            self._add(stream, "zero", _Call(ctypes.memset, target, 0, nbytes), access)
+
+    def product(self, stream: Any, product: Product, a: int, b: int, c: int) -> None:
+        """Queues matrix products."""
+        spans = list(_spans(product, a, b, c))
+        access = Access((*spans[:2],), (spans[2],))
+        self._add(stream, "product", _Call(_multiply, product, a, b, c), access)
+
+    # ------------------------------------------------------------------------------- graphs
+
+    def begin_capture(self, stream: Any) -> None:
+        """From now on work is recorded."""
+        self.log.append("begin capture")
+        stream.recording = []
+
+    def end_capture(self, stream: Any) -> FakeGraph:
+        """What was recorded."""
+        self.log.append("end capture")
+        steps, stream.recording = stream.recording or [], None
+        return FakeGraph(tuple(steps))
+
+    def replay(self, stream: Any, graph: Any) -> None:
+        """Queues what was recorded."""
+        self.log.append(f"replay {len(graph.steps)}")
+        for step in graph.steps:
+            self._add(stream, *step)
+
+
+class _Call:
+    """A call of a function whose result nobody wants."""
+
+    __slots__ = ("_arguments", "_function")
+
+    def __init__(self, function: Callable[..., object], *arguments: Any) -> None:
+        self._function, self._arguments = function, arguments
+
+    def __call__(self) -> None:
+        self._function(*self._arguments)
+
+
+def _merged(a: Clock, b: Clock) -> Clock:
+    return {k: max(a.get(k, 0), b.get(k, 0)) for k in (*a, *b)}
+
+
+def _before(work: Work, clock: Clock) -> bool:
+    return work.clock[work.stream] <= clock.get(work.stream, 0)
+
+
+def _conflict(a: Access, b: Access) -> bool:
+    return _meet(a.writes, (*b.reads, *b.writes)) or _meet(a.reads, b.writes)
+
+
+def _meet(some: Sequence[Span], others: Sequence[Span]) -> bool:
+    return any(a < d and c < b for a, b in some for c, d in others)
+
+
+def _spans(product: Product, a: int, b: int, c: int) -> Iterator[Span]:
+    size = as_dtype(product.dtype).itemsize
+    m, n, k = product.m, product.n, product.k
+    for start, count, step in zip((a, b, c), (m * k, k * n, m * n), product.strides, strict=True):
+        yield start, start + ((product.batch - 1) * step + count) * size
+
+
+def _matrices(address: int, product: Product, shape: tuple[int, int], step: int) -> Any:
+    """A view of all matrices of a batch."""
+    dtype = as_dtype(product.dtype).numpy
+    count = (product.batch - 1) * step + shape[0] * shape[1]
+    raw = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
+    flat = np.frombuffer(memoryview(raw), np.uint8).view(dtype)
+    size = dtype.itemsize
+    strides = (step * size, shape[1] * size, size)
+    return np.lib.stride_tricks.as_strided(flat, (product.batch, *shape), strides)
+
+
+def _multiply(product: Product, a: int, b: int, c: int) -> None:
+    """The products, half types accumulated in float32."""
+    m, n, k = product.m, product.n, product.k
+    x = _matrices(a, product, (k, m) if product.transpose_a else (m, k), product.strides[0])
+    y = _matrices(b, product, (n, k) if product.transpose_b else (k, n), product.strides[1])
+    wide = as_dtype(product.dtype).accumulate.numpy
+    x = x.swapaxes(1, 2) if product.transpose_a else x
+    y = y.swapaxes(1, 2) if product.transpose_b else y
+    result = np.matmul(x.astype(wide), y.astype(wide)) * wide.type(product.alpha)
+    _matrices(c, product, (m, n), product.strides[2])[...] = result

@@ -1,0 +1,43 @@
+"""A plugin whose "gpu" devices are rehearsals on the host, with the kernels of real ones."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from functools import partial
+
+from flow_core.plugins.specs import Available, DeviceSpec, KernelSpec, Unavailable
+from flow_cuda import host_compiler
+from flow_cuda.driver import GpuDriver
+from flow_cuda.families import kernels
+from flow_cuda.rehearsal import Rehearsal
+
+FLOW_PLUGIN_API = "1.0"
+
+
+@functools.cache
+def compiler() -> host_compiler.HostCompiler:
+    """One compiler for all rehearsals of a process."""
+    return host_compiler.HostCompiler()
+
+
+def driver(index: int) -> GpuDriver:
+    """The driver of a rehearsed device."""
+    return GpuDriver(Rehearsal(index, compiler=compiler()), chunk=1 << 20)
+
+
+def probe(count: int = 2) -> Available | Unavailable:
+    """As many devices as are asked for, where there is a compiler."""
+    if host_compiler.compiler() is None:
+        return Unavailable("there is no C++ compiler to rehearse with", "install g++")
+    return Available(count, "rehearsed on the host")
+
+
+def flow_register_devices() -> tuple[DeviceSpec, ...]:
+    """The device type "gpu"."""
+    return (DeviceSpec("gpu", partial(probe), driver),)
+
+
+def flow_register_kernels() -> Iterator[KernelSpec]:
+    """The kernels of real devices."""
+    yield from kernels()

@@ -1,0 +1,81 @@
+// What CUDA has and C++ has not.  Blocks run one after the other, the threads of a block as fibers
+// that take turns at barriers, forwards and backwards, so that a missing barrier shows.
+
+#include <cmath>
+#include <cstdlib>
+#include <ucontext.h>
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __shared__ static
+
+struct Dim { unsigned x, y, z; };
+static Dim threadIdx, blockIdx, blockDim, gridDim;
+
+template <class T> static T atomicAdd(T *to, T value) {
+    T before = *to;
+    *to = before + value;
+    return before;
+}
+
+static const int STACK = 1 << 16, FIBERS = 256;
+static ucontext_t scheduler, fibers[FIBERS];
+static bool over[FIBERS];
+static char *stacks;
+static void (*body)(void **);
+static void **arguments;
+
+static inline void __syncthreads() {
+    unsigned own = threadIdx.x;
+    swapcontext(&fibers[own], &scheduler);
+    threadIdx.x = own;
+}
+
+static void fiber() {
+    unsigned own = threadIdx.x;
+    body(arguments);
+    over[own] = true;
+    swapcontext(&fibers[own], &scheduler);
+}
+
+static void start(unsigned thread) {
+    getcontext(&fibers[thread]);
+    fibers[thread].uc_stack.ss_sp = stacks + (long)thread * STACK;
+    fibers[thread].uc_stack.ss_size = STACK;
+    fibers[thread].uc_link = 0;
+    makecontext(&fibers[thread], fiber, 0);
+    over[thread] = false;
+}
+
+// 1 where some threads of a block came to a barrier that others did not come to.
+static int run_block() {
+    unsigned count = blockDim.x, done = 0;
+    for (unsigned i = 0; i < count; i++) start(i);
+    for (bool backwards = false; !done; backwards = !backwards) {
+        for (unsigned i = 0; i < count; i++) {
+            threadIdx.x = backwards ? count - 1 - i : i;
+            unsigned thread = threadIdx.x;
+            swapcontext(&scheduler, &fibers[thread]);
+            done += over[thread];
+        }
+    }
+    return done != count;
+}
+
+static int run_grid(void (*run)(void **), void **given, unsigned blocks, unsigned threads,
+                    int barriers) {
+    if (!stacks) stacks = (char *)malloc((long)STACK * FIBERS);
+    body = run;
+    arguments = given;
+    gridDim.x = blocks;
+    blockDim.x = threads;
+    for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++) {
+        if (barriers) {
+            if (run_block()) return 1;
+            continue;
+        }
+        for (threadIdx.x = 0; threadIdx.x < threads; threadIdx.x++) run(given);
+    }
+    return 0;
+}

@@ -1,0 +1,64 @@
+// Elements that only move, by their size: U is an unsigned integer.
+
+typedef unsigned short u16;
+
+// y[first + place in b] = x[from + place in a], over one space.
+template <class U>
+FN void move(const U *x, U *y, Space space, Strides a, i64 from, Strides b, i64 first) {
+    EACH(i, space.size) {
+        i64 at[8];
+        unravel(i, space, at);
+        y[first + offset(at, space, b)] = x[from + offset(at, space, a)];
+    }
+}
+
+template <class U> FN void fill(U *y, i64 size, u64 bits) { EACH(i, size) y[i] = (U)bits; }
+
+template <class T> FN void count_up(T *y, i64 size, double start, double delta) {
+    EACH(i, size) store(y + i, (typename In<T>::type)(start + (double)i * delta));
+}
+
+template <class U, class I>
+FN void one_hot(const I *index, U *y, i64 size, i64 classes, i64 first, u64 on, u64 off) {
+    EACH(i, size) y[i] = (U)((i64)index[i / classes] == first + i % classes ? on : off);
+}
+
+template <class T>
+FN void tril(const T *x, T *y, i64 size, i64 rows, i64 columns, i64 diagonal, double scale,
+             double value) {
+    typedef typename In<T>::type V;
+    EACH(i, size) {
+        i64 row = i / columns % rows, column = i % columns;
+        store(y + i, column - row <= diagonal ? (V)(load(x + i) * (V)scale) : (V)value);
+    }
+}
+
+FN i64 reflected(i64 i, i64 n) { return i < 0 ? -i : i >= n ? 2 * (n - 1) - i : i; }
+
+template <class U>
+FN void reflect(const U *x, U *y, i64 planes, i64 h, i64 w, i64 left, i64 top, i64 oh, i64 ow) {
+    EACH(i, planes * oh * ow) {
+        i64 plane = i / (oh * ow), row = i / ow % oh, column = i % ow;
+        y[i] = x[(plane * h + reflected(row - top, h)) * w + reflected(column - left, w)];
+    }
+}
+
+template <class T>
+FN void reflect_grad(const T *dy, T *dx, i64 planes, i64 h, i64 w, i64 left, i64 top, i64 oh,
+                     i64 ow) {
+    typedef typename In<T>::type V;
+    EACH(i, planes * h * w) {
+        i64 plane = i / (h * w), row = i / w % h, column = i % w;
+        V sum = 0;
+        for (i64 a = 0; a < 3; a++) {
+            i64 r = a == 0 ? row : a == 1 ? -row : 2 * (h - 1) - row;
+            if ((a && r == row) || r + top < 0 || r + top >= oh) continue;
+            for (i64 b = 0; b < 3; b++) {
+                i64 c = b == 0 ? column : b == 1 ? -column : 2 * (w - 1) - column;
+                if ((b && c == column) || c + left < 0 || c + left >= ow) continue;
+                sum += load(dy + (plane * oh + r + top) * ow + c + left);
+            }
+        }
+        store(dx + i, sum);
+    }
+}

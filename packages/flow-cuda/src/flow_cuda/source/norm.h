@@ -1,0 +1,150 @@
+// Layer and batch normalisation.  T: activations, P: parameters, A: statistics.
+
+template <class T, class P, class A>
+FN void layer_norm(const T *x, const P *beta, const P *gamma, T *y, A *mean, A *inverse, i64 rows,
+                   i64 n, i64 params, double epsilon) {
+    typedef typename In<T>::type V;
+    EACH_BLOCK(r, rows) {
+        const T *row = x + r * n;
+        V sum = 0, squares = 0;
+        EACH_THREAD(i, n) sum += load(row + i);
+        V centre = over_block<Sum>(sum) / (V)n;
+        EACH_THREAD(i, n) {
+            V off = load(row + i) - centre;
+            squares += off * off;
+        }
+        V scale = (V)1 / sqrt_(over_block<Sum>(squares) / (V)n + (V)epsilon);
+        EACH_THREAD(i, n) {
+            i64 at = r * n + i;
+            V value = (load(row + i) - centre) * scale;
+            if (gamma) value *= (V)load(gamma + at % params);
+            if (beta) value += (V)load(beta + at % params);
+            store(y + at, value);
+        }
+        if (threadIdx.x == 0) {
+            store(mean + r, centre);
+            store(inverse + r, scale);
+        }
+    }
+}
+
+template <class T, class A>
+FN void layer_norm_grad(const T *dy, const T *x, const A *mean, const A *inverse, T *dx, i64 rows,
+                        i64 n) {
+    typedef typename In<T>::type V;
+    EACH_BLOCK(r, rows) {
+        V centre = (V)load(mean + r), scale = (V)load(inverse + r), sum = 0, product = 0;
+        EACH_THREAD(i, n) {
+            V d = load(dy + r * n + i);
+            sum += d;
+            product += d * (load(x + r * n + i) - centre) * scale;
+        }
+        sum = over_block<Sum>(sum) / (V)n;
+        product = over_block<Sum>(product) / (V)n;
+        EACH_THREAD(i, n) {
+            i64 at = r * n + i;
+            V normal = (load(x + at) - centre) * scale;
+            store(dx + at, scale * (load(dy + at) - sum - normal * product));
+        }
+    }
+}
+
+template <class T, class P, class A>
+FN void layer_norm_gamma_grad(const T *dy, const T *x, const A *mean, const A *inverse, P *out,
+                              i64 size, i64 n, i64 params) {
+    typedef typename In<T>::type V;
+    EACH(j, params) {
+        V sum = 0;
+        for (i64 at = j; at < size; at += params) {
+            i64 r = at / n;
+            sum += load(dy + at) * (load(x + at) - (V)load(mean + r)) * (V)load(inverse + r);
+        }
+        store(out + j, sum);
+    }
+}
+
+// Sums over all but the last axis, of dy and of dy * other.
+template <class T, class P>
+FN void column_sums(const T *dy, const T *other, P *sums, P *products, i64 size, i64 params) {
+    typedef typename In<T>::type V;
+    EACH(j, params) {
+        V sum = 0, product = 0;
+        for (i64 at = j; at < size; at += params) {
+            sum += load(dy + at);
+            product += load(dy + at) * load(other + at);
+        }
+        store(sums + j, sum);
+        store(products + j, product);
+    }
+}
+
+// A channel's elements in a tensor (outer, channels, inner).
+#define CHANNEL(i, c) ((i) / inner * channels * inner + (c) * inner + (i) % inner)
+
+template <class T, class P, class A>
+FN void batch_norm(const T *x, P *moving_mean, P *moving_variance, const P *gamma, const P *beta,
+                   T *y, A *mean, A *inverse, i64 outer, i64 channels, i64 inner, i64 training,
+                   double epsilon, double momentum) {
+    typedef typename In<T>::type V;
+    i64 count = outer * inner;
+    EACH_BLOCK(c, channels) {
+        V centre = (V)load(moving_mean + c), variance = (V)load(moving_variance + c);
+        if (training) {
+            V sum = 0, squares = 0;
+            EACH_THREAD(i, count) sum += load(x + CHANNEL(i, c));
+            centre = over_block<Sum>(sum) / (V)count;
+            EACH_THREAD(i, count) {
+                V off = load(x + CHANNEL(i, c)) - centre;
+                squares += off * off;
+            }
+            variance = over_block<Sum>(squares) / (V)count;
+        }
+        V scale = (V)1 / sqrt_(variance + (V)epsilon);
+        V factor = scale * (V)load(gamma + c), shift = (V)load(beta + c);
+        EACH_THREAD(i, count) {
+            i64 at = CHANNEL(i, c);
+            store(y + at, (load(x + at) - centre) * factor + shift);
+        }
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            store(mean + c, centre);
+            store(inverse + c, scale);
+            if (training) {
+                V keep = (V)momentum, part = (V)(1 - momentum);
+                V unbiased = count > 1 ? variance * (V)count / (V)(count - 1) : variance;
+                store(moving_mean + c, (V)load(moving_mean + c) * keep + centre * part);
+                store(moving_variance + c, (V)load(moving_variance + c) * keep + unbiased * part);
+            }
+        }
+    }
+}
+
+template <class T, class P, class A>
+FN void batch_norm_grad(const T *x, const T *dy, const A *mean, const A *inverse, const P *gamma,
+                        T *dx, P *d_gamma, P *d_beta, i64 outer, i64 channels, i64 inner,
+                        i64 training) {
+    typedef typename In<T>::type V;
+    i64 count = outer * inner;
+    EACH_BLOCK(c, channels) {
+        V centre = (V)load(mean + c), scale = (V)load(inverse + c), sum = 0, product = 0;
+        EACH_THREAD(i, count) {
+            i64 at = CHANNEL(i, c);
+            V d = load(dy + at);
+            sum += d;
+            product += d * (load(x + at) - centre) * scale;
+        }
+        sum = over_block<Sum>(sum);
+        product = over_block<Sum>(product);
+        V factor = scale * (V)load(gamma + c);
+        V less = training ? sum / (V)count : (V)0, slope = training ? product / (V)count : (V)0;
+        EACH_THREAD(i, count) {
+            i64 at = CHANNEL(i, c);
+            V normal = (load(x + at) - centre) * scale;
+            store(dx + at, (load(dy + at) - less - normal * slope) * factor);
+        }
+        if (threadIdx.x == 0) {
+            store(d_beta + c, sum);
+            store(d_gamma + c, product);
+        }
+    }
+}

@@ -1,0 +1,251 @@
+// Numbers, math and indices for all kernels.  The same text is CUDA C++ for NVRTC and, after
+// host.h, C++ for the host's compiler.
+
+typedef signed char i8;
+typedef unsigned char u8;
+typedef int i32;
+typedef unsigned int u32;
+typedef long long i64;
+typedef unsigned long long u64;
+
+#define FN static __device__ __forceinline__
+
+template <class To, class From> FN To bits_as(From from) {
+    union { From from; To to; } both;
+    both.from = from;
+    return both.to;
+}
+
+// --- the half types are stored, never computed with
+
+struct f16 { unsigned short bits; };
+struct bf16 { unsigned short bits; };
+
+FN float half_to_float(unsigned short bits) {
+#ifdef __CUDA_ARCH__
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(bits));
+    return wide;
+#else
+    u32 sign = (u32)(bits & 0x8000) << 16, rest = bits & 0x7fff;
+    if (rest >= 0x7c00) return bits_as<float>(sign | 0x7f800000u | (rest & 0x3ff) << 13);
+    if (rest >= 0x400) return bits_as<float>(sign | ((rest << 13) + 0x38000000u));
+    float tiny = (float)rest * 5.9604644775390625e-08f;  // 2**-24
+    return sign ? -tiny : tiny;
+#endif
+}
+
+FN unsigned short float_to_half(float wide) {
+#ifdef __CUDA_ARCH__
+    unsigned short bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(wide));
+    return bits;
+#else
+    u32 bits = bits_as<u32>(wide), sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
+    if (rest > 0x7f800000u) return sign | 0x7e00;
+    if (rest >= 0x47800000u) return sign | 0x7c00;
+    if (rest < 0x38800000u) {  // subnormal: the addition rounds to multiples of 2**-24
+        float shifted = bits_as<float>(rest) + 0.5f;
+        return sign | (bits_as<u32>(shifted) - 0x3f000000u);
+    }
+    rest += 0xfff + (rest >> 13 & 1);
+    return sign | (rest - 0x38000000u) >> 13;
+#endif
+}
+
+FN unsigned short float_to_bfloat(float wide) {
+    u32 bits = bits_as<u32>(wide);
+    if ((bits & 0x7fffffff) > 0x7f800000u) return bits >> 16 | 0x40;
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
+// In<T>: what elements of type T are computed with.
+template <class T> struct In { typedef T type; };
+template <> struct In<f16> { typedef float type; };
+template <> struct In<bf16> { typedef float type; };
+
+template <class T> FN T load(const T *from) { return *from; }
+FN float load(const f16 *from) { return half_to_float(from->bits); }
+FN float load(const bf16 *from) { return bits_as<float>((u32)from->bits << 16); }
+
+template <class T, class V> struct Narrow {
+    static __device__ __forceinline__ T from(V value) { return (T)value; }
+};
+template <class V> struct Narrow<bool, V> {
+    static __device__ __forceinline__ bool from(V value) { return value != (V)0; }
+};
+template <class V> struct Narrow<f16, V> {
+    static __device__ __forceinline__ f16 from(V value) {
+        f16 stored = {float_to_half((float)value)};
+        return stored;
+    }
+};
+template <class V> struct Narrow<bf16, V> {
+    static __device__ __forceinline__ bf16 from(V value) {
+        bf16 stored = {float_to_bfloat((float)value)};
+        return stored;
+    }
+};
+template <class T, class V> FN void store(T *to, V value) { *to = Narrow<T, V>::from(value); }
+
+// A value rounded as if it had been stored: groups give the bits that single ops give.
+template <class T, class V> FN typename In<T>::type as(V value) {
+    T stored = Narrow<T, V>::from(value);
+    return load(&stored);
+}
+
+// --- math, for the two types that are computed with
+
+#define MATH1(name) \
+    FN float name##_(float x) { return name##f(x); } \
+    FN double name##_(double x) { return name(x); }
+MATH1(exp) MATH1(expm1) MATH1(log) MATH1(log1p) MATH1(sqrt) MATH1(sin) MATH1(cos) MATH1(tan)
+MATH1(sinh) MATH1(cosh) MATH1(tanh) MATH1(asin) MATH1(acos) MATH1(atan) MATH1(asinh) MATH1(acosh)
+MATH1(atanh) MATH1(ceil) MATH1(floor) MATH1(rint) MATH1(erf) MATH1(erfc) MATH1(fabs)
+#define MATH2(name) \
+    FN float name##_(float x, float y) { return name##f(x, y); } \
+    FN double name##_(double x, double y) { return name(x, y); }
+MATH2(pow) MATH2(atan2) MATH2(fmod)
+
+// near its zeros a logarithm of gamma loses all digits of a float
+FN float lgamma_(float x) { return (float)lgamma((double)x); }
+FN double lgamma_(double x) { return lgamma(x); }
+
+template <class V> FN V infinity();
+template <> __device__ __forceinline__ float infinity<float>() { return bits_as<float>(0x7f800000u); }
+template <> __device__ __forceinline__ double infinity<double>() {
+    return bits_as<double>(0x7ff0000000000000ull);
+}
+template <class V> FN V not_a_number() { return infinity<V>() - infinity<V>(); }
+
+template <class V> FN bool is_nan(V x) { return x != x; }
+template <class V> FN bool is_finite(V x) { return x - x == (V)0; }
+
+FN double digamma_(double x) {
+    bool mirrored = x < 0.5;
+    double z = mirrored ? 1 - x : x, below = 0;
+    for (int i = 0; i < 20; i++) { below += 1 / z; z += 1; }
+    double q = 1 / (z * z);
+    double value = log(z) - 1 / (2 * z) - q / 12 + q * q / 120 - q * q * q / 252 + q * q * q * q / 240;
+    value -= below;
+    const double pi = 3.14159265358979323846;
+    return mirrored ? value - pi / tan(pi * x) : value;
+}
+FN float digamma_(float x) { return (float)digamma_((double)x); }
+
+template <class V> FN V max_(V a, V b) { return a > b || a != a ? a : b; }
+template <class V> FN V min_(V a, V b) { return a < b || a != a ? a : b; }
+template <class V> FN V clip_(V x, V low, V high) {
+    V above = x < low ? low : x;
+    return above > high ? high : above;
+}
+template <class V> FN V sign_(V x) { return x != x ? x : (V)((x > (V)0) - (x < (V)0)); }
+template <class V> FN V abs_(V x) { return x < (V)0 ? (V)-x : x; }
+FN float abs_(float x) { return fabsf(x); }
+FN double abs_(double x) { return fabs(x); }
+
+// Quotients of integers are cut towards zero; those by zero are zero, as numpy's.
+template <class V> FN V divide_(V x, V y) { return y == (V)0 ? (V)0 : (V)(x / y); }
+FN float divide_(float x, float y) { return x / y; }
+FN double divide_(double x, double y) { return x / y; }
+
+template <class V> FN V floor_mod_(V x, V y) {
+    if (y == (V)0) return 0;
+    V rest = x % y;
+    return rest != (V)0 && (rest < (V)0) != (y < (V)0) ? (V)(rest + y) : rest;
+}
+template <class V> FN V floor_mod_of(V x, V y) {
+    V rest = fmod_(x, y);
+    if (rest == (V)0) return y < (V)0 ? (V)-0.0 : (V)0.0;
+    return (rest < (V)0) != (y < (V)0) ? rest + y : rest;
+}
+FN float floor_mod_(float x, float y) { return floor_mod_of(x, y); }
+FN double floor_mod_(double x, double y) { return floor_mod_of(x, y); }
+
+template <class V> FN V floor_div_(V x, V y) {
+    if (y == (V)0) return 0;
+    V whole = x / y;
+    return x % y != (V)0 && (x % y < (V)0) != (y < (V)0) ? (V)(whole - 1) : whole;
+}
+template <class V> FN V floor_div_of(V x, V y) {
+    if (y == (V)0) return x / y;
+    V rest = fmod_(x, y), whole = (x - rest) / y;
+    if (rest != (V)0 && (rest < (V)0) != (y < (V)0)) whole -= (V)1;
+    V down = floor_(whole);
+    return whole - down > (V)0.5 ? down + (V)1 : down;
+}
+FN float floor_div_(float x, float y) { return floor_div_of(x, y); }
+FN double floor_div_(double x, double y) { return floor_div_of(x, y); }
+
+template <class V> FN V softplus_(V x) {
+    return (x > (V)0 ? x : (V)0) + log1p_(exp_(-abs_(x)));
+}
+template <class V> FN V sigmoid_(V x) {
+    V small = exp_(-abs_(x));
+    return (x < (V)0 ? small : (V)1) / ((V)1 + small);
+}
+template <class V> FN V gauss_(V x) { return (V)0.5 * erfc_(x * (V)-0.70710678118654752440); }
+template <class V> FN V gelu_(V x) { return x * gauss_(x); }
+template <class V> FN V gelu_slope_(V x) {
+    return gauss_(x) + x * exp_(x * x * (V)-0.5) * (V)0.39894228040143267794;
+}
+
+// --- threads
+
+FN i64 first_item() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
+FN i64 all_threads() { return (i64)gridDim.x * blockDim.x; }
+#define EACH(i, count) for (i64 i = first_item(); i < (count); i += all_threads())
+#define EACH_BLOCK(i, count) for (i64 i = blockIdx.x; i < (count); i += gridDim.x)
+#define EACH_THREAD(i, count) for (i64 i = threadIdx.x; i < (count); i += blockDim.x)
+
+// --- spaces of up to eight axes
+
+struct Space { i64 size, rank, n[8]; };
+struct Strides { i64 s[8]; };
+
+FN void unravel(i64 i, const Space &space, i64 *at) {
+    for (int axis = (int)space.rank - 1; axis >= 0; axis--) {
+        at[axis] = i % space.n[axis];
+        i /= space.n[axis];
+    }
+}
+FN i64 offset(const i64 *at, const Space &space, const Strides &strides) {
+    i64 sum = 0;
+    for (int axis = 0; axis < (int)space.rank; axis++) sum += at[axis] * strides.s[axis];
+    return sum;
+}
+FN i64 place(i64 i, const Space &space, const Strides &strides) {
+    i64 at[8];
+    unravel(i, space, at);
+    return offset(at, space, strides);
+}
+
+// --- one value from all threads of a block, in an order that only the block's size decides
+
+struct Sum { template <class V> __device__ static V of(V a, V b) { return a + b; } };
+struct Product { template <class V> __device__ static V of(V a, V b) { return a * b; } };
+struct Largest { template <class V> __device__ static V of(V a, V b) { return max_(a, b); } };
+struct Least { template <class V> __device__ static V of(V a, V b) { return min_(a, b); } };
+struct All { template <class V> __device__ static V of(V a, V b) { return (V)(a != 0 && b != 0); } };
+struct Any { template <class V> __device__ static V of(V a, V b) { return (V)(a != 0 || b != 0); } };
+
+#define MOST_THREADS 256
+
+template <class How, class V> FN V over_block(V value) {
+    __shared__ V kept[MOST_THREADS];
+    __syncthreads();
+    kept[threadIdx.x] = value;
+    __syncthreads();
+    for (u32 half = blockDim.x / 2; half; half /= 2) {
+        if (threadIdx.x < half) {
+            kept[threadIdx.x] = How::of(kept[threadIdx.x], kept[threadIdx.x + half]);
+        }
+        __syncthreads();
+    }
+    return kept[0];
+}
+
+FN void add_to(float *to, float value) { atomicAdd(to, value); }
+FN void add_to(double *to, double value) { atomicAdd(to, value); }
+FN void add_to(i32 *to, i32 value) { atomicAdd(to, value); }
+FN void add_to(i64 *to, i64 value) { atomicAdd((u64 *)to, (u64)value); }

@@ -1,0 +1,216 @@
+// Updates of variables.  W: the variable, G: its gradient, S: states.  Products of numbers are made in
+// double first: a rate of 6 times a scale of 1/6 is 1.
+
+struct Terms { double scale, l1, l2, decay; };
+
+template <class V, class G>
+FN V slope(const G *g, V w, i64 i, double scale, const Terms &t) {
+    return (V)load(g + i) * (V)scale + sign_(w) * (V)t.l1 + w * (V)t.l2;
+}
+
+#define SCALE (factor ? terms.scale * (double)load(factor) : terms.scale)
+#define UNLESS_SKIPPED if (skip && *skip) return;
+
+template <class W, class G, class F>
+FN void sgd(W *w, const G *g, const float *rate, const F *factor, const i64 *skip, i64 n, Terms terms) {
+    typedef typename In<W>::type V;
+    UNLESS_SKIPPED
+    double scale = SCALE, lr = *rate;
+    EACH(i, n) {
+        V now = load(w + i);
+        store(w + i, now * (V)(1 - lr * terms.decay) - (V)lr * slope(g, now, i, scale, terms));
+    }
+}
+
+template <class W, class G, class S, class F>
+FN void momentum(W *w, const G *g, S *m, const float *rate, const F *factor, const i64 *skip, i64 n,
+                 Terms terms, double beta) {
+    typedef typename In<W>::type V;
+    UNLESS_SKIPPED
+    double scale = SCALE, lr = *rate;
+    EACH(i, n) {
+        V now = load(w + i), step = slope(g, now, i, scale, terms);
+        V next = (V)load(m + i) * (V)beta - (V)lr * step;
+        store(m + i, next);
+        store(w + i, now * (V)(1 - lr * terms.decay) + next);
+    }
+}
+
+template <class W, class G, class S, class F>
+FN void adam(W *w, const G *g, S *m, S *v, const float *rate, const F *factor, const i64 *skip, i64 n,
+             Terms terms, double beta1, double beta2, double epsilon) {
+    typedef typename In<W>::type V;
+    UNLESS_SKIPPED
+    double scale = SCALE, lr = *rate;
+    EACH(i, n) {
+        V now = load(w + i), step = slope(g, now, i, scale, terms);
+        V first = (V)load(m + i) * (V)beta1 + step * (V)(1 - beta1);
+        V second = (V)load(v + i) * (V)beta2 + step * step * (V)(1 - beta2);
+        store(m + i, first);
+        store(v + i, second);
+        V change = first / (sqrt_(second) + (V)epsilon);
+        store(w + i, now * (V)(1 - lr * terms.decay) - (V)lr * change);
+    }
+}
+
+template <class W, class G, class S, class F>
+FN void rmsprop(W *w, const G *g, S *square, S *mean, const float *rate, const F *factor,
+                const i64 *skip, i64 n, Terms terms, double decay, double epsilon) {
+    typedef typename In<W>::type V;
+    UNLESS_SKIPPED
+    double scale = SCALE, lr = *rate;
+    EACH(i, n) {
+        V now = load(w + i), step = slope(g, now, i, scale, terms);
+        V variance = (V)load(square + i) * (V)decay + step * step * (V)(1 - decay);
+        store(square + i, variance);
+        if (mean) {
+            V average = (V)load(mean + i) * (V)decay + step * (V)(1 - decay);
+            store(mean + i, average);
+            variance = max_(variance - average * average, (V)0);
+        }
+        V change = step / sqrt_(variance + (V)epsilon);
+        store(w + i, now * (V)(1 - lr * terms.decay) - (V)lr * change);
+    }
+}
+
+// The squares of the variable and of its slope, a pair per part.
+template <class W, class G, class F, class A>
+FN void norms(const W *w, const G *g, const F *factor, A *sums, i64 n, i64 parts, Terms terms) {
+    double scale = SCALE;
+    i64 length = (n + parts - 1) / parts;
+    EACH_BLOCK(part, parts) {
+        i64 stop = part * length + length < n ? part * length + length : n;
+        A first = 0, second = 0;
+        for (i64 i = part * length + threadIdx.x; i < stop; i += blockDim.x) {
+            A now = (A)load(w + i), step = slope(g, now, i, scale, terms);
+            first += now * now;
+            second += step * step;
+        }
+        first = over_block<Sum>(first);
+        second = over_block<Sum>(second);
+        if (threadIdx.x == 0) {
+            sums[2 * part] = first;
+            sums[2 * part + 1] = second;
+        }
+    }
+}
+
+template <class A> FN A norm_of(const A *sums, i64 parts, int which) {
+    A sum = 0;
+    for (i64 i = 0; i < parts; i++) sum += sums[2 * i + which];
+    return sqrt_(sum);
+}
+
+template <class W, class G, class S, class F, class A>
+FN void lars(W *w, const G *g, S *m, const float *rate, const i64 *train_step, const F *factor,
+             const i64 *skip, const A *sums, i64 n, i64 parts, Terms terms, double beta,
+             double epsilon, double coefficient) {
+    typedef typename In<W>::type V;
+    UNLESS_SKIPPED
+    double scale = SCALE, root = sqrt((double)(n > 1 ? n : 1));
+    double model = norm_of(sums, parts, 0) / root, diff = norm_of(sums, parts, 1) / root;
+    double below = epsilon + diff + (*train_step ? terms.decay * model : 0.0);
+    double local = below != 0 ? *rate * coefficient * model / below : 0.0;
+    EACH(i, n) {
+        V now = load(w + i), step = slope(g, now, i, scale, terms);
+        V next = (V)load(m + i) * (V)beta - (V)local * step - (V)(local * terms.decay) * now;
+        store(m + i, next);
+        store(w + i, now + next);
+    }
+}
+
+template <class W, class G, class S, class F, class A>
+FN void lamb_change(const W *w, const G *g, S *m, S *v, S *power1, S *power2, const F *factor,
+                    const i64 *skip, A *change, i64 n, Terms terms, double beta1, double beta2,
+                    double epsilon) {
+    typedef typename In<W>::type V;
+    UNLESS_SKIPPED
+    double scale = SCALE;
+    double grow1 = 1 / (1 - (double)load(power1) * beta1);
+    double grow2 = 1 / (1 - (double)load(power2) * beta2);
+    EACH(i, n) {
+        V now = load(w + i), step = slope(g, now, i, scale, terms);
+        V first = (V)load(m + i) * (V)beta1 + step * (V)(1 - beta1);
+        V second = (V)load(v + i) * (V)beta2 + step * step * (V)(1 - beta2);
+        store(m + i, first);
+        store(v + i, second);
+        change[i] = (A)(first * (V)grow1 / (sqrt_(second * (V)grow2) + (V)epsilon));
+    }
+}
+
+template <class W, class A>
+FN void pair_norms(const W *w, const A *change, A *sums, i64 n, i64 parts) {
+    i64 length = (n + parts - 1) / parts;
+    EACH_BLOCK(part, parts) {
+        i64 stop = part * length + length < n ? part * length + length : n;
+        A first = 0, second = 0;
+        for (i64 i = part * length + threadIdx.x; i < stop; i += blockDim.x) {
+            A now = (A)load(w + i);
+            first += now * now;
+            second += change[i] * change[i];
+        }
+        first = over_block<Sum>(first);
+        second = over_block<Sum>(second);
+        if (threadIdx.x == 0) {
+            sums[2 * part] = first;
+            sums[2 * part + 1] = second;
+        }
+    }
+}
+
+template <class W, class A>
+FN void lamb_step(W *w, const A *change, const A *sums, const float *rate, const i64 *skip, i64 n,
+                  i64 parts, double decay) {
+    typedef typename In<W>::type V;
+    UNLESS_SKIPPED
+    double model = norm_of(sums, parts, 0), size = norm_of(sums, parts, 1);
+    double lr = *rate * (model > 0 && size > 0 ? model / size : 1.0);
+    EACH(i, n) {
+        V now = load(w + i);
+        store(w + i, now * (V)(1 - lr * decay) - (V)lr * (V)change[i]);
+    }
+}
+
+template <class S>
+FN void grow_powers(S *power1, S *power2, const i64 *skip, double beta1, double beta2) {
+    UNLESS_SKIPPED
+    if (first_item()) return;
+    store(power1, (double)load(power1) * beta1);
+    store(power2, (double)load(power2) * beta2);
+}
+
+// --- numbers that change from step to step
+
+FN void advance(i64 *step) {
+    if (first_item() == 0) *step += 1;
+}
+
+template <class T>
+FN void correct_rate(const T *rate, const i64 *step, T *out, double beta1, double beta2) {
+    if (first_item()) return;
+    double now = (double)(*step + 1);
+    store(out, (double)load(rate) * sqrt(1 - pow(beta2, now)) / (1 - pow(beta1, now)));
+}
+
+FN void adapt_scale(const i64 *bad, float *scale, i64 *good_steps, i64 period, double multiplier) {
+    if (first_item()) return;
+    if (*bad) {
+        *good_steps = 0;
+        double less = (double)*scale / multiplier;
+        *scale = (float)(less > 1 ? less : 1);
+        return;
+    }
+    i64 count = *good_steps + 1;
+    if (count >= period) {
+        double more = (double)*scale * multiplier, most = 3.4028234663852886e38;
+        *scale = (float)(more < most ? more : most);
+        count = 0;
+    }
+    *good_steps = count;
+}
+
+template <class T> FN void clip_factor(const T *square_sum, T *out, double most) {
+    typedef typename In<T>::type V;
+    if (first_item()) return;
+    store(out, min_((V)most / sqrt_(load(square_sum)), (V)1));
+}

@@ -1,0 +1,177 @@
+"""OneRec files: named tensors in flatbuffers, each in a frame with checksums."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import xxhash
+from flatbuffers import number_types
+from flatbuffers.table import Table
+
+from flow_data.records.framed import FramedFiles
+from flow_data.records.record import Field, Record
+
+MAGIC = b"^ONEREC$"
+_ALIGNMENT = 8
+
+
+def digest(data: bytes) -> bytes:
+    """OneRec's checksum: xxHash of 64 bits, highest byte first."""
+    found: bytes = xxhash.xxh64_digest(data)
+    return found
+
+
+class OneRecFrame:
+    """A header of magic, zeros, 32-bit length and their checksum; padding and a checksum behind.
+
+    >>> head = MAGIC + struct.pack("<ii", 0, 3)
+    >>> OneRecFrame().length(head + digest(head)), OneRecFrame().trailer(3)
+    (3, 13)
+    """
+
+    header = 24
+
+    def length(self, header: bytes) -> int | None:
+        """The length, None when anything of the header is not as it is written."""
+        magic, reserved, length, written = struct.unpack("<8sii8s", header)
+        sound = magic == MAGIC and not reserved and length >= 0 and written == digest(header[:16])
+        return length if sound else None
+
+    def trailer(self, length: int) -> int:
+        """Padding up to a multiple of eight, then the checksum."""
+        return -length % _ALIGNMENT + _ALIGNMENT
+
+    def is_sound(self, payload: bytes, trailer: bytes) -> bool:
+        """Whether the checksum is the payload's."""
+        return trailer[-_ALIGNMENT:] == digest(payload)
+
+
+# ------------------------------------------------------------------------------- flatbuffers
+
+_OFFSET = number_types.UOffsetTFlags
+_NAME, _TENSOR = 4, 6  # of a feature
+_SHAPE, _KIND, _DATA = 4, 6, 8  # of a tensor
+_ONLY = 4  # the one field of all others
+
+
+def _vector(table: Table, slot: int) -> tuple[int, int] | None:
+    """First byte and length of a vector, None when the field is absent."""
+    offset = table.Offset(slot)
+    return (table.Vector(offset), table.VectorLen(offset)) if offset else None
+
+
+def _need(found: Any, what: str) -> Any:
+    if found is None:
+        raise ValueError(f"no {what}")
+    return found
+
+
+def _tables(table: Table, slot: int, what: str) -> Iterator[Table]:
+    start, count = _need(_vector(table, slot), what)
+    if start + 4 * count > len(table.Bytes):
+        raise ValueError(f"{count} {what} in {len(table.Bytes)} bytes")
+    for at in range(start, start + 4 * count, 4):
+        yield Table(table.Bytes, table.Indirect(at))
+
+
+def _bytes(table: Table, slot: int, what: str) -> bytes:
+    start, count = _need(_vector(table, slot), what)
+    if start + count > len(table.Bytes):
+        raise ValueError(f"{what} of {count} bytes in {len(table.Bytes)}")
+    return bytes(table.Bytes[start : start + count])
+
+
+def _numbers(dtype: str) -> Callable[[Table], Any]:
+    def read(table: Table) -> Any:
+        start, count = _need(_vector(table, _ONLY), "values")
+        return np.frombuffer(table.Bytes, dtype, count, start)
+
+    return read
+
+
+def _strings(table: Table) -> tuple[bytes, ...]:
+    start, count = _need(_vector(table, _ONLY), "values")
+    if start + 4 * count > len(table.Bytes):
+        raise ValueError(f"{count} strings in {len(table.Bytes)} bytes")
+    places = [Table(table.Bytes, 0).Indirect(start + 4 * i) for i in range(count)]
+    return tuple(_counted(table.Bytes, place) for place in places)
+
+
+def _counted(data: bytes, place: int) -> bytes:
+    start = place + 4
+    count: int = Table(data, 0).Get(_OFFSET, place)
+    if start + count > len(data):
+        raise ValueError(f"a string of {count} bytes in {len(data)}")
+    return bytes(data[start : start + count])
+
+
+def _binaries(table: Table) -> tuple[bytes, ...]:
+    return tuple(_bytes(inner, _ONLY, "buffer") for inner in _tables(table, _ONLY, "values"))
+
+
+_LISTS: Sequence[tuple[str, Callable[[Table], Any]]] = (
+    ("int8_list", _numbers("<i1")),
+    ("int16_list", _numbers("<i2")),
+    ("int32_list", _numbers("<i4")),
+    ("int64_list", _numbers("<i8")),
+    ("float_list", _numbers("<f4")),
+    ("double_list", _numbers("<f8")),
+    ("bytes_list", _strings),
+    ("bytes_list", _binaries),
+)
+"""Kinds of a tensor's data, numbered from 1 on."""
+
+
+def _tensor(feature: Table) -> Field:
+    tensor = Table(feature.Bytes, 0)
+    feature.Union(tensor, _need(feature.Offset(_TENSOR) or None, "tensor"))
+    number = tensor.GetSlot(_KIND, 0, number_types.Uint8Flags)
+    if not 0 < number <= len(_LISTS):
+        raise ValueError(f"data of kind {number}")
+    kind, read = _LISTS[number - 1]
+    data = Table(tensor.Bytes, 0)
+    tensor.Union(data, _need(tensor.Offset(_DATA) or None, "data"))
+    values = read(data)
+    start, rank = _need(_vector(tensor, _SHAPE), "shape")
+    shape = np.frombuffer(tensor.Bytes, "<i4", rank, start).tolist()
+    if min(shape, default=0) < 0 or prod(shape) != len(values):
+        raise ValueError(f"{len(values)} values of shape {shape}")
+    return kind, values if isinstance(values, tuple) else values.reshape(shape)
+
+
+def parse_onerec(payload: bytes) -> dict[str, Field]:
+    """The tensors of a record's bytes: numbers are arrays of the tensor's shape."""
+    root = Table(payload, Table(payload, 0).Get(_OFFSET, 0))
+    features = _tables(root, _ONLY, "features")
+    return {_bytes(f, _NAME, "name").decode(): _tensor(f) for f in features}
+
+
+class OneRecFiles(FramedFiles):
+    """The records of OneRec files; see `FramedFiles`.
+
+    Args:
+        paths: the files.
+        skip: as for `FramedFiles`.
+        verify: parse all of a record when it is read.
+    """
+
+    def __init__(self, paths: Sequence[str], skip: bool = False, verify: bool = True) -> None:
+        parse: Callable[[bytes], Mapping[str, Field]] = parse_onerec
+        super().__init__(paths, OneRecFrame(), parse, skip)
+        self._verify = verify
+
+    def read(self, part: int, number: int, place: tuple[int, int]) -> Record:
+        """A record whose checksum is right, and whose tensors are if that is to be verified."""
+        record = super().read(part, number, place)
+        if self._verify:
+            _ = record.fields
+        return record
+
+
+def unverified(paths: Sequence[str], skip: bool = False) -> OneRecFiles:
+    """Files whose records are parsed where something is decoded."""
+    return OneRecFiles(paths, skip, verify=False)

@@ -1,0 +1,105 @@
+"""The ``flow-dist`` command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+import flow_dist
+from flow_core.errors import FlowError
+from flow_dist.control_board import Limits
+from flow_dist.launch import Job, check_script, supervise
+from flow_dist.launch_mpi import Host
+
+
+class _Group(click.Group):
+    """Shows errors meant for the user without a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs a command."""
+        try:
+            return super().invoke(ctx)
+        except FlowError as error:
+            raise click.ClickException(str(error)) from error
+
+
+_SECONDS = click.FloatRange(min=0, min_open=True)
+_LIMITS = Limits()
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _limit(name: str, doc: str) -> Callable[[Command], Command]:
+    usual = getattr(_LIMITS, name)
+    return click.option(
+        f"--{name}", type=_SECONDS, default=usual, show_default=True, metavar="S", help=doc
+    )
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(flow_dist.__version__, prog_name="flow-dist")
+def main() -> None:
+    """Several processes and hosts for flow."""
+
+
+@main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("-n", "size", type=click.IntRange(min=1), metavar="N", help="Number of processes.")
+@click.option("--hosts", default="", metavar="A:2,B:2", help="Hosts and how many each takes.")
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Start again so often after a failure.",
+)
+@click.option(
+    "--least",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Go on with so few processes when hosts are lost.",
+)
+@click.option("--address", metavar="A", help="Where this host listens for the processes.")
+@click.option("--agent", metavar="PROGRAM", help="What reaches other hosts, instead of ssh.")
+@click.option("--mpiexec", metavar="PROGRAM", help="Launcher of MPICH or Open MPI.")
+@_limit("beat", "Between two signs of life of a process.")
+@_limit("silence", "Without any, after which a process counts as lost.")
+@_limit("exchange", "That one exchange between processes may take.")
+@_limit("start", "Until all processes must have come.")
+@click.argument("script", type=click.Path())
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def run(
+    ctx: click.Context,
+    /,
+    size: int | None,
+    hosts: str,
+    max_restarts: int,
+    least: int | None,
+    address: str | None,
+    agent: str | None,
+    mpiexec: str | None,
+    script: str,
+    args: tuple[str, ...],
+    **limits: float,
+) -> None:
+    """Run SCRIPT with its ARGS in N processes, and stop all of them when one fails.
+
+    Ends with status 0 only when every process has ended well.  Options stand before SCRIPT.
+    """
+    check_script(script)
+    job = Job(
+        script,
+        args,
+        size or 0,
+        Host.parse_all(hosts),
+        max_restarts,
+        least or 0,
+        mpiexec,
+        agent,
+        address,
+        Limits(**limits),
+    )
+    ctx.exit(supervise(job))

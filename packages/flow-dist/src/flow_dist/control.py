@@ -1,0 +1,159 @@
+"""Joining the job's control channel, whoever started the process.
+
+Under ``flow-dist run`` the supervisor has the server and tells the ranks where it is.  Under other
+launchers rank 0 has it; where it is and the token go round by what the ranks share already: MPI,
+or the variables of the launcher.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flow_dist.control_client import ControlClient, end_process, watch_exit
+from flow_dist.control_server import ControlServer
+from flow_dist.control_wire import fresh
+from flow_dist.membership import LaunchError, Membership
+
+ADDRESS = "FLOW_DIST_CONTROL"
+TOKEN = "FLOW_DIST_TOKEN"
+
+_LOCAL = "127.0.0.1"
+
+Share = Callable[[Any], Any]
+"""Gives every rank what rank 0 has: a broadcast of a small value."""
+
+_joined: list[ControlClient] = []
+_server: list[ControlServer] = []
+_saying = threading.Lock()
+
+
+def current() -> ControlClient | None:
+    """The connection of this process, None for one that has not joined."""
+    return _joined[0] if _joined else None
+
+
+def join(
+    membership: Membership | None = None,
+    share: Share | None = None,
+    env: Mapping[str, str] | None = None,
+) -> ControlClient | None:
+    """Joins the job, once per process; None for a process that is alone.
+
+    Args:
+        membership: which rank this is; read from the environment when None.
+        share: gives every rank what rank 0 passes, called by all ranks: for launchers that do
+            not tell where the server is.
+        env: the process's environment when None.
+
+    Raises:
+        LaunchError: nothing tells where the server is, or it cannot be reached.
+    """
+    env = os.environ if env is None else env
+    if _joined:
+        return _joined[0]
+    place = membership or Membership.from_env(env)
+    if env.get(ADDRESS) and env.get(TOKEN):
+        address, port = parse_address(env[ADDRESS])
+        client = ControlClient(place, address, port, env[TOKEN])
+    elif place.alone:
+        return None
+    else:
+        client = _join_rank_0(place, share, env)
+    _joined.append(client)
+    watch_exit(client)
+    return client
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """The two parts of ``address:port``.  Raises `LaunchError`.
+
+    >>> parse_address("[::1]:80")
+    ('::1', 80)
+    """
+    address, _, port = text.rpartition(":")
+    if not (address and port.isascii() and port.isdigit()):
+        raise LaunchError(f"reading {ADDRESS}", found=repr(text), allowed="address:port")
+    return address.strip("[]"), int(port)
+
+
+def _join_rank_0(place: Membership, share: Share | None, env: Mapping[str, str]) -> ControlClient:
+    if share is not None:
+        made = _serve(place, _address(place), 0, fresh()) if place.rank == 0 else None
+        address, port, token = share(made)
+    else:
+        (address, port), token = _told(place, env)
+        if place.rank == 0:
+            _serve(place, address, port, token)
+    stop = _stop_as_server if place.rank == 0 else None
+    return ControlClient(place, address, port, token, stop=stop)
+
+
+def _told(place: Membership, env: Mapping[str, str]) -> tuple[tuple[str, int], str]:
+    if place.master is None or not env.get(TOKEN):
+        raise LaunchError(
+            f"joining the {place.size} processes that {place.source} has started",
+            found=f"no {'MASTER_ADDR and MASTER_PORT' if place.master is None else TOKEN}",
+            allowed=f"MASTER_ADDR, MASTER_PORT and the job's secret {TOKEN} for all processes",
+            hint=f"start them with flow-dist run, or export {TOKEN}=$(openssl rand -hex 32) "
+            "(and MASTER_ADDR, MASTER_PORT) before you start them",
+        )
+    return (place.master[0], place.master[1] + 1), env[TOKEN]
+
+
+def _serve(place: Membership, address: str, port: int, token: str) -> tuple[str, int, str]:
+    server = ControlServer(place.size, token, address, port)
+    _server.append(server)
+    atexit.register(_stay)
+    return server.address, server.port, token
+
+
+def _address(place: Membership) -> str:
+    """An address of this host at which all ranks can reach it."""
+    if place.local_size == place.size:
+        return _LOCAL
+    return address_towards(place.master[0] if place.master else "192.0.2.1")
+
+
+def address_towards(host: str) -> str:
+    """The address of this host from which it would reach another one; nothing is sent."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, 9))
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise LaunchError(
+            f"finding the address of this host towards {host}",
+            found=str(error),
+            allowed="a host that can be reached",
+            hint="name this host's address: flow-dist run --address",
+        ) from error
+
+
+def _stop_as_server(message: str) -> None:
+    """Rank 0 says why, and lets the word reach the others before its server is gone."""
+    with _saying:  # the main thread may come here, too, and waits for the end
+        sys.stderr.write(f"flow-dist: {message}\n")
+        sys.stderr.flush()
+        time.sleep(0.3)
+        end_process(message)
+
+
+def _stay() -> None:
+    """Rank 0 ends last, as it has the server.
+
+    Registered before the goodbye of `watch_exit`, so that it runs after it.
+    """
+    server = _server[0]
+    failure = None
+    while not server.over and failure is None:
+        failure = server.wait(0.1)
+    if failure is not None:
+        _stop_as_server(failure.message)
+    server.close()

@@ -1,0 +1,317 @@
+"""What the ranks of a job have said, and the verdict on it: when to stop, and whose fault it is.
+
+No sockets and no clock here: who keeps a board tells it what happened, and when.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Instance = tuple[tuple[int, ...], int, str]
+"""An exchange that is going on: its ranks, how many they had before it, and what it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long nothing may happen, in seconds.
+
+    Attributes:
+        beat: between two signs of life.
+        silence: without any, after which a rank counts as lost.
+        exchange: in one exchange between ranks.
+        start: until all ranks are there.
+        settle: that a contradiction between ranks must last.
+    """
+
+    beat: float = 0.5
+    silence: float = 5.0
+    exchange: float = 300.0
+    start: float = 120.0
+    settle: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a job is stopped.
+
+    Attributes:
+        kind: "exception", "status", "died", "silent", "ended", "diverged", "stuck", "missing".
+        rank: of the process that is to blame, as far as can be told.
+        host: where it runs.
+        step: which it was at.
+        op: of the exchange it was in, "" outside.
+        message: all of it, for the user.
+        silent_hosts: hosts of which no rank answers any more.
+    """
+
+    kind: str
+    rank: int
+    host: str
+    step: int
+    op: str
+    message: str
+    silent_hosts: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Rank:
+    """One rank as its last messages show it.
+
+    Attributes:
+        host, pid: where it runs.
+        heard: when it was heard last.
+        since: when it was first seen where it is now.
+        status: its last report; see `Watch.report`.
+        ended: its exit status after it has said goodbye.
+    """
+
+    host: str
+    pid: int
+    heard: float
+    since: float
+    status: Mapping[str, Any] = field(default_factory=dict)
+    ended: int | None = None
+
+    @property
+    def op(self) -> str:
+        """The exchange in which it waits, "" when it does not."""
+        return str(self.status.get("op", "")) if self.ended is None else ""
+
+    @property
+    def step(self) -> int:
+        """The step that it is at."""
+        return int(self.status.get("step", 0))
+
+    @property
+    def instance(self) -> Instance | None:
+        """The exchange in which it waits."""
+        if not self.op:
+            return None
+        what = f"{self.op}: {self.status['what']}"
+        return tuple(self.status["ranks"]), self.status["count"], what
+
+    def entered(self, instance: Instance) -> bool:
+        """Whether it is in an exchange, or has been: the others need not wait for it."""
+        counts = {tuple(ranks): count for ranks, count in self.status.get("counts", ())}
+        return int(counts.get(instance[0], 0)) >= instance[1]
+
+
+class Board:
+    """The ranks of a job.
+
+    Args:
+        size: how many there are to be.
+        limits: how long nothing may happen.
+        now: the time, in seconds.
+    """
+
+    def __init__(self, size: int, limits: Limits, now: float) -> None:
+        self.size = size
+        self.limits = limits
+        self.ranks: dict[int, Rank] = {}
+        self._began = now
+        self._cause: tuple[str, int, str] | None = None
+
+    # ------------------------------------------------------------- what happens
+
+    def joined(self, rank: int, host: str, pid: int, now: float) -> None:
+        """A rank is there."""
+        self.ranks[rank] = Rank(host, pid, now, now)
+
+    def beat(self, rank: int, status: Mapping[str, Any], now: float) -> None:
+        """A rank lives, and is somewhere."""
+        known = self.ranks[rank]
+        if status.get("sequence") != known.status.get("sequence") or known.op != status.get(
+            "op", ""
+        ):
+            known.since = now
+        known.status, known.heard = status, now
+
+    def ended(self, rank: int, status: int, report: Mapping[str, Any], now: float) -> None:
+        """A rank has said goodbye, and where it was at the end."""
+        self.beat(rank, report, now)
+        self.ranks[rank].ended = status
+        if status != 0:
+            self._fail("status", rank, f"ended with status {status}")
+
+    def lost(self, rank: int, now: float) -> None:
+        """The connection of a rank is gone; after a goodbye that is as it should be."""
+        if self.ranks[rank].ended is None:
+            text = "is gone without a word: killed, out of memory, or a crash in native code"
+            self._fail("died", rank, text)
+
+    def raised(self, rank: int, error: str, status: Mapping[str, Any], now: float) -> None:
+        """An exception ended the program of a rank."""
+        self.beat(rank, status, now)
+        self._fail("exception", rank, f"raised {error}")
+
+    def excuse(self, seconds: float) -> None:
+        """For so long nobody could be heard, through no fault of the ranks."""
+        for rank in self.ranks.values():
+            rank.heard += seconds
+            rank.since += seconds
+
+    @property
+    def over(self) -> bool:
+        """Whether all ranks have ended well."""
+        return len(self.ranks) == self.size and all(r.ended == 0 for r in self.ranks.values())
+
+    # ---------------------------------------------------------------- verdicts
+
+    def check(self, now: float) -> bool:
+        """Whether something is wrong; the first cause stays, as the others follow from it."""
+        self._silent(now)
+        self._missing(now)
+        for rule in (self._left, self._differ, self._knot, self._slow):
+            rule()
+        return self._cause is not None
+
+    def verdict(self, now: float) -> Failure | None:
+        """What is wrong, with what all ranks do as they have said last."""
+        if self._cause is None:
+            return None
+        kind, rank, text = self._cause
+        blamed = self.ranks.get(rank)
+        host, step, op = (blamed.host, blamed.step, blamed.op) if blamed else ("?", 0, "")
+        waiting = self._waits_for(rank) if kind in ("died", "silent", "exception") else None
+        if waiting is not None:  # it got further than its own last report
+            number, other = waiting
+            text += f"; rank {number} waits for it {_place(other)}"
+            step, op = max((step, op), (other.step, other.op))
+        message = self._message(rank, text, now)
+        return Failure(kind, rank, host, step, op, message, self._silent_hosts(now))
+
+    def _waits_for(self, rank: int) -> tuple[int, Rank] | None:
+        """Somebody who waits in an exchange that a rank has not come into."""
+        for number, other in self._alive().items():
+            place = other.instance
+            if number != rank and place and rank in self._absent(place):
+                return number, other
+        return None
+
+    def _silent_hosts(self, now: float) -> tuple[str, ...]:
+        answering = {r.host for r in self.ranks.values() if now - r.heard <= self.limits.silence}
+        return tuple(sorted({r.host for r in self.ranks.values()} - answering))
+
+    def _fail(self, kind: str, rank: int, text: str) -> None:
+        if self._cause is None:
+            self._cause = kind, rank, text
+
+    def _alive(self) -> dict[int, Rank]:
+        return {n: rank for n, rank in sorted(self.ranks.items()) if rank.ended is None}
+
+    def _silent(self, now: float) -> None:
+        quiet = {n: r for n, r in self._alive().items() if now - r.heard > self.limits.silence}
+        for number, rank in quiet.items():
+            text = f"does not answer for {now - rank.heard:.1f} s: stopped, or its link is down"
+            others = [r for r in self._alive().values() if r.host == rank.host]
+            if len(others) > 1 and rank.host in self._silent_hosts(now):
+                text += f"; nor does any other rank on {rank.host}"
+            self._fail("silent", number, text)
+
+    def _missing(self, now: float) -> None:
+        absent = [n for n in range(self.size) if n not in self.ranks]
+        if absent and now - self._began > self.limits.start:
+            text = f"has not come within {self.limits.start:g} s"
+            self._fail("missing", absent[0], text)
+
+    def _waits(self) -> Iterator[tuple[int, Rank, Instance]]:
+        """Ranks that wait in an exchange, and have said so for longer than a moment.
+
+        Between two reports a rank may go on: what counts is the time from the first report of a
+        place to the last one, not to now.
+        """
+        for number, rank in self._alive().items():
+            if rank.instance is not None and rank.heard - rank.since >= self.limits.settle:
+                yield number, rank, rank.instance
+
+    def _left(self) -> None:
+        """Somebody waits for a rank that has ended."""
+        for number, rank, instance in self._waits():
+            for other in instance[0]:
+                gone = self.ranks.get(other)
+                if gone is None or gone.ended is None or gone.entered(instance):
+                    continue
+                if rank.heard - gone.heard >= self.limits.settle:
+                    text = f"has ended, while rank {number} waits for it in {rank.op!r}"
+                    self._fail("ended", other, text)
+
+    def _differ(self) -> None:
+        """Ranks of one group are at exchanges of the same number, and these are not the same."""
+        found: dict[tuple[tuple[int, ...], int], dict[int, str]] = {}
+        for number, _, (members, count, what) in self._waits():
+            found.setdefault((members, count), {})[number] = what
+        for places in found.values():
+            if len(set(places.values())) > 1:
+                self._blame(places)
+
+    def _knot(self) -> None:
+        """All ranks wait, and each of them for somebody who waits elsewhere."""
+        waits = {number: instance for number, _, instance in self._waits()}
+        alive = self._alive().values()
+        if len(waits) < max(2, self.size):  # one that has ended is `_left`'s business
+            return
+        together = min(rank.heard for rank in alive) - max(rank.since for rank in alive)
+        if together >= self.limits.settle and all(map(self._absent, waits.values())):
+            self._blame({n: f"{what} of ranks {g}" for n, (g, _, what) in waits.items()})
+
+    def _absent(self, instance: Instance) -> list[int]:
+        """Members that have not come into an exchange."""
+        known = self.ranks
+        return [n for n in instance[0] if not (n in known and known[n].entered(instance))]
+
+    def _blame(self, places: Mapping[int, str]) -> None:
+        rank = _odd_one(places)
+        other = next(n for n, what in places.items() if what != places[rank])
+        text = f"went another way: it is in {places[rank]}; rank {other} in {places[other]}"
+        self._fail("diverged", rank, text)
+
+    def _slow(self) -> None:
+        for number, rank, instance in self._waits():
+            waited = rank.heard - rank.since
+            if waited > self.limits.exchange:
+                late = self._absent(instance)
+                text = f"keeps rank {number} waiting in {rank.op!r} for {waited:.1f} s"
+                if not late:
+                    text = f"is in {rank.op!r} with all others for {waited:.1f} s"
+                self._fail("stuck", late[0] if late else number, text)
+
+    # ---------------------------------------------------------------- messages
+
+    def _message(self, number: int, text: str, now: float) -> str:
+        blamed = self.ranks.get(number)
+        where = f" on {blamed.host}, {_place(blamed)}," if blamed else ""
+        lines = [f"rank {number} of {self.size}{where} {text}"]
+        for n in range(self.size):
+            lines.append(f"  rank {n}: {self._line(self.ranks.get(n), now)}")
+        return "\n".join(lines)
+
+    def _line(self, rank: Rank | None, now: float) -> str:
+        if rank is None:
+            return "never came"
+        if rank.ended is not None:
+            return f"on {rank.host}, ended with status {rank.ended}"
+        quiet = now - rank.heard
+        heard = f", last heard {quiet:.1f} s ago" if quiet > 2 * self.limits.beat else ""
+        return f"on {rank.host}, {_place(rank)}, for {now - rank.since:.1f} s{heard}"
+
+
+def _place(rank: Rank) -> str:
+    at = f" ({rank.status['at']})" if rank.status.get("at") else ""
+    if not rank.op:
+        return f"at work at step {rank.step}{at}"
+    others = ", ".join(map(str, rank.status["ranks"]))
+    return (
+        f"at step {rank.step} in {rank.op!r}{at}, {rank.status['what']}, waiting for ranks {others}"
+    )
+
+
+def _odd_one(places: Mapping[int, str]) -> int:
+    """Who is elsewhere than most; of two equal camps the one without the lowest rank."""
+    votes = Counter(places.values())
+    most = max(votes.values())
+    usual = next(what for what in places.values() if votes[what] == most)
+    return min(n for n, what in places.items() if what != usual)

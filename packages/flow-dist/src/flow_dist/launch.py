@@ -1,0 +1,186 @@
+"""The supervisor of ``flow-dist run``: starts the ranks, believes nobody, leaves nobody behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import FrameType
+
+from flow_dist import launch_process
+from flow_dist.control import ADDRESS, TOKEN, address_towards
+from flow_dist.control_board import Failure, Limits
+from flow_dist.control_server import ControlServer
+from flow_dist.control_wire import fresh
+from flow_dist.launch_mpi import Host, Launcher
+from flow_dist.membership import RESTART, LaunchError
+
+_LINGER = 30.0
+"""Seconds that a launcher may go on after all ranks have said goodbye."""
+
+_REMOTE_END = 1.0
+"""Seconds that a launcher has for ending what it has started on other hosts."""
+
+_STRAGGLE = 2.0
+"""Seconds in which a verdict may follow the end of the launcher."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to run.
+
+    Attributes:
+        script, args: the program.
+        size: number of ranks; 0 for as many as the hosts take.
+        hosts: where; this one when empty.
+        restarts: how often to start again after a failure.
+        least: with how few ranks to go on when hosts are lost.
+        mpiexec, agent, address: see `Launcher`.
+        limits: how long nothing may happen.
+        label: whether output is labelled by rank; on terminals when None.
+    """
+
+    script: str
+    args: tuple[str, ...] = ()
+    size: int = 0
+    hosts: tuple[Host, ...] = ()
+    restarts: int = 0
+    least: int = 0
+    mpiexec: str | None = None
+    agent: str | None = None
+    address: str | None = None
+    limits: Limits = field(default_factory=Limits)
+    label: bool | None = None
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks there are to be."""
+        return self.size or sum(host.slots for host in self.hosts) or 1
+
+    @property
+    def listen(self) -> str:
+        """The address at which the ranks find the supervisor."""
+        if self.address or not self.hosts:
+            return self.address or "127.0.0.1"
+        return address_towards(self.hosts[-1].name)
+
+
+def supervise(job: Job) -> int:
+    """Runs a job to its end; gives the status to end with, 0 only when all ranks ended well.
+
+    Raises:
+        LaunchError: it cannot be started at all.
+    """
+    launch_process.adopt_orphans()
+    with _signals():
+        for attempt in range(job.restarts + 1):
+            failure = _run(job, attempt)
+            if failure is None:
+                return 0
+            job = without(job, failure)
+            if attempt < job.restarts:
+                say(f"restart {attempt + 1} of {job.restarts} with {job.ranks} ranks")
+    return 1
+
+
+def say(message: str) -> None:
+    """A line of the supervisor's own."""
+    sys.stderr.write(f"flow-dist: {message}\n")
+    sys.stderr.flush()
+
+
+def without(job: Job, failure: Failure) -> Job:
+    """The job without a host that does not answer, if enough ranks are left over."""
+    rest = tuple(host for host in job.hosts if host.name not in failure.silent_hosts)
+    slots = sum(host.slots for host in rest)
+    size = min(job.ranks, slots)
+    if rest == job.hosts or not job.least or size < job.least:
+        return job
+    return replace(job, hosts=rest, size=size)
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[None]:
+    """An order to end reaches the ranks: it becomes an exception, which ends them on its way."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    usual = {n: signal.signal(n, leave) for n in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in usual.items():
+            signal.signal(number, handler)
+
+
+def _run(job: Job, attempt: int) -> Failure | None:
+    token = fresh()
+    with ControlServer(job.ranks, token, job.listen, limits=job.limits) as server:
+        told = {
+            ADDRESS: f"{server.address}:{server.port}",
+            TOKEN: token,
+            RESTART: str(attempt),
+        }
+        process = launch_process.start(*_command(job, told))
+        try:
+            failure = _watch(process, server)
+            if failure is not None:
+                say(failure.message)
+            return failure
+        finally:  # launchers of one host need no time, and would spend it on a complaint
+            launch_process.end(process, _REMOTE_END if job.hosts else 0)
+
+
+def _command(job: Job, told: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    program = [sys.executable, "-m", "flow_dist.launch_rank", job.script, *job.args]
+    env = {**os.environ, **told}
+    if job.ranks == 1 and not job.hosts:  # no MPI is needed for one
+        return program, env
+    launcher = Launcher.find(job.mpiexec)
+    label = sys.stdout.isatty() if job.label is None else job.label
+    command = launcher.command(
+        job.ranks,
+        job.hosts,
+        program,
+        agent=job.agent,
+        address=job.listen,
+        label=label,
+        forwarded=tuple(told),
+    )
+    return command, launcher.environment(env)
+
+
+def _watch(process: subprocess.Popen[bytes], server: ControlServer) -> Failure | None:
+    """Waits for the end; None for a good one."""
+    ended: float | None = None
+    while True:
+        failure = server.wait(0.05)
+        if failure is not None:
+            return failure
+        status, now = process.poll(), time.monotonic()
+        if status == 0 and server.over:
+            return None
+        if status is not None or server.over:
+            ended = ended or now
+        if ended and now - ended > (_STRAGGLE if status is not None else _LINGER):
+            return _launcher_failure(process, server)
+
+
+def _launcher_failure(process: subprocess.Popen[bytes], server: ControlServer) -> Failure:
+    status = process.poll()
+    how = "does not end" if status is None else f"ended with status {status}"
+    come = len(server.hosts)
+    said = "all ranks have ended well" if server.over else f"{come} ranks have come, not all ended"
+    return Failure("launcher", -1, "", 0, "", f"the launcher {how}: {said}")
+
+
+def check_script(script: str) -> None:
+    """Refuses a script that is not there before anything is started."""
+    if not os.path.isfile(script):
+        raise LaunchError(f"running {script}", found="no such file", allowed="a Python script")

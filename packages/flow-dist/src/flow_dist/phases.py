@@ -1,0 +1,237 @@
+"""Exchanges as phases of gathers: what each target is combined from, box by box.
+
+All that a comm must know besides its transport: which boxes a process sends to which other one, in
+an order that both can derive from the exchange alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from flow_core.device import Launch
+from flow_core.exchange import Block, Exchange, neutral
+from flow_core.shapes import Shape
+
+COMBINE: Mapping[str, Callable[..., Any]] = {
+    "sum": np.add, "max": np.maximum, "min": np.minimum
+}  # fmt: skip
+
+AT_ONCE = 16384
+"""Bytes up to which all members of an all-reduce send all they have, and each combines it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A box of an input or output.
+
+    Attributes:
+        device: where it lies.
+        key: the same for the same box, in all processes.
+        shape: its shape.
+        dtype: its element type, as numpy has it.
+        view: the box itself, None where it is another process's.
+    """
+
+    device: str
+    key: tuple[object, ...]
+    shape: Shape
+    dtype: Any
+    view: Any = None
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in bytes."""
+        return prod(self.shape) * int(self.dtype.itemsize)
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """A target box, and what is combined in it, in order; a single part is copied."""
+
+    target: Box
+    parts: tuple[Box, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """An exchange between arrays, taken apart.
+
+    Attributes:
+        name: of the exchange.
+        what: its collective, element type and largest shape, for people.
+        combine: the ufunc that combines two parts.
+        fills: what to do before anything else.
+        phases: gathers; those of one phase are independent of each other.
+    """
+
+    name: str
+    what: str
+    combine: Callable[..., Any]
+    fills: tuple[Launch, ...]
+    phases: tuple[tuple[Gather, ...], ...]
+
+    @property
+    def devices(self) -> set[str]:
+        """The devices that take part."""
+        return {
+            box.device for gathers in self.phases for g in gathers for box in (g.target, *g.parts)
+        }
+
+
+Route = tuple[int, int]
+"""From process to process."""
+
+
+def routes(gathers: Iterable[Gather], owner: Callable[[str], int]) -> dict[Route, list[Box]]:
+    """The boxes that go from process to process, each once, in an order that all agree on."""
+    found: dict[Route, dict[object, Box]] = {}
+    for gather in gathers:
+        there = owner(gather.target.device)
+        for part in gather.parts:
+            here = owner(part.device)
+            if here != there:
+                found.setdefault((here, there), {}).setdefault(part.key, part)
+    return {route: list(boxes.values()) for route, boxes in found.items()}
+
+
+def phases_of(exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]) -> Phases:
+    """The phases of an exchange between arrays, which are None in other processes."""
+    combine = COMBINE[exchange.combine]
+    if exchange.collective == "all_reduce":
+        gathers = _reduced(exchange, inputs, outputs)
+    else:
+        gathers = (tuple(_gathers(exchange, inputs, outputs)),)
+    fills = tuple(_fills(exchange, outputs))
+    return Phases(exchange.name, _what(exchange), combine, fills, gathers)
+
+
+def _what(exchange: Exchange) -> str:
+    largest = max((*exchange.inputs, *exchange.outputs), key=lambda t: t.nbytes)
+    return f"{exchange.collective} {largest}"
+
+
+def _fills(exchange: Exchange, outputs: Sequence[Any]) -> Iterator[Launch]:
+    for index, operation in exchange.fills:
+        if outputs[index] is not None:
+            value = neutral(operation, exchange.outputs[index].dtype)
+            yield partial(outputs[index].fill, np.array(value, outputs[index].dtype))
+
+
+def _gathers(exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]) -> Iterator[Gather]:
+    """A gather per box of the outputs; blocks that fill the same box are combined in it."""
+    found: dict[tuple[object, ...], list[Block]] = {}
+    for block in exchange.blocks:
+        found.setdefault((block.target, block.at, block.size), []).append(block)
+    for blocks in found.values():
+        b = blocks[0]
+        target = _box(exchange, outputs, "out", b.target, b.at, b.size)
+        parts = [_box(exchange, inputs, "in", b.source, b.start, b.size) for b in blocks]
+        yield Gather(target, (*(() if b.first else (target,)), *parts))
+
+
+def _end(exchange: Exchange, side: str, index: int) -> tuple[str, Any]:
+    devices = exchange.senders if side == "in" else exchange.receivers
+    types = exchange.inputs if side == "in" else exchange.outputs
+    return devices[index], types[index].dtype.numpy
+
+
+def _box(
+    exchange: Exchange, arrays: Sequence[Any], side: str, index: int, start: Shape, size: Shape
+) -> Box:
+    window = tuple(slice(a, a + n) for a, n in zip(start, size, strict=True))
+    array, (device, dtype) = arrays[index], _end(exchange, side, index)
+    view = None if array is None else array[*window, ...]  # `...`: a view of a 0-d array, too
+    return Box(device, (side, index, start, size), size, dtype, view)
+
+
+def _reduced(
+    exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]
+) -> tuple[tuple[Gather, ...], ...]:
+    """Each device combines its chunk, in rank order, and gives it to all others.
+
+    Few bytes go to everybody at once: twice the work in half the time.
+    """
+    group = exchange.group
+    if sum(t.nbytes for t in exchange.inputs) <= AT_ONCE:
+        members = range(len(exchange.member_names))
+        whole = [(m, 0, exchange.inputs[m * len(group)].size) for m in members]
+        everywhere = [(owner, segment) for owner in range(len(group)) for segment in whole]
+        return (tuple(_sums(exchange, inputs, outputs, everywhere)),)
+    owned = [(o, segment) for o, segments in enumerate(exchange.chunks()) for segment in segments]
+    spread = [
+        Gather(_flat(exchange, outputs, "out", m * len(group) + rank, low, high), (done,))
+        for owner, (m, low, high) in owned
+        for done in [_flat(exchange, outputs, "out", m * len(group) + owner, low, high)]
+        for rank in range(len(group))
+        if rank != owner
+    ]
+    return tuple(_sums(exchange, inputs, outputs, owned)), tuple(spread)
+
+
+def _sums(
+    exchange: Exchange,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    owned: Sequence[tuple[int, tuple[int, int, int]]],
+) -> Iterator[Gather]:
+    p = len(exchange.group)
+    for owner, (m, low, high) in owned:
+        if low < high:
+            parts = [_flat(exchange, inputs, "in", m * p + r, low, high) for r in range(p)]
+            target = _flat(exchange, outputs, "out", m * p + owner, low, high)
+            yield Gather(target, tuple(parts))
+
+
+def _flat(
+    exchange: Exchange, arrays: Sequence[Any], side: str, index: int, low: int, high: int
+) -> Box:
+    array, (device, dtype) = arrays[index], _end(exchange, side, index)
+    view = None if array is None else array.reshape(-1)[low:high]
+    return Box(device, (side, index, low, high), (high - low,), dtype, view)
+
+
+def links_from(
+    exchange: Exchange, local: Sequence[str], inputs: Sequence[Any], outputs: Sequence[Any]
+) -> Counter[tuple[str, str]]:
+    """Bytes per launch that local devices give others, by (from, to), of the bound arrays.
+
+    Those of an all-reduce are by definition those of its chunks: out and back.
+    """
+    found: Counter[tuple[str, str]] = Counter()
+    if exchange.collective != "all_reduce":
+        for block in exchange.blocks:
+            here, there = exchange.senders[block.source], exchange.receivers[block.target]
+            if here in local and here != there:
+                box = _box(exchange, inputs, "in", block.source, block.start, block.size)
+                found[here, there] += box.view.nbytes
+        return found
+    group = exchange.group
+    for owner, segments in enumerate(exchange.chunks()):
+        for m, low, high in segments:
+            for rank, device in enumerate(group):
+                if rank == owner:
+                    continue
+                if device in local:
+                    part = inputs[m * len(group) + rank].reshape(-1)[low:high]
+                    found[device, group[owner]] += part.nbytes
+                if group[owner] in local:
+                    done = outputs[m * len(group) + owner].reshape(-1)[low:high]
+                    found[group[owner], device] += done.nbytes
+    return found
+
+
+def launches_of(combine: Callable[..., Any], target: Any, parts: Sequence[Any]) -> Iterator[Launch]:
+    """Combines arrays in their order, the first two at once; a single one is copied."""
+    if len(parts) == 1:
+        yield partial(np.copyto, target, parts[0])
+        return
+    yield partial(combine, parts[0], parts[1], out=target)
+    for part in parts[2:]:
+        yield partial(combine, target, part, out=target)

@@ -1,0 +1,282 @@
+"""Memory that the processes of one host share, and phases that read it where it lies.
+
+A segment is anonymous memory with a file descriptor, which other processes of the same user open
+through ``/proc``: nothing has a name in a file system, so nothing is left behind by a killed
+process, and no small ``/dev/shm`` overflows.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from math import prod
+from typing import Any, TypeVar
+
+import numpy as np
+
+from flow_core.device import Launch
+from flow_dist.phases import Box, Phases, Route, launches_of, routes
+
+ALIGN = 64
+STAGE = 1 << 22
+"""Bytes of a segment for boxes that do not lie in shared memory, unless one needs more."""
+
+PIECE = 1 << 17
+"""Bytes that are combined at a time: what is half done stays in the cache."""
+
+Place = tuple[int, int, int, int]
+"""Where something lies: process, file descriptor, size of the segment, offset."""
+
+
+class Segment:
+    """Shared memory of this process.
+
+    Attributes:
+        nbytes: its size.
+        place: where it begins.
+        bytes: all of it, as an array.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self._file = os.memfd_create("flow", os.MFD_CLOEXEC)
+        size = max(1, nbytes)
+        os.ftruncate(self._file, size)
+        self.nbytes = nbytes
+        self.place: Place = (os.getpid(), self._file, size, 0)
+        self.bytes = np.frombuffer(mmap.mmap(self._file, size), np.uint8)
+        self.address = int(self.bytes.ctypes.data)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            os.close(self._file)
+
+    def view(self, offset: int, shape: tuple[int, ...], dtype: Any) -> Any:
+        """The C-contiguous array of ``shape`` at byte ``offset``: this is an arena, too."""
+        size = prod(shape) * np.dtype(dtype).itemsize
+        return self.bytes[offset : offset + size].view(dtype).reshape(shape)
+
+    def offset_of(self, array: Any) -> int | None:
+        """Where an array begins in it; None when it lies elsewhere."""
+        offset = int(array.__array_interface__["data"][0]) - self.address
+        return offset if 0 <= offset < self.nbytes else None
+
+
+def open_segment(process: int, file: int, size: int) -> Any:
+    """The memory of another process as an array of bytes.
+
+    Raises:
+        OSError: it cannot be reached.
+    """
+    handle = os.open(f"/proc/{process}/fd/{file}", os.O_RDWR)
+    try:
+        return np.frombuffer(mmap.mmap(handle, size), np.uint8)
+    finally:
+        os.close(handle)
+
+
+def neighbours(gather: Callable[[bytes], Sequence[bytes]]) -> tuple[frozenset[int], ...]:
+    """Per rank the ranks whose memory it can read and which can read its own: itself, too.
+
+    Args:
+        gather: gives what all processes say, in the order of the ranks.
+    """
+    probe = _Probe()
+    told = gather(probe.text)
+    seen = [other for other, text in enumerate(told) if _is_readable(text)]
+    all_seen = [set(map(int, text.split())) for text in gather(b" ".join(b"%d" % o for o in seen))]
+    return tuple(
+        frozenset(other for other in mine if rank in all_seen[other])
+        for rank, mine in enumerate(all_seen)
+    )
+
+
+class _Probe:
+    """A segment with a secret in it, for others to look for; nothing where there are none."""
+
+    def __init__(self) -> None:
+        self.text = b""
+        if hasattr(os, "memfd_create"):
+            secret = secrets.token_bytes(16)
+            self._segment = Segment(16)
+            self._segment.bytes[:] = np.frombuffer(secret, np.uint8)
+            self.text = b"%d %d %d " % self._segment.place[:3] + secret
+
+
+def _is_readable(text: bytes) -> bool:
+    if not text:
+        return False
+    process, file, size, secret = text.split(b" ", 3)
+    try:
+        found = open_segment(int(process), int(file), int(size))
+    except OSError:
+        return False
+    return bool(found.tobytes() == secret)
+
+
+# ----------------------------------------------------------------------------------- memory
+
+
+class SharedMemory:
+    """What one comm shares with its neighbours.
+
+    Lives as long as the comm: arenas of local devices, and room for boxes from elsewhere.
+    """
+
+    def __init__(self) -> None:
+        self._segments: list[Segment] = []
+        self._stage: Segment | None = None
+        self._used = 0
+        self._opened: Callable[[int, int, int], Any] = lru_cache(maxsize=None)(open_segment)
+
+    def arena(self, nbytes: int) -> Segment:
+        """New memory for a device."""
+        segment = Segment(nbytes)
+        self._segments.append(segment)
+        return segment
+
+    def place_of(self, array: Any) -> Place | None:
+        """Where an array lies, None when that is not in shared memory."""
+        for segment in self._segments:
+            offset = segment.offset_of(array)
+            if offset is not None:
+                return (*segment.place[:3], offset)
+        return None
+
+    def stage(self, box: Box) -> Any:
+        """Room for a box."""
+        if self._stage is None or self._used + box.nbytes > self._stage.nbytes:
+            self._stage, self._used = self.arena(max(STAGE, box.nbytes)), 0
+        slot = self._stage.view(self._used, box.shape, box.dtype)
+        self._used += -(-box.nbytes // ALIGN) * ALIGN
+        return slot
+
+    def open(self, place: Place, strides: Sequence[int], box: Box) -> Any:
+        """A box of another process."""
+        process, file, size, offset = place
+        memory = self._opened(process, file, size)
+        return np.ndarray(box.shape, box.dtype, memory.data, offset, tuple(strides))
+
+
+# ------------------------------------------------------------------------------------ phases
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """How the processes of an exchange wait for one another.
+
+    Attributes:
+        rank: this process's.
+        owner: the rank of a device's process.
+        swap: tells each of some ranks a text, and gives what they tell.
+        tokens: launches that send to the first ranks and wait for the second ones.
+    """
+
+    rank: int
+    owner: Callable[[str], int]
+    swap: Callable[[Mapping[int, bytes], Iterable[int]], Mapping[int, bytes]]
+    tokens: Callable[[frozenset[int], frozenset[int]], Sequence[Launch]]
+
+
+def bind_shared(phases: Phases, memory: SharedMemory, meeting: Meeting) -> Iterator[Launch]:
+    """The launches of this process's part of an exchange between neighbours.
+
+    In each phase those who read wait until those whose boxes they read say that these are ready;
+    at the end, those who gave wait until all have read.
+    """
+    found = [routes(gathers, meeting.owner) for gathers in phases.phases]
+    offers = [_Offers(memory) for _ in found]
+    told: dict[int, list[Any]] = {}
+    for offer, (source, target), box in _each(offers, found):
+        if source == meeting.rank:
+            told.setdefault(target, []).append(offer.place_of(box))
+    seen = _heard(found, told, memory, meeting)
+    yield from phases.fills
+    for gathers, offer, views, here in zip(phases.phases, offers, seen, found, strict=True):
+        yield from offer.copies
+        yield from meeting.tokens(*_sides(here, meeting.rank))
+        for gather in gathers:
+            if meeting.owner(gather.target.device) == meeting.rank:
+                parts = [views[p.key] if p.view is None else p.view for p in gather.parts]
+                yield from _combined(phases.combine, gather.target.view, parts)
+    targets, origins = _sides([route for here in found for route in here], meeting.rank)
+    yield from meeting.tokens(origins, targets)
+
+
+T = TypeVar("T")
+
+
+def _each(
+    items: Iterable[T], found: Iterable[Mapping[Route, Sequence[Box]]]
+) -> Iterator[tuple[T, Route, Box]]:
+    """All boxes on their way, in an order that all processes agree on."""
+    for item, here in zip(items, found, strict=True):
+        for route, boxes in here.items():
+            for box in boxes:
+                yield item, route, box
+
+
+def _heard(
+    found: Sequence[Mapping[Route, Sequence[Box]]],
+    told: Mapping[int, Sequence[Any]],
+    memory: SharedMemory,
+    meeting: Meeting,
+) -> list[dict[object, Any]]:
+    """Per phase, the boxes of others that this process reads."""
+    sources = {s for here in found for s, t in here if t == meeting.rank}
+    texts = {target: json.dumps(rows).encode() for target, rows in told.items()}
+    rows = {s: iter(json.loads(text)) for s, text in meeting.swap(texts, sources).items()}
+    seen: list[dict[object, Any]] = [{} for _ in found]
+    for views, (source, target), box in _each(seen, found):
+        if target == meeting.rank:
+            place, strides = next(rows[source])
+            views[box.key] = memory.open(tuple(place), strides, box)
+    return seen
+
+
+def _sides(routes: Iterable[Route], rank: int) -> tuple[frozenset[int], frozenset[int]]:
+    """Whom a process gives something, and from whom it gets something."""
+    found = set(routes)
+    return (
+        frozenset(target for source, target in found if source == rank),
+        frozenset(source for source, target in found if target == rank),
+    )
+
+
+class _Offers:
+    """The boxes of one phase that this process gives others.
+
+    Attributes:
+        copies: launches that put boxes into shared memory which do not lie there.
+    """
+
+    def __init__(self, memory: SharedMemory) -> None:
+        self._memory = memory
+        self._places: dict[object, tuple[Place | None, tuple[int, ...]]] = {}
+        self.copies: list[Launch] = []
+
+    def place_of(self, box: Box) -> tuple[Place | None, tuple[int, ...]]:
+        """Where others find a box, and its strides."""
+        if box.key not in self._places:
+            view = box.view
+            if self._memory.place_of(view) is None:
+                view = self._memory.stage(box)
+                self.copies.append(partial(np.copyto, view, box.view))
+            self._places[box.key] = self._memory.place_of(view), view.strides
+        return self._places[box.key]
+
+
+def _combined(combine: Callable[..., Any], target: Any, parts: Sequence[Any]) -> Iterator[Launch]:
+    """As `launches_of`, long rows of three or more parts piece by piece."""
+    step = PIECE // target.itemsize
+    rows = [target, *parts]
+    if len(parts) < 3 or target.size <= step or any(row.ndim != 1 for row in rows):
+        yield from launches_of(combine, target, parts)
+        return
+    for low in range(0, target.size, step):
+        pieces = [row[low : low + step] for row in rows]
+        yield from launches_of(combine, pieces[0], pieces[1:])

@@ -1,0 +1,51 @@
+"""Starts a script as several processes, with the MPI that mpi4py uses here."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+@cache
+def launcher() -> tuple[str, ...]:
+    """The command that starts processes; skips the test where there is none."""
+    if importlib.util.find_spec("mpi4py") is None:
+        pytest.skip("mpi4py is not installed")
+    mpiexec = Path(sys.executable).parent / "mpiexec"
+    if not mpiexec.exists():
+        pytest.skip(f"no launcher beside {sys.executable}")
+    told = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, check=True)
+    return (str(mpiexec), "--oversubscribe") if "Open MPI" in told.stdout else (str(mpiexec),)
+
+
+def run_script(
+    processes: int, script: Path, *arguments: str, timeout: float = 100, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """What became of a script on several processes."""
+    settings = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    command = (*launcher(), "-n", str(processes), sys.executable, str(script), *arguments)
+    return subprocess.run(
+        command,
+        env={**os.environ, **settings, **env},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def lines_of(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """What it printed, sorted; it must have ended well."""
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return sorted(done.stdout.splitlines())

@@ -1,0 +1,74 @@
+"""Runs the comm kit in this process, one of several that MPI joins: the test starts them."""
+
+import os
+import sys
+import traceback
+
+import numpy as np
+
+from flow_core.config import Settings
+from flow_core.dtypes import as_dtype
+from flow_core.plugins.host import load_plugins
+from flow_core.testing import CommKit, comms
+from flow_dist.mpi import MpiComm
+from flow_dist.world import world
+
+CHECKS = (
+    "is_a_comm", "moves", "is_bound_once", "counts_what_it_sends", "all_hold_the_same_bits",
+    "refuses_what_does_not_fit",
+)  # fmt: skip
+
+
+class MpiKit(CommKit):
+    comm_name = "mpi"
+
+    def registry(self):
+        return load_plugins(Settings(), ())
+
+
+def run(dtypes: tuple[str, ...]) -> int:
+    MpiKit.dtypes = dtypes or MpiKit.dtypes
+    kit, count = MpiKit(), 0
+    for check in CHECKS:
+        for row in kit.parameters(check):
+            getattr(kit, f"test_{check}")(*row)
+            count += 1
+    large()
+    return count
+
+
+def large() -> None:
+    """Boxes that travel by themselves, contiguous ones and others, at several sizes."""
+    for n in (4096, 30000):
+        _large(n)
+
+
+def _large(n: int) -> None:
+    body(comms.all_reduce((n,), (3, n), combine="max"), n)
+    body(comms.all_gather((n, n + 1, 2 * n, n - 1)), n)
+    body(comms.reduce_scatter((n, n + 1, 2 * n, n - 1)), n)
+    body(comms.broadcast(1, (n, 3)), n)
+    body(comms.all_to_all(lambda s, t: n * ((s + t) % 3)), n)
+    body(comms.gather(3, (n, 0, 2 * n, n)), n)
+
+
+def body(draft, n: int) -> None:
+    exchange = draft(CommKit.devices, as_dtype("float32"))
+    run = comms._Run(MpiKit(), MpiComm(CommKit.devices), exchange, n)
+    for step in range(3):
+        run.refill(step)
+        run.launch()
+        run.check()
+
+
+if __name__ == "__main__":
+    np.seterr(all="ignore")
+    try:
+        found = run(tuple(sys.argv[1:]))
+        ends = world().gather(b"%d checks" % found, "the end")
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)  # the launcher ends the others
+    if world().rank == 0:
+        sys.stdout.write("".join(f"{end.decode()}\n" for end in ends))

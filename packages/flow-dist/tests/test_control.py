@@ -1,0 +1,258 @@
+"""Server and clients over sockets: joining, strangers, gathering, and every way to fail."""
+
+import contextlib
+import json
+import logging
+import queue
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from flow_dist.control_board import Limits
+from flow_dist.control_client import ControlClient, JobStoppedError, text_of
+from flow_dist.control_server import ControlServer
+from flow_dist.control_wire import WireError, pack
+from flow_dist.membership import LaunchError, Membership
+from flow_dist.watch import Watch
+
+FAST = Limits(beat=0.05, silence=1.0, exchange=3.0, start=5.0, settle=0.2)
+
+
+@dataclass
+class Job:
+    server: ControlServer
+    clients: list[ControlClient] = field(default_factory=list)
+    watches: list[Watch] = field(default_factory=list)
+    stops: "queue.Queue[tuple[int, str]]" = field(default_factory=queue.Queue)
+
+    def join(self, rank: int, size: int, token: str = "secret") -> ControlClient:
+        self.watches.append(Watch())
+        client = ControlClient(
+            Membership(rank, size, rank, size, f"host{rank}"),
+            "127.0.0.1",
+            self.server.port,
+            token,
+            watch=self.watches[-1],
+            stop=lambda message: self.stops.put((rank, message)),
+            patience=2,
+        )
+        self.clients.append(client)
+        return client
+
+    def stopped(self) -> dict[int, str]:
+        return dict(self.stops.get(timeout=5) for _ in range(len(self.clients) - 1))
+
+
+@contextlib.contextmanager
+def job(size: int, limits: Limits = FAST, join: bool = True) -> Iterator[Job]:
+    made = Job(ControlServer(size, "secret", limits=limits))
+    try:
+        if join:
+            for rank in range(size):
+                made.join(rank, size)
+        yield made
+    finally:
+        for client in made.clients:
+            client.close()
+        made.server.close()
+
+
+def test_all_come_talk_and_go() -> None:
+    with job(3) as made:
+        for client in made.clients:
+            assert client.start(5) == ("host0", "host1", "host2")
+        got: dict[int, list[object]] = {}
+
+        def gather(rank: int) -> None:
+            got[rank] = made.clients[rank].gather("hash", {"of": rank}, 5)
+
+        threads = [threading.Thread(target=gather, args=(rank,)) for rank in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert got == {n: [{"of": 0}, {"of": 1}, {"of": 2}] for n in range(3)}
+        time.sleep(2 * FAST.silence)  # heartbeats keep it alive
+        for client in made.clients:
+            client.bye()
+        assert made.server.over
+        assert made.server.wait(0.3) is None
+        assert made.stops.empty()
+
+
+def test_a_lost_connection_stops_all_others() -> None:
+    with job(3) as made:
+        site = made.watches[0].site("loss", "all_reduce float32[2]", ranks=range(3), at="t.py:4")
+        site.enter()
+        made.watches[1].steps = 17
+        time.sleep(0.2)
+        made.clients[1].close()
+        failure = made.server.wait(3)
+        assert failure is not None
+        assert (failure.kind, failure.rank, failure.step) == ("died", 1, 17)
+        assert "rank 0: on host0, at step 0 in 'loss' (t.py:4)" in failure.message
+        assert made.stopped() == {0: failure.message, 2: failure.message}
+
+
+def test_an_exception_reaches_all() -> None:
+    with job(2) as made:
+        try:
+            int("x")
+        except ValueError as error:
+            made.clients[1].raised(error)
+        failure = made.server.wait(3)
+        assert failure is not None
+        assert (failure.kind, failure.rank) == ("exception", 1)
+        assert "ValueError: invalid literal" in failure.message
+        assert f"{__file__}:" in failure.message
+        assert made.stopped() == {0: failure.message}
+
+
+def test_one_who_waits_in_a_gathering_is_told() -> None:
+    with job(2) as made:
+        threading.Timer(0.3, made.clients[1].close).start()
+        with pytest.raises(JobStoppedError, match="gathering 'hash'"):
+            made.clients[0].gather("hash", 1, 10)
+
+
+def test_gathering_other_things_is_a_divergence() -> None:
+    with job(2) as made:
+        for client, key in zip(made.clients, "ab", strict=True):
+            threading.Thread(target=_try, args=(client, key)).start()
+        failure = made.server.wait(5)
+        assert failure is not None
+        assert (failure.kind, failure.rank) == ("diverged", 1)
+
+
+def _try(client: ControlClient, key: str) -> None:
+    with contextlib.suppress(JobStoppedError):
+        client.gather(key, 1, 10)
+
+
+def test_a_server_that_is_gone() -> None:
+    with job(2) as made:
+        made.server.close()
+        stops = dict(made.stops.get(timeout=5) for _ in range(2))
+        assert "rank 1 of 2 on host1 lost its control server" in stops[1]
+
+
+def test_a_wrong_token(caplog: pytest.LogCaptureFixture) -> None:
+    with job(2, join=False) as made:
+        with pytest.raises(LaunchError, match="knows its token"):
+            made.join(0, 2, token="other")
+        assert "no proof of the job's token" in caplog.text
+        assert not made.server.hosts
+
+
+def test_a_server_without_the_token_is_not_believed() -> None:
+    class Liar(threading.Thread):
+        def __init__(self) -> None:
+            super().__init__()
+            self.socket = socket.create_server(("127.0.0.1", 0))
+
+        def run(self) -> None:
+            connection, _ = self.socket.accept()
+            with connection:
+                connection.sendall(pack({"is": "hello", "nonce": "n"}))
+                connection.recv(4096)
+                connection.sendall(pack({"is": "welcome", "proof": "x", "beat": 1.0}))
+                connection.recv(1)
+
+    liar = Liar()
+    liar.start()
+    with pytest.raises(LaunchError, match="no proof"):
+        ControlClient(
+            Membership(0, 2, 0, 2, "h"), "127.0.0.1", liar.socket.getsockname()[1], "secret"
+        )
+    liar.join()
+    liar.socket.close()
+
+
+@pytest.mark.parametrize("rank", [0, 7])
+def test_a_rank_comes_once_and_is_one_of_those(rank: int) -> None:
+    with job(2, join=False) as made:
+        made.join(0, 2)
+        with pytest.raises(LaunchError):
+            made.join(rank, 8 if rank else 2)
+        assert list(made.server.hosts) == [0]
+
+
+STRANGE = {
+    "http": b"GET / HTTP/1.1\r\n\r\n",
+    "long": b"\xff\xff\xff\xff",
+    "not json": b"\x00\x00\x00\x02xx",
+    "a list": b"\x00\x00\x00\x02[]",
+    "no fields": pack({"is": "hello"}),
+    "pickle": b"\x00\x00\x00\x11cos\nsystem\n(S'ls'",
+    "no proof": pack({"is": "hello", "nonce": "a", "rank": 0, "size": 2, "host": "h", "pid": 1}),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_stranger_is_dropped_and_logged(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    with job(2) as made, socket.create_connection(("127.0.0.1", made.server.port)) as stranger:
+        stranger.settimeout(5)
+        stranger.sendall(STRANGE[name])
+        while stranger.recv(4096):
+            pass
+        assert "dropped what came from ('127.0.0.1'" in caplog.text
+        assert made.server.wait(0.2) is None
+        for client in made.clients:
+            client.bye()
+        assert made.server.over
+
+
+def test_a_stranger_learns_nothing_but_a_nonce() -> None:
+    with job(2) as made, socket.create_connection(("127.0.0.1", made.server.port)) as stranger:
+        told = json.loads(stranger.recv(4096)[4:])
+        assert set(told) == {"is", "nonce"}
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {},
+        {"step": "many", "sequence": 0, "counts": []},
+        {"step": 0, "sequence": 0, "counts": [3]},
+        {"step": 0, "sequence": 0, "counts": [[["a"], 0]]},
+        {"step": 0, "sequence": 0, "counts": [], "op": "x", "what": "y", "ranks": 1, "count": 1},
+        {"step": 0, "sequence": 0, "counts": [], "op": "x", "what": "y", "ranks": [], "count": []},
+    ],
+)
+def test_a_rank_that_says_nonsense_is_lost(nonsense: dict[str, object]) -> None:
+    with job(2) as made:
+        made.clients[1]._send({"is": "beat", "status": nonsense})
+        failure = made.server.wait(3)
+        assert failure is not None
+        assert (failure.kind, failure.rank) == ("died", 1)
+
+
+def test_an_address_that_is_not_ours() -> None:
+    with pytest.raises(LaunchError, match="listening on 203"):
+        ControlServer(1, "secret", "203.0.113.7")
+
+
+def test_it_listens_on_its_address_only() -> None:
+    with job(1) as made, pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.2", made.server.port), 1)
+
+
+def test_nobody_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(LaunchError, match="joining the job at 127"):
+        ControlClient(Membership(0, 2, 0, 2, "h"), "127.0.0.1", port, "secret", patience=0.2)
+
+
+def test_errors_in_short() -> None:
+    try:
+        raise WireError("a message", found="nothing")
+    except WireError as error:
+        text = text_of(error)
+    assert text.startswith("WireError: a message\n  found:")
+    assert f"{__file__}:" in text

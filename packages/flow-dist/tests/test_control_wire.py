@@ -1,0 +1,76 @@
+"""The messages of the control channel: what is packed comes out, and nothing else comes out."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flow_dist.control_wire import Framing, WireError, field, fresh, pack, prove, proven
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+messages = st.dictionaries(st.text(max_size=8), values, max_size=4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(messages, max_size=3), st.data())
+def test_any_cut_gives_the_same_messages(
+    sent: list[dict[str, object]], data: st.DataObject
+) -> None:
+    stream = b"".join(pack(message) for message in sent)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    framing, got = Framing(1 << 16), []
+    for low, high in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        got += framing.feed(stream[low:high])
+    assert got == sent
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=200))
+def test_strange_bytes_are_messages_or_refused(data: bytes) -> None:
+    try:
+        got = list(Framing(100).feed(data))
+    except WireError:
+        return
+    assert all(isinstance(message, dict) for message in got)
+    assert len(json.dumps(got)) <= 4 * len(data) + 2
+
+
+def test_lengths_are_bounded_both_ways() -> None:
+    with pytest.raises(WireError, match="at most 50"):
+        list(Framing(50).feed((51).to_bytes(4, "big")))
+    with pytest.raises(WireError, match="bytes"):
+        pack({"text": "x" * 100}, limit=50)
+    assert not list(Framing(50).feed((50).to_bytes(4, "big")))
+
+
+@pytest.mark.parametrize("body", [b"[1]", b"1", b"{", b"\xff\xfe", b"[" * 5000, b""])
+def test_only_objects(body: bytes) -> None:
+    with pytest.raises(WireError, match="a JSON object"):
+        list(Framing(1 << 16).feed(len(body).to_bytes(4, "big") + body))
+
+
+@settings(deadline=None)
+@given(st.text(), st.one_of(st.none(), st.integers(), st.text()))
+def test_only_the_right_proof_is_one(token: str, wrong: object) -> None:
+    right = prove("secret", "rank", "a", "b")
+    assert proven("secret", "rank", right, "a", "b")
+    for case in (
+        proven("secret", "rank", wrong, "a", "b"),
+        proven("secret", "server", right, "a", "b"),
+        proven("secret", "rank", right, "b", "a"),
+        proven(token, "rank", right, "a", "b") and token != "secret",
+    ):
+        assert not case
+    assert fresh() != fresh()
+
+
+def test_fields_have_kinds() -> None:
+    assert field({"n": 1}, "n", int) == 1
+    for value in (True, "1", None, 1.0):
+        with pytest.raises(WireError, match="int"):
+            field({"n": value}, "n", int)

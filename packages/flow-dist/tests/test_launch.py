@@ -1,0 +1,290 @@
+"""``flow-dist run``: every way to end, what it says, its status, and that nobody is left."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from click.testing import CliRunner
+
+from flow_dist.cli import main
+from flow_dist.control import address_towards, join, parse_address
+from flow_dist.control_board import Failure
+from flow_dist.launch import Job, without
+from flow_dist.launch_mpi import MPICH, OPEN_MPI, Host, Launcher
+from flow_dist.membership import LaunchError
+
+FLOW_DIST = [sys.executable, "-c", "from flow_dist.cli import main; main()"]
+FAST = ["--beat", "0.1", "--silence", "1.5", "--exchange", "2", "--start", "60"]
+
+SCRIPT = """
+import os, signal, sys, time
+from flow_dist import control
+from flow_dist.watch import WATCH
+
+print("hello", os.environ["FLOW_DIST_RESTART"], *sys.argv[1:], flush=True)
+client = control.current()
+rank, size = client.membership.rank, client.membership.size
+faults = {
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "raise": lambda: {}["nothing"],
+    "status": lambda: sys.exit(3),
+    "leave": lambda: sys.exit(0),
+    "quit": lambda: os._exit(0),
+    "hang": lambda: time.sleep(1000),
+    "other": lambda: client.gather("other", rank, 60),
+}
+for step in range(4):
+    WATCH.steps = step
+    if step == 2 and rank == size - 1 and len(sys.argv) > 1:
+        faults[sys.argv[1]]()
+    assert client.gather(f"step {step}", rank, 60) == list(range(size))
+print("done", rank, __name__, __file__, flush=True)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return str(path)
+
+
+def run(*args: str, timeout: float = 60) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*FLOW_DIST, "run", *args], capture_output=True, text=True, timeout=timeout
+    )
+
+
+def left(script: str) -> list[int]:
+    """Processes that still run a script."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        if script in (process.info["cmdline"] or []):
+            found.append(process.pid)
+    return found
+
+
+def test_one_process_needs_no_launcher(script: str) -> None:
+    ended = run("-n", "1", *FAST, script)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == f"hello 0\ndone 0 __main__ {script}\n"
+    assert not ended.stderr
+
+
+@pytest.mark.slow
+def test_three_processes(script: str) -> None:
+    ended = run("-n", "3", *FAST, script)
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(ended.stdout.split("\n")) == sorted(
+        ["", *["hello 0"] * 3, *(f"done {rank} __main__ {script}" for rank in range(3))]
+    )
+
+
+WORDS = {
+    "kill": r"is gone without a word",
+    "stop": r"does not answer for \d",
+    "raise": r"raised KeyError: 'nothing' \(at .*train.py:\d+\)",
+    "status": "ended with status 3",
+    "leave": "has ended, while rank 0 waits for it in 'gather step 2'",
+    "quit": "is gone without a word",
+    "hang": "keeps rank 0 waiting in 'gather step 2'",
+    "other": "went another way: it is in gather other: .*; rank 0 in gather step 2",
+}
+
+
+SOME = ("kill", "stop")
+
+
+@pytest.mark.parametrize(
+    "fault", [*SOME, *(pytest.param(f, marks=pytest.mark.slow) for f in WORDS if f not in SOME)]
+)
+def test_a_fault_ends_all_with_one_message(script: str, fault: str) -> None:
+    ended = run("-n", "2", *FAST, script, fault)
+    assert ended.returncode == 1
+    assert ended.stderr.count("flow-dist: ") == 1
+    message = ended.stderr[ended.stderr.index("flow-dist: ") :]
+    assert re.match(r"flow-dist: rank 1 of 2 on \S+, at (work at )?step ", message), message
+    assert re.search(WORDS[fault], message), message
+    place = r"at step 2 in 'gather step 2' \(.*train.py:\d+\)"
+    if fault != "kill":  # whose launcher kills rank 0 before it can say where it is
+        assert re.search(rf"  rank 0: on \S+, {place}", message), message
+    assert "  rank 0: on " in message
+    assert "  rank 1: on " in message
+    assert "done" not in ended.stdout
+    assert not left(script)
+
+
+@pytest.mark.slow
+def test_the_traceback_is_the_script_s_own(script: str) -> None:
+    ended = run("-n", "1", *FAST, script, "raise")
+    assert "launch_rank" not in ended.stderr
+    assert "line 22, in <module>" in ended.stderr or "KeyError" in ended.stderr
+
+
+@pytest.mark.slow
+def test_restarts_are_counted(script: str) -> None:
+    ended = run("-n", "2", "--max-restarts", "2", *FAST, script, "raise")
+    assert ended.returncode == 1
+    assert [ended.stdout.count(f"hello {n}") for n in range(4)] == [2, 2, 2, 0]
+    assert "restart 2 of 2 with 2 ranks" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+        signal.SIGKILL,
+    ],
+)
+def test_the_supervisor_takes_all_with_it(script: str, number: int) -> None:
+    command = [*FLOW_DIST, "run", "-n", "2", script, "hang"]
+    supervisor = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert supervisor.stdout is not None
+    assert [supervisor.stdout.readline() for _ in range(2)] == [b"hello 0 hang\n"] * 2
+    supervisor.send_signal(number)
+    status = supervisor.wait(20)
+    assert status == (-number if number == signal.SIGKILL else 128 + number)
+    supervisor.stdout.close()
+    until = time.monotonic() + 10
+    while left(script) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not left(script)
+
+
+@pytest.mark.slow
+def test_an_orphan_is_found(tmp_path: Path) -> None:
+    """A grandchild in a session of its own, whose parent is gone."""
+    path = tmp_path / "fork.py"
+    path.write_text(
+        "import os, sys, time\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    if os.fork() == 0:\n"
+        "        time.sleep(1000)\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+        "sys.exit(4)\n"
+    )
+    ended = run("-n", "1", *FAST, str(path))
+    assert ended.returncode == 1
+    assert not left(str(path))
+
+
+@pytest.mark.slow
+def test_a_launcher_that_lies(script: str, tmp_path: Path) -> None:
+    """It reports success without having run anything."""
+    liar = tmp_path / "mpiexec"
+    liar.write_text('#!/bin/sh\n[ "$1" = --version ] && echo HYDRA\nexit 0\n')
+    liar.chmod(0o755)
+    ended = run("-n", "2", "--mpiexec", str(liar), *FAST, script)
+    assert ended.returncode == 1
+    assert "the launcher ended with status 0: 0 ranks have come, not all ended" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["-n", "2", "no-such.py"], "no such file"),
+        (["--hosts", "a:0", "SCRIPT"], "host:slots"),
+        (["--hosts", "a:1,a:2", "SCRIPT"], "a host twice"),
+        (["--hosts=-x:1", "SCRIPT"], "host:slots"),
+        (["-n", "2", "--mpiexec", "/bin/true", "SCRIPT"], "MPICH or Open MPI"),
+        (["-n", "2", "--mpiexec", "/no/such", "SCRIPT"], "asking /no/such"),
+        (["-n", "2", "--address", "203.0.113.9", "SCRIPT"], "listening on 203.0.113.9"),
+    ],
+)
+def test_what_cannot_be_started(script: str, args: list[str], message: str) -> None:
+    words = [script if arg == "SCRIPT" else arg for arg in args]
+    ended = CliRunner().invoke(main, ["run", *words])
+    assert ended.exit_code == 1
+    assert message in ended.output
+
+
+def test_command_lines() -> None:
+    hosts = Host.parse_all("a:2,b:2")
+    program = ["python", "t.py"]
+    mpich = Launcher("mpiexec", MPICH).command(
+        4, hosts, program, agent="my-ssh", address="10.0.0.1", label=True, forwarded=("X",)
+    )
+    assert " ".join(mpich) == (
+        "mpiexec -launcher ssh -launcher-exec my-ssh -localhost 10.0.0.1 -hosts a:2,b:2 "
+        "-prepend-rank -n 4 python t.py"
+    )
+    open_mpi = Launcher("mpiexec", OPEN_MPI)
+    line = open_mpi.command(4, hosts, program, agent="my-ssh", label=True, forwarded=("X",))
+    assert " ".join(line) == (
+        "mpiexec --prtemca plm_ssh_agent my-ssh --host a:2,b:2 --output tag -x X "
+        "--map-by :OVERSUBSCRIBE -n 4 python t.py"
+    )
+    assert ("OMPI_ALLOW_RUN_AS_ROOT" in open_mpi.environment({})) == (os.geteuid() == 0)
+
+
+def test_a_job_goes_on_without_a_lost_host() -> None:
+    job = Job("t.py", hosts=Host.parse_all("a:2,b:2"), least=2)
+    lost = Failure("silent", 2, "b", 0, "", "", ("b",))
+    assert without(job, lost).ranks == 2
+    assert [host.name for host in without(job, lost).hosts] == ["a"]
+    assert without(job, Failure("died", 2, "b", 0, "", "")) == job
+    assert without(Job("t.py", hosts=job.hosts), lost).ranks == 4
+    assert without(Job("t.py", hosts=job.hosts, least=3), lost).ranks == 4
+
+
+def test_joining_by_variables() -> None:
+    assert join(env={}) is None
+    with pytest.raises(LaunchError, match="no MASTER_ADDR and MASTER_PORT"):
+        join(env={"RANK": "0", "WORLD_SIZE": "2"})
+    with pytest.raises(LaunchError, match="openssl rand"):
+        join(env={"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"})
+    with pytest.raises(LaunchError, match="address:port"):
+        parse_address("host")
+    assert address_towards("127.0.0.1") == "127.0.0.1"
+    with pytest.raises(LaunchError, match="--address"):
+        address_towards("no.such.host.invalid")
+
+
+@pytest.mark.parametrize(
+    ("fault", "statuses"),
+    [
+        pytest.param((), (0, 0), marks=pytest.mark.slow),
+        (("raise",), (1, 1)),
+        pytest.param(("quit",), (1, 0), marks=pytest.mark.slow),
+    ],
+)
+def test_ranks_of_another_launcher(
+    script: str, fault: tuple[str, ...], statuses: tuple[int, int]
+) -> None:
+    """Processes that only torchrun's variables tell apart: rank 0 has the server."""
+    free = _free_port()
+    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free - 1)}
+    common |= {"FLOW_DIST_TOKEN": "secret", "FLOW_DIST_RESTART": "0"}
+    joining = "import sys\nfrom flow_dist import control\ncontrol.join()\n"
+    Path(script).write_text(joining + SCRIPT)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, script, *fault],
+            env={**os.environ, **common, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [process.communicate(timeout=30) for process in processes]
+    assert tuple(process.returncode for process in processes) == statuses, said
+    assert sum(err.count("flow-dist: ") for _, err in said) == bool(fault), said
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port

@@ -1,0 +1,24 @@
+"""The comm kit on several processes, with the MPI that is installed."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from launching import HERE, lines_of, run_script
+
+KIT = HERE / "run_comm_kit.py"
+
+
+def test_kit_on_three_processes() -> None:
+    """Four devices on three processes: one of them has two."""
+    lines = lines_of(run_script(3, KIT, "float32", "bool"))
+    assert lines == 3 * ["159 checks"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 3, 4])
+def test_kit_with_all_element_types(processes: int) -> None:
+    lines = lines_of(run_script(processes, KIT, timeout=300))
+    assert lines == processes * ["432 checks"]

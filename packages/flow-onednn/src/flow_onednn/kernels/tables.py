@@ -1,0 +1,162 @@
+"""The kernels of `native/tables.c`: reading, adding to and updating rows of tables."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from flow_core.device import Launch
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_onednn import threads
+from flow_onednn.kernels.loops import FLOAT_BYTES, loop_kernel, null, parts_of, pointer
+from flow_onednn.native import compiler
+from flow_onednn.primitives import address, padded
+
+
+def _indexed(query: KernelQuery) -> bool:
+    """Rows along the first axis, float32, by indices that we read."""
+    floats = (*query.inputs[:1], *query.inputs[2:], *query.outputs)
+    return (
+        query.attrs["axis"] == 0
+        and query.inputs[1].dtype.name in ("int32", "int64")
+        and query.inputs[1].size > 0
+        and all(t.dtype.name == "float32" and t.size for t in floats)
+    )
+
+
+def _index(ctx: BindContext, k: int = 1) -> tuple[Any, int, int, int]:
+    """Pointer to an input of indices, how many, their width, and the first row's number."""
+    index: Any = ctx.inputs[k]
+    first: Any = ctx.attrs["first"]
+    return pointer(index, "void *"), index.size, index.itemsize, first
+
+
+def _gather(ctx: BindContext) -> Launch:
+    table, (out,) = ctx.inputs[0], ctx.outputs
+    index, count, width, first = _index(ctx)
+    rows, columns = table.shape[0], prod(table.shape[1:])
+    run = compiler.native().gather
+    return partial(run, pointer(table), index, pointer(out), count, rows, columns, width, first)
+
+
+def _segment_sum(ctx: BindContext) -> Launch:
+    data, (out,) = ctx.inputs[0], ctx.outputs
+    index, count, width, first = _index(ctx)
+    rows, columns = out.shape[0], prod(out.shape[1:])
+    return partial(
+        compiler.native().segment_sum,
+        pointer(data), index, pointer(out), count, rows, columns, width, first, parts_of(rows),
+    )  # fmt: skip
+
+
+def _add_to_rows(ctx: BindContext) -> list[Launch]:
+    base, data, (out,) = ctx.inputs[0], ctx.inputs[2], ctx.outputs
+    index, count, width, first = _index(ctx)
+    rows, columns = out.shape[0], prod(out.shape[1:])
+    add = partial(
+        compiler.native().add_to_rows,
+        pointer(out), pointer(data), index, count, rows, columns, width, first, parts_of(rows),
+    )  # fmt: skip
+    in_place = address(base) == address(out)
+    return [add] if in_place else [partial(np.copyto, out, base), add]
+
+
+def _sparse_sgd(ctx: BindContext) -> Launch:
+    model, _, data, rate, *factor = ctx.inputs
+    where, count, width, first = _index(ctx)
+    rows, columns = model.shape[0], prod(model.shape[1:])
+    return partial(
+        compiler.native().sparse_sgd,
+        pointer(model), pointer(data), where, pointer(rate),
+        pointer(factor[0]) if factor else null(),
+        count, rows, columns, width, first, parts_of(rows), ctx.attrs["scale"],
+    )  # fmt: skip
+
+
+ADAM_PARTS = 4
+"""Parts per thread: rows that are looked up often lie together."""
+
+
+def _sparse_adam_bytes(query: KernelQuery) -> int:
+    """A number per row of the table, and the rows looked up."""
+    slots = padded(query.inputs[0].shape[0] * FLOAT_BYTES)
+    return slots + padded(query.inputs[2].nbytes)
+
+
+def _sparse_adam(ctx: BindContext) -> Launch:
+    model, _, data, rate, m, v, *factor = ctx.inputs
+    where, count, width, first = _index(ctx)
+    rows, columns = model.shape[0], prod(model.shape[1:])
+    sums = ctx.workspace[padded(rows * FLOAT_BYTES) :]
+    numbers = [ctx.attrs[k] for k in ("scale", "beta1", "beta2", "epsilon")]
+    return partial(
+        compiler.native().sparse_adam,
+        pointer(model), pointer(data), where, pointer(m), pointer(v), pointer(rate),
+        pointer(factor[0]) if factor else null(),
+        pointer(ctx.workspace, "int32_t *"), pointer(sums),
+        count, rows, columns, width, first, min(rows, ADAM_PARTS * threads.count()), *numbers,
+    )  # fmt: skip
+
+
+# --- updates of the looked-up rows alone
+
+PREFIX = "indexed_slices_"
+KINDS = {"sgd_update": 0, "momentum_update": 1, "adam_update": 2}
+"""What C calls the rules, by op without prefix."""
+
+
+def _by_rows(query: KernelQuery) -> bool:
+    """float32 throughout, by indices that we read."""
+    floats = (*query.inputs[:1], *query.inputs[2:])
+    return (
+        query.inputs[1].dtype.name in ("int32", "int64")
+        and query.inputs[1].size > 0
+        and all(t.dtype.name == "float32" and t.size for t in floats)
+    )
+
+
+def _capacity(count: int) -> int:
+    """Places of a table of so many rows at most: a power of 2, no more than half of them taken."""
+    return max(64, 1 << (2 * count - 1).bit_length())
+
+
+def _lookups(query: KernelQuery) -> tuple[int, int, int]:
+    count = query.inputs[1].size
+    return count, _capacity(count), parts_of(count)
+
+
+def _by_rows_bytes(query: KernelQuery) -> int:
+    """A link per lookup, and a table per part."""
+    count, capacity, parts = _lookups(query)
+    return padded((count + parts * capacity) * FLOAT_BYTES)
+
+
+def _update_rows(ctx: BindContext) -> Launch:
+    model, _, values, rate, *states = ctx.inputs
+    where, count, width, first = _index(ctx)
+    rows, columns = model.shape[0], prod(model.shape[1:])
+    _, capacity, parts = _lookups(ctx.query)
+    kind = KINDS[ctx.query.op.removeprefix(PREFIX)]
+    tables = [pointer(a) for a in (model, *states)]
+    beta = ctx.attrs.get("beta1", ctx.attrs.get("beta", 0.0))
+    numbers = [ctx.attrs[k] for k in ("scale", "weight_decay")]
+    moments = [beta, *(ctx.attrs.get(k, 0.0) for k in ("beta2", "epsilon"))]
+    return partial(
+        compiler.native().indexed_update,
+        kind, *tables, *(null() for _ in range(3 - len(tables))), pointer(values), where,
+        pointer(rate), pointer(ctx.workspace, "int32_t *"), capacity, count, rows, columns, width,
+        first, parts, *numbers, *moments,
+    )  # fmt: skip
+
+
+KERNELS: tuple[KernelSpec, ...] = (
+    loop_kernel("gather", _gather, _indexed),
+    loop_kernel("unsorted_segment_sum", _segment_sum, _indexed),
+    loop_kernel("onednn_add_to_rows", _add_to_rows, _indexed),
+    loop_kernel("onednn_sparse_sgd", _sparse_sgd, _indexed),
+    loop_kernel("onednn_sparse_adam", _sparse_adam, _indexed, _sparse_adam_bytes),
+    *(loop_kernel(PREFIX + op, _update_rows, _by_rows, _by_rows_bytes) for op in KINDS),
+)

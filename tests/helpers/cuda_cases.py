@@ -1,0 +1,121 @@
+"""All kernels of flow-cuda that the ops' samples ask for, and the kit that runs them."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from flow_core.config import Settings
+from flow_core.device import Driver
+from flow_core.plugins.host import load_plugins
+from flow_core.plugins.registry import Registry
+from flow_core.plugins.specs import OpSpec, Sample
+from flow_core.testing.kernels import AS_GIVEN, KernelKit
+from flow_core.testing.rig import Rig
+from flow_cuda.driver import GpuDriver
+from flow_cuda.kernels.update import UPDATES
+from flow_cuda.program import Kernel
+from flow_cuda.rehearsal import Rehearsal
+
+PLUGIN = "flow_cuda.rehearsed"
+OTHERS = ("flow-cuda", "flow-onednn", "flow-data")
+
+
+def rehearsed_registry() -> Registry:
+    """Core's ops, the kernels of flow-cuda, and devices that are rehearsed."""
+    return load_plugins(replace(Settings.from_env(), disabled_plugins=OTHERS), extra=[PLUGIN])
+
+
+class CudaKit(KernelKit):
+    """The kernel kit on a rehearsed device; all kernels are compiled at once."""
+
+    plugin = PLUGIN
+    device_type = "gpu"
+    tiles = False
+    stretches = False
+    steady_bytes = None
+    draws = 1
+    preloaded: ClassVar[bool] = True
+
+    def registry(self) -> Registry:
+        return rehearsed_registry()
+
+    def samples(self, spec: OpSpec, rng: Any) -> Iterable[Sample]:
+        return SAMPLES[spec.type](rng) if spec.type in SAMPLES else super().samples(spec, rng)
+
+    def driver(self) -> Driver:
+        driver = super().driver()
+        if self.preloaded and isinstance(driver, GpuDriver):
+            self.once("preloaded", lambda: driver.hardware.compiler.preload(self.all_kernels()))
+        return driver
+
+    def all_kernels(self) -> list[Kernel]:
+        """What binding all cases asks a compiler for, also of enlarged ones."""
+        collected = Collector()
+        driver = GpuDriver(Rehearsal(compiler=collected), chunk=64)
+        for op in self.covered_ops():
+            for dtype in self.dtypes_of(op):
+                for case in self.cases(op, dtype):
+                    for each in (case, case.grown(2), case.grown(5)):
+                        Rig(driver, each.kernel, each.asked, mutates=each.spec.mutates)
+        return list(collected.found.values())
+
+
+class Collector:
+    """A compiler that only remembers what it is asked for."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Kernel] = {}
+
+    def function(self, kernel: Kernel) -> Kernel:
+        self.found[kernel.name] = kernel
+        return kernel
+
+
+# --- samples of ops that have none, as they have no outputs
+
+
+def updates(op: str, rng: Any) -> Iterator[Sample]:
+    row = UPDATES[op]
+    for shape in ((7,), (3, 5), ()):
+        arrays = [rng.uniform(0.5, 2, shape) for _ in range(2)]
+        arrays.append(np.array(0.1, np.float32))
+        if op == "lars_update":
+            arrays.append(np.array(3, np.int64))
+        arrays += [rng.uniform(0.5, 2, shape) for _ in range(row.states)]
+        if op == "lamb_update":
+            arrays += [np.array(0.81), np.array(0.98)]
+        factor, skip = np.array(0.5), np.array(1, np.int64)
+        for extra in ((), (factor,), (factor, skip), (np.array(0, np.int64),)):
+            yield Sample((*arrays, *extra), {"l1": 0.1, "l2": 0.2, "weight_decay": 0.01})
+        yield Sample(tuple(arrays))
+
+
+def _assigned(rng: Any) -> Iterator[Sample]:
+    for shape in ((7,), (3, 5), (0, 2), ()):
+        yield Sample((rng.uniform(-1, 1, shape), rng.uniform(-1, 1, shape)))
+
+
+def _slice_assigned(rng: Any) -> Iterator[Sample]:
+    attrs = {"start": (1, 0), "stop": (4, 3), "step": (2, 1), "window": None}
+    yield Sample((rng.uniform(-1, 1, (5, 3)), rng.uniform(-1, 1, (2, 3))), attrs)
+
+
+def _scales(_: Any) -> Iterator[Sample]:
+    for bad, good in ((0, 0), (3, 4), (0, 4)):
+        numbers = (np.int64(bad), np.float32(8), np.int64(good))
+        yield Sample(tuple(map(np.array, numbers)), {"increment_period": 5})
+
+
+SAMPLES: dict[str, Any] = {
+    **{op: (lambda rng, op=op: updates(op, rng)) for op in UPDATES},
+    "assign": _assigned,
+    "logical_slice_assign": _slice_assigned,
+    "advance_step": lambda _: iter([Sample((np.array(4, np.int64),))]),
+    "dynamic_loss_scale_schedule": _scales,
+    "fused": lambda _: iter(()),
+    "literal": lambda _: iter(()),
+}
+
+__all__ = ["AS_GIVEN", "CudaKit", "rehearsed_registry"]

@@ -1,0 +1,82 @@
+"""Trains networks in parallel forms; started as one process, or as several that MPI joins.
+
+Prints a line per form with the bits of the losses and weights: the same for any number of
+processes.  Each form is held against one device, and its bytes against the plan's prediction.
+"""
+
+import hashlib
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
+
+from networks import NETWORKS, STEPS, Form, batches, step_of, train, train_job
+
+import oneflow as flow
+from flow_core.exchange import exchanges, links_of
+from flow_core.frontend.session import default_session
+
+FORMS = {
+    "data": Form(4),
+    "model": Form(4, weights=0),
+    "columns": Form(3, weights=1),
+    "hybrid": Form(4, weights=0, hybrid=True),
+    "pipeline": Form(4, stages=4, micro=3),
+    "pipeline-data": Form(4, stages=2),
+    "grid": Form(4, weights=1, hierarchy=(2, 2)),
+    "zero": Form(4, optimizer="distributed_split"),
+    "zero-owners": Form(3, optimizer="non_distributed"),
+    "zero-pipeline": Form(4, stages=2, optimizer="distributed_split", micro=2),
+    "mirrored": Form(4, mirrored=True),
+}
+TOLERANCE = 1e-10
+
+
+def arrays(found: tuple[Any, dict[str, Any]]) -> dict[str, Any]:
+    return {"the losses": found[0], **found[1]}
+
+
+def assert_near(found: Any, wanted: Any, what: str) -> None:
+    scale = max(1.0, float(np.abs(wanted).max(initial=0.0)))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=TOLERANCE * scale, err_msg=what)
+
+
+def check_bytes(network: str, form: str) -> None:
+    """All processes together have sent, link by link, what the plan predicts."""
+    flow.clear_default_session()
+    job = train_job(NETWORKS[network], FORMS[form])
+    for batch in batches(NETWORKS[network]):
+        job(*step_of(FORMS[form], batch))
+    wanted: Counter[tuple[str, str]] = Counter()
+    for once in (False, True):
+        for link, nbytes in links_of(exchanges(job.plan(), once)).items():
+            wanted[link] += nbytes * (1 if once else STEPS)
+    told = [[*link, nbytes] for link, nbytes in job.executable().sent().items()]
+    world = default_session().world
+    texts = [json.dumps(told).encode()]
+    if world is not None:
+        texts = list(world.gather(texts[0], "bytes sent"))
+    sent = {(here, there): n for text in texts for here, there, n in json.loads(text)}
+    assert sent == +wanted, (network, form, sent, wanted)
+
+
+def main(pairs: list[str]) -> None:
+    for network, form in (pair.split(":") for pair in pairs):
+        many = arrays(train(NETWORKS[network], FORMS[form]))
+        one = arrays(train(NETWORKS[network], FORMS[form].alone()))
+        assert many.keys() == one.keys()
+        for name, value in one.items():
+            assert_near(many[name], value, f"{network} {form}: {name}")
+        check_bytes(network, form)
+        bits = hashlib.sha256(b"".join(many[name].tobytes() for name in sorted(many)))
+        print(network, form, bits.hexdigest()[:16])
+
+
+if __name__ == "__main__":
+    found = sys.argv[1:] or [f"{n}:{f}" for n in ("mlp", "lenet", "transformer") for f in FORMS]
+    main(found)

@@ -1,0 +1,149 @@
+"""The same script on several processes: the same bits, the same plan, one checkpoint."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+SCRIPTS = HERE.parent / "helpers"
+sys.path.insert(0, str(HERE.parents[1] / "packages" / "flow-dist" / "tests"))
+
+from launching import run_script  # noqa: E402 - beside the tests of flow-dist
+
+sys.path.pop(0)
+
+FORMS = SCRIPTS / "run_forms.py"
+
+
+def on_one(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(script), *arguments],
+        env={**os.environ, "ONEFLOW_EMULATE_GPUS": "4"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def printed(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+def on_many(processes: int, script: Path, *arguments: str, **env: str) -> str:
+    """What the first of several processes prints; the others print nothing."""
+    done = run_script(processes, script, *arguments, timeout=600, ONEFLOW_EMULATE_GPUS="4", **env)
+    return printed(done)
+
+
+def test_two_processes_train_as_one_does() -> None:
+    """Four devices on two processes, in stages that are data parallel, with a sharded optimizer."""
+    form = "mlp:zero-pipeline"
+    assert on_many(2, FORMS, form) == printed(on_one(FORMS, form))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", ["1", "3"])
+def test_four_processes_train_all_forms_as_one_does(threads: str) -> None:
+    lines = printed(on_one(FORMS))
+    assert len(lines.splitlines()) == 33
+    assert on_many(4, FORMS, FLOW_STREAM_THREADS=threads) == lines
+
+
+SCRIPT = """
+import os, sys
+import numpy as np
+import oneflow as flow
+import oneflow.typing as tp
+
+flow.env.machine([{"addr": "10.0.0.1"}, {"addr": "10.0.0.2"}])
+flow.env.ctrl_port(50000)
+flow.env.init()
+rank = int(os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or 0)
+folder, task = sys.argv[1:]
+rate = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
+
+
+@flow.global_function(type="train")
+def job(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+    with flow.scope.placement("cpu", ["0:0-1", "1:0-1"]):
+        w = flow.get_variable("w", (3, 2), initializer=flow.random_normal_initializer())
+        y = flow.matmul(x, w)
+        flow.optimizer.SGD(rate, momentum=0.9).minimize(y)
+    return y
+
+
+@flow.global_function()
+def ask(x: tp.Numpy.Placeholder((4, 3))) -> tp.Callback[tp.Numpy]:
+    with flow.scope.placement("cpu", "1:1"):
+        w = flow.get_variable("w", (3, 2), initializer=flow.random_normal_initializer())
+        return flow.matmul(x, w)
+
+
+@flow.global_function()
+def differs(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+    with flow.scope.placement("cpu", ["0:0", "1:0"]):
+        return flow.math.relu(x) if rank != 1 else flow.math.sigmoid(x)
+
+
+x = np.arange(12, dtype="f4").reshape(4, 3)
+if task == "differ":
+    differs(x)
+elif task == "save":
+    losses = [float(job(x).sum()) for _ in range(5)]
+    flow.checkpoint.save(folder)
+    print(losses[-1], float(job(x).sum()))
+elif task == "again":
+    job(x)
+    flow.checkpoint.save(folder)
+else:
+    job(x)
+    flow.train.CheckPoint().load(folder)
+    seen = []
+    ask(x)(lambda y: seen.append(y.sum()))
+    flow.sync_default_session()
+    assert len(seen) == 1, "every process has its callback"
+    print(float(job(x).sum()), flow.current_machine_id())
+"""
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("processes") / "script.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+@pytest.mark.slow
+def test_checkpoints_of_two_processes_load_in_one(script: Path, tmp_path: Path) -> None:
+    saved = on_many(2, script, str(tmp_path / "model"), "save").split()
+    loaded = printed(on_one(script, str(tmp_path / "model"), "load")).split()
+    assert loaded == [saved[1], "0"]
+
+
+@pytest.mark.slow
+def test_checkpoints_of_one_process_load_in_four(script: Path, tmp_path: Path) -> None:
+    saved = printed(on_one(script, str(tmp_path / "model"), "save")).split()
+    done = run_script(4, script, str(tmp_path / "model"), "load", FLOW_DIST_OUTPUT="all")
+    found = sorted(printed(done).split())
+    assert found == sorted([saved[1]] * 4 + ["0", "0", "1", "1"])
+
+
+def test_plans_that_differ_are_refused_everywhere(script: Path, tmp_path: Path) -> None:
+    done = run_script(2, script, str(tmp_path), "differ")
+    assert done.returncode != 0
+    assert done.stderr.count("after pass 'trace', rank 0 has\n    relu = relu(") >= 1
+    assert "and rank 1 has\n    sigmoid = sigmoid(" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_save_that_fails_fails_everywhere(script: Path, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "other").touch()
+    done = run_script(2, script, str(tmp_path / "model"), "again")
+    assert done.returncode != 0
+    assert done.stderr.count("a folder with other files") == 2

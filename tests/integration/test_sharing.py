@@ -1,0 +1,240 @@
+"""Devices with one memory share what they have in common: the same bits, less work and memory."""
+
+import gc
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from parallel_forms import assert_same, batches, emulated, make_job, mlp, train
+
+import oneflow as flow
+import oneflow.typing as tp
+from flow_core.builtin.in_process import InProcessComm
+from flow_core.device import Comm
+from flow_core.errors import PlanError, UnsupportedError
+from flow_core.frontend.session import default_session
+from flow_core.observe.oracle import verify
+from flow_core.plan import Plan
+from flow_core.runtime.executable import Executable
+
+
+@pytest.fixture(autouse=True)
+def devices() -> Iterator[None]:
+    with emulated(4):
+        yield
+
+
+def config(shared: bool, mode: str | None = None, micro: int = 1) -> Any:
+    settings = flow.function_config()
+    settings.share_replicas(shared)
+    if mode:
+        settings.train.optimizer_placement_optimization_mode(mode)
+        settings.train.optimizer_placement_optimization_threshold(1)
+    if micro > 1:
+        settings.train.num_gradient_accumulation_steps(micro)
+    return settings
+
+
+def dropped(x: Any) -> Any:
+    """With statistics of the batch, random numbers and a weight that is split."""
+    h = flow.layers.batch_normalization(mlp(x), axis=1, name="bn")
+    split = flow.get_variable(
+        "split", (5, 5), initializer=flow.ones_initializer(), distribute=flow.distribute.split(0)
+    )
+    return flow.matmul(flow.nn.dropout(h, rate=0.3, seed=3), split)
+
+
+FORMS: dict[str, dict[str, Any]] = {
+    "sgd": {"rule": "sgd"},
+    "adam": {"rule": "adam"},
+    "clipped": {"rule": "clipped"},
+    "normalised": {"body": dropped},
+    "grid": {"hierarchy": (2, 2)},
+    "three": {"devices": "0:0-2", "rule": "adam"},
+    "zero": {"rule": "adam", "mode": "distributed_split"},
+    "owners": {"rule": "adam", "mode": "non_distributed"},
+    "micro": {"micro": 2},
+}
+
+
+def job_of(form: str, shared: bool) -> Any:
+    flow.clear_default_session()
+    asked = {"devices": "0:0-3", **FORMS[form]}
+    settings = config(shared, asked.pop("mode", None), asked.pop("micro", 1))
+    return make_job(config=settings, **asked)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_sharing_changes_no_bit(form: str) -> None:
+    apart = job_of(form, False)
+    wanted, sent, plan = train(apart), apart.executable().sent(), apart.plan()
+    assert not any(b.home for b in plan.buffers)
+    job = job_of(form, True)
+    assert_same(train(job), wanted)
+    assert job.executable().sent() == sent
+    assert job.plan().ledger == plan.ledger
+    assert any(b.home for b in job.plan().buffers)
+    assert len(job.plan().tasks) < len(plan.tasks)
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+def test_streams_on_threads_share_too(threads: int) -> None:
+    wanted = train(job_of("adam", False))
+    with emulated(4, threads):
+        job = job_of("adam", True)
+        assert job.plan().workers == threads
+        assert_same(train(job), wanted)
+
+
+def test_the_oracle_finds_that_the_plan_computes_what_devices_apart_compute() -> None:
+    verdict = verify(make_job("0:0-3", dropped, "adam"))
+    assert verdict.ok, str(verdict)
+    assert verdict.as_planned
+    assert verdict.repeatable
+
+
+def test_updates_run_once_on_weights_that_are_there_once() -> None:
+    job = make_job("0:0-3", rule="adam")
+    plan = job.plan()
+    updates = [t for t in plan.tasks if t.type == "adam_update"]
+    assert {t.device for t in updates} == {"gpu:0:0"}
+    assert len(updates) == 4
+    train(job)
+    parts = default_session().stored()["h-weight"].parts
+    assert list(parts) == ["gpu:0:0"]
+    apart = job_of("adam", False).plan()
+    assert sum(a.nbytes for a in plan.arenas) < sum(a.nbytes for a in apart.arenas)
+
+
+def test_an_all_reduce_is_done_in_place() -> None:
+    plan = make_job("0:0-3", rule="sgd").plan()
+    reduced = [t for t in plan.tasks if t.kernel == "all_reduce"]
+    assert reduced
+    for task in reduced:
+        for first in range(0, len(task.inputs), 4):
+            member = [plan.buffers[i] for i in task.outputs[first : first + 4]]
+            own = plan.buffers[task.inputs[first]]
+            assert {(b.memory, b.offset) for b in member} == {("gpu:0:0", own.offset)}
+            assert [b.device for b in member] == [f"gpu:0:{r}" for r in range(4)]
+
+
+def test_a_plan_that_shares_goes_through_json() -> None:
+    plan = make_job("0:0-3").plan()
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_state_is_saved_and_assigned_once_for_all_devices() -> None:
+    job = make_job("0:0-3", rule="adam")
+    train(job, steps=2)
+    saved = {name: v.numpy() for name, v in flow.get_all_variables().items()}
+    wanted = train(job, steps=2)
+    default_session().assign(saved)
+    assert_same(train(job, steps=2), wanted)
+
+
+def test_steps_on_several_devices_allocate_nothing() -> None:
+    job, feeds = make_job("0:0-3", rule="adam"), batches(1)[0]
+    for _ in range(10):
+        job(*feeds)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for _ in range(20):
+            job(*feeds)
+        gc.collect()
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        for _ in range(20):
+            job(*feeds)
+        gc.collect()
+        after, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 4096  # the interpreter's own small objects
+    assert peak - before < 65536  # numpy's iterators, for the length of a call
+
+
+def predict(shared: bool = True, devices: str = "0:0-3") -> Any:
+    @flow.global_function(function_config=config(shared))
+    def look(x: tp.Numpy.Placeholder((24, 12))) -> tp.Numpy:
+        with flow.scope.placement("gpu", devices):
+            return mlp(x)
+
+    return look
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("first", [False, True])
+def test_other_jobs_see_the_updates(shared: bool, first: bool) -> None:
+    """A job that reads the weights, compiled before or after the one that trains them."""
+    look, job = predict(shared), make_job("0:0-3", rule="sgd")
+    x = batches(1)[0][0]
+    if first:
+        look(x)
+    train(job)
+    stored = {name: v.numpy() for name, v in default_session().stored().items()}
+    hidden = np.maximum(x @ stored["h-weight"].T + stored["h-bias"], 0)
+    wanted = hidden @ stored["o-weight"].T + stored["o-bias"]
+    np.testing.assert_allclose(look(x), wanted, rtol=1e-4, atol=1e-5)
+
+
+def mirrored(shared: bool = True) -> Any:
+    settings = config(shared)
+    settings.default_logical_view(flow.scope.mirrored_view())
+    settings.default_placement_scope(flow.scope.placement("gpu", "0:0-1"))
+
+    @flow.global_function(type="train", function_config=settings)
+    def normalise(x: tp.ListNumpy.Placeholder((4, 3))) -> tp.ListNumpy:
+        w = flow.get_variable("w", (3,), initializer=flow.ones_initializer())
+        y = flow.layers.batch_normalization(x * w, axis=1, momentum=0.5, name="bn")
+        rate = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
+        flow.optimizer.SGD(rate, momentum=0).minimize(y)
+        return y
+
+    return normalise
+
+
+def test_what_devices_update_apart_stays_apart() -> None:
+    job = mirrored()
+    rng = np.random.default_rng(0)
+    job([rng.normal(size=(4, 3)).astype("f4") + i for i in range(2)])
+    stored = default_session().stored()
+    means = [part.array for part in stored["bn-moving_mean"].parts.values()]
+    assert len(means) == 2
+    assert not np.array_equal(*means)
+    assert len(stored["w"].parts) == 1  # the gradient is that of all devices
+
+
+def test_jobs_agree_on_what_is_shared() -> None:
+    make_job("0:0-3", rule="sgd").plan()
+
+    @flow.global_function(type="train", function_config=config(False))
+    def other(x: tp.Numpy.Placeholder((24, 12))) -> tp.Numpy:
+        with flow.scope.placement("gpu", "0:0-3"):
+            loss = flow.math.reduce_mean(mlp(x))
+            rate = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
+            flow.optimizer.SGD(rate, momentum=0).minimize(loss)
+            return loss
+
+    with pytest.raises(UnsupportedError, match=r"compiling job 'other'[\s\S]*share_replicas"):
+        other.plan()
+
+
+class _Part(InProcessComm):
+    """A comm of a process that has one of the devices."""
+
+    def __init__(self, devices: Any) -> None:
+        super().__init__(devices)
+        self.local = ("gpu:0:1",)
+
+
+def test_a_process_with_some_devices_only_refuses_a_plan_that_shares() -> None:
+    session, plan = default_session(), make_job("0:0-3").plan()
+
+    def comm(devices: Any) -> Comm:
+        return _Part(devices)
+
+    with pytest.raises(PlanError, match=r"in the memory of gpu:0:0[\s\S]*share_replicas"):
+        Executable(plan, session.registry, session.driver, session.variable, comm=comm)
