@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import oneflow as flow
+import oneflow.typing as tp
+
 HERE = Path(__file__).parent
 SCRIPTS = HERE.parent / "helpers"
 sys.path.insert(0, str(HERE.parents[1] / "packages" / "flow-dist" / "tests"))
@@ -44,6 +47,23 @@ def test_two_processes_train_as_one_does() -> None:
     """Four devices on two processes, in stages that are data parallel, with a sharded optimizer."""
     form = "mlp:zero-pipeline"
     assert on_many(2, FORMS, form) == printed(on_one(FORMS, form))
+
+
+def test_ops_read_what_their_own_device_has() -> None:
+    """Also where a library changes layouts: only exchanges cross devices."""
+    flow.clear_default_session()
+
+    @flow.global_function()
+    def look(x: tp.Numpy.Placeholder((4, 1, 8, 8))) -> tp.Numpy:
+        with flow.scope.placement("cpu", "0:0-1"):
+            y = flow.layers.conv2d(x, 8, 3, padding="SAME", name="conv")
+            return flow.nn.max_pool2d(y, 2, 2, "VALID", data_format="NCHW")
+
+    plan = look.plan()
+    for task in (*plan.prologue, *plan.tasks):
+        devices = {plan.buffers[i].device for i in (*task.inputs, *task.outputs)}
+        assert task.type == "boxing" or devices == {task.device}, task.op
+    flow.clear_default_session()
 
 
 @pytest.mark.slow

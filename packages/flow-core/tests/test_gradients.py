@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flow_core.testing import GradientKit
+from flow_core.testing import Gap, GradientKit
 
 SECOND = "a second derivative that nobody has asked for"
 SECONDS = (
@@ -23,6 +23,7 @@ STATISTIC = "moving statistics are no parameters"
 
 class TestGradients(GradientKit):
     plugin = "core.ops"
+    gaps = (Gap("python_kernel", "never", "a function of a program", ("gradient",)),)
     no_gradient = {  # noqa: RUF012 - the kit declares it, and nobody changes it
         **dict.fromkeys(SECONDS, SECOND),
         "digamma": SECOND,

@@ -33,6 +33,7 @@ def unlisted(op: str, reason: str) -> Gap:
 GAPS = (
     *(Gap(op, "never", "a leaf of the graph: nothing to compute") for op in LEAVES),
     *(Gap(spec.type, "never", "writes a file: nothing is split") for spec in summary.OPS),
+    Gap("python_kernel", "never", "is a function of a program"),
     Gap("fused", "never", "groups are made of what is split already"),
     *(unlisted(op, "no work: parts are passed on") for op in BETWEEN_VIEWS),
     unlisted("tuple_identity", "only mixtures of layouts"),

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -19,7 +20,7 @@ from flow_core.dtypes import float32
 from flow_core.errors import GraphError, PlanError
 from flow_core.ir import NO_ATTRS, Graph, Op, Value, tensor_type
 from flow_core.plan import Plan, Task, check_streams
-from flow_core.runtime.streams import StreamRunner, segments
+from flow_core.runtime.streams import StreamRunner, own_tasks, segments
 from flow_core.topology import Placement
 
 ranges = st.tuples(st.integers(0, 12), st.integers(1, 5)).map(lambda t: (t[0], t[0] + t[1]))
@@ -209,3 +210,56 @@ def test_streams_are_named_after_devices_and_work() -> None:
 def test_matrix_products_use_what_the_environment_says() -> None:
     assert blas_threads({"OPENBLAS_NUM_THREADS": "3", "OMP_NUM_THREADS": "1"}) == 3
     assert blas_threads({"OMP_NUM_THREADS": "many"}) >= 1
+
+
+PROCESSES = 3
+joint_programs = st.lists(
+    st.tuples(
+        st.integers(0, 3),  # the stream
+        st.sets(st.integers(0, PROCESSES - 1), min_size=1),  # the processes that take part
+        st.sets(st.integers(1, 6), max_size=2),  # waits, so many tasks back
+    ),
+    max_size=18,
+)
+
+
+def run_process(
+    rank: int, tasks: Sequence[Task], parts: Sequence[set[int]], meet: Sequence[threading.Barrier]
+) -> list[int]:
+    """Runs a process's tasks in three threads; exchanges wait for all that take part."""
+    positions, own = own_tasks(
+        tasks, lambda t: (rank in parts[int(t.op)], len(parts[int(t.op)]) > 1)
+    )
+    done: list[int] = []
+
+    def launch(position: int) -> None:
+        if len(parts[position]) > 1:
+            meet[position].wait(20)
+        done.append(position)
+
+    found = segments(own)
+    for segment in found:
+        todo = [partial(launch, positions[i]) for i in segment.tasks]
+        segment.launch = lambda todo=todo: [run() for run in todo]
+    StreamRunner(found, 3)()
+    return done
+
+
+@calm
+@given(joint_programs)
+def test_processes_meet_in_the_order_of_the_plan(
+    program: list[tuple[int, set[int], set[int]]],
+) -> None:
+    parts = [members for _, members, _ in program]
+    tasks = [
+        task(stream, sorted({i - back for back in waits if back <= i}), str(i))
+        for i, (stream, _, waits) in enumerate(program)
+    ]
+    meet = [threading.Barrier(len(members)) for members in parts]
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        runs = [pool.submit(run_process, r, tasks, parts, meet) for r in range(PROCESSES)]
+        found = [run.result() for run in runs]
+    for rank, done in enumerate(found):
+        assert sorted(done) == [i for i, members in enumerate(parts) if rank in members]
+        shared = [i for i in done if len(parts[i]) > 1]
+        assert shared == sorted(shared)

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from flow_core.dtypes import as_dtype, int32, tensor_buffer
 from flow_core.errors import DataError
@@ -181,6 +183,45 @@ def test_a_picture_with_its_objects(tmp_path: Path) -> None:
     assert outputs[1][2] == 101
     assert outputs[2][2].tolist() == [20, 40]
     assert outputs[4][2].dtype == int32.numpy
+
+
+JUNK = st.one_of(
+    st.none(), st.integers(-3, 300), st.floats(), st.text(max_size=3), st.lists(st.integers(0, 3)),
+    st.dictionaries(st.text(max_size=3), st.integers()),
+)  # fmt: skip
+
+
+def spoil(content: Any, data: Any) -> Any:
+    """The content with one value, somewhere in it, replaced by junk or left out."""
+    if not isinstance(content, dict | list) or not content or data.draw(st.integers(0, 5)) == 0:
+        return data.draw(JUNK)
+    made = content.copy()
+    key = data.draw(st.sampled_from(sorted(made) if isinstance(made, dict) else range(len(made))))
+    if data.draw(st.integers(0, 5)) == 0:
+        del made[key]
+    else:
+        made[key] = spoil(made[key], data)
+    return made
+
+
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.data())
+def test_malformed_annotations_are_errors_of_their_own(tmp_path: Path, data: Any) -> None:
+    path = Path(coco(tmp_path, 3))
+    path.write_text(json.dumps(spoil(json.loads(path.read_text()), data)))
+    outputs = [np.empty(2, object), np.empty(2, np.int64), np.empty((2, 2), np.int64)]
+    outputs += [np.empty(2, object) for _ in range(4)]
+    message = str(tmp_path)
+    try:
+        source = CocoSource(attrs(str(path), tmp_path, batch_size=2), 2)
+        for step in range(2):
+            for row, ref in enumerate(source.refs(step)):
+                source.put(ref, row, outputs)
+    except DataError as error:
+        message = str(error)
+    assert str(tmp_path) in message
 
 
 def test_a_broken_annotation_file_is_named(tmp_path: Path) -> None:

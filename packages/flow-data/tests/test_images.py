@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flow_data import codec
@@ -44,6 +44,26 @@ def test_decoding(library: str) -> None:
 def test_what_is_no_image_is_an_error(library: str, data: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         decode(data)
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    patches=st.lists(st.tuples(st.integers(0, 10_000), st.binary(min_size=1, max_size=4))),
+    end=st.integers(0, 10_000),
+)
+def test_no_bytes_crash_a_decoder(library: str, patches: Any, end: int) -> None:
+    """Damaged JPEGs are pixels or errors."""
+    data = bytearray(encode_jpeg(picture()))
+    for place, patch in patches:
+        data[place % len(data) : place % len(data) + len(patch)] = patch
+    try:
+        pixels = decode(bytes(data[: max(1, end % (2 * len(data)))]), "RGB")
+    except ValueError:
+        return
+    assert pixels.dtype == np.uint8
+    assert pixels.shape[2] == 3
 
 
 def test_all_libraries_decode_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

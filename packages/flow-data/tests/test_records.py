@@ -322,6 +322,32 @@ def test_webdataset(tmp_path: Path) -> None:
         assert len(skipping.broken) == 1
 
 
+@pytest.fixture(scope="module")
+def whole_tar(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tar") / "a.tar"
+    tar(path, {f"0/{i}.{kind}": b"%d" % i for i in range(4) for kind in ("jpg", "cls")})
+    return path
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(min_size=1, max_size=20), st.integers(0, 4095), st.integers(0), st.booleans())
+def test_no_bytes_crash_the_reader_of_tars(
+    whole_tar: Path, patch: bytes, place: int, cut: int, skip: bool
+) -> None:
+    """All records, or an error or a note about the place where they end."""
+    whole = whole_tar.read_bytes()
+    data = whole[:place] + patch + whole[place + len(patch) :]
+    path = whole_tar.with_name("damaged.tar")
+    path.write_bytes(data[: len(data) - cut % 512 * (cut % 2)])
+    files, message = WebDatasetFiles([str(path)], skip), ""
+    try:
+        for record in all_records(files):
+            assert record.fields
+    except DataError as error:
+        message = str(error)
+    assert not message or str(path) in message
+
+
 def test_a_folder_of_images(tmp_path: Path) -> None:
     for kind in ("cat", "dog"):
         (tmp_path / kind).mkdir()

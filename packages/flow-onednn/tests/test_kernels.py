@@ -70,6 +70,17 @@ def row_updates(spec: OpSpec, rng: Any) -> Iterator[Sample]:
         yield Sample((model, index, values, np.array(0.1), *states), {"weight_decay": 0.01})
 
 
+def scaled_updates(spec: OpSpec, rng: Any) -> Iterator[Sample]:
+    """What updates get that are scaled by norms."""
+    for shape in ((7,), (33, 5), ()):
+        first = [rng.uniform(0.5, 2, shape), rng.uniform(0.5, 2, shape), np.array(0.1)]
+        states: list[Any] = [np.array(3, np.int64)] if spec.type == "lars_update" else []
+        states += [rng.uniform(0.5, 2, shape) for _ in range(2 - len(states))]
+        states += [np.array(0.5)] * (2 if spec.type == "lamb_update" else 0)
+        yield Sample((*first, *states), {"l1": 0.1, "l2": 0.2, "weight_decay": 0.01})
+        yield Sample((*first, *states, np.array(0.5)))
+
+
 class TestKernels(KernelKit):
     plugin = "flow-onednn"
     dtypes = ("float32",)
@@ -83,6 +94,8 @@ class TestKernels(KernelKit):
     def samples(self, spec: OpSpec, rng: Any) -> Iterable[Sample]:
         if spec.type in UPDATES:
             return updates(UPDATES[spec.type], rng)
+        if spec.type in ("lars_update", "lamb_update"):
+            return scaled_updates(spec, rng)
         if spec.type.startswith(PREFIX):
             return row_updates(spec, rng)
         return super().samples(spec, rng)

@@ -224,6 +224,35 @@ def test_updates_of_rows_are_those_of_numpy_in_double(op: str, width: int) -> No
         np.testing.assert_allclose(have, want, 2e-5, 1e-5)
 
 
+@pytest.mark.parametrize("size", [1, 17, 40_000])
+@pytest.mark.parametrize("zero", [False, True])
+@pytest.mark.parametrize("op", ["lars_update", "lamb_update"])
+def test_updates_scaled_by_norms_are_those_of_numpy_in_double(
+    op: str, zero: bool, size: int
+) -> None:
+    lars = op == "lars_update"
+    attrs = {"scale": 0.5, "l1": 0.01, "l2": 0.02, "weight_decay": 0.1}
+    attrs |= (
+        {"momentum_beta": 0.7, "epsilon": 1e-6, "lars_coefficient": 0.2}
+        if lars else {"beta1": 0.8, "beta2": 0.9, "epsilon": 1e-3}
+    )  # fmt: skip
+    model = random(1, size) * (not zero)
+    states = [np.abs(random(k, size)) for k in ((4,) if lars else (4, 5))]
+    numbers = [np.array(0.6, np.float32), np.array(0.7, np.float32)] if not lars else []
+    step = [np.array(2)] if lars else []
+    rate = np.array(0.1, np.float32)
+    arrays = [model, random(2, size), rate, *step, *states, *numbers]
+    wide = [a if a is rate or a.dtype.kind == "i" else a.astype(float) for a in arrays]
+    query = query_of(op, attrs, arrays)
+    kernel = default_registry().find_kernel(query, "cpu")
+    assert kernel.name == f"c.{op}"
+    run_kernel(kernel, query, arrays)
+    (numpy,) = [k for k in default_registry().kernels(op, "cpu") if not k.priority]
+    run_kernel(numpy, query_of(op, attrs, wide), wide)
+    for have, want in zip(arrays, wide, strict=True):
+        np.testing.assert_allclose(have, want, 2e-5, 1e-6)
+
+
 def state_with(**settings: str) -> str:
     code = "from flow_onednn.native import compiler; print(compiler.state())"
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **settings},

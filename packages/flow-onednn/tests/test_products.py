@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import oneflow as flow
+import oneflow.typing as tp
 from flow_core.dtypes import float32
+from flow_core.errors import ConfigError
 from flow_core.ir import Attrs, tensor_type
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import KernelQuery
@@ -54,3 +57,47 @@ def test_a_scaled_product_with_bias_is_left_alone() -> None:
     types = tuple(tensor_type(shape, float32) for shape in ((3, 4), (4, 5), (5,)))
     query = KernelQuery("onednn_matmul", Attrs(attrs), types, (tensor_type((3, 5), float32),))
     assert cook(problem(query)) is None
+
+
+def trained(mode: str | None) -> tuple[list[float], set[Any]]:
+    """Losses of a small network, and what its plan says of how products are computed."""
+    flow.clear_default_session()
+    config = flow.FunctionConfig()
+    if mode is not None:
+        config.math_mode(mode)
+
+    @flow.global_function(type="train", function_config=config)
+    def job(
+        x: tp.Numpy.Placeholder((8, 3, 16, 16)),  # type: ignore[valid-type]
+        y: tp.Numpy.Placeholder((8,), dtype=flow.int32),  # type: ignore[valid-type]
+    ) -> tp.Numpy:
+        draw = flow.random_normal_initializer(stddev=0.1)
+        h = flow.layers.conv2d(x, 16, 3, padding="SAME", kernel_initializer=draw, name="a")
+        h = flow.layers.conv2d(h, 32, 3, padding="SAME", kernel_initializer=draw, name="b")
+        h = flow.layers.dense(flow.reshape(h, (8, -1)), 64, kernel_initializer=draw, name="c")
+        loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, h)
+        rate = flow.optimizer.PiecewiseConstantScheduler([], [0.01])
+        flow.optimizer.SGD(rate, momentum=0).minimize(loss)
+        return loss
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(0, 1, (8, 3, 16, 16)).astype(np.float32)
+    y = rng.integers(0, 64, 8).astype(np.int32)
+    losses = [float(job(x, y).mean()) for _ in range(3)]
+    products = [t for t in job.plan().tasks if "conv" in t.type or "matmul" in t.type]
+    assert products
+    return losses, {t.attrs.get("math", "") for t in products}
+
+
+def test_products_may_be_rounded_where_a_job_allows_it() -> None:
+    exact, said = trained(None)
+    assert said == {""}
+    assert trained("float32")[0] == exact
+    rounded, said = trained("bfloat16")
+    assert said == {"bfloat16"}
+    np.testing.assert_allclose(rounded, exact, 0.02)
+
+
+def test_another_way_to_round_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'float32' or 'bfloat16'"):
+        flow.FunctionConfig().math_mode("float8")

@@ -2,11 +2,8 @@
 
 from flow_core.api import scope
 from flow_core.api.array_select import logical_slice, logical_slice_assign
-from flow_core.api.elsewhere import (
-    custom_op_module,
-    dynamic_binary_concat,
-    dynamic_binary_split,
-)
+from flow_core.api.custom_op import custom_op_module
+from flow_core.api.elsewhere import dynamic_binary_concat, dynamic_binary_split
 from flow_core.api.encoding import indexed_slices_reduce_sum, unique_with_counts
 from flow_core.api.job import (
     enable_typing_check,

@@ -18,6 +18,9 @@ from flow_core.errors import DataError
 
 Array = Any  # numpy.ndarray; its element type and rank are known when it is there
 
+_SEARCHED = 5
+"""In so many size classes a free block is looked for: those up to twice the size."""
+
 _SMALLEST = 4096
 """Below this many bytes numpy's own cache of small blocks is faster."""
 
@@ -83,13 +86,24 @@ class Pool:
         nbytes = prod(shape) * dtype.itemsize
         if nbytes < _SMALLEST:
             return np.empty(shape, dtype)
-        size = size_class(nbytes)
         with self._lock:
-            blocks = self._classes.get(size)
-            if blocks is None:
-                blocks = self._classes[size] = _SizeClass(size)
-            block = blocks.take(self._patience)
+            block = self._block(size_class(nbytes))
         return np.ndarray(shape, dtype, buffer=block)
+
+    def _block(self, size: int) -> Array:
+        """A free block of the size, else of one up to twice as large, else a new one."""
+        own = self._classes.get(size)
+        if own is None:
+            own = self._classes[size] = _SizeClass(size)
+        own.count(self._patience)
+        larger = size
+        for _ in range(_SEARCHED):
+            blocks = self._classes.get(larger)
+            found = None if blocks is None else blocks.free()
+            if found is not None:
+                return found
+            larger = size_class(larger + 1)
+        return own.grow()
 
     @property
     def nbytes(self) -> int:
@@ -118,18 +132,26 @@ class _SizeClass:
         self.requests = 0
         self.grown = False
 
-    def take(self, patience: int) -> Array:
+    def count(self, patience: int) -> None:
+        """Notes a request."""
         self.requests += 1
         if self.requests >= patience:
             self._shrink()
+
+    def free(self) -> Array | None:
+        """A block that no array uses."""
         blocks = self.blocks
         for _ in range(len(blocks)):
             self.cursor = (self.cursor + 1) % len(blocks)
             if _references(blocks, self.cursor) == _FREE:
                 return blocks[self.cursor]
-        blocks.append(np.empty(self.size, np.uint8))
+        return None
+
+    def grow(self) -> Array:
+        """A new block."""
+        self.blocks.append(np.empty(self.size, np.uint8))
         self.grown = True
-        return blocks[-1]
+        return self.blocks[-1]
 
     def _shrink(self) -> None:
         """Gives up half of the free blocks, unless a new one was needed since the last time."""

@@ -43,6 +43,7 @@ int dnnl_memory_destroy(dnnl_memory_t memory);
 int dnnl_primitive_attr_create(dnnl_primitive_attr_t *attr);
 int dnnl_primitive_attr_destroy(dnnl_primitive_attr_t attr);
 int dnnl_primitive_attr_set_scratchpad_mode(dnnl_primitive_attr_t attr, int mode);
+int dnnl_primitive_attr_set_fpmath_mode(dnnl_primitive_attr_t attr, int mode);
 int dnnl_primitive_attr_set_post_ops(dnnl_primitive_attr_t attr, const dnnl_post_ops_t ops);
 int dnnl_post_ops_create(dnnl_post_ops_t *ops);
 int dnnl_post_ops_destroy(dnnl_post_ops_t ops);
@@ -145,6 +146,7 @@ DATA_TYPES = {
 }  # fmt: skip
 ANY = 1  # the format tag by which a primitive chooses its layout
 SCRATCHPAD_USER = 1
+MATH = {"bfloat16": 1}  # what float32 may be rounded to before it is multiplied
 FORWARD_TRAINING, FORWARD_INFERENCE, BACKWARD = 64, 96, 128
 CONVOLUTION_DIRECT = 0x1
 POOLING = {"max": 0x1FF, "avg": 0x3FF}

@@ -30,6 +30,10 @@ NOTED = {"reordered": 0, "reason": ""}
 """Bytes that a kernel copies into another layout at each launch, and why; for people."""
 
 
+MATH = {"math": ""}
+"""The type to which float32 may be rounded before it is multiplied; empty for none."""
+
+
 def _like(ctx: InferContext, *shape: int) -> TensorType:
     return tensor_type(shape, ctx.inputs[0].dtype)
 
@@ -288,7 +292,7 @@ OPS: tuple[OpSpec, ...] = (
         type="onednn_conv",
         inputs=("x", "weight", "bias?"),
         infer=_conv_type,
-        attrs={**GEOMETRY, "padding_after": REQUIRED, "activation": "", **NOTED},
+        attrs={**GEOMETRY, "padding_after": REQUIRED, "activation": "", **MATH, **NOTED},
         reference=_conv,
         samples=_conv_samples,
         doc="A convolution of NHWC activations, with bias and activation.",
@@ -298,7 +302,7 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("dy", "weight"),
         outputs=("dx",),
         infer=_data_grad_type,
-        attrs={**GEOMETRY, "space": REQUIRED, **NOTED},
+        attrs={**GEOMETRY, "space": REQUIRED, **MATH, **NOTED},
         reference=_data_grad,
         samples=_data_grad_samples,
         doc="The gradient of its input, which has ``space`` as height and width.",
@@ -308,7 +312,7 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("dy", "x"),
         outputs=("dw*",),
         infer=_filter_grad_type,
-        attrs={**GEOMETRY, "bias": False, **NOTED},
+        attrs={**GEOMETRY, "bias": False, **MATH, **NOTED},
         reference=_filter_grad,
         samples=_filter_grad_samples,
         doc="The gradients of its weights and, where ``bias`` says so, of its bias.",
@@ -322,6 +326,7 @@ OPS: tuple[OpSpec, ...] = (
             "transpose_b": False,
             "alpha": 1.0,
             "activation": "",
+            **MATH,
             **NOTED,
         },
         reference=_matmul,

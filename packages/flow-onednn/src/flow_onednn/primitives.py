@@ -113,7 +113,7 @@ class PostOps:
 NOTHING = PostOps()
 
 
-def create(kind: str, *arguments: Any, post: PostOps = NOTHING) -> Primitive | None:
+def create(kind: str, *arguments: Any, post: PostOps = NOTHING, math: str = "") -> Primitive | None:
     """A primitive, or None where the library has nothing, or only a reference, for the problem.
 
     Reference implementations can be a thousand times slower than numpy's kernels, which take
@@ -122,7 +122,7 @@ def create(kind: str, *arguments: Any, post: PostOps = NOTHING) -> Primitive | N
     one = library()
     out = one.ffi.new("dnnl_primitive_desc_t *")
     make = getattr(one.lib, f"dnnl_{kind}_primitive_desc_create")
-    attributes = _attributes(one, post)
+    attributes = _attributes(one, post, math)
     status = make(out, *_with_engine(one, kind, arguments), attributes)
     if status == binding.UNIMPLEMENTED:
         return None
@@ -156,13 +156,16 @@ def _with_engine(one: Library, kind: str, arguments: Sequence[Any]) -> Sequence[
     return one.engine, *arguments
 
 
-def _attributes(one: Library, post: PostOps) -> Any:
+def _attributes(one: Library, post: PostOps, math: str) -> Any:
     lib = one.lib
     out = one.ffi.new("dnnl_primitive_attr_t *")
     one.check(lib.dnnl_primitive_attr_create(out), "making attributes")
     attributes = one.ffi.gc(out[0], lib.dnnl_primitive_attr_destroy)
     mode = lib.dnnl_primitive_attr_set_scratchpad_mode(attributes, binding.SCRATCHPAD_USER)
     one.check(mode, "asking for planned memory")
+    if math:
+        kind = binding.MATH[math]
+        one.check(lib.dnnl_primitive_attr_set_fpmath_mode(attributes, kind), "allowing " + math)
     if post != NOTHING:
         _append(one, attributes, post)
     return attributes

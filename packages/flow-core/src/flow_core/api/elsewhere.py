@@ -9,7 +9,6 @@ from flow_core.frontend.session import default_session
 
 __all__ = [
     "cache_int8_calibration",
-    "custom_op_module",
     "delete_worker",
     "dynamic_binary_concat",
     "dynamic_binary_split",
@@ -92,16 +91,6 @@ def _nothing_to_link(name: str) -> NoReturn:
     _refuse(
         f"flow.sysconfig.{name}",
         "a build of an op in C++ against OneFlow's headers",
-        "ops and kernels of plugins",
-        PLUGIN,
-    )
-
-
-def custom_op_module(op_module_name: str, module_path: str = "") -> NoReturn:
-    """Ops in C++ cannot be built: always an `UnsupportedError`, which names what to use."""
-    _refuse(
-        "flow.experimental.custom_op_module",
-        f"{op_module_name!r}, an op in C++",
         "ops and kernels of plugins",
         PLUGIN,
     )

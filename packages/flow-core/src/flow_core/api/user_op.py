@@ -9,8 +9,8 @@ A builder collects inputs, outputs and attributes by the names that the op's spe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -20,6 +20,7 @@ from flow_core.errors import GraphError, nearest, user_line
 from flow_core.frontend.blob import BlobDef
 from flow_core.frontend.emit import emit
 from flow_core.frontend.jobs import JobBuild, current_job
+from flow_core.ops.python_kernel import PYTHON_KERNEL, PythonOp, known
 from flow_core.plugins.specs import OpSpec
 
 __all__ = [
@@ -125,10 +126,25 @@ class UserOpBuilder:
         Raises:
             GraphError: an unknown op type, or inputs or outputs that do not fit its spec.
         """
-        spec = current_job("user_op_builder").emitter.spec(self.op_type, user_line(2))
+        job, line = current_job("user_op_builder"), user_line(2)
+        python = known.get(self.op_type)
+        if python is None:
+            spec, attrs = job.emitter.spec(self.op_type, line), dict(self._attrs)
+        else:
+            spec, attrs = _declared(python, job.emitter.spec(PYTHON_KERNEL, line), self._attrs)
         inputs = _ordered_inputs(spec, self._inputs)
         _check_names(spec, "outputs", self._outputs, spec.outputs)
-        return UserOp(self.op_name, spec, inputs, dict(self._outputs), dict(self._attrs))
+        return UserOp(self.op_name, spec, inputs, dict(self._outputs), attrs)
+
+
+def _declared(
+    op: PythonOp, spec: OpSpec, given: Mapping[str, Any]
+) -> tuple[OpSpec, dict[str, Any]]:
+    """The spec of ops in Python with one op's names, and the attribute that says which it is."""
+    unknown = [name for name in given if name not in op.attrs]
+    if unknown:
+        raise _fail(op.name, f"attributes {unknown}", f"attributes {list(op.attrs)}")
+    return replace(spec, inputs=op.inputs, outputs=op.outputs), {"op": op.name}
 
 
 def _literal(value: Any) -> Any:

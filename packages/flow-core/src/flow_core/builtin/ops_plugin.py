@@ -14,7 +14,7 @@ FAMILIES: tuple[str, ...] = (
     "conv", "pool", "upsample", "shape", "pad", "select", "index", "scatter", "sort", "unique",
     "counted", "partial_fc", "quantize",
     "source", "optim", "indexed_updates", "schedules", "variable", "ssp", "summary", "io", "fused",
-    "boxing",
+    "boxing", "python_kernel",
     "parallel_cast", "mirrored",
 )  # fmt: skip
 """Modules of `flow_core.ops` with ``OPS``, and of the numpy kernels with ``KERNELS``."""

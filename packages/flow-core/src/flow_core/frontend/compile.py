@@ -197,7 +197,7 @@ def compile_graph(
     if not effects:
         logical = replace(logical, effects=())
     verify(logical)
-    context = PassContext(session.registry.ops, bucket_options(build))
+    context = PassContext(session.registry.ops, pass_options(build))
     before, after = _pipelines(session)
     before.passes = [*_asked(build), *before.passes]
     spread = before.run(logical, context)
@@ -232,7 +232,7 @@ def compile_graph(
 
 def stages(build: JobBuild, compiled: Compiled) -> Iterator[tuple[str, Graph]]:
     """What compilation went through: the name of each pass, and the graph after it."""
-    context = PassContext(build.session.registry.ops, bucket_options(build))
+    context = PassContext(build.session.registry.ops, pass_options(build))
     before, after = _pipelines(build.session)
     graph = compiled.logical
     yield "trace", graph
@@ -248,6 +248,11 @@ def stages(build: JobBuild, compiled: Compiled) -> Iterator[tuple[str, Graph]]:
 
 FUSED_BY_DEFAULT = ("all_reduce",)
 """Of the collectives that may go in buckets, those that do so if a program does not say."""
+
+
+def pass_options(build: JobBuild) -> dict[str, Any]:
+    """What session and job ask of passes."""
+    return {**bucket_options(build), "math_mode": build.config.get("math_mode")}
 
 
 def bucket_options(build: JobBuild) -> dict[str, Any]:
@@ -396,7 +401,7 @@ def updated_variables(plan: Plan, specs: Mapping[str, OpSpec]) -> dict[str, set[
             if index < len(task.inputs):
                 name = plan.buffers[task.inputs[index]].name.rsplit(":", 1)[0]
                 logical = plan.shards[name][0] if name in plan.shards else name
-                found.setdefault(logical, set()).add(task.device)
+                found.setdefault(logical, set()).add(plan.buffers[task.inputs[index]].memory)
     return found
 
 

@@ -60,6 +60,15 @@ def _selector(name: str, value: Any) -> str:
     return str(value)
 
 
+MATH_MODES = ("float32", "bfloat16")
+
+
+def _math_mode(name: str, value: Any) -> str:
+    if value not in MATH_MODES:
+        raise _wrong(name, value, " or ".join(map(repr, MATH_MODES)))
+    return str(value)
+
+
 def _number(name: str, value: Any) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise _wrong(name, value, "a number")
@@ -155,6 +164,7 @@ EFFECTIVE: tuple[Setting, ...] = (
     Setting("sbp_selector", "auto", "what lays ops out on several devices", _selector),
     Setting("sbp_selector_seconds", 10.0, "how long the optimal selector may search", _seconds),
     Setting("share_replicas", True, "whether devices of one memory share what is alike", _switch),
+    Setting("math_mode", MATH_MODES[0], "what float32 may be rounded to in products", _math_mode),
     Setting("random_seed", 0, "seed of the job's random ops", _whole),
     Setting("enable_all_reduce_group", True, "whether gradients travel in buckets", _switch),
     Setting("all_reduce_group_min_mbyte", 16, "megabytes of a bucket of gradients", _size),

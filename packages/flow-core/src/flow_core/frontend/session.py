@@ -38,13 +38,13 @@ class Part:
     Attributes:
         region: where it lies in the logical variable.
         array: device array, None where the device is another process's.
-        driver: driver of the device.
+        driver: driver of the device, None where it is another process's.
         root: the rank of the device's process.
     """
 
     region: Region
     array: Any
-    driver: Driver
+    driver: Any
     root: int = 0
 
     @property
@@ -331,11 +331,11 @@ class Session:
         return part
 
     def _new_part(self, stored: StoredVariable, device: str, region: Region) -> Part:
-        driver, dtype = self.driver(device), stored.info.type.dtype
         root, is_here = self._root(device)
         if not is_here:
             stored.refresh()  # a meeting: the part's owner needs the value
-            return Part(region, None, driver, root)
+            return Part(region, None, None, root)
+        driver, dtype = self.driver(device), stored.info.type.dtype
         shape = region_shape(region)
         nbytes = num_elements(shape) * dtype.itemsize
         part = Part(region, driver.allocate(nbytes).view(0, shape, dtype.numpy), driver, root)

@@ -13,6 +13,7 @@ from flow_core.device import Driver
 from flow_core.frontend.session import Session
 from flow_core.ir import Graph, Value
 from flow_core.plan import Plan
+from flow_core.plugins.specs import load
 from flow_core.runtime.executable import Executable
 from flow_core.sbp import Region
 
@@ -93,10 +94,11 @@ class Rehearsal:
 def rehearse(
     session: Session, plan: Plan, values: Mapping[str, Any], shown: Sequence[Value]
 ) -> Rehearsal:
-    """Binds a plan to variables of its own."""
+    """Binds a plan to variables of its own; this process plays all devices, others or not."""
     variables = Variables(session, values)
     registry = session.registry
-    executable = Executable(plan, registry, session.driver, variables.part, comm=registry.comm)
+    alone = registry.comm if session.world is None else load(registry.comms["in_process"].load)
+    executable = Executable(plan, registry, session.driver, variables.part, comm=alone)
     return Rehearsal(executable, variables, tuple(shown))
 
 

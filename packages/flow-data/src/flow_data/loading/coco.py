@@ -19,6 +19,12 @@ from flow_data.records.record import Origin, corrupt
 _KEYPOINTS = 10
 """A picture of a keypoint data set counts when this many points of it are visible."""
 
+_MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
+_CONTENT = (
+    "images with id, file_name, height and width; annotations with image_id, category_id, bbox, "
+    "iscrowd and segmentation; categories with id"
+)
+
 _KEPT = 1000
 """So many batches are kept that other threads may ask for later."""
 
@@ -35,6 +41,20 @@ class CocoAnnotations:
     def __init__(self, path: str, image_dir: str, only_annotated: bool) -> None:
         self._folder = image_dir
         data = _load(path)
+        try:
+            self._index(data)
+            wanted = (i for i in self._images if not only_annotated or _usable(self._objects[i]))
+            self.ids: list[int] = sorted(wanted)
+        except _MALFORMED as error:
+            raise DataError(
+                f"reading {path}",
+                found=f"{type(error).__name__}: {error}",
+                allowed=_CONTENT,
+            ) from error
+        if not self.ids:
+            raise DataError(f"reading {path}", found="no picture with objects")
+
+    def _index(self, data: Mapping[str, Any]) -> None:
         self._images = {int(image["id"]): image for image in data["images"]}
         self._objects: dict[int, list[Any]] = {i: [] for i in self._images}
         for thing in data["annotations"]:
@@ -42,10 +62,8 @@ class CocoAnnotations:
                 self._objects[int(thing["image_id"])].append(thing)
         categories = sorted(int(c["id"]) for c in data["categories"])
         self._labels = {c: i for i, c in enumerate(categories, 1)}
-        wanted = (i for i in self._images if not only_annotated or _usable(self._objects[i]))
-        self.ids: list[int] = sorted(wanted)
-        if not self.ids:
-            raise DataError(f"reading {path}", found="no picture with objects")
+        for image_id in self._images:
+            _ = self.size(image_id), self.path(image_id)
 
     def path(self, image_id: int) -> str:
         """The file of a picture."""
@@ -91,6 +109,8 @@ def _load(path: str) -> Mapping[str, Any]:
             found=f"{type(error).__name__}: {error}",
             allowed="COCO annotations: JSON with images, annotations and categories",
         ) from error
+    if not isinstance(data, dict):
+        raise DataError(f"reading {path}", found=type(data).__name__, allowed="a JSON object")
     absent = [k for k in ("images", "annotations", "categories") if k not in data]
     if absent:
         raise DataError(f"reading {path}", found=f"no {', '.join(absent)}")
@@ -224,10 +244,13 @@ class CocoSource:
             image[row] = np.fromfile(self._known.path(ref), np.uint8)
         except OSError as error:
             raise corrupt(self.origin(ref), f"{error.strerror}", "a picture") from error
-        image_id[row] = ref
-        size[row] = self._known.size(ref)
-        boxes[row], labels[row] = self._known.boxes(ref)
-        points[row], index[row] = self._known.polygons(ref)
+        try:
+            image_id[row], size[row] = ref, self._known.size(ref)
+            boxes[row], labels[row] = self._known.boxes(ref)
+            points[row], index[row] = self._known.polygons(ref)
+        except _MALFORMED as error:
+            found = f"its objects' {type(error).__name__}: {error}"
+            raise corrupt(self.origin(ref), found, _CONTENT) from error
 
     def origin(self, ref: int) -> Origin:
         """The file of a picture."""

@@ -90,7 +90,7 @@ def _forward(
     post = PostOps(activation=ACTIVATIONS[attrs.get("activation", "")])
     return create(
         "convolution_forward", binding.FORWARD_TRAINING, binding.CONVOLUTION_DIRECT,
-        x, w, bias, y, *g.arguments, post=post,
+        x, w, bias, y, *g.arguments, post=post, math=attrs.get("math", ""),
     )  # fmt: skip
 
 
@@ -126,7 +126,8 @@ def _hint(p: Problem, x: Sequence[int], sizes: Sequence[int], y: Sequence[int], 
     """The forward convolution of a gradient, which the library wants to see."""
     geometry = Geometry(p.attrs, _space(x, last), _space(y, last))
     null = library().ffi.NULL
-    forward = _forward({}, nhwc(x, last), chosen(sizes, "float32"), null, nhwc(y, last), geometry)
+    math = {"math": p.attrs.get("math", "")}
+    forward = _forward(math, nhwc(x, last), chosen(sizes, "float32"), null, nhwc(y, last), geometry)
     return geometry, forward
 
 
@@ -142,6 +143,7 @@ def cook_data_grad(p: Problem) -> Recipe | None:
     made = create(
         "convolution_backward_data", binding.CONVOLUTION_DIRECT,
         nhwc(x, last), chosen(sizes, "float32"), nhwc(dy, last), *geometry.arguments, forward.desc,
+        math=p.attrs.get("math", ""),
     )  # fmt: skip
     operands = (
         Operand("diff_dst", 0, image(dy, last)), Operand("weights", 1, given),
@@ -163,7 +165,7 @@ def cook_filter_grad(p: Problem) -> Recipe | None:
     made = create(
         "convolution_backward_weights", binding.CONVOLUTION_DIRECT,
         nhwc(x, last), chosen(sizes, "float32"), vector, nhwc(dy, last), *geometry.arguments,
-        forward.desc,
+        forward.desc, math=p.attrs.get("math", ""),
     )  # fmt: skip
     operands = [
         Operand("diff_dst", 0, image(dy, last)), Operand("src", 1, image(x, last)),

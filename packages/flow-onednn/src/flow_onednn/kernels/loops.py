@@ -61,8 +61,58 @@ def _update(ctx: BindContext) -> Launch:
     model, diff, rate, *rest = ctx.inputs
     factor = pointer(rest[states]) if len(rest) > states else null()
     arrays = [pointer(a) for a in (model, diff, *rest[:states], rate)]
-    numbers = [float(ctx.attrs[k]) for k in (*COMMON, *extra)]
+    numbers = _numbers(ctx, *extra)
     return partial(getattr(compiler.native(), name), *arrays, factor, model.size, *numbers)
+
+
+# --- updates that are scaled by norms
+
+PAIR_BYTES = 16
+
+
+def _norm_parts(query: KernelQuery) -> int:
+    return parts_of(query.inputs[0].size)
+
+
+def _numbers(ctx: BindContext, *names: str) -> list[float]:
+    return [float(ctx.attrs[name]) for name in (*COMMON, *names)]
+
+
+def _is_lars(query: KernelQuery) -> bool:
+    """float32 but for the number of the step; without ``skip_if``."""
+    floats = (t for i, t in enumerate(query.inputs) if i != 3)
+    return all(t.dtype.name == "float32" for t in floats)
+
+
+def _lars_bytes(query: KernelQuery) -> int:
+    return padded(_norm_parts(query) * PAIR_BYTES)
+
+
+def _lars(ctx: BindContext) -> Launch:
+    model, diff, rate, step, momentum, *factor = ctx.inputs
+    return partial(
+        compiler.native().lars,
+        pointer(model), pointer(diff), pointer(momentum), pointer(rate),
+        pointer(factor[0]) if factor else null(), pointer(step, "int64_t *"),
+        pointer(ctx.workspace, "double *"), model.size, _norm_parts(ctx.query),
+        *_numbers(ctx, "momentum_beta", "epsilon", "lars_coefficient"),
+    )  # fmt: skip
+
+
+def _lamb_bytes(query: KernelQuery) -> int:
+    return _lars_bytes(query) + padded(query.inputs[0].nbytes)
+
+
+def _lamb(ctx: BindContext) -> Launch:
+    model, diff, rate, m, v, power1, power2, *factor = ctx.inputs
+    change = ctx.workspace[_lars_bytes(ctx.query) :]
+    return partial(
+        compiler.native().lamb,
+        *map(pointer, (model, diff, m, v, power1, power2, rate)),
+        pointer(factor[0]) if factor else null(), pointer(change),
+        pointer(ctx.workspace, "double *"), model.size, _norm_parts(ctx.query),
+        *_numbers(ctx, "beta1", "beta2", "epsilon"),
+    )  # fmt: skip
 
 
 # --- masks
@@ -230,6 +280,8 @@ def _layer_norm_gamma_grad(ctx: BindContext) -> Launch:
 
 KERNELS: tuple[KernelSpec, ...] = (
     *(loop_kernel(op, _update) for op in UPDATES),
+    loop_kernel("lars_update", _lars, _is_lars, _lars_bytes),
+    loop_kernel("lamb_update", _lamb, workspace=_lamb_bytes),
     loop_kernel("random_mask_like", _mask, _is_mask),
     loop_kernel("reduce_sum", _sum, _sums, _sum_bytes),
     loop_kernel("sparse_softmax_cross_entropy", _loss, _labelled),

@@ -114,8 +114,9 @@ def _piece(
         bias = plain((*(1,) * (len(c.shape) - 1), c.shape[-1]), "float32")
         operands.append(Operand("bias", 2, bias, offset=at if cut == "n" else 0))
     activation = ACTIVATIONS[attrs.get("activation", "")] if last else None
+    math = attrs.get("math", "")
     post = PostOps(scale=attrs["alpha"], accumulate=not first, activation=activation)
-    return recipe(create("matmul", left.md, right.md, bias, c.md, post=post), operands)
+    return recipe(create("matmul", left.md, right.md, bias, c.md, post=post, math=math), operands)
 
 
 def row_major_matrix(a: Matrix, b: Matrix) -> tuple[int, ...]:

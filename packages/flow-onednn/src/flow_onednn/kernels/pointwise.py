@@ -14,7 +14,7 @@ from typing import Any
 
 from flow_core.device import Launch
 from flow_core.dtypes import float32
-from flow_core.ir import TensorType, tensor_type
+from flow_core.ir import AttrValue, TensorType, tensor_type
 from flow_core.plugins.specs import BindContext
 from flow_onednn.kernels import matmul
 from flow_onednn.native import compiler
@@ -118,8 +118,8 @@ def _rows(image: Shape) -> int:
 def _product(p: Problem, a: Shape, b: Shape, c: Shape, *bias: Shape, **how: bool) -> Cooked | None:
     if not applies(p):
         return None
-    attrs = {"transpose_a": False, "transpose_b": False, "alpha": 1.0, **how}
-    attrs["activation"] = p.attrs.get("activation", "")
+    attrs: dict[str, AttrValue] = {"transpose_a": False, "transpose_b": False, "alpha": 1.0, **how}
+    attrs |= {key: p.attrs.get(key, "") for key in ("activation", "math")}
     types = tuple(map(_type, (a, b, *bias)))
     return matmul.cook(Problem("onednn_matmul", types, (_type(c),), tuple(sorted(attrs.items()))))
 

@@ -160,6 +160,12 @@ void momentum(float *w, const float *g, float *m, const float *rate, const float
 void adam(float *w, const float *g, float *m, float *v, const float *rate, const float *factor,
     long n, double scale, double l1, double l2, double decay, double beta1, double beta2,
     double epsilon);
+void lars(float *w, const float *g, float *m, const float *rate, const float *factor,
+    const int64_t *step, double *sums, long n, int parts, double scale, double l1, double l2,
+    double decay, double beta, double epsilon, double coefficient);
+void lamb(float *w, const float *g, float *m, float *v, float *power1, float *power2,
+    const float *rate, const float *factor, float *change, double *sums, long n, int parts,
+    double scale, double l1, double l2, double decay, double beta1, double beta2, double epsilon);
 void take_pixels(float *x, float *y, long n, long h, long w, long c, long oh, long ow, long sh,
     long sw);
 void spread_pixels(float *y, float *x, long n, long h, long w, long c, long oh, long ow, long sh,

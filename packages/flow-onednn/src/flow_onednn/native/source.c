@@ -49,6 +49,85 @@ void adam(float *w, const float *g, float *m, float *v, const float *rate, const
     }
 }
 
+// --- updates that are scaled by norms: sums of squares in double, a pair per part, added in order
+
+typedef struct { float a, l1, l2; } Terms;
+
+static inline float gradient(Terms t, const float *w, const float *g, long i) {
+    return t.a * g[i] + t.l1 * sign_(w[i]) + t.l2 * w[i];
+}
+
+static void add_pairs(double *sums, int parts) {
+    for (int p = 1; p < parts; p++) {
+        sums[0] += sums[2 * p];
+        sums[1] += sums[2 * p + 1];
+    }
+}
+
+void lars(float *w, const float *g, float *m, const float *rate, const float *factor,
+          const int64_t *step, double *sums, long n, int parts, double scale, double l1, double l2,
+          double decay, double beta, double epsilon, double coefficient) {
+    Terms t = {(float)scaled(scale, factor), (float)l1, (float)l2};
+#pragma omp parallel for if (n > PARALLEL) schedule(static)
+    for (int p = 0; p < parts; p++) {
+        double model = 0.0, diff = 0.0;
+#pragma omp simd reduction(+ : model, diff)
+        for (long i = n * p / parts; i < n * (p + 1) / parts; i++) {
+            float r = gradient(t, w, g, i);
+            model += (double)w[i] * w[i];
+            diff += (double)r * r;
+        }
+        sums[2 * p] = model;
+        sums[2 * p + 1] = diff;
+    }
+    add_pairs(sums, parts);
+    double model = sqrt(sums[0] / n), below = epsilon + sqrt(sums[1] / n);
+    if (*step) below += decay * model;
+    double now = below > 0.0 ? *rate * coefficient * model / below : 0.0;
+    float local = (float)now, shrink = (float)(now * decay), keep = (float)beta;
+#pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static)
+    for (long i = 0; i < n; i++) {
+        m[i] = keep * m[i] - (local * gradient(t, w, g, i) + shrink * w[i]);
+        w[i] += m[i];
+    }
+}
+
+// power1, power2: the betas to the power of the steps so far; change: n floats
+void lamb(float *w, const float *g, float *m, float *v, float *power1, float *power2,
+          const float *rate, const float *factor, float *change, double *sums, long n, int parts,
+          double scale, double l1, double l2, double decay, double beta1, double beta2,
+          double epsilon) {
+    Terms t = {(float)scaled(scale, factor), (float)l1, (float)l2};
+    float keep1 = (float)beta1, keep2 = (float)beta2, e = (float)epsilon;
+    float rest1 = (float)(1.0 - beta1), rest2 = (float)(1.0 - beta2);
+    *power1 = (float)(*power1 * beta1);
+    *power2 = (float)(*power2 * beta2);
+    float grow1 = (float)(1.0 / (1.0 - *power1)), grow2 = (float)(1.0 / (1.0 - *power2));
+#pragma omp parallel for if (n > PARALLEL) schedule(static)
+    for (int p = 0; p < parts; p++) {
+        double model = 0.0, all = 0.0;
+#pragma omp simd reduction(+ : model, all)
+        for (long i = n * p / parts; i < n * (p + 1) / parts; i++) {
+            float r = gradient(t, w, g, i);
+            float first = keep1 * m[i] + rest1 * r, second = keep2 * v[i] + rest2 * r * r;
+            m[i] = first;
+            v[i] = second;
+            float c = first * grow1 / sqrtf(second * grow2 + e);
+            change[i] = c;
+            model += (double)w[i] * w[i];
+            all += (double)c * c;
+        }
+        sums[2 * p] = model;
+        sums[2 * p + 1] = all;
+    }
+    add_pairs(sums, parts);
+    double now = *rate;
+    if (sums[0] > 0.0 && sums[1] > 0.0) now *= sqrt(sums[0] / sums[1]);
+    float a = (float)now, shrink = (float)(now * decay);
+#pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static)
+    for (long i = 0; i < n; i++) w[i] -= a * change[i] + shrink * w[i];
+}
+
 // --- random bits: Philox4x64-10 with key (seed, 0) and counter (block + 1, step, 0, 0)
 
 static inline void philox(uint64_t block, uint64_t step, uint64_t seed, uint64_t out[4]) {

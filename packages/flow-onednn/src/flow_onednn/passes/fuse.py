@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from flow_core.dtypes import uint8
 from flow_core.ir import AttrValue, Graph, Op, TensorType, Value, tensor_type
 from flow_core.plugins.specs import KernelQuery, KernelSpec
+from flow_onednn import binding
 from flow_onednn.kernels.norm import mask_bytes
 from flow_onednn.kernels.pool import places_bytes
 from flow_onednn.passes.editor import Editor, changed, edit
@@ -57,6 +59,10 @@ class Fusions:
         """The graph with fused ops."""
         for type_, rewrite in REWRITES:
             graph = self._rewrite(graph, type_, rewrite)
+        options: Mapping[str, object] = context.options  # type: ignore[attr-defined]  # PassContext
+        math = options.get("math_mode")
+        for type_ in (*PACKING, "batch_matmul") if math in binding.MATH else ():
+            graph = self._rewrite(graph, type_, partial(rounded, str(math)))
         return graph
 
     def _rewrite(self, graph: Graph, type_: str, rewrite: Rewrite) -> Graph:
@@ -104,7 +110,9 @@ def matmul_with_bias(match: _Match, op: Op) -> bool:
 
 
 _GRADS = ("onednn_conv_data_grad", "onednn_conv_filter_grad")
-_FUSED = {"matmul": "onednn_matmul", "onednn_conv": "onednn_conv"}
+_FUSED = {
+    "matmul": "onednn_matmul", "batch_matmul": "onednn_matmul", "onednn_conv": "onednn_conv",
+}  # fmt: skip
 
 
 def _with_bias(
@@ -274,6 +282,19 @@ def told_reorders(match: _Match, op: Op) -> bool:
     if op.type == "matmul":
         attrs["activation"] = ""
     match.editor.add(changed(op, fused, attrs, *op.inputs), types, op)
+    return True
+
+
+def rounded(math: str, match: _Match, op: Op) -> bool:
+    """A product that may round its operands."""
+    types = match.editor.types[op.name]
+    attrs: dict[str, AttrValue] = {**op.attrs, "math": math}
+    if op.type in ("matmul", "batch_matmul"):
+        attrs["activation"] = ""
+    new = changed(op, _FUSED.get(op.type, op.type), attrs, *op.inputs)
+    if not match.editor.accepts(new, types):
+        return False
+    match.editor.add(new, types, op)
     return True
 
 

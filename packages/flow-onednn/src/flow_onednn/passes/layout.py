@@ -79,7 +79,8 @@ class _Layouts:
             reason = f"{reader.name} takes {form.upper()}" if reader else f"a result is {form}"
             kind = "onednn_reorder"
             attrs = {"perm": perm, "reason": reason, "reordered": type_.nbytes}
-        op = Op(name, kind, (source,), Attrs(attrs), maker.placement)
+        place = maker.placement.only(value.index % maker.placement.size)  # an exchange has several
+        op = Op(name, kind, (source,), Attrs(attrs), place)
         return editor.add(op, (type_,), maker, 0.5).output()
 
     def replace(self, op: Op, new: Op, types: tuple[TensorType, ...]) -> None:

@@ -1,0 +1,203 @@
+"""What devices with one memory share: the same bits as with memory apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import strategies as st
+
+from flow_core.compiler.lower import CompileOptions, lower
+from flow_core.compiler.sharing import NOTHING_SHARED, Sharing, find_sharing
+from flow_core.dtypes import float32
+from flow_core.errors import GraphError
+from flow_core.exchange import BOXING
+from flow_core.ir import Attrs, Graph, GraphBuilder, Op, Value, tensor_type
+from flow_core.ops.boxing import boxing_attrs
+from flow_core.plugins.host import load_plugins
+from flow_core.plugins.registry import Registry
+from flow_core.runtime.executable import Executable
+from flow_core.topology import Placement
+
+SIZE = 5
+TYPE = tensor_type((SIZE,), float32)
+
+
+@cache
+def registry() -> Registry:
+    return load_plugins()
+
+
+@dataclass
+class Program:
+    """A physical graph under construction: each logical value is a value per device.
+
+    Attributes:
+        devices: how many there are.
+        builder: the graph.
+        values: all logical values so far.
+        origins: logical op of each physical one.
+        variables: names of the variables' parts, by variable.
+    """
+
+    devices: int
+    builder: GraphBuilder = field(default_factory=GraphBuilder)
+    values: list[list[Value]] = field(default_factory=list)
+    origins: dict[str, str] = field(default_factory=dict)
+    variables: list[list[str]] = field(default_factory=list)
+
+    def each(self, type_: str, *operands: Sequence[Value], **attrs: Any) -> list[Value]:
+        """An op on every device; an attribute that is a list has a value for each."""
+        name = f"{type_}{len(self.builder.ops)}"
+        found = []
+        for rank in range(self.devices):
+            own = {k: v[rank] if isinstance(v, list) else v for k, v in attrs.items()}
+            placement = Placement("cpu", ((0, rank),))
+            inputs = tuple(values[rank] for values in operands)
+            op = Op(f"{name}@{rank}", type_, inputs, Attrs(own), placement)
+            types = () if type_ == "assign" else (TYPE,)
+            self.builder.add(op, types, effect=type_ == "assign")
+            self.origins[op.name] = name
+            found.append(op.output())
+        return found
+
+    def exchange(self, values: Sequence[Value], collective: str) -> list[Value]:
+        """All get the sum, or what the first has, or what the next one has."""
+        p = self.devices
+        box: Any = lambda source, target: (source, (0,), target, (0,), (SIZE,), True)  # noqa: E731
+        blocks: tuple[Any, ...] = ()
+        if collective == "broadcast":
+            values, blocks = values[:1], tuple(box(0, target) for target in range(p))
+        elif collective == "all_to_all":
+            blocks = tuple(box((target + 1) % p, target) for target in range(p))
+        attrs = boxing_attrs(collective, "float32", ((SIZE,),) * p, blocks=blocks)
+        placement = Placement("cpu", tuple((0, rank) for rank in range(p)))
+        name = f"{collective}{len(self.builder.ops)}"
+        op = Op(name, BOXING, tuple(values), Attrs(attrs), placement)
+        self.builder.add(op, (TYPE,) * p)
+        return [op.output(rank) for rank in range(p)]
+
+    def step(self, kind: str, a: int, b: int) -> None:
+        """Adds something that is made of earlier values, counted from the last."""
+        one, other = (self.values[-1 - i % len(self.values)] for i in (a, b))
+        if kind == "update":
+            names = self.variables[a % len(self.variables)]
+            self.each("assign", [Value(name, 0) for name in names], other)
+        elif kind in ("all_reduce", "broadcast", "all_to_all"):
+            self.values.append(self.exchange(one, kind))
+        elif kind == "apart":
+            operand = [float(rank + 1) for rank in range(self.devices)]
+            self.values.append(self.each("scalar_mul", one, operand=operand))
+        elif kind == "negative":
+            self.values.append(self.each("negative", one))
+        else:
+            self.values.append(self.each("broadcast_add", one, other))
+
+
+KINDS = ("negative", "add", "apart", "update", "all_reduce", "broadcast", "all_to_all")
+STEPS = st.lists(
+    st.tuples(st.sampled_from(KINDS), st.integers(0, 3), st.integers(0, 5)), max_size=12
+)
+
+
+def program(devices: int, steps: Sequence[tuple[str, int, int]], results: Sequence[int]) -> Program:
+    made = Program(devices)
+    made.values.append(made.each("input"))
+    for _ in range(2):
+        values = made.each("variable", shape=(SIZE,), dtype="float32")
+        made.variables.append([value.op for value in values])
+        made.values.append(values)
+    for step in steps:
+        made.step(*step)
+    last = [v for i in results for v in made.values[-1 - i % len(made.values)]]
+    made.builder.results = tuple(dict.fromkeys(last))
+    return made
+
+
+def shared(made: Program, graph: Graph) -> Sharing:
+    return find_sharing(graph, registry().ops, made.origins, [[names] for names in made.variables])
+
+
+def run(
+    made: Program, graph: Graph, sharing: Sharing, workers: int
+) -> tuple[list[Any], dict[str, Any], Any]:
+    """Results of three steps, all variables after them, and the bytes that were sent."""
+    held = {
+        name: np.arange(SIZE, dtype="f4") + i
+        for i, names in enumerate(made.variables)
+        for name in names
+    }
+    inputs = [value.op for value in made.values[0]]
+    options = CompileOptions(origins=made.origins, sharing=sharing, workers=workers)
+    plan = lower(graph, registry(), inputs, "job", options)
+    for task in plan.tasks:  # whoever computes something computes it in memory of its own
+        owned = (plan.buffers[i].home for i in task.outputs if task.type != BOXING)
+        assert not any(owned)
+    executable = Executable(
+        plan,
+        registry(),
+        lambda device: registry().driver("cpu", int(device.rsplit(":", 1)[1])),
+        lambda name, device, region: held[name],
+        comm=registry().comm,
+    )
+    rng = np.random.default_rng(0)
+    found = [
+        executable.run([rng.integers(-4, 5, SIZE).astype("f4") for _ in inputs]) for _ in range(3)
+    ]
+    after = {name: held[sharing.same.get(Value(name, 0), Value(name, 0)).op] for name in held}
+    return [x for results in found for x in results], after, executable.sent()
+
+
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    devices=st.integers(2, 3),
+    steps=STEPS,
+    results=st.lists(st.integers(0, 12), min_size=1, max_size=3),
+    workers=st.sampled_from((1, 1, 3)),
+)
+def test_sharing_changes_no_bit(
+    devices: int,
+    steps: list[tuple[str, int, int]],
+    results: list[int],
+    workers: int,
+) -> None:
+    made = program(devices, steps, results)
+    graph = made.builder.build()
+    try:
+        apart = run(made, graph, NOTHING_SHARED, workers)
+    except GraphError:  # two variables that are exchanged: each update must be the first
+        reject()
+    together = run(made, graph, shared(made, graph), workers)
+    for a, b in zip(together[0], apart[0], strict=True):
+        np.testing.assert_array_equal(a, b)
+    for name, value in apart[1].items():
+        np.testing.assert_array_equal(together[1][name], value, err_msg=name)
+    assert together[2] == apart[2]
+
+
+def test_what_only_reads_weights_is_done_once() -> None:
+    made = program(3, [("negative", 1, 0), ("add", 0, 1), ("update", 0, 0)], [0])
+    sharing = shared(made, made.builder.build())
+    assert len(sharing.merged) == 3 * 2
+    assert sharing.variables == {n for names in made.variables for n in names[1:]}
+
+
+def test_the_sum_of_what_differs_is_the_same_on_all() -> None:
+    made = program(3, [("all_reduce", 2, 0), ("update", 1, 0), ("update", 0, 0)], [0])
+    sharing = shared(made, made.builder.build())
+    assert len(sharing.variables) == 4
+    assert {value.index for value in sharing.same if value.op.startswith("all_reduce")} == {1, 2}
+
+
+@pytest.mark.parametrize("kind", ["apart", "all_to_all"])
+def test_updates_that_differ_keep_variables_apart(kind: str) -> None:
+    """The first variable is updated by what differs, and so is what is made of it."""
+    steps = [(kind, 2, 0), ("update", 0, 0), ("negative", 2, 0), ("update", 1, 0)]
+    made = program(2, steps, [0])
+    sharing = shared(made, made.builder.build())
+    assert sharing == NOTHING_SHARED
