@@ -37,6 +37,8 @@ GAPS = (
     Gap("fused", "never", "groups are made of what is split already"),
     *(unlisted(op, "no work: parts are passed on") for op in BETWEEN_VIEWS),
     unlisted("tuple_identity", "only mixtures of layouts"),
+    unlisted("fake_quantization", "keeps order only where the scale is positive, as a scale is"),
+    unlisted("ssp_variable_proxy", "overwrites its ring, of which the reference says nothing"),
     unlisted("boxing", "is what rules are turned into, has none itself"),
 )
 SAMPLE = (
