@@ -64,8 +64,8 @@ TRIED = (2, 3, 4, 1)
 """The same in the order in which most of what is wrong shows soonest."""
 FEW = 32
 """Fewer numbers tell little at once."""
-FEW_WHOLE = 150
-"""The same for integers of all draws together."""
+FEW_WHOLE = 12
+"""Fewer integers tell nothing."""
 WORST = 1e4
 """How much larger than a sum its parts may be, and it still tells something."""
 MOST = 200_000
@@ -507,8 +507,8 @@ class Prover:
 
     def is_told(self, index: int) -> bool:
         """Whether an input has enough numbers: by hardly any integers, rules hold by chance."""
-        type_, draws = self.case.asked.inputs[index], len(self.case.draws)
-        return not type_.dtype.is_integer or type_.size * draws >= FEW_WHOLE
+        type_ = self.case.asked.inputs[index]
+        return not type_.dtype.is_integer or type_.size >= FEW_WHOLE
 
     def is_comparable(self, rule: Signature) -> bool:
         """Whether a rule is of those that are searched for among the case's types.
