@@ -314,7 +314,9 @@ def _prod_grad(x: Any, dy: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
     kept = [i for i in range(x.ndim) if i not in axes]
     order = (*axes, *kept)
     rows = x.transpose(order).reshape(prod(x.shape[i] for i in axes), -1)
-    others = np.stack([np.prod(np.delete(rows, i, 0), 0) for i in range(len(rows))])
+    one = np.ones_like(rows[:1])
+    before = np.cumprod(np.concatenate((one, rows[:-1])), 0)
+    others = before * np.cumprod(np.concatenate((one, rows[:0:-1])), 0)[::-1]
     spread = others.reshape([x.shape[i] for i in order]).transpose(np.argsort(order))
     return spread * dy.reshape(reduced_shape(x.shape, axes, True))
 
