@@ -176,7 +176,7 @@ def _drawn(own: Arrays, shapes: Sequence[Any], rng: Any) -> Iterator[Arrays]:
     times = max(1, FEW // max(map(prod, shapes), default=FEW))
     for beyond in ((), (), *times * [(i,) for i in wild], *times * (every,)):
         yield tuple(_draw(x, s, i in beyond, rng) for i, (x, s) in enumerate(rows))
-    for zeros in ZEROS if own else ():
+    for zeros in times * ZEROS if own else ():
         yield tuple(_few(x, s, zeros, whole, rng) for x, s in rows)
 
 
