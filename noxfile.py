@@ -159,22 +159,24 @@ def facade(session: nox.Session, subset: str) -> None:
     session.run("python", "-I", "-W", "error", "tests/facade/check_subset.py", subset)
 
 
-def cuda(session: nox.Session, extra: str) -> None:
-    """The tests of flow-cuda with the libraries of one extra."""
-    sync(session, "--package", "flow-cuda", "--extra", extra, "--group", "test")
-    session.run("pytest", "packages/flow-cuda/tests", *session.posargs)
+def cuda(session: nox.Session, *libraries: str) -> None:
+    """What a toolkit's compiler says to our CUDA C++; it needs no driver."""
+    sync(session, "--package", "flow-cuda", "--group", "test")
+    session.install(*libraries)
+    tests = "packages/flow-cuda/tests/test_cuda_nvrtc.py"
+    session.run("pytest", "-q", "-n", "auto", "--timeout=600", tests, *session.posargs)
 
 
 @nox.session(name="cuda-12", python=PYTHONS[0])
 def cuda_12(session: nox.Session) -> None:
-    """The tests of flow-cuda with CUDA 12; needs an NVIDIA driver."""
-    cuda(session, "cu12")
+    """All kernels through NVRTC of CUDA 12, for all its architectures."""
+    cuda(session, "cuda-bindings>=12.6,<13", "nvidia-cuda-nvrtc-cu12")
 
 
 @nox.session(name="cuda-13", python=PYTHONS[0])
 def cuda_13(session: nox.Session) -> None:
-    """The tests of flow-cuda with CUDA 13; needs an NVIDIA driver."""
-    cuda(session, "cu13")
+    """All kernels through NVRTC of CUDA 13, for all its architectures."""
+    cuda(session, "cuda-bindings>=13,<14", "nvidia-cuda-nvrtc>=13,<14")
 
 
 @nox.session(python=PYTHONS[0])

@@ -14,6 +14,7 @@ from flow_core.plugins.specs import OpSpec, Sample
 from flow_core.testing.kernels import AS_GIVEN, KernelKit
 from flow_core.testing.rig import Rig
 from flow_cuda.driver import GpuDriver
+from flow_cuda.host_compiler import HostFunction
 from flow_cuda.kernels.update import UPDATES
 from flow_cuda.program import Kernel
 from flow_cuda.rehearsal import Rehearsal
@@ -25,6 +26,11 @@ OTHERS = ("flow-cuda", "flow-onednn", "flow-data")
 def rehearsed_registry() -> Registry:
     """Core's ops, the kernels of flow-cuda, and devices that are rehearsed."""
     return load_plugins(replace(Settings.from_env(), disabled_plugins=OTHERS), extra=[PLUGIN])
+
+
+def core_registry() -> Registry:
+    """Core's ops and the CPU."""
+    return load_plugins(replace(Settings.from_env(), disabled_plugins=OTHERS))
 
 
 class CudaKit(KernelKit):
@@ -40,6 +46,9 @@ class CudaKit(KernelKit):
 
     def registry(self) -> Registry:
         return rehearsed_registry()
+
+    def covered_ops(self) -> tuple[str, ...]:
+        return tuple(op for op in super().covered_ops() if op not in WITHOUT_SAMPLES)
 
     def samples(self, spec: OpSpec, rng: Any) -> Iterable[Sample]:
         return SAMPLES[spec.type](rng) if spec.type in SAMPLES else super().samples(spec, rng)
@@ -68,9 +77,10 @@ class Collector:
     def __init__(self) -> None:
         self.found: dict[str, Kernel] = {}
 
-    def function(self, kernel: Kernel) -> Kernel:
+    def function(self, kernel: Kernel) -> HostFunction:
+        """A function that does nothing."""
         self.found[kernel.name] = kernel
-        return kernel
+        return HostFunction(kernel, lambda *_: 0)
 
 
 # --- samples of ops that have none, as they have no outputs
@@ -114,8 +124,20 @@ SAMPLES: dict[str, Any] = {
     "logical_slice_assign": _slice_assigned,
     "advance_step": lambda _: iter([Sample((np.array(4, np.int64),))]),
     "dynamic_loss_scale_schedule": _scales,
-    "fused": lambda _: iter(()),
-    "literal": lambda _: iter(()),
 }
+WITHOUT_SAMPLES = ("fused", "literal")
+"""Ops that programs test: the kits make no samples of them."""
 
-__all__ = ["AS_GIVEN", "CudaKit", "rehearsed_registry"]
+
+class DeviceKernels(CudaKit):
+    """The kit on a real device.  Two launches of sums over repeated indices may differ."""
+
+    plugin = "flow-cuda"
+    preloaded = False
+    repeatable = False
+
+    def registry(self) -> Registry:
+        return load_plugins()
+
+
+__all__ = ["AS_GIVEN", "CudaKit", "DeviceKernels", "core_registry", "rehearsed_registry"]

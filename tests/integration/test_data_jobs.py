@@ -21,6 +21,7 @@ from flow_core.errors import DataError, InferenceError
 from flow_data.codec import encode_jpeg
 from flow_data.commands import data
 from flow_data.loading.stats import all_stats
+from flow_data.report import text_report
 
 COUNT = 23
 
@@ -230,11 +231,17 @@ def test_corrupt_images_are_left_out_when_asked(records: str) -> None:
     assert any("record 2 at byte" in message for message in stats.messages)
 
 
-def test_a_broken_file_is_left_out_from_there(records: str) -> None:
+def test_a_broken_file_is_left_out_from_there(
+    records: str, caplog: pytest.LogCaptureFixture
+) -> None:
     path = Path(records) / "part-0"
     path.write_bytes(path.read_bytes()[:-5])
     job = label_job(records, 22, on_error="skip")
     assert job().tolist() == [*range(9), *range(10, COUNT)]
+    (message,) = all_stats()[-1].broken
+    assert "part-0, record 9 at byte" in message
+    assert caplog.text.count("left out the rest of a file") == 1
+    assert message in text_report(all_stats())
     with pytest.raises(DataError, match="record 9"):
         label_job(records, 22)()
 

@@ -16,6 +16,7 @@ from flow_core.errors import (
     FlowError,
     InferenceError,
     JobError,
+    OutsideJobError,
     VariableError,
 )
 
@@ -387,7 +388,7 @@ def test_ops_outside_of_jobs(use: Callable[[Any], Any]) -> None:
         return x
 
     job(ZEROS)
-    with mistake(JobError, "no job function under definition") as line:
+    with mistake(OutsideJobError, "no job function under definition") as line:
         own = "sgd" not in use.__code__.co_names and use.__code__.co_firstlineno
         line.append(own or sgd.__code__.co_firstlineno + 2)
         use(kept[0])
@@ -572,7 +573,7 @@ def test_a_handler_with_another_annotation() -> None:
 
 def test_an_op_outside_of_jobs_in_eager_mode() -> None:
     flow.enable_eager_execution()
-    with mistake(JobError, "global_function") as line:
+    with mistake(OutsideJobError, "global_function") as line:
         line.append(here() + 1)
         flow.constant(1.0, shape=(2,), dtype=flow.float)
 

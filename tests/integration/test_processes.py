@@ -113,6 +113,9 @@ def differs(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
 x = np.arange(12, dtype="f4").reshape(4, 3)
 if task == "differ":
     differs(x)
+elif task == "nested":
+    ask(x)(lambda y: job(x))
+    flow.sync_default_session()
 elif task == "save":
     losses = [float(job(x).sum()) for _ in range(5)]
     flow.checkpoint.save(folder)
@@ -167,3 +170,10 @@ def test_a_save_that_fails_fails_everywhere(script: Path, tmp_path: Path) -> Non
     done = run_script(2, script, str(tmp_path / "model"), "again")
     assert done.returncode != 0
     assert done.stderr.count("a folder with other files") == 2
+
+
+@pytest.mark.slow
+def test_callbacks_that_call_jobs_are_refused(script: Path, tmp_path: Path) -> None:
+    done = run_script(2, script, str(tmp_path), "nested")
+    assert done.returncode != 0
+    assert "calling job 'job' inside a callback" in done.stderr

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from flow_core.compiler.lower import CompileOptions, lower
-from flow_core.compiler.sharing import NOTHING_SHARED, Sharing, find_sharing
+from flow_core.compiler.sharing import MOST_WALKS, NOTHING_SHARED, Sharing, find_sharing
 from flow_core.dtypes import float32
 from flow_core.errors import GraphError
 from flow_core.exchange import BOXING
@@ -192,6 +192,18 @@ def test_the_sum_of_what_differs_is_the_same_on_all() -> None:
     sharing = shared(made, made.builder.build())
     assert len(sharing.variables) == 4
     assert {value.index for value in sharing.same if value.op.startswith("all_reduce")} == {1, 2}
+
+
+def test_the_search_ends_where_one_variable_after_the_other_is_apart() -> None:
+    """Each is updated by the one before it, so that a walk finds out about one of them."""
+    made = Program(2)
+    made.values.append(made.each("input"))
+    for _ in range(3 * MOST_WALKS):
+        values = made.each("variable", shape=(SIZE,), dtype="float32")
+        made.each("assign", values, made.values[-1])
+        made.variables.append([value.op for value in values])
+        made.values.append(values)
+    assert shared(made, made.builder.build()) == NOTHING_SHARED
 
 
 @pytest.mark.parametrize("kind", ["apart", "all_to_all"])

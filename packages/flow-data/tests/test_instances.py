@@ -42,6 +42,25 @@ def test_memory_is_used_again_and_given_back() -> None:
     assert pool.nbytes < most / 4
 
 
+def test_sizes_that_are_not_asked_for_any_more_are_given_back() -> None:
+    pool = Pool(patience=10)
+    arrays = [pool.take((100_000,), np.float32) for _ in range(8)]
+    del arrays
+    for _ in range(100):
+        pool.take((10_000,), np.uint8)
+    assert pool.nbytes < 100_000
+
+
+def test_free_blocks_serve_smaller_requests() -> None:
+    pool = Pool()
+    pool.take((20_000,), np.uint8)
+    before = pool.nbytes
+    pool.take((11_000,), np.uint8)[:] = 1
+    assert pool.nbytes == before
+    pool.take((5_000,), np.uint8)[:] = 1
+    assert pool.nbytes > before
+
+
 def test_views_keep_their_memory() -> None:
     pool = Pool()
     view = pool.take((100, 100), np.uint8)[3:5, 7:]

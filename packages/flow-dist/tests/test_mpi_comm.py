@@ -18,7 +18,10 @@ def test_kit_on_three_processes() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("shared", ["0", "1"])
 @pytest.mark.parametrize("processes", [2, 3, 4])
-def test_kit_with_all_element_types(processes: int) -> None:
-    lines = lines_of(run_script(processes, KIT, timeout=300))
+def test_kit_with_all_element_types(processes: int, shared: str) -> None:
+    """Large boxes are sent, or read where they lie."""
+    done = run_script(processes, KIT, timeout=300, FLOW_DIST_SHARED_MEMORY=shared)
+    lines = lines_of(done)
     assert lines == processes * ["432 checks"]

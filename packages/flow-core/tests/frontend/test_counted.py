@@ -70,6 +70,16 @@ def test_places_are_those_of_numpy(bits: int) -> None:
     assert np.array_equal(places, np.argwhere(x))
 
 
+def test_rows_are_put_back_where_they_come_from() -> None:
+    @flow.global_function()
+    def job(x: Numpy.Placeholder((N, 4)), mask: Numpy.Placeholder((N,))) -> Numpy:
+        places = flow.argwhere(mask)
+        return flow.scatter_nd(places, flow.gather_nd(x, places) + 1, (N, 4))
+
+    x, mask = numbers(N, 4), np.array([0, 1, 1, 0, 0, 1], np.float32)
+    assert np.array_equal(job(x, mask), (x + 1) * mask[:, None])
+
+
 def test_nonzero_and_where_without_choices() -> None:
     @flow.global_function()
     def job(x: Numpy.Placeholder((3, 4))) -> Numpy:

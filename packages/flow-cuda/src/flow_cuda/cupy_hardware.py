@@ -105,7 +105,7 @@ class CupyHardware:
         access: Access,
     ) -> None:
         """Queues a kernel."""
-        pointers = ctypes.addressof(arguments)
+        pointers = ctypes.addressof(arguments.pointers)
         grid, block = (blocks, 1, 1), (threads, 1, 1)
         with self._device:
             self._driver.launchKernel(function.pointer, *grid, *block, 0, stream.ptr, pointers, 0)

@@ -112,7 +112,7 @@ class Hardware(Protocol):
         arguments: Any,
         access: Access,
     ) -> None:
-        """Queues a kernel; ``arguments`` is an array of pointers to its arguments."""
+        """Queues a kernel with its `flow_cuda.launch.Arguments`."""
 
     def copy(self, stream: Any, target: int, source: int, nbytes: int) -> None:
         """Queues a copy between any two addresses, of the device or of pinned memory."""

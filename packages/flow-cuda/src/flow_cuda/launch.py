@@ -148,7 +148,7 @@ class KernelLaunch(Queued):
             self.function,
             self.blocks,
             self.threads,
-            self.arguments.pointers,
+            self.arguments,
             self.access,
         )
 
@@ -164,6 +164,20 @@ class CopyLaunch(Queued):
     def queue(self, stream: Any) -> None:
         """Queues it on a stream."""
         self.hardware.copy(stream, self.target.address, self.source.address, self.source.nbytes)
+
+
+@dataclass(frozen=True, eq=False)
+class UploadLaunch(Queued):
+    """A copy of page-locked memory that never changes."""
+
+    hardware: Hardware
+    target: DeviceArray
+    pinned: Any
+
+    def queue(self, stream: Any) -> None:
+        """Queues it on a stream."""
+        source = self.pinned.ctypes.data
+        self.hardware.copy(stream, self.target.address, source, self.target.nbytes)
 
 
 @dataclass(frozen=True, eq=False)

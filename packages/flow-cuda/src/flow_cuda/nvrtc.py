@@ -72,7 +72,7 @@ def _write(text: str, architecture: str, target: Path) -> None:
 
 
 def compile_text(text: str, architecture: str) -> bytes:
-    """The machine code of some CUDA C++."""
+    """The machine code of some CUDA C++, or the text for virtual ones such as "compute_80"."""
     nvrtc = library()
     doing = f"compiling CUDA C++ for {architecture}"
     (program,) = _checked(doing, nvrtc.nvrtcCreateProgram(text.encode(), b"flow.cu", 0, [], []))
@@ -80,9 +80,10 @@ def compile_text(text: str, architecture: str) -> bytes:
     (code,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
     if code != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         raise NvrtcError(doing, found=f"{code.name}\n{_log(nvrtc, program)[:4000]}")
-    (size,) = _checked(doing, nvrtc.nvrtcGetCUBINSize(program))
+    kind = "PTX" if architecture.startswith("compute") else "CUBIN"
+    (size,) = _checked(doing, getattr(nvrtc, f"nvrtcGet{kind}Size")(program))
     made = bytearray(size)
-    _checked(doing, nvrtc.nvrtcGetCUBIN(program, made))
+    _checked(doing, getattr(nvrtc, f"nvrtcGet{kind}")(program, made))
     nvrtc.nvrtcDestroyProgram(program)
     return bytes(made)
 

@@ -220,7 +220,7 @@ class Rehearsal:
         """Queues a kernel."""
 
         def run() -> None:
-            if function.call(ctypes.addressof(arguments), blocks, threads):
+            if function.call(ctypes.addressof(arguments.pointers), blocks, threads):
                 raise RehearsalError(
                     f"running {function.kernel.name}",
                     found="a barrier that some threads of a block did not come to",

@@ -71,12 +71,13 @@ class Pool:
     """Blocks of memory in few sizes, free when no array uses them.
 
     Args:
-        patience: after how many requests of a size without a new block half of its free blocks
-            are given up.
+        patience: after how many requests sizes without a new block give up half of their free
+            blocks.
     """
 
-    def __init__(self, patience: int = 1024) -> None:
+    def __init__(self, patience: int = 8192) -> None:
         self._patience = patience
+        self._requests = 0
         self._lock = threading.Lock()
         self._classes: dict[int, _SizeClass] = {}
 
@@ -92,10 +93,14 @@ class Pool:
 
     def _block(self, size: int) -> Array:
         """A free block of the size, else of one up to twice as large, else a new one."""
+        self._requests += 1
+        if self._requests >= self._patience:
+            self._requests = 0
+            for known in self._classes.values():
+                known.shrink()
         own = self._classes.get(size)
         if own is None:
             own = self._classes[size] = _SizeClass(size)
-        own.count(self._patience)
         larger = size
         for _ in range(_SEARCHED):
             blocks = self._classes.get(larger)
@@ -123,20 +128,13 @@ _FREE = _references([np.empty(1, np.uint8)], 0)
 class _SizeClass:
     """The blocks of one size; a cursor goes round, so that a request looks at few of them."""
 
-    __slots__ = ("blocks", "cursor", "grown", "requests", "size")
+    __slots__ = ("blocks", "cursor", "grown", "size")
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.blocks: list[Array] = []
         self.cursor = 0
-        self.requests = 0
         self.grown = False
-
-    def count(self, patience: int) -> None:
-        """Notes a request."""
-        self.requests += 1
-        if self.requests >= patience:
-            self._shrink()
 
     def free(self) -> Array | None:
         """A block that no array uses."""
@@ -153,14 +151,14 @@ class _SizeClass:
         self.grown = True
         return self.blocks[-1]
 
-    def _shrink(self) -> None:
+    def shrink(self) -> None:
         """Gives up half of the free blocks, unless a new one was needed since the last time."""
         blocks = self.blocks
         if not self.grown:
             free = [i for i in range(len(blocks)) if _references(blocks, i) == _FREE]
-            given_up = set(free[: len(free) // 2])
+            given_up = set(free[: (len(free) + 1) // 2])
             self.blocks = [b for i, b in enumerate(blocks) if i not in given_up]
-        self.requests, self.grown, self.cursor = 0, False, 0
+        self.grown, self.cursor = False, 0
 
 
 POOL = Pool()

@@ -34,6 +34,9 @@ def _lines(stats: LoaderStats) -> Iterator[str]:
     if stats.skipped:
         yield f"  {stats.skipped} corrupt samples left out:"
         yield from (f"    {message}" for message in stats.messages)
+    if stats.broken:
+        yield f"  {len(stats.broken)} files left out from where they are broken:"
+        yield from (f"    {message}" for message in stats.broken)
 
 
 def stages(stats: LoaderStats) -> list[tuple[str, float, float]]:

@@ -155,6 +155,7 @@ CASES: tuple[tuple[tuple[int, int, int, int], int, dict[str, Any]], ...] = (
     ((3, 5, 5, 16), 32, {"kernel_size": (1, 1), "strides": (2, 2), "padding_before": (0, 0)}),
     ((1, 3, 3, 20), 33, {"kernel_size": (1, 1), "strides": (1, 1), "padding_before": (0, 0)}),
     ((2, 7, 5, 33), 17, {"kernel_size": (1, 1), "strides": (2, 3), "padding_before": (0, 0)}),
+    ((1, 3, 4, 3), 24, {"kernel_size": (3, 2), "strides": (2, 1), "padding_before": (1, 1)}),
     ((2, 9, 9, 1), 8, {"kernel_size": (5, 5), "strides": (1, 1), "padding_before": (2, 2)}),
 )
 
@@ -252,6 +253,27 @@ def _norm_type(ctx: InferContext) -> Types:
 def _norm_grad_type(ctx: InferContext) -> Types:
     vector = tensor_type((ctx.inputs[0].shape[-1],), float32)
     return ctx.inputs[0], vector, vector
+
+
+def _joined_type(ctx: InferContext) -> Types:
+    vector = tensor_type((ctx.inputs[0].shape[-1],), float32)
+    return ctx.inputs[0], vector, vector
+
+
+def _joined(
+    x: Any, moving_mean: Any, moving_variance: Any, gamma: Any, beta: Any, addend: Any,
+    *, epsilon: float, momentum: float,
+) -> Any:  # fmt: skip
+    rows = x.reshape(-1, x.shape[-1])
+    mean, inverse = rows.mean(0), 1 / np.sqrt(rows.var(0) + epsilon)
+    return np.maximum((x - mean) * inverse * gamma + beta + addend, 0), mean, inverse
+
+
+def _joined_samples(rng: Any) -> Iterator[Sample]:
+    for shape in ((2, 5, 3, 4), (70, 33), (1, 3)):
+        x, addend = rng.uniform(1, 3, shape), rng.uniform(-1, 1, shape)
+        vectors = (rng.uniform(0.5, 2, shape[-1]) for _ in range(4))
+        yield Sample((x, *vectors, addend), {"epsilon": 1e-2}, gradient=False)
 
 
 # --- layouts
@@ -365,6 +387,17 @@ OPS: tuple[OpSpec, ...] = (
         infer=_norm_grad_type,
         attrs={"epsilon": 1e-5},
         doc="The gradients of both at once.",
+    ),
+    OpSpec(
+        type="onednn_norm_add_relu",
+        inputs=("x", "moving_mean", "moving_variance", "gamma", "beta", "addend"),
+        outputs=("y", "mean", "inv_variance"),
+        infer=_joined_type,
+        attrs={"epsilon": 1e-5, "momentum": 0.9},
+        mutates=(1, 2),
+        reference=_joined,
+        samples=_joined_samples,
+        doc="Batch normalisation in training, the sum with something else, then relu.",
     ),
     OpSpec(
         type="onednn_add_to_rows",

@@ -28,6 +28,7 @@ FAMILIES = (
     "elementwise",
     "loops",
     "tables",
+    "residual",
 )
 
 

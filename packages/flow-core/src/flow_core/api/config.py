@@ -166,7 +166,8 @@ def load_library(val: str) -> None:
         at=user_line(2),
         found=f"{val!r}, a library for OneFlow's own runtime",
         allowed="ops and kernels of plugins",
-        hint="write a plugin that registers the op: see `flow doctor` and the page of all hooks",
+        hint="kernels in Python: flow.experimental.custom_op_module; others: write a plugin that "
+        "registers the op, see `flow doctor` and the page of all hooks",
     )
 
 

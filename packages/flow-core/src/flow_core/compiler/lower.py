@@ -13,7 +13,7 @@ from flow_core.compiler.sharing import NOTHING_SHARED, Sharing
 from flow_core.compiler.streams import Timetable, flows, stream_name, timetable, useful_workers
 from flow_core.compiler.waits import Access, find_waits
 from flow_core.dtypes import uint8
-from flow_core.errors import OutOfMemoryError
+from flow_core.errors import KernelNotFoundError, OutOfMemoryError
 from flow_core.exchange import BOXING
 from flow_core.ir import Graph, Op, TensorType, Value, tensor_type
 from flow_core.passes.checkpointing import first_name
@@ -180,6 +180,8 @@ def _query(state: _Lowering, op: Op, find: Callable[[KernelQuery], KernelSpec]) 
 
 
 def _find_kernels(state: _Lowering) -> None:
+    """The kernel of every op; one error for all ops that have none."""
+    missing: list[KernelNotFoundError] = []
     for op in state.order:
         if op.type in LEAVES or op.type == BOXING:
             continue
@@ -187,18 +189,25 @@ def _find_kernels(state: _Lowering) -> None:
         query = _query(state, op, find)
         try:
             kernel = find(query)
+        except KernelNotFoundError as error:
+            first = missing[0] if missing else error
+            _name_line(first, state.graph, op)
+            missing.append(error)
+            continue
         except Exception as error:
             _name_line(error, state.graph, op)
             raise
         state.found[op.name] = kernel
         if kernel.workspace is not None:
             state.workspace[op.name] = kernel.workspace(query)
+    if missing:
+        raise missing[0]
 
 
 def _name_line(error: Exception, graph: Graph, op: Op) -> None:
     line = graph.lines.get(op.name)
     if line is not None:
-        error.add_note(f"  op {op.name!r} at {line}")
+        error.add_note(f"  {op.type} {op.name!r} at {line}")
 
 
 def _own_memory(state: _Lowering) -> None:

@@ -36,6 +36,9 @@ class Sharing:
 
 NOTHING_SHARED = Sharing()
 
+MOST_WALKS = 8
+"""How often the search begins again without some variables, before it goes without any."""
+
 Copies = Sequence[Sequence[str]]
 """Names of physical variables that hold the same part of a logical one, part by part."""
 
@@ -55,8 +58,9 @@ def find_sharing(
         copies: of each variable that may be shared, the groups of ``variable`` ops that hold
             the same part of it.
     """
-    wanted = list(copies)
+    wanted, walks = list(copies), 0
     while True:
+        walks += 1
         walk = _Walk(graph, specs, origins)
         for group in (group for groups in wanted for group in groups):
             walk.same.update({Value(name, 0): Value(group[0], 0) for name in group[1:]})
@@ -65,7 +69,7 @@ def find_sharing(
         if len(kept) == len(wanted):
             names = frozenset(n for groups in wanted for group in groups for n in group[1:])
             return Sharing(walk.same, walk.merged, names)
-        wanted = kept
+        wanted = kept if walks < MOST_WALKS else []
 
 
 @dataclass(slots=True)

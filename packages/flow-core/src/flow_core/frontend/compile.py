@@ -20,6 +20,7 @@ from flow_core.errors import JobError, SourceLine
 from flow_core.frontend.config_training import configured_training
 from flow_core.frontend.function_config import (
     MICRO_BATCHES,
+    MIXED,
     indexed_tables,
     micro_batches,
     optimizer_placement,
@@ -34,6 +35,7 @@ from flow_core.passes.bucket_all_reduces import FUSIBLE
 from flow_core.passes.checkpointing import Checkpointing
 from flow_core.passes.gradient_accumulation import GradientAccumulation, micro_inputs
 from flow_core.passes.indexed_slices import IndexedSlices
+from flow_core.passes.mixed_precision import MixedPrecision
 from flow_core.passes.optimizer_placement import Owned, SharedPlacement, owners
 from flow_core.plan import Plan, Transfer
 from flow_core.plugins.specs import OpSpec, load
@@ -329,6 +331,8 @@ def _pipelines(session: Any) -> tuple[Pipeline, Pipeline]:
 
 def _asked(build: JobBuild) -> Iterator[Pass]:
     """The passes that a job's own settings ask for, with their options."""
+    if build.config.get(MIXED):
+        yield MixedPrecision()
     if build.segments and build.forward:
         yield Checkpointing(tuple(map(tuple, build.segments.values())), build.forward)
     tables = indexed_tables(build.config)

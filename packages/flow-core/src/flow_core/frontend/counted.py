@@ -36,7 +36,9 @@ RESIZE = "sync_dynamic_resize"
 WHOLE = ("cast_to_static_shape", RESIZE)
 """Ops all of whose rows count."""
 
-ADDING = ("batch_matmul", "matmul", "reduce_sum", "square_sum", "unsorted_segment_sum")
+ADDING = (
+    "batch_matmul", "matmul", "reduce_sum", "scatter_nd", "square_sum", "unsorted_segment_sum",
+)  # fmt: skip
 """Ops that add rows up: those of zeros add nothing."""
 
 

@@ -281,7 +281,7 @@ class JobFunction:
         variant = None if feeding.declared else self._variant()
         if variant is not None:  # errors of compilation come before those of arguments
             self._executable(variant)
-        session.pipeline.raise_pending()
+        session.before_call(self.name)
         feeds = feeding.feed(args, kwargs)
         return self._run(session, variant or self._variant(feeding.shapes(feeds)), feeds)
 
@@ -290,7 +290,7 @@ class JobFunction:
         if self._last is not None and self._last.traced.build.looked_at:
             self._variants.clear()
             self._last = None
-        session.pipeline.raise_pending()
+        session.before_call(self.name)
         return self._run(session, self._variant(feeding.shapes(feeds), feeds), feeds)
 
     def _run(self, session: Session, variant: _Variant, feeds: Sequence[Any]) -> Any:

@@ -147,6 +147,7 @@ def _scope_of(value: Any) -> Scope:
 
 
 INDEXED_SLICES = "indexed_slices_optimizer_conf"
+MIXED = "enable_auto_mixed_precision"
 MICRO_BATCHES = "train.num_gradient_accumulation_steps"
 
 EFFECTIVE: tuple[Setting, ...] = (
@@ -178,6 +179,7 @@ EFFECTIVE: tuple[Setting, ...] = (
         )
     ),
     Setting(INDEXED_SLICES, None, "tables of which looked-up rows alone are updated", _tables),
+    Setting(MIXED, False, "whether products are computed in float16", _switch),
     Setting("enable_ssp", True, "whether the scope's stages make variables stale", _switch),
     Setting("enable_non_distributed_optimizer", True, "older name of a mode", _switch),
 )
@@ -201,7 +203,7 @@ non_distributed_optimizer_group_size_mbyte enable_true_half_config_when_conv
 cudnn_conv_enable_true_half cudnn_conv_enable_pseudo_half enable_cudnn_conv_pseudo_half
 enable_float_compute_for_half_gemm enable_quantization_aware_training enable_qat
 qat.per_channel_weight_quantization qat.symmetric qat.moving_min_max_momentum
-qat.moving_min_max_stop_update_after_iters enable_auto_mixed_precision enable_keep_header_only
+qat.moving_min_max_stop_update_after_iters enable_keep_header_only
 enable_fuse_model_update_ops enable_gradients_stats_aggregation
 train.secondary_lr use_xla_jit use_tensorrt
 tensorrt.use_fp16 tensorrt.use_int8 tensorrt.int8_calibration ssp_partition_strategy

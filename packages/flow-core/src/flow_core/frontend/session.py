@@ -17,7 +17,13 @@ import numpy as np
 from flow_core.compiler.boxing import Layout
 from flow_core.config import Settings
 from flow_core.device import Driver, World
-from flow_core.errors import DeviceUnavailableError, UnsupportedError, VariableError
+from flow_core.errors import (
+    DeviceUnavailableError,
+    JobError,
+    UnsupportedError,
+    VariableError,
+    user_line,
+)
 from flow_core.frontend.variables import VariableInfo
 from flow_core.initializers import generate
 from flow_core.ir import TensorType
@@ -404,6 +410,23 @@ class Session:
             job.resume()
 
     # ---------------------------------------------------------------- life cycle
+
+    def before_call(self, job: str) -> None:
+        """Raises what callbacks raised, and refuses calls that processes may not make in one order.
+
+        Raises:
+            JobError: a callback calls a job, in a program of several processes.
+        """
+        if self._world is not None and self.pipeline.in_callback:
+            raise JobError(
+                f"calling job {job!r} inside a callback",
+                at=user_line(3),
+                found=f"a program of {self._world.size} processes, whose callbacks run when each "
+                "has time for them",
+                allowed="calls in the order of the script, the same in all processes",
+                hint="keep what the callback got, and call after flow.sync_default_session()",
+            )
+        self.pipeline.raise_pending()
 
     def sync(self) -> None:
         """Waits until nothing is in flight; raises what callbacks raised."""

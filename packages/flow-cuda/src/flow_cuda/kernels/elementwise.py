@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from flow_core.device import Launch
+from flow_core.ir import TensorType, tensor_type
 from flow_core.plugins.specs import BindContext, KernelSpec
 from flow_cuda.elementwise import group_of, is_known, joined, write
 from flow_cuda.expressions import TABLE
@@ -18,4 +22,33 @@ def bind(ctx: BindContext) -> Launch:
     return each(write(group), int(size[0]), *ctx.inputs, *ctx.outputs, size, *map(strides, steps))
 
 
-KERNELS: tuple[KernelSpec, ...] = tuple(kernel(op, bind, is_known) for op in ("fused", *TABLE))
+def _bias_add(ctx: BindContext) -> Launch:
+    """A sum in which the second input has one axis of the first one."""
+    (x, bias), out = ctx.query.inputs, ctx.query.outputs[0]
+    axis: int = ctx.attrs["axis"]
+    shape = tuple(n if i == axis % len(x.shape) else 1 for i, n in enumerate(x.shape))
+    types = (x, tensor_type(shape, bias.dtype))
+    return _single(ctx, "broadcast_add", types, out, ctx.inputs)
+
+
+def _cast_like(ctx: BindContext) -> Launch:
+    return _single(ctx, "cast", ctx.query.inputs[:1], ctx.query.outputs[0], ctx.inputs[:1])
+
+
+def _single(
+    ctx: BindContext,
+    op: str,
+    types: tuple[TensorType, ...],
+    result: TensorType,
+    inputs: tuple[Any, ...],
+) -> Launch:
+    """The launch of one op of the table in place of another one."""
+    query = replace(ctx.query, op=op, inputs=types, outputs=(result,))
+    return bind(replace(ctx, query=query, inputs=inputs))
+
+
+KERNELS: tuple[KernelSpec, ...] = (
+    *(kernel(op, bind, is_known) for op in ("fused", *TABLE)),
+    kernel("bias_add", _bias_add),
+    kernel("cast_like", _cast_like),
+)

@@ -20,6 +20,7 @@ from flow_cuda.launch import (
     CopyLaunch,
     Read,
     Struct,
+    UploadLaunch,
     Written,
     ZeroLaunch,
     call,
@@ -312,6 +313,16 @@ def _constant(ctx: BindContext) -> Iterator[Launch]:
     yield from filled(ctx.outputs[0], ctx.attrs["value"])
 
 
+def _literal(ctx: BindContext) -> Iterator[Launch]:
+    """The numbers wait in page-locked memory."""
+    (out,) = ctx.outputs
+    if out.nbytes:
+        pinned = out.hardware.pinned(out.nbytes)
+        numbers = np.array(ctx.attrs["data"], out.dtype).reshape(-1)
+        pinned[:] = numbers.view(np.uint8)
+        yield UploadLaunch(out.hardware, out, pinned)
+
+
 def _zeros(ctx: BindContext) -> Iterator[Launch]:
     yield from filled(ctx.outputs[0], 0)
 
@@ -381,6 +392,7 @@ _BINDS: dict[str, Callable[[BindContext], Iterator[Launch]]] = {
     "reflection_pad2d": _reflect,
     "reflection_pad2d_grad": _reflect_grad,
     "constant": _constant,
+    "literal": _literal,
     "constant_like": _constant,
     "zero_like": _zeros,
     "range": _range,

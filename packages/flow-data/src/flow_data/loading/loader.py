@@ -94,6 +94,7 @@ class Slot:
         """Makes the batch of a step; where that is asked for, without its corrupt samples."""
         self.step[...] = step
         refs = {i: source.refs(step) for i, source in self._sources.items()}
+        self._note_broken()
         unread = {i: set(range(len(rows))) for i, rows in refs.items()}
         bad: set[int] = set()
         while True:
@@ -106,6 +107,11 @@ class Slot:
                 self._replace(refs, error, bad)
                 for rows in unread.values():
                     rows.add(error.row)
+
+    def _note_broken(self) -> None:
+        found = [message for source in self._sources.values() for message in source.broken()]
+        for message in self._stats.add_broken(found) if found else ():
+            log.warning("left out the rest of a file: %s", message)
 
     def _may_skip(self, error: RowError) -> bool:
         return error.row >= 0 and any(source.skip for source in self._sources.values())
@@ -226,11 +232,6 @@ class Loader:
         step = self._next
         self._next += 1
         self._queue.append((step, slot, workers().submit(partial(slot.fill, step))))
-
-    @property
-    def broken(self) -> list[str]:
-        """Messages about parts of files that were left out."""
-        return [message for source in self._sources.values() for message in source.broken()]
 
 
 def _sources(members: Sequence[Member], seed: int) -> dict[int, Source]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -21,6 +22,7 @@ class LoaderStats:
         levels: how often so many batches were ready when a step came.
         skipped: samples left out because they are corrupt.
         messages: about the first of these.
+        broken: about files that were left out from where their frame is broken.
     """
 
     name: str
@@ -33,6 +35,7 @@ class LoaderStats:
     levels: dict[int, int] = field(default_factory=dict)
     skipped: int = 0
     messages: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def add_stages(self, seconds: dict[str, float]) -> None:
@@ -58,6 +61,13 @@ class LoaderStats:
             self.skipped += 1
             if len(self.messages) < 20:
                 self.messages.append(message)
+
+    def add_broken(self, messages: Sequence[str]) -> list[str]:
+        """Notes files that were left out in part; gives the messages that are new."""
+        with self.lock:
+            new = [message for message in messages if message not in self.broken]
+            self.broken += new
+        return new
 
 
 _known: list[LoaderStats] = []

@@ -11,7 +11,7 @@ from typing import Any
 
 from flow_core.plugins.specs import KernelSpec
 from flow_onednn import binding
-from flow_onednn.kernels import pointwise
+from flow_onednn.kernels import columns, pointwise
 from flow_onednn.library import library
 from flow_onednn.primitives import (
     Md,
@@ -23,7 +23,7 @@ from flow_onednn.primitives import (
     plain,
     row_major,
 )
-from flow_onednn.recipes import Operand, Problem, Recipe, kernel, recipe
+from flow_onednn.recipes import Cooked, Operand, Problem, Recipe, kernel, recipe
 
 LAST = "channels_last"
 ACTIVATIONS = {"": None, "relu": binding.RELU}
@@ -186,11 +186,15 @@ def _either(product: Any, cook: Any) -> Any:
     return lambda p: product(p) or cook(p)
 
 
+def _filter_product(p: Problem) -> Cooked | None:
+    return pointwise.filter_grad(p) or columns.filter_grad(p)
+
+
 KERNELS: tuple[KernelSpec, ...] = (
     kernel("conv2d", cook_forward),
     kernel("conv_data_grad", _two(cook_data_grad)),
     kernel("conv_filter_grad", _two(cook_filter_grad)),
     kernel("onednn_conv", _either(pointwise.forward, cook_forward)),
     kernel("onednn_conv_data_grad", _either(pointwise.data_grad, cook_data_grad)),
-    kernel("onednn_conv_filter_grad", _either(pointwise.filter_grad, cook_filter_grad)),
+    kernel("onednn_conv_filter_grad", _either(_filter_product, cook_filter_grad)),
 )

@@ -22,7 +22,7 @@ from flow_core.errors import FlowError
 from flow_onednn import threads
 
 SETTING = "FLOW_ONEDNN_CC"
-FILES = ("functions.h", "source.c", "tables.c")
+FILES = ("functions.h", "source.c", "norms.c", "tables.c")
 # not -ffast-math: linked into a library it makes the whole process flush denormal numbers
 FLAGS = (
     "-O2", "-ftree-vectorize", "-march=native", "-fopenmp", "-fPIC", "-shared", "-std=gnu11",
@@ -166,6 +166,11 @@ void lars(float *w, const float *g, float *m, const float *rate, const float *fa
 void lamb(float *w, const float *g, float *m, float *v, float *power1, float *power2,
     const float *rate, const float *factor, float *change, double *sums, long n, int parts,
     double scale, double l1, double l2, double decay, double beta1, double beta2, double epsilon);
+void norm_add_relu(const float *x, float *moving_mean, float *moving_variance,
+    const float *gamma, const float *beta, const float *r, float *y, float *mean,
+    float *inverse, float *scratch, long rows, long columns, int parts, double epsilon,
+    double momentum);
+void columns(const float *x, float *y, const long *sizes);
 void take_pixels(float *x, float *y, long n, long h, long w, long c, long oh, long ow, long sh,
     long sw);
 void spread_pixels(float *y, float *x, long n, long h, long w, long c, long oh, long ow, long sh,

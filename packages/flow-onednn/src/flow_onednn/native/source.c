@@ -341,3 +341,26 @@ void spread_pixels(float *y, float *x, long n, long h, long w, long c, long oh, 
         for (long j = 0; j < ow; j++) memcpy(row + j * sw * c, from + j * c, c * sizeof(float));
     }
 }
+
+// --- what each pixel of a convolution's result sees of an NHWC image, in the order (c, i, j)
+
+void columns(const float *x, float *y, const long *sizes) {
+    long n = sizes[0], h = sizes[1], w = sizes[2], c = sizes[3];
+    const long *down = sizes + 4, *across = sizes + 9;  // result, window, stride, dilation, before
+    long oh = down[0], ow = across[0], kh = down[1], kw = across[1], taps = kh * kw;
+#pragma omp parallel for if (n * oh * ow * c * taps > PARALLEL) schedule(static)
+    for (long r = 0; r < n * oh * ow; r++) {
+        float *row = y + r * c * taps;
+        const float *image = x + r / (oh * ow) * h * w * c;
+        for (long t = 0; t < taps; t++) {
+            long i = r / ow % oh * down[2] + t / kw * down[3] - down[4];
+            long j = r % ow * across[2] + t % kw * across[3] - across[4];
+            if (i < 0 || i >= h || j < 0 || j >= w) {
+                for (long k = 0; k < c; k++) row[k * taps + t] = 0.0f;
+                continue;
+            }
+            const float *from = image + (i * w + j) * c;
+            for (long k = 0; k < c; k++) row[k * taps + t] = from[k];
+        }
+    }
+}

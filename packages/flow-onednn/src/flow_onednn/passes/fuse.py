@@ -177,6 +177,31 @@ def pool_with_places(match: _Match, pool: Op) -> bool:
     return True
 
 
+def norm_add_relu(match: _Match, norm: Op) -> bool:
+    """Batch normalisation, a sum and relu, as where a residual block ends, in one loop."""
+    x, y = norm.inputs[0], norm.output()
+    image = match.type_of(x)
+    add = match.only_reader(y, "broadcast_add")
+    relu = match.only_reader(add.output(), "relu") if add is not None else None
+    last = norm.attrs["axis"] % len(image.shape) == len(image.shape) - 1
+    if add is None or relu is None or not norm.attrs["training"] or not last:
+        return False
+    if add.name not in match.editor.ops:
+        return False  # its other side was joined
+    others = [v for v in add.inputs if v != y]
+    if len(others) != 1 or match.type_of(others[0]) != image:
+        return False
+    attrs = {k: norm.attrs[k] for k in ("epsilon", "momentum")}
+    new = changed(norm, "onednn_norm_add_relu", attrs, *norm.inputs, *others)
+    types = match.editor.types[norm.name]
+    if not match.editor.accepts(new, types):
+        return False
+    match.editor.add(new, types, relu)
+    del match.editor.ops[add.name]
+    _drop(match, relu, y)
+    return True
+
+
 def norm_with_relu(match: _Match, norm: Op) -> bool:
     """Batch normalisation and relu, and the gradients of both, in one primitive each way."""
     x, y = norm.inputs[0], norm.output()
@@ -307,6 +332,7 @@ REWRITES: tuple[tuple[str, Rewrite], ...] = (
     ("matmul", matmul_with_bias),
     ("onednn_conv_filter_grad", filter_and_bias_grad),
     ("max_pool_2d", pool_with_places),
+    ("normalization", norm_add_relu),
     ("normalization", norm_with_relu),
     ("unsorted_segment_sum", sparse_update),
     ("unsorted_segment_sum", sum_into_rows),

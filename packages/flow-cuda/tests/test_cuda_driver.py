@@ -1,0 +1,295 @@
+"""The driver on a rehearsed device: copies, order, capture and replay."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from cuda_cases import PLUGIN, Collector, rehearsed_registry
+
+from flow_core.plugins.registry import Registry
+from flow_core.testing import DeviceKit
+from flow_cuda import host_compiler
+from flow_cuda.capture import describe, parts
+from flow_cuda.driver import GpuDriver, Step
+from flow_cuda.hardware import Access, Product
+from flow_cuda.launch import CopyLaunch, HostNumber, Queued, ZeroLaunch, call
+from flow_cuda.rehearsal import OrderError, Rehearsal, RehearsalError
+
+CHUNK = 256
+needs_compiler = pytest.mark.skipif(
+    host_compiler.compiler() is None, reason="no C++ compiler to run kernels with"
+)
+
+
+@pytest.fixture
+def driver() -> GpuDriver:
+    return GpuDriver(Rehearsal(), chunk=CHUNK)
+
+
+def array(driver: GpuDriver, values: np.ndarray):
+    made = driver.allocate(max(values.nbytes, 1)).view(0, values.shape, values.dtype)
+    driver.copy_in(made, values)
+    return made
+
+
+def doubled(x) -> Queued:
+    """A launch that adds an array to itself, in place."""
+    return call("double_it", "double.h", ("float",), x, x.size, items=x.size)
+
+
+@needs_compiler
+class TestDevice(DeviceKit):
+    plugin = PLUGIN
+    device_type = "gpu"
+    alignment = 256
+
+    def registry(self) -> Registry:
+        return rehearsed_registry()
+
+
+def test_large_copies_go_through_small_pieces(driver: GpuDriver) -> None:
+    values = np.random.default_rng(0).normal(size=1000)
+    made = array(driver, values)
+    log = driver.hardware.log
+    pieces = [line for line in log if line.startswith(f"pinned {CHUNK}")]
+    assert len(pieces) == 2, "two pieces take turns"
+    np.testing.assert_array_equal(driver.copy_out(made), values)
+    assert sum("h2d" in line and ": copy" in line for line in log) == -(-values.nbytes // CHUNK)
+
+
+def test_steady_state_allocates_nothing(driver: GpuDriver) -> None:
+    values = np.ones(300, np.float32)
+    made, other = array(driver, values), array(driver, values)
+    step = driver.compile([CopyLaunch(driver.hardware, other, made)])
+    for _ in range(3):
+        driver.copy_in(made, values)
+        step()
+        driver.copy_out(other)
+    before = len(driver.hardware.log)
+    driver.copy_in(made, values)
+    step()
+    driver.copy_out(other)
+    later = driver.hardware.log[before:]
+    assert not [line for line in later if line.startswith(("allocate", "pinned", "begin"))]
+
+
+def test_copies_wait_for_what_still_reads(driver: GpuDriver) -> None:
+    """Numbers fed for the second step do not reach the first one, however late it runs."""
+    first, second = np.ones(64, np.float32), np.full(64, 2, np.float32)
+    made, kept = array(driver, first), array(driver, np.zeros((2, 64), np.float32))
+    rows = [kept.part(i * 256, (64,), np.float32) for i in range(2)]
+    copies = [driver.compile([CopyLaunch(driver.hardware, row, made)]) for row in rows]
+    copies[0]()
+    driver.copy_in(made, second)
+    copies[1]()
+    np.testing.assert_array_equal(driver.copy_out(kept), [first, second])
+
+
+def test_work_runs_only_when_somebody_waits(driver: GpuDriver) -> None:
+    hardware = driver.hardware
+    made = array(driver, np.ones(64, np.float32))
+    hardware.synchronize(hardware.record(hardware.compute))
+    raw = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_float * 64).from_address(made.address))
+    ZeroLaunch(hardware, made)()
+    assert raw[0] == 1, "queued, but nobody has waited"
+    driver.stream("other").synchronize()
+    assert raw[0] == 1, "another stream does not wait for this one"
+    hardware.synchronize(hardware.record(hardware.compute))
+    assert raw[0] == 0
+
+
+CONFLICTS = {"write after write": ("zero", "zero"), "read after write": ("zero", "copy")}
+
+
+@pytest.mark.parametrize("pair", CONFLICTS.values(), ids=list(CONFLICTS))
+def test_unordered_streams_are_an_error(pair: tuple[str, str]) -> None:
+    hardware = Rehearsal()
+    memory, other = hardware.allocate(64), hardware.allocate(64)
+    first, second = hardware.stream("first"), hardware.stream("second")
+    works = {
+        "zero": lambda stream: hardware.zero(stream, memory.address, 64),
+        "copy": lambda stream: hardware.copy(stream, other.address, memory.address, 64),
+    }
+    works[pair[0]](first)
+    with pytest.raises(OrderError, match="nothing orders the two"):
+        works[pair[1]](second)
+    hardware.wait(second, hardware.record(first))
+    works[pair[1]](second)
+
+
+def test_an_event_recorded_too_early_guards_nothing() -> None:
+    hardware = Rehearsal()
+    memory = hardware.allocate(64)
+    first, second = hardware.stream("first"), hardware.stream("second")
+    early = hardware.record(first)
+    hardware.zero(first, memory.address, 64)
+    hardware.wait(second, early)
+    with pytest.raises(OrderError):
+        hardware.zero(second, memory.address, 64)
+
+
+def test_reads_need_no_order() -> None:
+    hardware = Rehearsal()
+    memory = hardware.allocate(64)
+    for name in "ab":
+        to = hardware.allocate(64)
+        hardware.copy(hardware.stream(name), to.address, memory.address, 64)
+
+
+def test_the_host_must_wait_before_it_touches_pinned_memory() -> None:
+    hardware = Rehearsal()
+    memory, pinned = hardware.allocate(64), hardware.pinned(64)
+    address = pinned.ctypes.data
+    stream = hardware.stream("h2d")
+    hardware.copy(stream, memory.address, address, 64)
+    span = [(address, address + 64)]
+    hardware.host_reads(span)
+    with pytest.raises(OrderError):
+        hardware.host_writes(span)
+    hardware.synchronize(hardware.record(stream))
+    hardware.host_writes(span)
+
+
+def test_addresses_outside_of_allocations_are_refused() -> None:
+    hardware = Rehearsal()
+    memory = hardware.allocate(64)
+    with pytest.raises(RehearsalError, match="outside of all allocations"):
+        hardware.zero(hardware.compute, memory.address + 32, 64)
+
+
+def test_memory_is_limited_and_comes_back() -> None:
+    hardware = Rehearsal(nbytes=1000)
+    memory = hardware.allocate(900)
+    with pytest.raises(RehearsalError, match="100 free"):
+        hardware.allocate(200)
+    del memory
+    assert hardware.free_bytes() == 1000
+
+
+def test_products_touch_what_they_say() -> None:
+    hardware = Rehearsal()
+    a = hardware.allocate(2 * 3 * 4)
+    product = Product(2, 2, 3, False, False, "float32")
+    with pytest.raises(RehearsalError, match="outside"):
+        hardware.product(hardware.compute, product, a.address, a.address + 8, a.address)
+
+
+# --- steps
+
+
+def test_a_step_is_captured_at_its_second_call_and_replayed_from_then_on(
+    driver: GpuDriver,
+) -> None:
+    made = array(driver, np.ones(8, np.float32))
+    step = driver.compile([ZeroLaunch(driver.hardware, made)])
+    log = driver.hardware.log
+    counts = []
+    for _ in range(4):
+        driver.copy_in(made, np.ones(8, np.float32))
+        step()
+        assert not driver.copy_out(made).any()
+        counts.append((log.count("begin capture"), sum(x.startswith("replay") for x in log)))
+    assert counts == [(0, 0), (1, 1), (1, 2), (1, 3)]
+
+
+def test_calls_of_the_host_cut_a_step(driver: GpuDriver) -> None:
+    made = array(driver, np.ones(8, np.float32))
+    seen: list[str] = []
+    work = ZeroLaunch(driver.hardware, made)
+    cut = parts([work, work, partial(seen.append, "x"), partial(seen.append, "y"), work])
+    assert describe(cut).splitlines() == [
+        "graph of 2", "2 calls: runs on the host: append", "graph of 1"
+    ]  # fmt: skip
+    step = Step(driver, cut)
+    step()
+    step()
+    assert seen == ["x", "y"] * 2
+    assert driver.hardware.log.count("begin capture") == 2
+
+
+def test_a_failing_capture_leaves_the_stream_usable(driver: GpuDriver) -> None:
+    class Broken(Queued):
+        hardware = driver.hardware
+        calls = 0
+
+        def queue(self, stream: object) -> None:
+            Broken.calls += 1
+            if Broken.calls == 2:
+                raise ValueError("second")
+
+    step = driver.compile([Broken()])
+    step()
+    with pytest.raises(ValueError, match="second"):
+        step()
+    assert driver.hardware.compute.recording is None
+
+
+def test_waiting_while_a_stream_is_captured_is_refused(driver: GpuDriver) -> None:
+    hardware = driver.hardware
+    hardware.begin_capture(hardware.compute)
+    with pytest.raises(RehearsalError, match="being captured"):
+        hardware.record(hardware.compute)
+
+
+def test_numbers_of_the_host_reach_each_replay(driver: GpuDriver) -> None:
+    hardware = driver.hardware
+    host = np.zeros((), np.int64)
+    number, out = (array(driver, np.zeros(1, np.int64)) for _ in range(2))
+
+    class Reads(CopyLaunch):
+        numbers = (HostNumber(host, number),)
+
+    step = driver.compile([Reads(hardware, out, number)])
+    for value in range(200):
+        host[()] = value
+        step()
+        host[()] = -1
+        if value % 70 == 0:
+            assert driver.copy_out(out).item() == value
+    assert driver.copy_out(out).item() == 199
+
+
+def test_kernels_know_what_they_read_and_write() -> None:
+    collector = Collector()
+    driver = GpuDriver(Rehearsal(compiler=collector), chunk=CHUNK)
+    x = driver.allocate(64).view(0, (4,), np.float32)
+    launch = doubled(x)
+    assert launch.access == Access((x.span,), (x.span,))
+
+
+@needs_compiler
+def test_a_barrier_that_some_threads_miss_is_an_error() -> None:
+    from flow_cuda.launch import each
+    from flow_cuda.program import named
+
+    hardware = Rehearsal()
+    driver = GpuDriver(hardware)
+    x = array(driver, np.zeros(64, np.float32))
+    body = "if (threadIdx.x < 3) __syncthreads();"
+    each(named("uneven", (("float *", "x"),), body, barriers=True), 64, x)()
+    with pytest.raises(RehearsalError, match="barrier"):
+        driver.copy_out(x)
+
+
+@needs_compiler
+def test_a_missing_barrier_shows() -> None:
+    """Threads take turns: one that reads its neighbour too early gets what was there before."""
+    from flow_cuda.launch import each_block
+    from flow_cuda.program import named
+
+    body = """
+    __shared__ float kept[64];
+    kept[threadIdx.x] = x[threadIdx.x];
+    {barrier}
+    x[threadIdx.x] = kept[(threadIdx.x + 1) % blockDim.x];
+    __syncthreads();
+    """
+    found = []
+    for barrier in ("__syncthreads();", ""):
+        driver = GpuDriver(Rehearsal())
+        values = np.arange(16, dtype=np.float32)
+        x = array(driver, values)
+        text = body.replace("{barrier}", barrier)
+        each_block(named("rotate", (("float *", "x"),), text, barriers=True), 1, x)()
+        found.append((driver.copy_out(x) == np.roll(values, -1)).all())
+    assert found == [True, False]

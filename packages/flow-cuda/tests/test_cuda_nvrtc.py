@@ -1,0 +1,97 @@
+"""NVRTC compiles all kernels: every function for every architecture, every kernel for one."""
+
+import pytest
+from cuda_cases import CudaKit
+
+from flow_cuda import nvrtc
+from flow_cuda.cache import Cache
+from flow_cuda.program import Kernel, named, unit
+
+LEAST, MOST = 70, 100
+VIRTUAL = "compute_80"
+PIECES = 8
+
+
+def _toolkit() -> str:
+    """Why there is no NVRTC, empty if there is one."""
+    try:
+        nvrtc.library()
+    except nvrtc.NvrtcError as error:
+        return str(error).replace("\n", " ")
+    return ""
+
+
+MISSING = _toolkit()
+needs_nvrtc = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+ARCHITECTURES = () if MISSING else [a for a in nvrtc.architectures() if LEAST <= a <= MOST]
+
+
+class Kit(CudaKit):
+    preloaded = False
+
+
+def all_kernels() -> list[Kernel]:
+    """What all samples in all element types ask for."""
+    return Kit.once("kernels", lambda: Kit().all_kernels())
+
+
+def one_of_each() -> list[Kernel]:
+    """A kernel per function and op: of float32 where there is one, with the fewest arguments."""
+    found: dict[str, list[Kernel]] = {}
+    for kernel in all_kernels():
+        found.setdefault(kernel.name.rpartition("_")[0], []).append(kernel)
+    return [min(row, key=_plainness) for row in found.values()]
+
+
+def _plainness(kernel: Kernel) -> tuple[bool, int]:
+    return not any("float *" in kind for kind, _ in kernel.parameters), len(kernel.parameters)
+
+
+@needs_nvrtc
+def test_the_toolkit_knows_architectures() -> None:
+    assert nvrtc.version()[0] in (12, 13)
+    assert 90 in ARCHITECTURES
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_function_compiles(architecture: int) -> None:
+    kernels = one_of_each()
+    assert len(kernels) > 150
+    assert nvrtc.compile_text(unit(kernels), f"sm_{architecture}")[:4] == b"\x7fELF"
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("piece", range(PIECES))
+def test_every_kernel_compiles(piece: int) -> None:
+    """To the virtual machine: what depends on the element type is then checked."""
+    kernels = all_kernels()[piece::PIECES]
+    assert b".entry" in nvrtc.compile_text(unit(kernels), VIRTUAL)
+
+
+@needs_nvrtc
+def test_code_is_kept_by_content(tmp_path) -> None:
+    cache = Cache("code", ".cubin", tmp_path)
+    kernel = named("nothing", (("float *", "x"),), "x[0] = 1;")
+    first = nvrtc.compiled([kernel], "sm_90", cache)
+    (file,) = cache.folder.iterdir()
+    file.write_bytes(first + b"kept")
+    assert nvrtc.compiled([kernel], "sm_90", cache) == first + b"kept"
+    other = named("nothing", (("float *", "x"),), "x[0] = 2;")
+    assert nvrtc.compiled([other], "sm_90", cache) != first
+    nvrtc.compiled([kernel], "sm_80", cache)
+    assert len(list(cache.folder.iterdir())) == 3
+
+
+@needs_nvrtc
+def test_an_error_has_nvrtc_s_words(tmp_path) -> None:
+    broken = named("broken", (("float *", "x"),), "no_such_name = 1;")
+    with pytest.raises(nvrtc.NvrtcError, match="no_such_name"):
+        nvrtc.compiled([broken], "sm_90", Cache("code", ".cubin", tmp_path))
+    assert list((tmp_path / "code").iterdir()) == [], "what failed is not kept"
+
+
+@pytest.mark.skipif(not MISSING, reason="NVRTC is here")
+def test_without_nvrtc_the_error_says_what_to_install() -> None:
+    with pytest.raises(nvrtc.NvrtcError, match="flow-cuda"):
+        nvrtc.library()

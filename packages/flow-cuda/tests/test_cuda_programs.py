@@ -1,0 +1,177 @@
+"""Whole programs on a rehearsed GPU give what they give on the CPU."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda_cases import Collector, core_registry, rehearsed_registry
+
+import oneflow as flow
+import oneflow.typing as tp
+from flow_core.errors import KernelNotFoundError
+from flow_core.frontend import session as sessions
+from flow_cuda import host_compiler, rehearsed
+
+pytestmark = pytest.mark.skipif(
+    host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
+)
+REGISTRIES = {"gpu": rehearsed_registry(), "cpu": core_registry()}
+RNG = np.random.default_rng(1)
+BATCH = 8
+IMAGES = RNG.uniform(0, 1, (BATCH, 1, 12, 12)).astype(np.float32)
+ROWS = RNG.normal(0, 1, (BATCH, 10)).astype(np.float32)
+LABELS = RNG.integers(0, 5, BATCH).astype(np.int32)
+
+
+@pytest.fixture(autouse=True)
+def own_sessions() -> Iterator[None]:
+    before = list(sessions._default)
+    yield
+    sessions._default[:] = before
+
+
+def minimize(loss: Any, kind: str) -> None:
+    schedule = flow.optimizer.CosineScheduler(0.05, 20)
+    if kind == "adam":
+        flow.optimizer.Adam(schedule, do_bias_correction=True).minimize(loss)
+    else:
+        flow.optimizer.SGD(schedule, momentum=0.9).minimize(loss)
+
+
+def mlp(device: str) -> Callable[..., Any]:
+    @flow.global_function("train")
+    def job(
+        x: tp.Numpy.Placeholder((BATCH, 10)), y: tp.Numpy.Placeholder((BATCH,), flow.int32)
+    ) -> tp.Numpy:
+        with flow.scope.placement(device, "0:0"):
+            x = flow.layers.dense(x, 16, flow.math.gelu, name="first")
+            x = flow.layers.layer_norm(x, name="norm")
+            x = flow.nn.dropout(x, rate=0.3, name="drop")
+            logits = flow.layers.dense(x, 5, name="last")
+            loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+            loss = flow.math.reduce_mean(loss)
+            minimize(loss, "adam")
+        return loss
+
+    return lambda: job(ROWS, LABELS)
+
+
+def lenet(device: str) -> Callable[..., Any]:
+    @flow.global_function("train")
+    def job(
+        x: tp.Numpy.Placeholder((BATCH, 1, 12, 12)), y: tp.Numpy.Placeholder((BATCH,), flow.int32)
+    ) -> tp.Numpy:
+        with flow.scope.placement(device, "0:0"):
+            x = flow.layers.conv2d(x, 4, 3, padding="SAME", activation=flow.nn.relu, name="c1")
+            x = flow.nn.max_pool2d(x, 2, 2, "VALID", "NCHW")
+            x = flow.layers.conv2d(x, 6, 3, padding="VALID", name="c2")
+            x = flow.layers.batch_normalization(x, axis=1, name="bn")
+            x = flow.nn.avg_pool2d(flow.nn.relu(x), 2, 2, "VALID", "NCHW")
+            logits = flow.layers.dense(flow.reshape(x, (BATCH, -1)), 5, name="last")
+            loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+            loss = flow.math.reduce_mean(loss)
+            minimize(loss, "momentum")
+        return loss
+
+    return lambda: job(IMAGES, LABELS)
+
+
+def table(device: str) -> Callable[..., Any]:
+    @flow.global_function("train")
+    def job(y: tp.Numpy.Placeholder((BATCH,), flow.int32)) -> tp.Numpy:
+        with flow.scope.placement(device, "0:0"):
+            rows = flow.get_variable("table", (9, 4), initializer=flow.random_uniform_initializer())
+            found = flow.gather(rows, y)
+            loss = flow.math.reduce_mean(flow.math.square(found - 1))
+            minimize(loss, "momentum")
+        return loss
+
+    return lambda: job(LABELS)
+
+
+def run(make: Callable[[str], Callable[..., Any]], device: str, steps: int = 4) -> list[float]:
+    sessions._default[:] = [sessions.Session(REGISTRIES[device])]
+    step = make(device)
+    return [step().item() for _ in range(steps)]
+
+
+@pytest.mark.parametrize("make", [mlp, lenet, table], ids=["mlp", "lenet", "table"])
+def test_training_is_the_cpu_s(
+    make: Callable[[str], Callable[..., Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All kernels of a program are compiled at once, after a run that only collects them."""
+    collected = Collector()
+    with monkeypatch.context() as patch:
+        patch.setattr(rehearsed, "compiler", lambda: collected)
+        run(make, "gpu", steps=1)
+    rehearsed.compiler().preload(collected.found.values())
+    expected, found = run(make, "cpu"), run(make, "gpu")
+    assert expected[0] != expected[-1]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_dropout_drops_the_same_elements() -> None:
+    def masks(device: str) -> list[Any]:
+        sessions._default[:] = [sessions.Session(REGISTRIES[device])]
+
+        @flow.global_function("train")
+        def job(x: tp.Numpy.Placeholder((40, 30))) -> tp.Numpy:
+            with flow.scope.placement(device, "0:0"):
+                scale = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+                dropped = flow.nn.dropout(x, rate=0.4, name="drop")
+                minimize(flow.math.reduce_mean(dropped * scale), "momentum")
+            return dropped
+
+        return [job(np.ones((40, 30), np.float32)) for _ in range(4)]
+
+    cpu, gpu = masks("cpu"), masks("gpu")
+    assert not np.array_equal(cpu[0], cpu[1])
+    np.testing.assert_array_equal(gpu, cpu)
+
+
+def test_literals_reach_the_device() -> None:
+    numbers = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+    def result(device: str) -> Any:
+        sessions._default[:] = [sessions.Session(REGISTRIES[device])]
+
+        @flow.global_function()
+        def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+            with flow.scope.placement(device, "0:0"):
+                rows = flow.range(3, dtype=flow.float)
+                return x * flow.transpose(flow.broadcast_like(rows, x) * 2 + 1, perm=(0, 1))
+
+        return [job(numbers) for _ in range(3)]
+
+    np.testing.assert_array_equal(result("gpu"), result("cpu"))
+
+
+def sorting(device: str) -> Callable[..., Any]:
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((BATCH, 10))) -> tp.Numpy:
+        with flow.scope.placement(device, "0:0"):
+            ordered = flow.sort(x * 2)
+            return flow.math.relu(ordered) + flow.cast(flow.argsort(x), flow.float)
+
+    return lambda: job(ROWS)
+
+
+def test_all_missing_kernels_are_in_one_error() -> None:
+    sessions._default[:] = [sessions.Session(REGISTRIES["gpu"])]
+    with pytest.raises(KernelNotFoundError) as caught:
+        sorting("gpu")()
+    notes = "\n".join(caught.value.__notes__)
+    assert "sort 'sort" in notes
+    assert "arg_sort 'arg_sort" in notes
+    assert notes.count("test_cuda_programs.py:") == 2
+
+
+def test_ops_fall_back_to_the_host_where_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = {}
+    monkeypatch.setenv("FLOW_CUDA_ALLOW_CPU_FALLBACK", "1")
+    for device, registry in REGISTRIES.items():
+        sessions._default[:] = [sessions.Session(registry)]
+        step = sorting(device)
+        results[device] = [step() for _ in range(3)]
+    np.testing.assert_array_equal(results["gpu"], results["cpu"])

@@ -1,0 +1,48 @@
+"""Updates of variables against the CPU's: they have no outputs that the kit could compare."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda_cases import CudaKit, updates
+
+from flow_core.dtypes import as_dtype
+from flow_core.plugins.specs import KernelQuery
+from flow_core.testing.checks import cast_sample, query
+from flow_core.testing.rig import Rig
+from flow_cuda import host_compiler
+from flow_cuda.kernels.update import UPDATES
+
+pytestmark = pytest.mark.skipif(
+    host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
+)
+
+
+class Kit(CudaKit):
+    ops = tuple(UPDATES)
+    dtypes = ("float32", "float16")
+
+
+def changed(device: str, spec: Any, asked: KernelQuery, arrays: tuple[Any, ...]) -> list[Any]:
+    """The mutated inputs after one launch."""
+    registry = Kit.shared_registry()
+    driver = Kit().driver() if device == "gpu" else registry.driver("cpu")
+    rig = Rig(driver, registry.find_kernel(asked, device), asked, mutates=spec.mutates)
+    image = rig.run(arrays)
+    return [rig._inputs[i].read(image) for i in spec.mutates]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("op", UPDATES)
+def test_updates_are_the_cpu_s(op: str, dtype: str) -> None:
+    spec = Kit.shared_registry().ops[op]
+    tolerance = {"float32": 3e-6, "float16": 2e-3}[dtype]
+    for sample in updates(op, np.random.default_rng(3)):
+        arrays = list(cast_sample(sample, as_dtype(dtype)))
+        arrays[2] = arrays[2].astype(np.float32)  # rates are float32 whatever the variable is
+        asked = query(spec, arrays, sample.attrs)
+        expected, found = (changed(d, spec, asked, tuple(arrays)) for d in ("cpu", "gpu"))
+        for want, have in zip(expected, found, strict=True):
+            np.testing.assert_allclose(
+                have.astype(np.float64), want.astype(np.float64), tolerance, tolerance, err_msg=op
+            )

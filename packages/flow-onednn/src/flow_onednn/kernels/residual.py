@@ -1,0 +1,36 @@
+"""Batch normalisation whose result is added to something and goes through relu, in one loop."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import prod
+
+from flow_core.device import Launch
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_onednn.kernels.loops import FLOAT_BYTES, loop_kernel, parts_of, pointer
+from flow_onednn.native import compiler
+from flow_onednn.primitives import padded
+
+STATISTICS = 4
+"""Numbers per channel and part: mean and squares of the part, and of the block under way."""
+
+
+def _rows(query: KernelQuery) -> tuple[int, int]:
+    *rows, channels = query.inputs[0].shape
+    return prod(rows), channels
+
+
+def _bytes(query: KernelQuery) -> int:
+    rows, channels = _rows(query)
+    return padded(STATISTICS * parts_of(rows) * channels * FLOAT_BYTES)
+
+
+def _bind(ctx: BindContext) -> Launch:
+    rows, channels = _rows(ctx.query)
+    numbers = (float(ctx.attrs[k]) for k in ("epsilon", "momentum"))
+    arrays = map(pointer, (*ctx.inputs, *ctx.outputs, ctx.workspace))
+    run = compiler.native().norm_add_relu
+    return partial(run, *arrays, rows, channels, parts_of(rows), *numbers)
+
+
+KERNELS: tuple[KernelSpec, ...] = (loop_kernel("onednn_norm_add_relu", _bind, workspace=_bytes),)

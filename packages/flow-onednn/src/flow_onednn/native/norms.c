@@ -1,0 +1,86 @@
+// Batch normalisation of channels-last rows with what follows it, after source.c.  Each part of the
+// rows takes statistics of its own, block by block while a block is in the cache, so that x is read
+// once for them; the parts are joined in order.  Means and sums of squared distances from them are
+// joined by Chan's formula, which cancels nothing.
+
+enum { NORM_ROWS = 32 };
+
+// joins `more` rows of mean b and squares q to `count` rows of mean m and squares s
+static void join(float *m, float *s, long count, const float *b, const float *q, long more,
+                 long columns) {
+    float share = (float)more / (float)(count + more);
+    float weight = (float)count * share;
+#pragma omp simd
+    for (long j = 0; j < columns; j++) {
+        float d = b[j] - m[j];
+        m[j] += d * share;
+        s[j] += q[j] + d * d * weight;
+    }
+}
+
+static void block_statistics(const float *x, float *b, float *q, long rows, long columns) {
+    float scale = 1.0f / (float)rows;
+    memset(b, 0, columns * sizeof(float));
+    memset(q, 0, columns * sizeof(float));
+    for (long i = 0; i < rows; i++) {
+        const float *row = x + i * columns;
+#pragma omp simd
+        for (long j = 0; j < columns; j++) b[j] += row[j];
+    }
+#pragma omp simd
+    for (long j = 0; j < columns; j++) b[j] *= scale;
+    for (long i = 0; i < rows; i++) {
+        const float *row = x + i * columns;
+#pragma omp simd
+        for (long j = 0; j < columns; j++) q[j] += (row[j] - b[j]) * (row[j] - b[j]);
+    }
+}
+
+// mean and sums of squares; scratch has 4 rows per part
+static void statistics(const float *x, float *scratch, long rows, long columns, int parts) {
+#pragma omp parallel for if (rows * columns > PARALLEL) schedule(static)
+    for (int p = 0; p < parts; p++) {
+        float *m = scratch + 4 * p * columns, *s = m + columns, *b = s + columns, *q = b + columns;
+        memset(m, 0, 2 * columns * sizeof(float));
+        long low = rows * p / parts, high = rows * (p + 1) / parts;
+        for (long i = low; i < high; i += NORM_ROWS) {
+            long n = high - i < NORM_ROWS ? high - i : NORM_ROWS;
+            block_statistics(x + i * columns, b, q, n, columns);
+            join(m, s, i - low, b, q, n, columns);
+        }
+    }
+    for (int p = 1; p < parts; p++) {
+        long low = rows * p / parts, high = rows * (p + 1) / parts;
+        float *other = scratch + 4 * p * columns;
+        join(scratch, scratch + columns, low, other, other + columns, high - low, columns);
+    }
+}
+
+// y = max(0, (x - mean) gamma / sqrt(variance + epsilon) + beta + r); scratch: 4 rows per part
+void norm_add_relu(const float *x, float *moving_mean, float *moving_variance, const float *gamma,
+                   const float *beta, const float *r, float *y, float *mean, float *inverse,
+                   float *scratch, long rows, long columns, int parts, double epsilon,
+                   double momentum) {
+    statistics(x, scratch, rows, columns, parts);
+    float keep = (float)momentum, rate = (float)(1.0 - momentum), e = (float)epsilon;
+    float unbiased = (float)((1.0 - momentum) / (rows > 1 ? rows - 1 : 1));
+    float *slope = scratch + 2 * columns;
+    for (long j = 0; j < columns; j++) {
+        float s = scratch[columns + j];
+        mean[j] = scratch[j];
+        inverse[j] = 1.0f / sqrtf(s / (float)rows + e);
+        slope[j] = inverse[j] * gamma[j];
+        moving_mean[j] = keep * moving_mean[j] + rate * mean[j];
+        moving_variance[j] = keep * moving_variance[j] + unbiased * s;
+    }
+#pragma omp parallel for if (rows * columns > PARALLEL) schedule(static)
+    for (long k = 0; k < rows; k++) {
+        const float *from = x + k * columns, *more = r + k * columns;
+        float *to = y + k * columns;
+#pragma omp simd
+        for (long j = 0; j < columns; j++) {
+            float v = (from[j] - mean[j]) * slope[j] + beta[j] + more[j];
+            to[j] = v < 0.0f ? 0.0f : v;
+        }
+    }
+}

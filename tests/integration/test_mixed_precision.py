@@ -1,0 +1,124 @@
+"""Mixed precision: which ops compute in float16, and that training works as in float32."""
+
+import numpy as np
+import pytest
+
+import oneflow as flow
+import oneflow.typing as tp
+
+RNG = np.random.default_rng(3)
+X = RNG.normal(0, 1, (16, 8)).astype(np.float32)
+LABELS = RNG.integers(0, 4, 16).astype(np.int32)
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    flow.clear_default_session()
+
+
+def train_job(mixed: bool, policy: object = None, name: str = "train"):
+    config = flow.function_config()
+    if mixed:
+        config.enable_auto_mixed_precision(True)
+
+    def job(
+        x: tp.Numpy.Placeholder((16, 8)), y: tp.Numpy.Placeholder((16,), flow.int32)
+    ) -> tp.Numpy:
+        ones = flow.random_uniform_initializer(-0.5, 0.5)
+        hidden = flow.layers.dense(x, 12, flow.nn.relu, kernel_initializer=ones, name="first")
+        logits = flow.layers.dense(hidden, 4, kernel_initializer=ones, name="last")
+        loss = flow.math.reduce_mean(flow.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
+        schedule = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
+        flow.optimizer.SGD(schedule, momentum=0.9, loss_scale_policy=policy).minimize(loss)
+        return loss
+
+    job.__name__ = name
+    return flow.global_function("train", config)(job)
+
+
+def dtypes_by_type(job) -> dict[str, set[str]]:
+    graph = job.compile().graph
+    found: dict[str, set[str]] = {}
+    for op in graph.ops.values():
+        found.setdefault(op.type, set()).update(t.dtype.name for t in graph.types[op.name])
+    return found
+
+
+def losses(mixed: bool, policy: object = None, steps: int = 30) -> list[float]:
+    flow.clear_default_session()
+    job = train_job(mixed, policy)
+    return [job(X, LABELS).item() for _ in range(steps)]
+
+
+def test_products_are_half_and_the_rest_is_not() -> None:
+    found = dtypes_by_type(train_job(True))
+    assert found["matmul"] == {"float16"}
+    assert found["bias_add"] == {"float16", "float32"}, "the last one is on no path to a product"
+    assert found["relu"] == {"float16"}
+    assert "float16" not in found["variable"]
+    assert found["sparse_softmax_cross_entropy"] == {"float32"}
+
+
+def test_without_the_setting_nothing_is_half() -> None:
+    assert all("float16" not in names for names in dtypes_by_type(train_job(False)).values())
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        None,
+        flow.optimizer.loss_scale.static_loss_scale(1024.0),
+        flow.optimizer.loss_scale.dynamic_loss_scale(2.0**10, 5),
+    ],
+    ids=["none", "static", "dynamic"],
+)
+def test_training_follows_float32(policy: object) -> None:
+    exact, mixed = losses(False), losses(True, policy)
+    assert exact[-1] < 0.7 * exact[0]
+    np.testing.assert_allclose(mixed, exact, rtol=0.03, atol=5e-3)
+    assert mixed != exact
+
+
+def test_overflow_skips_the_step_and_lowers_the_scale() -> None:
+    """A scale of 2**30 overflows float16: variables stay until it has come down."""
+    policy = flow.optimizer.loss_scale.dynamic_loss_scale(2.0**30, 2000)
+    found = losses(True, policy, steps=40)
+    assert len(set(found[:5])) == 1, "the first steps overflow and must change nothing"
+    assert found[-1] < found[0], "later ones must not"
+    assert np.isfinite(found).all()
+
+
+def test_results_stay_float32() -> None:
+    config = flow.function_config()
+    config.enable_auto_mixed_precision(True)
+
+    @flow.global_function("predict", config)
+    def job(x: tp.Numpy.Placeholder((16, 8))) -> tp.Numpy:
+        return flow.matmul(x, x, transpose_b=True)
+
+    found = job(X)
+    assert found.dtype == np.float32
+    half = X.astype(np.float16).astype(np.float32)
+    np.testing.assert_allclose(found, half @ half.T, rtol=2e-3, atol=2e-3)
+
+
+def test_normalization_keeps_its_statistics() -> None:
+    config = flow.function_config()
+    config.enable_auto_mixed_precision(True)
+
+    @flow.global_function("train", config)
+    def job(x: tp.Numpy.Placeholder((4, 3, 8, 8))) -> tp.Numpy:
+        for i in range(2):
+            x = flow.layers.conv2d(x, 4, 3, padding="SAME", name=f"conv{i}")
+            x = flow.layers.batch_normalization(x, axis=1, name=f"norm{i}")
+            x = flow.nn.relu(x)
+        loss = flow.math.reduce_mean(x)
+        schedule = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
+        flow.optimizer.SGD(schedule, momentum=0).minimize(loss)
+        return loss
+
+    graph = job.compile().graph
+    norms = [op.name for op in graph.ops.values() if op.type == "normalization"]
+    kinds = [[t.dtype.name for t in graph.types[name]] for name in norms]
+    assert ["float16", "float32", "float32"] in kinds
+    assert np.isfinite(job(RNG.normal(0, 1, (4, 3, 8, 8)).astype(np.float32)))
