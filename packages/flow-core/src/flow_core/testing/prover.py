@@ -16,7 +16,7 @@ What is not enumerated:
 * Gradients are not P(max) or P(min): the dual of a maximum is no maximum.
 * P(max) and P(min) of an input are tried where B is right, which is a special case of them.
 * Unsigned numbers: what passes a maximum there, as they are never negative, is not searched for.
-* Integers of which a tensor has hardly any are B: by them rules hold by chance.
+* Integers of which a tensor has hardly any, such as a count, are B: by them rules hold by chance.
 * Axes that have fewer elements than there are devices.
 """
 
@@ -513,9 +513,13 @@ class Prover:
     def is_comparable(self, rule: Signature) -> bool:
         """Whether a rule is of those that are searched for among the case's types.
 
-        Unsigned numbers are never negative, so that more passes a maximum than in general.
+        Unsigned numbers are never negative, so that more passes a maximum than in general.  A few
+        indices may happen to be different ones, or out of range.
         """
-        unsigned = any(t.dtype.kind == "u" for t in self.case.asked.inputs)
+        types = self.case.asked.inputs
+        if any(t.size > 1 and not self.is_told(i) for i, t in enumerate(types)):
+            return False
+        unsigned = any(t.dtype.kind == "u" for t in types)
         return not unsigned or not {*rule.inputs, *rule.outputs} & set(EXTREMES)
 
     def missing(self, rules: Rules) -> tuple[Signature, ...]:

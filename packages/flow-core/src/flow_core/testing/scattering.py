@@ -95,6 +95,8 @@ def _worse(array: Any, op: str, rng: Any, unit: float) -> Any:
         room = np.abs(last - array.astype(np.float64))
         noise = np.minimum(noise, room).astype(array.dtype)
     loses = array + noise if op == "min" else array - noise
+    zero_loses = array < 0 if op == "min" else array > 0
+    loses = np.where(zero_loses & (rng.integers(0, 4, array.shape) == 0), 0, loses)
     if array.dtype.kind != "f":
         ends = (array, last) if op == "min" else (last, array)
         far = _between(*ends, array.dtype, array.shape, rng)
