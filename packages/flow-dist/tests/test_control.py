@@ -213,15 +213,45 @@ def test_a_stranger_learns_nothing_but_a_nonce() -> None:
         assert set(told) == {"is", "nonce"}
 
 
+PLACE = {
+    "step": 0,
+    "sequence": 0,
+    "groups": [],
+    "op": "x",
+    "what": "y",
+    "lane": "",
+    "ranks": [0],
+    "count": 1,
+}
+
+
 @pytest.mark.parametrize(
     "nonsense",
     [
         {},
-        {"step": "many", "sequence": 0, "counts": []},
-        {"step": 0, "sequence": 0, "counts": [3]},
-        {"step": 0, "sequence": 0, "counts": [[["a"], 0]]},
-        {"step": 0, "sequence": 0, "counts": [], "op": "x", "what": "y", "ranks": 1, "count": 1},
-        {"step": 0, "sequence": 0, "counts": [], "op": "x", "what": "y", "ranks": [], "count": []},
+        {"step": "many", "sequence": 0, "groups": []},
+        {"step": 0, "sequence": 0, "groups": [3]},
+        {"step": 0, "sequence": 0, "groups": [[["a"], "", 0, []]]},
+        {
+            "step": 0,
+            "sequence": 0,
+            "groups": [],
+            "op": "x",
+            "what": "y",
+            "lane": "",
+            "ranks": 1,
+            "count": 1,
+        },
+        {
+            "step": 0,
+            "sequence": 0,
+            "groups": [],
+            "op": "x",
+            "what": "y",
+            "lane": "",
+            "ranks": [],
+            "count": [],
+        },
     ],
 )
 def test_a_rank_that_says_nonsense_is_lost(nonsense: dict[str, object]) -> None:

@@ -3,6 +3,7 @@
 import itertools
 from random import Random
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import given, settings
@@ -18,15 +19,27 @@ LIMITS = Limits(beat=0.5, silence=5, exchange=60, start=30, settle=1)
 def board(size: int = 3, hosts: str = "abc") -> Board:
     made = Board(size, LIMITS, 0.0)
     for rank in range(size):
-        made.joined(rank, f"host-{hosts[rank]}", 100 + rank, 0.0)
+        made.joined(rank, f"host-{hosts[rank]}", hosts[rank], 0.0)
     return made
 
 
-def place(op: str = "", count: int = 1, ranks: tuple[int, ...] = (0, 1, 2)) -> dict[str, Any]:
-    found: dict[str, Any] = {"step": 7, "sequence": count, "at": "train.py:9", "counts": []}
+def place(
+    op: str = "",
+    count: int = 1,
+    ranks: tuple[int, ...] = (0, 1, 2),
+    what: str = "all_reduce float32[4]",
+) -> dict[str, Any]:
+    found: dict[str, Any] = {"step": 7, "sequence": count, "at": "train.py:9", "groups": []}
     if op:
-        found["counts"] = [[list(ranks), count]]
-        found |= {"op": op, "what": "all_reduce float32[4]", "ranks": list(ranks), "count": count}
+        key = crc32((op + what).encode())
+        found["groups"] = [[list(ranks), "", count, [key]]]
+        found |= {
+            "op": op,
+            "what": "all_reduce float32[4]",
+            "ranks": list(ranks),
+            "count": count,
+            "lane": "",
+        }
     return found
 
 
@@ -66,6 +79,7 @@ def test_a_silent_rank_and_a_silent_host() -> None:
     failure = run(board(hosts="abb"), {0: work}, 20)
     assert (failure.kind, failure.rank) == ("silent", 1)
     assert "nor does any other rank on host-b" in failure.message
+    assert failure.silent == ("b",)
 
 
 def test_an_exception_and_a_status() -> None:
@@ -89,9 +103,24 @@ def test_another_exchange_of_the_same_number() -> None:
 
 
 def test_other_shapes_of_the_same_exchange() -> None:
-    other = place("a") | {"what": "all_reduce float32[5]"}
+    other = place("a", what="all_reduce float32[5]")
     failure = run(board(), {0: place("a"), 1: place("a"), 2: other}, 20)
     assert (failure.kind, failure.rank) == ("diverged", 2)
+
+
+def test_sends_that_do_not_wait_hide_nothing() -> None:
+    """One rank is two exchanges ahead when it has to wait: they parted before."""
+    watches = [Watch(), Watch()]
+    names = ("a", "b", "c"), ("x", "b", "c")
+    for watch, mine in zip(watches, names, strict=True):
+        sites = [watch.site(name, "send", ranks=(0, 1), at="t:1") for name in mine]
+        for site in sites[: 3 if watch is watches[0] else 1]:
+            site.leave()
+            site.enter()
+    reports = {n: watch.report() for n, watch in enumerate(watches)}
+    assert (reports[0]["op"], reports[1]["op"]) == ("c", "x")
+    failure = run(board(2), reports, 20)
+    assert (failure.kind, failure.rank) == ("diverged", 1)
 
 
 def test_ranks_that_wait_in_a_circle() -> None:
@@ -125,7 +154,7 @@ def test_an_exchange_that_all_are_in() -> None:
 
 def test_a_rank_that_never_comes() -> None:
     made = Board(2, LIMITS, 0.0)
-    made.joined(0, "a", 1, 0.0)
+    made.joined(0, "a", "::1", 0.0)
     failure = run(made, {0: place()}, 100)
     assert (failure.kind, failure.rank, failure.host) == ("missing", 1, "?")
     assert "rank 1: never came" in failure.message
@@ -160,7 +189,7 @@ def test_no_verdict_on_ranks_that_do_the_same(groups: list[tuple[int, ...]], see
     watches = [Watch() for _ in range(4)]
     todo: list[list[tuple[int, Site]]] = []
     for rank, watch in enumerate(watches):
-        made.joined(rank, "h", rank, 0.0)
+        made.joined(rank, "h", "::1", 0.0)
         own = [(n, g) for n, g in enumerate(groups) if rank in g]
         todo.append([(n, watch.site(f"op{n}", "x", ranks=g, at="t:1")) for n, g in own])
     now, entered = 0.0, [set[int]() for _ in groups]

@@ -9,7 +9,7 @@ part of its own devices, in the order of the plan.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flow_core.dtypes import DType
@@ -93,6 +93,8 @@ class Exchange:
     blocks: tuple[Block, ...] = ()
     fills: tuple[tuple[int, str], ...] = ()
     member_names: tuple[str, ...] = ()
+    line: str = field(default="", compare=False)
+    stream: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         if not self.member_names:
@@ -160,7 +162,7 @@ def _segments(sizes: Sequence[int], parts: int, rank: int) -> Iterator[tuple[int
 
 def exchange_of(task: Task, buffers: Sequence[Buffer]) -> Exchange:
     """The exchange of a ``boxing`` task of a plan."""
-    return make_exchange(
+    found = make_exchange(
         task.op,
         task.attrs,
         tuple([buffers[i].type for i in task.inputs]),
@@ -168,6 +170,7 @@ def exchange_of(task: Task, buffers: Sequence[Buffer]) -> Exchange:
         tuple([buffers[i].device for i in task.inputs]),
         tuple([buffers[i].device for i in task.outputs]),
     )
+    return replace(found, line=task.line, stream=task.stream)
 
 
 def make_exchange(

@@ -6,12 +6,12 @@ No sockets and no clock here: who keeps a board tells it what happened, and when
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-Instance = tuple[tuple[int, ...], int, str]
-"""An exchange that is going on: its ranks, how many they had before it, and what it is."""
+Instance = tuple[tuple[int, ...], int, str, str]
+"""An exchange that is going on: its ranks, their how many-th one it is in a lane, what it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Failure:
         step: which it was at.
         op: of the exchange it was in, "" outside.
         message: all of it, for the user.
-        silent_hosts: hosts of which no rank answers any more.
+        silent: addresses of hosts of which no rank answers any more.
     """
 
     kind: str
@@ -53,7 +53,7 @@ class Failure:
     step: int
     op: str
     message: str
-    silent_hosts: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Rank:
     """One rank as its last messages show it.
 
     Attributes:
-        host, pid: where it runs.
+        host, address: where it runs: the name, and where its connection came from.
         heard: when it was heard last.
         since: when it was first seen where it is now.
         status: its last report; see `Watch.report`.
@@ -69,7 +69,7 @@ class Rank:
     """
 
     host: str
-    pid: int
+    address: str
     heard: float
     since: float
     status: Mapping[str, Any] = field(default_factory=dict)
@@ -91,12 +91,19 @@ class Rank:
         if not self.op:
             return None
         what = f"{self.op}: {self.status['what']}"
-        return tuple(self.status["ranks"]), self.status["count"], what
+        ranks, lane = tuple(self.status["ranks"]), self.status["lane"]
+        return ranks, self.status["count"], lane, what
+
+    @property
+    def groups(self) -> dict[tuple[tuple[int, ...], str], tuple[int, Sequence[int]]]:
+        """Per group and lane, how many exchanges it has come to, and the last ones' keys."""
+        told = self.status.get("groups", ())
+        return {(tuple(ranks), lane): (count, last) for ranks, lane, count, last in told}
 
     def entered(self, instance: Instance) -> bool:
         """Whether it is in an exchange, or has been: the others need not wait for it."""
-        counts = {tuple(ranks): count for ranks, count in self.status.get("counts", ())}
-        return int(counts.get(instance[0], 0)) >= instance[1]
+        members, number, lane, _ = instance
+        return self.groups.get((members, lane), (0, ()))[0] >= number
 
 
 class Board:
@@ -117,9 +124,9 @@ class Board:
 
     # ------------------------------------------------------------- what happens
 
-    def joined(self, rank: int, host: str, pid: int, now: float) -> None:
+    def joined(self, rank: int, host: str, address: str, now: float) -> None:
         """A rank is there."""
-        self.ranks[rank] = Rank(host, pid, now, now)
+        self.ranks[rank] = Rank(host, address, now, now)
 
     def beat(self, rank: int, status: Mapping[str, Any], now: float) -> None:
         """A rank lives, and is somewhere."""
@@ -193,8 +200,10 @@ class Board:
         return None
 
     def _silent_hosts(self, now: float) -> tuple[str, ...]:
-        answering = {r.host for r in self.ranks.values() if now - r.heard <= self.limits.silence}
-        return tuple(sorted({r.host for r in self.ranks.values()} - answering))
+        """Addresses of which no rank answers."""
+        known = self.ranks.values()
+        answering = {rank.address for rank in known if now - rank.heard <= self.limits.silence}
+        return tuple(sorted({rank.address for rank in known} - answering))
 
     def _fail(self, kind: str, rank: int, text: str) -> None:
         if self._cause is None:
@@ -207,8 +216,8 @@ class Board:
         quiet = {n: r for n, r in self._alive().items() if now - r.heard > self.limits.silence}
         for number, rank in quiet.items():
             text = f"does not answer for {now - rank.heard:.1f} s: stopped, or its link is down"
-            others = [r for r in self._alive().values() if r.host == rank.host]
-            if len(others) > 1 and rank.host in self._silent_hosts(now):
+            others = [r for r in self._alive().values() if r.address == rank.address]
+            if len(others) > 1 and rank.address in self._silent_hosts(now):
                 text += f"; nor does any other rank on {rank.host}"
             self._fail("silent", number, text)
 
@@ -240,13 +249,14 @@ class Board:
                     self._fail("ended", other, text)
 
     def _differ(self) -> None:
-        """Ranks of one group are at exchanges of the same number, and these are not the same."""
-        found: dict[tuple[tuple[int, ...], int], dict[int, str]] = {}
-        for number, _, (members, count, what) in self._waits():
-            found.setdefault((members, count), {})[number] = what
-        for places in found.values():
-            if len(set(places.values())) > 1:
-                self._blame(places)
+        """Somebody waits, and another member of its group has come to something else."""
+        for number, rank, (members, _, lane, what) in self._waits():
+            for other in members:
+                known = self.ranks.get(other)
+                if known is not None and _parted(rank, known, (members, lane)):
+                    there = known.instance
+                    place = there[3] if there else f"at work at step {known.step}"
+                    self._blame({number: what, other: place})
 
     def _knot(self) -> None:
         """All ranks wait, and each of them for somebody who waits elsewhere."""
@@ -256,7 +266,7 @@ class Board:
             return
         together = min(rank.heard for rank in alive) - max(rank.since for rank in alive)
         if together >= self.limits.settle and all(map(self._absent, waits.values())):
-            self._blame({n: f"{what} of ranks {g}" for n, (g, _, what) in waits.items()})
+            self._blame({n: f"{what} of ranks {g}" for n, (g, _, _, what) in waits.items()})
 
     def _absent(self, instance: Instance) -> list[int]:
         """Members that have not come into an exchange."""
@@ -265,7 +275,7 @@ class Board:
 
     def _blame(self, places: Mapping[int, str]) -> None:
         rank = _odd_one(places)
-        other = next(n for n, what in places.items() if what != places[rank])
+        other = next(n for n in places if n != rank)
         text = f"went another way: it is in {places[rank]}; rank {other} in {places[other]}"
         self._fail("diverged", rank, text)
 
@@ -309,9 +319,22 @@ def _place(rank: Rank) -> str:
     )
 
 
+def _parted(one: Rank, other: Rank, group: tuple[tuple[int, ...], str]) -> bool:
+    """Whether two ranks have come to different exchanges of the same number."""
+    (count, last), (far, past) = (rank.groups.get(group, (0, ())) for rank in (one, other))
+    both = min(count, far)
+    pairs = zip(_by_number(count, last, both), _by_number(far, past, both), strict=False)
+    return any(here != there for here, there in pairs)
+
+
+def _by_number(count: int, last: Sequence[int], until: int) -> Iterator[int]:
+    """Keys of the exchanges up to a number, the newest first."""
+    return reversed(last[: len(last) - (count - until)] if count - until < len(last) else [])
+
+
 def _odd_one(places: Mapping[int, str]) -> int:
     """Who is elsewhere than most; of two equal camps the one without the lowest rank."""
     votes = Counter(places.values())
     most = max(votes.values())
-    usual = next(what for what in places.values() if votes[what] == most)
-    return min(n for n, what in places.items() if what != usual)
+    usual = next(places[n] for n in sorted(places) if votes[places[n]] == most)
+    return min((n for n, what in places.items() if what != usual), default=max(places))

@@ -117,7 +117,7 @@ class ControlClient:
         nonce, place = fresh(), self.membership
         hello = {"is": "hello", "rank": place.rank, "size": place.size, "host": place.host}
         proof = prove(token, "rank", theirs, nonce)
-        self._send({**hello, "pid": os.getpid(), "nonce": nonce, "proof": proof})
+        self._send({**hello, "nonce": nonce, "proof": proof})
         welcome = self._first()
         if not proven(token, "server", welcome.get("proof"), nonce, theirs):
             raise WireError("a server", found="no proof of the job's token")
@@ -193,7 +193,8 @@ class ControlClient:
             LaunchError: time is over.
         """
         ranks = range(self.membership.size)
-        with self._watch.site(f"gather {key}", "control values", ranks=ranks):
+        what = "control values"
+        with self._watch.site(f"gather {key}", what, ranks=ranks, lane="control"):
             self._send({"is": "gather", "key": key, "value": value})
             self._await(lambda: key in self._gathered, seconds, f"gathering {key!r}")
         return self._gathered.pop(key)
@@ -321,5 +322,20 @@ def watch_exit(client: ControlClient) -> None:
         usual(kind, error, traceback)
         client.raised(error)
 
+    def leave() -> None:
+        try:
+            _deliver()
+        except BaseException as error:  # noqa: BLE001 - shown, reported and the end of the process
+            sys.excepthook(type(error), error, error.__traceback__)
+            end_process("")
+        client.bye()
+
     sys.excepthook = hook
-    atexit.register(client.bye)
+    atexit.register(leave)
+
+
+def _deliver() -> None:
+    """Waits for asynchronous steps, which others may take part in: a goodbye comes after them."""
+    session = sys.modules.get("flow_core.frontend.session")
+    if session is not None:
+        session.sync_default_session()

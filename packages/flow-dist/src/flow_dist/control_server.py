@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import threading
 import time
@@ -53,7 +54,6 @@ class ControlServer:
 
     Attributes:
         address, port: where it listens.
-        pids: process numbers of the ranks by (host, rank).
 
     Raises:
         LaunchError: nobody can listen there.
@@ -69,7 +69,6 @@ class ControlServer:
     ) -> None:
         self.limits = limits or Limits()
         self.address = address
-        self.pids: dict[tuple[str, int], int] = {}
         self._token = token
         self._board = Board(size, self.limits, time.monotonic())
         self._writers: dict[int, asyncio.StreamWriter] = {}
@@ -179,7 +178,8 @@ class ControlServer:
     async def _news(self, seconds: float) -> None:
         """Waits for bad news, or until it is time to look again."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stir.wait(), seconds)
+            async with asyncio.timeout(seconds):  # `wait_for` may lose a cancellation
+                await self._stir.wait()
         self._stir.clear()
 
     def _conclude(self) -> None:
@@ -239,7 +239,7 @@ class ControlServer:
         theirs = field(hello, "nonce", str)
         if not proven(self._token, "rank", hello.get("proof"), nonce, theirs):
             raise WireError("a connection", found="no proof of the job's token")
-        rank = self._seat(hello)
+        rank = self._seat(hello, str(writer.get_extra_info("peername")[0]))
         limits = {"beat": float(self.limits.beat), "silence": float(self.limits.silence)}
         proof = prove(self._token, "server", theirs, nonce)
         writer.write(pack({"is": "welcome", "proof": proof, **limits}))
@@ -247,18 +247,19 @@ class ControlServer:
         self._start_if_all()
         return framing, rank
 
-    def _seat(self, hello: Message) -> int:
+    def _seat(self, hello: Message, address: str) -> int:
         rank: int = field(hello, "rank", int)
         size = field(hello, "size", int)
-        host, pid = field(hello, "host", str), field(hello, "pid", int)
+        host = field(hello, "host", str)
         if size != self._board.size or not 0 <= rank < size or rank in self._board.ranks:
             raise WireError(
                 "a rank that joins",
                 found=f"rank {rank} of {size} on {host}",
                 allowed=f"each rank of {self._board.size} once",
             )
-        self._board.joined(rank, host, pid, time.monotonic())
-        self.pids[host, rank] = pid
+        known = address == host or ipaddress.ip_address(address).is_loopback
+        name = host if known else f"{host} ({address})"
+        self._board.joined(rank, name, address, time.monotonic())
         return rank
 
     def _start_if_all(self) -> None:
@@ -315,12 +316,12 @@ def _status(message: Message) -> Message:
     status: Message = field(message, "status", dict)
     for name in ("step", "sequence"):
         field(status, name, int)
-    for entry in field(status, "counts", list):
-        if not (isinstance(entry, list) and len(entry) == 2):
-            raise WireError("a report", found=f"{entry!r:.40}", allowed="ranks and their count")
-        _check_ranks(entry[0], entry[1:])
+    for entry in field(status, "groups", list):
+        if not (isinstance(entry, list) and len(entry) == 4 and isinstance(entry[1], str)):
+            raise WireError("a report", found=f"{entry!r:.40}", allowed="ranks, lane, count, keys")
+        _check_ranks(entry[0], entry[2:3], entry[3])
     if "op" in status:
-        for name in ("op", "what"):
+        for name in ("op", "what", "lane"):
             field(status, name, str)
         _check_ranks(status.get("ranks"), [status.get("count")])
     return status

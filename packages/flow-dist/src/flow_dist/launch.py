@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -96,12 +97,21 @@ def say(message: str) -> None:
 
 def without(job: Job, failure: Failure) -> Job:
     """The job without a host that does not answer, if enough ranks are left over."""
-    rest = tuple(host for host in job.hosts if host.name not in failure.silent_hosts)
+    rest = tuple(host for host in job.hosts if not _addresses(host) & {*failure.silent})
     slots = sum(host.slots for host in rest)
     size = min(job.ranks, slots)
     if rest == job.hosts or not job.least or size < job.least:
         return job
     return replace(job, hosts=rest, size=size)
+
+
+def _addresses(host: Host) -> set[str]:
+    """What a host may be called on the wire; nothing more than its name when nobody knows it."""
+    try:
+        found = {str(info[4][0]) for info in socket.getaddrinfo(host.name, None)}
+    except OSError:
+        found = set()
+    return {host.name, *found}
 
 
 @contextlib.contextmanager

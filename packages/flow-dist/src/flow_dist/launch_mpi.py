@@ -126,7 +126,7 @@ class Launcher:
         options += ["--output", "tag"] if label else []
         for name in names:  # by name only: a value on the command line is there for all to read
             options += ["-x", name]
-        return [*options, "--map-by", ":OVERSUBSCRIBE"]
+        return options if hosts else [*options, "--map-by", ":OVERSUBSCRIBE"]
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
         """What the launcher itself wants to have set."""

@@ -14,7 +14,7 @@ from flow_core.exchange import Exchange, check_arrays
 from flow_dist.phases import Phases, links_from, phases_of, routes
 from flow_dist.point_to_point import bind_point_to_point
 from flow_dist.shared import SharedMemory, bind_shared
-from flow_dist.waiting import WATCH
+from flow_dist.watch import WATCH
 from flow_dist.world import MpiWorld, free, world
 
 SHARED = 1 << 16
@@ -35,7 +35,9 @@ class _Meter:
 class _Bound:
     """The part of an exchange that is this process's."""
 
-    def __init__(self, phases: Phases, joined: MpiWorld, memory: SharedMemory) -> None:
+    def __init__(
+        self, exchange: Exchange, phases: Phases, joined: MpiWorld, memory: SharedMemory
+    ) -> None:
         self._memory = memory  # others read it as long as this may be launched
         ranks = {joined.owner(device) for device in phases.devices}
         requests: list[Any] = []
@@ -47,7 +49,13 @@ class _Bound:
             steps, requests = bind_point_to_point(phases, joined.wire)
             self._steps = tuple(steps)
         weakref.finalize(self, free, requests)
-        self._site = WATCH.site(phases.name, phases.what, ranks=ranks, at="")
+        self._site = WATCH.site(
+            phases.name,
+            phases.what,
+            ranks=ranks,
+            at=exchange.line,
+            lane=f"stream {exchange.stream}",
+        )
 
     def __call__(self) -> None:
         """Runs it."""
@@ -99,7 +107,8 @@ class MpiComm:
         """
         check_arrays(exchange, self.local, inputs, outputs)
         self._refuse_objects(exchange)
-        bound = _Bound(phases_of(exchange, inputs, outputs), self._world, self._memory)
+        phases = phases_of(exchange, inputs, outputs)
+        bound = _Bound(exchange, phases, self._world, self._memory)
         if not set(exchange.devices) & set(self.local):
             return ()
         meter = _Meter(links_from(exchange, self.local, inputs, outputs))

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from importlib import metadata
 
 from flow_core.config import Settings
-from flow_core.plugins.specs import Available, CommSpec, Unavailable
+from flow_core.plugins.specs import Available, CommSpec, FormatSpec, Unavailable
+from flow_dist.watch import WATCH
 
 FLOW_PLUGIN_API = "1.0"
 
@@ -65,6 +66,20 @@ def probe_nccl() -> Available | Unavailable:
     if library:
         return Available(1, library)
     return Unavailable("NCCL is not installed", "uv add 'flow-dist[cu12]' (or flow-dist[cu13])")
+
+
+def flow_step_finished(step: int) -> None:
+    """Takes note of the number of the step that comes next, for who watches this process."""
+    WATCH.steps = step + 1
+
+
+def flow_register_checkpoint_formats() -> tuple[FormatSpec, ...]:
+    """Checkpoints in parts, which `flow_dist.restart.Checkpoints` writes."""
+    return (FormatSpec("parts", _in_parts, reader="flow_dist.restart_files:read"),)
+
+
+def _in_parts(path: os.PathLike[str]) -> bool:
+    return os.path.isfile(os.path.join(path, "part-0000.json"))
 
 
 def flow_doctor() -> list[str]:

@@ -7,16 +7,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flow_dist.watch import Watch
-
 AT_ONCE, POLITE = 64, 2000
 """Looks one after the other, then looks with the core offered to others; after that it sleeps."""
 
 NAP = 5e-5
 """Seconds of sleep between two looks."""
-
-WATCH = Watch()
-"""Where this process waits: exchanges and meetings, for whoever supervises it."""
 
 
 @dataclass(slots=True)

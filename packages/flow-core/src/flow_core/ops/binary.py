@@ -81,10 +81,12 @@ def divided(x: Any, y: Any) -> Any:
 
 
 def _xdivy(x: Any, y: Any) -> Any:
+    """0 / 0 is 0, so that this is not linear in x: other parts of a 0 are not 0."""
     return np.where(x == 0, 0.0, x / y)
 
 
 def _xlogy(x: Any, y: Any) -> Any:
+    """0 log(0) is 0: see `_xdivy`."""
     return np.where(x == 0, 0.0, x * np.log(y))
 
 
@@ -173,11 +175,11 @@ TABLE: tuple[Binary, ...] = (
     ),
     Binary(
         "xdivy", _xdivy, lambda g: g.one("xdivy", _nonzero(g), g.inputs[1]), _xdivy_right,
-        "f", rules=(LEFT,),
+        "f",
     ),
     Binary(
         "xlogy", _xlogy, lambda g: g.one("xlogy", _nonzero(g), g.inputs[1]),
-        lambda g: g.dy * g.one("xdivy", *g.inputs), "f", rules=(LEFT,),
+        lambda g: g.dy * g.one("xdivy", *g.inputs), "f",
     ),
     _compare("equal", np.equal),
     _compare("not_equal", np.not_equal),
@@ -367,7 +369,8 @@ def _where_samples(values: int) -> Callable[[Any], Iterator[Sample]]:
 
     def samples(rng: Any) -> Iterator[Sample]:
         for shapes in (((7,),) * 3, ((3, 1), (3, 5), (5,)), ((4,), (1,), (2, 4)), ((0, 2),) * 3):
-            condition = rng.integers(-1, 2, shapes[0]).astype(np.int8)
+            condition = rng.permutation(np.arange(np.prod(shapes[0])) % 3 - 1).astype(np.int8)
+            condition = condition.reshape(shapes[0])
             arrays = tuple(rng.uniform(-2, 2, s) for s in shapes[1 : values + 1])
             yield Sample((condition, *arrays), attrs)
         for dtype in (np.int32, np.int64, np.bool_, np.float64):

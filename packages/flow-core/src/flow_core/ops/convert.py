@@ -27,14 +27,34 @@ def _cast_like_infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _kept(ctx: SbpContext) -> tuple[Sbp, ...]:
-    """The kinds of P that a cast keeps.
-
-    Casts to floating types keep order, and sums too where they come from floating types; others
-    cut, or wrap around in the narrower type.
-    """
+    """The kinds of P that a cast keeps: sums, or order, or both."""
     source, target = ctx.inputs[0].dtype, ctx.outputs[0].dtype
-    sums = (P,) if source.is_floating and target.is_floating else ()
-    return (*sums, *EXTREMES) if target.is_floating and source.kind != "b" else ()
+    if "b" in (source.kind, target.kind):
+        return ()
+    sums = (P,) if _keeps_sums(source, target) else ()
+    if _keeps_order(source, target):
+        return (*sums, *EXTREMES)
+    return EXTREMES[:1] if _least(source, target) else sums
+
+
+def _keeps_sums(source: DType, target: DType) -> bool:
+    """Integers count modulo the size of their type, which a narrower one divides."""
+    if source.is_floating or target.is_floating:
+        return source.is_floating and target.is_floating
+    return target.numpy.itemsize <= source.numpy.itemsize
+
+
+def _least(source: DType, target: DType) -> bool:
+    """Whether what is too low becomes the least integer, as by every processor that we know.
+
+    What is too large becomes the least one too, or the greatest: parts of a minimum do not pass.
+    """
+    return source.is_floating and target.name in ("int32", "int64")
+
+
+def _keeps_order(source: DType, target: DType) -> bool:
+    """Floating types have infinities for what is too large, integers wrap around."""
+    return target.is_floating or (source.is_integer and np.can_cast(source.numpy, target.numpy))
 
 
 def _cast_sbp(ctx: SbpContext) -> Signatures:

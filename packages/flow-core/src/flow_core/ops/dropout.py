@@ -44,11 +44,11 @@ def _masked_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _masked_sbp(ctx: SbpContext) -> Signatures:
-    """Linear in the masked tensor and in the mask.
+    """Linear in the masked tensor, not in the mask: its small integers wrap around.
 
     No maxima: the number that loses against all is infinite, and 0 times that is none.
     """
-    return (*split_all_axes(ctx), Signature((P, B), (P,)), Signature((B, P), (P,)))
+    return (*split_all_axes(ctx), Signature((P, B), (P,)))
 
 
 def _dropout_gradient(g: GradContext) -> Sequence[Sym | None]:

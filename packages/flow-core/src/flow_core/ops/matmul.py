@@ -130,7 +130,7 @@ def _matmul_reference(a: Any, b: Any, *, transpose_a: bool, transpose_b: bool, a
     left = np.swapaxes(a, -1, -2) if transpose_a else a
     right = np.swapaxes(b, -1, -2) if transpose_b else b
     product = np.matmul(left, right)
-    return product if alpha == 1 else (product * alpha).astype(product.dtype)
+    return product if alpha == 1 else product * np.array(alpha).astype(product.dtype)
 
 
 def _operands(rng: Any, batch: tuple[int, ...], mkn: tuple[int, int, int], t: int) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 
 from flow_core.ir import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import falling, like_input, rising, with_rising
+from flow_core.ops.rules import falling, floating, like_input, rising, with_rising
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.sbp import P, S, Signature, Signatures
 from flow_core.shapes import Shape
@@ -182,7 +182,8 @@ def _tril_sbp(ctx: SbpContext) -> Signatures:
     linear = (Signature((P,), (P,)),) if chosen_value(ctx.attrs, "fill") == 0 else ()
     scale = chosen_value(ctx.attrs, "scale") if "integer_scale_value" in ctx.attrs else 1
     ordered = rising if scale > 0 else falling
-    return (*splits, *linear, *(ordered(ctx, 0) if scale else ()))
+    orders = scale and (floating(ctx) or scale == 1)  # scaled integers wrap around
+    return (*splits, *linear, *(ordered(ctx, 0) if orders else ()))
 
 
 def _tril_gradient(g: GradContext) -> tuple[Sym]:

@@ -24,7 +24,7 @@ from flow_core.plugins.specs import (
     Sample,
     SbpContext,
 )
-from flow_core.sbp import B, P, S, Signature, Signatures
+from flow_core.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
 
 RANGES: Mapping[str, AttrValue] = {"parts": 1, "classes": None, "first": 0}
 """In how many ranges the classes are, how many there are, and the first class of a device."""
@@ -64,7 +64,8 @@ def ranges_hold(ctx: SbpContext, rows: int) -> bool:
 def _sbp(ctx: SbpContext) -> Signatures:
     rank, held = len(ctx.inputs[0].shape), ranges_hold(ctx, ctx.inputs[0].shape[0])
     rows = (Signature((S(0), B), (B, S(0), S(0))),) if held else ()
-    return (*rows, *(Signature((S(i), B), (B, B, S(i))) for i in range(1, rank)))
+    kinds: tuple[Sbp, ...] = (*map(S, range(1, rank)), P, *EXTREMES)
+    return (*rows, *(Signature((kind, B), (B, B, kind)) for kind in kinds))
 
 
 def _part(ctx: LocalContext) -> Mapping[str, AttrValue]:

@@ -33,7 +33,7 @@ from flow_core.ops.windows import (
     with_space,
 )
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
-from flow_core.sbp import B, P, Partial, Signature, Signatures
+from flow_core.sbp import EXTREMES, B, P, Partial, Signature, Signatures
 from flow_core.shapes import same_padding
 
 PADDINGS = ("valid", "same", "same_upper", "same_lower", "customized")
@@ -145,10 +145,9 @@ def _splits(ctx: SbpContext) -> Signatures:
 
 
 def _max_sbp(ctx: SbpContext) -> Signatures:
-    greatest = Partial("max")
     selects = set(ctx.attrs["pool_size"]) == {1}
-    linear = (Signature((P,), (P,)),) if selects else ()
-    return (*_splits(ctx), Signature((greatest,), (greatest,)), *linear)
+    kinds = (P, *EXTREMES) if selects else (Partial("max"),)
+    return (*_splits(ctx), *(Signature((kind,), (kind,)) for kind in kinds))
 
 
 def _avg_sbp(ctx: SbpContext) -> Signatures:

@@ -144,6 +144,14 @@ def _moving(x: Any, step: Any, high: Any, low: Any, **attrs: Any) -> tuple[Any, 
     return high, low
 
 
+def _moving_sbp(ctx: SbpContext) -> Signatures:
+    """Only training reads the tensor, and all of it."""
+    if ctx.attrs["training"]:
+        return ()
+    kinds: tuple[Sbp, ...] = (*map(S, range(len(ctx.inputs[0].shape))), P)
+    return tuple(Signature((kind, B, B, B), (B, B)) for kind in kinds)
+
+
 def _moving_samples(rng: Any) -> Iterator[Sample]:
     step = np.zeros(1, np.int64)
     for scheme in SCHEMES:
@@ -246,6 +254,7 @@ OPS: tuple[OpSpec, ...] = (
             "training": REQUIRED, "stop_update_after_iters": REQUIRED, **QUANTIZED,
             "momentum": 0.95,
         },
+        sbp=_moving_sbp,
         reference=_moving,
         samples=_moving_samples,
         mutates=(2, 3),

@@ -90,7 +90,7 @@ def _infer(row: Reduction) -> Callable[[InferContext], tuple[TensorType, ...]]:
 
 def _sbp(row: Reduction) -> Callable[[SbpContext], Signatures]:
     def sbp(ctx: SbpContext) -> Signatures:
-        none = _axes(ctx) == () and not row.logical
+        none = not row.logical and all(ctx.inputs[0].shape[axis] == 1 for axis in _axes(ctx))
         passes = (P, *EXTREMES) if none else (row.partial,) if row.passes and row.partial else ()
         return (*_splits(ctx, row.partial), *(Signature((p,), (p,)) for p in passes))
 
@@ -301,8 +301,11 @@ def _prod_grad_infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _prod_grad_sbp(ctx: SbpContext) -> Signatures:
+    """Where one element is reduced there are no others, and dy passes as it is."""
     splits = (Signature((*s.inputs, *s.outputs), s.inputs) for s in _splits(ctx, None))
-    return (*splits, Signature((B, P), (P,)))
+    alone = all(ctx.inputs[0].shape[axis] == 1 for axis in _axes(ctx))
+    unread = (Signature((P, kind), (kind,)) for kind in (B, P)) if alone else ()
+    return (*splits, Signature((B, P), (P,)), *unread)
 
 
 def _prod_grad(x: Any, dy: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
@@ -311,7 +314,9 @@ def _prod_grad(x: Any, dy: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
     kept = [i for i in range(x.ndim) if i not in axes]
     order = (*axes, *kept)
     rows = x.transpose(order).reshape(prod(x.shape[i] for i in axes), -1)
-    others = np.stack([np.prod(np.delete(rows, i, 0), 0) for i in range(len(rows))])
+    one = np.ones_like(rows[:1])
+    before = np.cumprod(np.concatenate((one, rows[:-1])), 0)
+    others = before * np.cumprod(np.concatenate((one, rows[:0:-1])), 0)[::-1]
     spread = others.reshape([x.shape[i] for i in order]).transpose(np.argsort(order))
     return spread * dy.reshape(reduced_shape(x.shape, axes, True))
 

@@ -24,7 +24,7 @@ from flow_core.ops.rules import (
     with_rising,
 )
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
-from flow_core.sbp import Signatures
+from flow_core.sbp import B, P, Signature, Signatures
 
 
 def _scalar_infer(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -80,7 +80,22 @@ def _scaled_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _added_sbp(ctx: SbpContext) -> Signatures:
+    """To add 0 changes nothing, so that sums of it pass; integers may wrap around."""
+    if not ctx.attrs["operand"]:
+        return (*linear(ctx), *rising(ctx, 0))
     return (*split_all_axes(ctx), *(rising(ctx, 0) if floating(ctx) else ()))
+
+
+def _power_sbp(ctx: SbpContext) -> Signatures:
+    """What is not whole has no powers of numbers below 0, which parts of a maximum may be."""
+    exponent = float(ctx.attrs["exponent"])
+    if exponent == 0:
+        return (*split_all_axes(ctx), Signature((P,), (B,)))
+    if not exponent.is_integer():
+        return (*split_all_axes(ctx), (rising if exponent > 0 else falling)(ctx, 0)[1])
+    odd = exponent % 2 == 1 and exponent > 0
+    basic = linear if exponent == 1 else split_all_axes
+    return (*basic(ctx), *(rising(ctx, 0) if odd else ()))
 
 
 SCALAR_OPS = (
@@ -93,7 +108,7 @@ SCALAR_OPS = (
         lambda g: (g.one("scalar_mul", g.dy, operand=g.attrs["operand"]),), _scaled_sbp,
     ),
     _scalar_spec(
-        "scalar_pow", lambda x, exponent: np.power(x, exponent), _pow_gradient, split_all_axes,
+        "scalar_pow", lambda x, exponent: np.power(x, exponent), _pow_gradient, _power_sbp,
         infer=floating_like_input, attrs={"exponent": REQUIRED},
         samples=_operand_samples(2.0, 0.5, -1.0, 3.0, 0.0, attr="exponent"),
     ),

@@ -22,6 +22,7 @@ from flow_core.ops.index import (
     rules,
     with_like,
 )
+from flow_core.ops.rules import floating, rising
 from flow_core.plugins.specs import (
     REQUIRED,
     InferContext,
@@ -31,7 +32,7 @@ from flow_core.plugins.specs import (
     Sample,
     SbpContext,
 )
-from flow_core.sbp import B, P, S, Signatures
+from flow_core.sbp import EXTREMES, B, P, S, Signatures
 from flow_core.shapes import Shape
 
 
@@ -128,14 +129,15 @@ def _tensor_scatter_update_sbp(ctx: SbpContext) -> Signatures:
     return rules(
         *(((S(i), S(j), B), S(i)) for i, j in inner),
         *(((S(i), B, B), S(i)) for i in indexed),
-        ((P, P, B), P),
+        *(((kind, kind, B), kind) for kind in (P, *EXTREMES)),
     )
 
 
 def _tensor_scatter_add_sbp(ctx: SbpContext) -> Signatures:
     batch, _ = _nd_axes(ctx.inputs[2], ctx.outputs[0])
     added = rules(*(((P, S(i), S(i)), P) for i in batch))
-    return (*added, *_tensor_scatter_update_sbp(ctx))
+    splits = (r for r in _tensor_scatter_update_sbp(ctx) if r.inputs[0] not in EXTREMES)
+    return (*added, *splits, *(rising(ctx, 0) if floating(ctx) else ()))
 
 
 def _gather_nd_gradient(g: GradContext) -> tuple[Sym, None]:

@@ -14,7 +14,7 @@ from flow_core.dtypes import as_dtype, int8, int32
 from flow_core.ir import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.index import checked_index
-from flow_core.ops.rules import like_input, split_axes
+from flow_core.ops.rules import like_input, passed, split_axes
 from flow_core.plugins.specs import (
     REQUIRED,
     InferContext,
@@ -80,6 +80,12 @@ def _one_hot_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 def _leading(ctx: SbpContext) -> Signatures:
     return split_axes(ctx, range(len(ctx.inputs[0].shape) - 1))
+
+
+def _sort_sbp(ctx: SbpContext) -> Signatures:
+    """One element is sorted as it is."""
+    alone = ctx.inputs[0].shape[-1] == 1
+    return (*_leading(ctx), *(passed(ctx, 0) if alone else ()))
 
 
 def _one_hot_sbp(ctx: SbpContext) -> Signatures:
@@ -191,7 +197,7 @@ def _in_top_k_samples(rng: Any) -> Iterator[Sample]:
         yield Sample((targets, predictions), {"k": k})
     broken = predictions.copy()
     broken[1, 3], broken[2, 2] = np.inf, -np.inf
-    yield Sample((np.zeros(6, np.int64), broken), {"k": 4}, note="not finite")
+    yield Sample((np.array([3, 3, 2, 1, 2, 4]), broken), {"k": 4}, note="not finite")
 
 
 def _one_hot_samples(rng: Any) -> Iterator[Sample]:
@@ -211,7 +217,7 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("in",),
         infer=_sort_type,
         attrs={"direction": "ASCENDING"},
-        sbp=_leading,
+        sbp=_sort_sbp,
         gradient=_sort_gradient,
         reference=_sort,
         samples=_ordered_samples,

@@ -15,7 +15,7 @@ from flow_core.dtypes import as_dtype, int32, int64
 from flow_core.errors import DataError
 from flow_core.ir import TensorType, tensor_type
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
-from flow_core.sbp import B, P, S, Sbp, Signature, Signatures
+from flow_core.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
 
 INDEX = (int32, int64)
 WORD = 1 << 64
@@ -97,8 +97,10 @@ def _rows_sum(indices: Any, values: Any) -> tuple[Any, ...]:
 
 
 def _rows_sbp(ctx: SbpContext) -> Signatures:
-    """The rows' own axes may be split; sums of rows are linear."""
-    kinds: tuple[Sbp, ...] = (*map(S, range(1, len(ctx.inputs[1].shape))), P)
+    """The rows' own axes may be split; sums of rows are linear, and one row is its own sum."""
+    shape = ctx.inputs[1].shape
+    alone = EXTREMES if shape[0] == 1 else ()
+    kinds: tuple[Sbp, ...] = (*map(S, range(1, len(shape))), P, *alone)
     return tuple(Signature((B, kind), (B, kind, B)) for kind in kinds)
 
 

@@ -8,19 +8,15 @@ needs two as well, which are those of the parameters' gradients anyway.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
-from flow_core.dtypes import DType
-from flow_core.ir import Graph, GraphBuilder, Op, Value
-from flow_core.ops.build import Emitter, Maker, Sym
+from flow_core.ir import Graph, Op
+from flow_core.ops.build import Maker, Sym
 from flow_core.ops.norm import channel_shape
 from flow_core.passes.base import PassContext
-from flow_core.passes.rewrite import redirect
-from flow_core.sbp import B, NdSbp
-
-Parts = Sequence[Sym]
+from flow_core.passes.rewrite import Parts, Rule, as_type, lying, take_apart
+from flow_core.sbp import B
 
 
 @dataclass(frozen=True)
@@ -31,36 +27,12 @@ class BatchStatistics:
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
         """The graph without ``normalization`` of a split batch."""
-        if not any(map(_applies, graph.ops.values())):
-            return graph
-        builder = GraphBuilder()
-        emitter = Emitter(builder, context.specs)
-        same: dict[Value, Value] = {}
-        last: dict[str, str] = {}
-        for original in graph.ops.values():
-            op = _renamed(redirect(original, same, set()), last)
-            line = graph.lines.get(op.name)
-            if not _applies(op):
-                effect = op.name in graph.effects
-                builder.add(op, graph.types[op.name], line=line, effect=effect)
-                continue
-            maker = Maker(emitter, op.placement, op.name, line)
-            found = _RULES[op.type](maker, op)
-            same.update({Value(op.name, i): sym.value for i, sym in enumerate(found)})
-            last[op.name] = found[0].value.op
-        builder.results = tuple(same.get(v, v) for v in graph.results)
-        return builder.build()
+        rules = {op.name: _RULES[op.type] for op in graph.ops.values() if _applies(op)}
+        return take_apart(graph, context.specs, rules) if rules else graph
 
 
 def _applies(op: Op) -> bool:
     return op.type in _RULES and op.placement.size > 1 and bool(op.attrs["training"])
-
-
-def _renamed(op: Op, last: dict[str, str]) -> Op:
-    """The op with control edges from ops that were taken apart moved to their last part."""
-    if not any(name in last for name in op.control):
-        return op
-    return replace(op, control=tuple(last.get(name, name) for name in op.control))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +54,7 @@ class _Batch:
     def sum(self, values: Sym) -> Sym:
         """Sums per channel, whole on every device: partial ones would make the batch partial."""
         total = values.maker.one("reduce_sum", values, axis=self.others, keepdims=False)
-        return _lying(total, (B,) * len(values.maker.placement.hierarchy))
+        return lying(total, (B,) * len(values.maker.placement.hierarchy))
 
     def wide(self, vector: Sym) -> Sym:
         """A number per channel, as it broadcasts against the batch."""
@@ -90,11 +62,7 @@ class _Batch:
 
 
 def _batch(x: Sym, op: Op) -> _Batch:
-    return _Batch(_cast(x, x.dtype.accumulate), op.attrs["axis"] % len(x.shape))
-
-
-def _cast(value: Sym, dtype: DType) -> Sym:
-    return value if value.dtype is dtype else value.maker.one("cast", value, dtype=dtype.name)
+    return _Batch(as_type(x, x.dtype.accumulate), op.attrs["axis"] % len(x.shape))
 
 
 def _normalise(maker: Maker, op: Op) -> Parts:
@@ -105,47 +73,34 @@ def _normalise(maker: Maker, op: Op) -> Parts:
     centred = batch.x - batch.wide(mean)
     variance = batch.sum(maker.one("square", centred)) * batch.share
     inverse = maker.one("rsqrt", variance + op.attrs["epsilon"])
-    factor = inverse * _cast(gamma, dtype)
-    y = centred * batch.wide(factor) + batch.wide(_cast(beta, dtype))
+    factor = inverse * as_type(gamma, dtype)
+    y = centred * batch.wide(factor) + batch.wide(as_type(beta, dtype))
     count = round(1 / batch.share)
     _move(maker, op, moving_mean, mean)
     _move(maker, op, moving_variance, variance * (count / max(count - 1, 1)))
-    return _lying(_cast(y, x.dtype), op.sbp[0] if op.sbp else None), mean, inverse
+    return lying(as_type(y, x.dtype), op.sbp[0] if op.sbp else None), mean, inverse
 
 
 def _move(maker: Maker, op: Op, moving: Sym, new: Sym) -> None:
     """moving = moving momentum + new (1 - momentum)."""
     momentum = op.attrs["momentum"]
-    value = _cast(moving, new.dtype) * momentum + new * (1 - momentum)
-    maker.all("assign", moving, _cast(value, moving.dtype))
-
-
-def _lying(value: Sym, sbp: NdSbp | None) -> Sym:
-    """The value in a requested layout, if one is requested."""
-    if sbp is None:
-        return value
-    maker = value.maker
-    emitter, place = maker.emitter, maker.placement
-    name = emitter.builder.unique_name(f"{maker.prefix}/cast")
-    (found,) = emitter.emit(
-        "identity", [value.value], placement=place, name=name, line=maker.line, sbp=(sbp,)
-    )
-    return Sym(maker, found)
+    value = as_type(moving, new.dtype) * momentum + new * (1 - momentum)
+    maker.all("assign", moving, as_type(value, moving.dtype))
 
 
 def _gradient(maker: Maker, op: Op) -> Parts:
     x, dy, mean, inverse, gamma = (Sym(maker, v) for v in op.inputs)
     batch = _batch(x, op)
     dtype = batch.x.dtype
-    slope, inverse = _cast(dy, dtype), _cast(inverse, dtype)
-    normal = (batch.x - batch.wide(_cast(mean, dtype))) * batch.wide(inverse)
+    slope, inverse = as_type(dy, dtype), as_type(inverse, dtype)
+    normal = (batch.x - batch.wide(as_type(mean, dtype))) * batch.wide(inverse)
     d_beta, d_gamma = batch.sum(slope), batch.sum(normal * slope)
     shared = batch.wide(d_beta * batch.share) + normal * batch.wide(d_gamma * batch.share)
-    dx = (slope - shared) * batch.wide(_cast(gamma, dtype) * inverse)
-    return _cast(dx, x.dtype), _cast(d_gamma, gamma.dtype), _cast(d_beta, gamma.dtype)
+    dx = (slope - shared) * batch.wide(as_type(gamma, dtype) * inverse)
+    return as_type(dx, x.dtype), as_type(d_gamma, gamma.dtype), as_type(d_beta, gamma.dtype)
 
 
-_RULES: dict[str, Callable[[Maker, Op], Parts]] = {
+_RULES: dict[str, Rule] = {
     "normalization": _normalise,
     "normalization_grad": _gradient,
 }

@@ -12,10 +12,11 @@ What is not enumerated:
 * P of truth values: there is no sum of them.
 * Inputs of which only the shape is read are B, P or split: P(max) and P(min) say the same as P.
 * The inputs of a variadic op are all that are unread alike.
-* Variables that an op overwrites are not P: no variable is.
+* Variables that an op overwrites are not P, unless a rule says so: no other variable is.
 * Gradients are not P(max) or P(min): the dual of a maximum is no maximum.
+* P(max) and P(min) of an input are tried where B is right, which is a special case of them.
 * Unsigned numbers: what passes a maximum there, as they are never negative, is not searched for.
-* Integers of which a tensor has hardly any: by them rules hold by chance.
+* Integers of which a tensor has hardly any, such as a count, are B: by them rules hold by chance.
 * Axes that have fewer elements than there are devices.
 """
 
@@ -23,8 +24,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import product
+from functools import cached_property, partial
+from itertools import chain, product
 from math import prod
 from typing import Any
 
@@ -46,7 +47,6 @@ from flow_core.sbp import (
     EXTREMES,
     B,
     P,
-    Partial,
     S,
     Sbp,
     Signature,
@@ -54,13 +54,18 @@ from flow_core.sbp import (
     local_region,
     region_shape,
 )
+from flow_core.shapes import Shape
 from flow_core.testing.checks import as_tuple, input_name, run_kernel
 from flow_core.testing.prover_cases import NONSENSE, UNIT, Arrays, Case
 from flow_core.testing.scattering import CannotForm, gather, is_close, is_exact, largest, scatter
 
 DEVICES = (1, 2, 3, 4)
+TRIED = (2, 3, 4, 1)
+"""The same in the order in which most of what is wrong shows soonest."""
 FEW = 32
 """Fewer numbers tell little at once."""
+FEW_WHOLE = 12
+"""Fewer integers tell nothing."""
 WORST = 1e4
 """How much larger than a sum its parts may be, and it still tells something."""
 MOST = 200_000
@@ -83,7 +88,9 @@ class Trial:
         parts: how many devices there are.
         find: kernels of ops without a reference.
         seed: of the numbers that partial results are made of.
-        held, done, logical: what is known already: parts, results of devices, logical results.
+        localized: whether what a device computes may depend on where its part lies.
+        held, done, logical, shapes: what is known already: parts, results of devices, logical
+            results, shapes of their parts.
     """
 
     case: Case
@@ -91,9 +98,15 @@ class Trial:
     parts: int
     find: FindKernel | None = None
     seed: int = 0
+    localized: bool = field(init=False)
     held: dict[tuple[int, Sbp], list[Any]] = field(default_factory=dict)
     done: dict[Any, Any] = field(default_factory=dict)
     logical: list[Any] = field(default_factory=list)
+    shapes: dict[tuple[int, Sbp], tuple[Shape, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        depends = self.case.spec.localize is not local_shape or "shape" in self.case.asked.attrs
+        object.__setattr__(self, "localized", depends)
 
     @property
     def want(self) -> Sequence[Any]:
@@ -125,8 +138,7 @@ class Trial:
         Raises:
             CannotForm: there is no such op.
         """
-        context = local_context(self.case.asked, rule, self.parts, rank)
-        attrs = local_attrs(self.case.spec, context)
+        attrs = self._attrs(rule, rank)
         key = rule.inputs, rank, attrs
         if key not in self.done:
             inputs = [self.part(i, sbp, rank) for i, sbp in enumerate(rule.inputs)]
@@ -135,6 +147,11 @@ class Trial:
         if isinstance(found, CannotForm):
             raise found
         return found
+
+    def _attrs(self, rule: Signature, rank: int) -> Mapping[str, Any]:
+        if not self.localized:
+            return self.case.asked.attrs
+        return local_attrs(self.case.spec, local_context(self.case.asked, rule, self.parts, rank))
 
     def _local(self, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
         asked, spec = self.case.asked, self.case.spec
@@ -146,46 +163,88 @@ class Trial:
         except NONSENSE as error:
             return CannotForm(f"{', '.join(map(str, types))}: {type(error).__name__}: {error}")
 
-    def output(self, index: int, sbp: Sbp, rule: Signature) -> str | None:
-        """Why the parts of a result are not the logical one in some SBP, None when they are."""
-        want = self.want[index]
-        try:
-            found = [self.local(rule, rank)[index] for rank in range(self.parts)]
-            for rank, piece in enumerate(found):
-                region = local_region(np.shape(want), (sbp,), (self.parts,), rank)
-                if np.shape(piece) != region_shape(region):
-                    wanted = region_shape(region)
-                    return f"a device has shape {np.shape(piece)} instead of {wanted}"
-            whole = gather(found, sbp)
-        except CannotForm as error:
-            return str(error)
-        scale = min(largest(found), WORST * largest([want])) if sbp == P else 1.0
-        if is_close(whole, want, scale, all(map(is_exact, (want, *found)))):
-            return None
-        return f"result {index} is\n{whole}\ninstead of\n{want}"
+    def gathered(self, index: int, sbp: Sbp, rule: Signature) -> tuple[Any, Sequence[Any]]:
+        """A result in some SBP, and its parts.
 
-    def problem(self, rule: Signature) -> str | None:
-        """Why a rule is wrong, None when it holds."""
+        Raises:
+            CannotForm: the parts are not those of such a result.
+        """
+        found = []
+        for rank, wanted in enumerate(self._shapes(index, sbp)):
+            piece = self.local(rule, rank)[index]
+            if np.shape(piece) != wanted:
+                raise CannotForm(f"a device has shape {np.shape(piece)} instead of {wanted}")
+            found.append(piece)
+        return gather(found, sbp), found
+
+    def _shapes(self, index: int, sbp: Sbp) -> tuple[Shape, ...]:
+        """The shapes of a result's parts."""
+        if (index, sbp) not in self.shapes:
+            logical, ranks = np.shape(self.want[index]), range(self.parts)
+            regions = (local_region(logical, (sbp,), (self.parts,), rank) for rank in ranks)
+            self.shapes[index, sbp] = tuple(map(region_shape, regions))
+        return self.shapes[index, sbp]
+
+    def agrees(self, index: int, sbp: Sbp, rule: Signature) -> bool:
+        """Whether the parts of a result are the logical one in some SBP."""
+        try:
+            whole, found = self.gathered(index, sbp, rule)
+        except CannotForm:
+            return False
+        want = self.want[index]
+        if np.array_equal(whole, want):
+            return True
+        scale = min(largest(found), WORST * largest([want]) or np.inf) if sbp == P else 1.0
+        return is_close(whole, want, scale) and not all(map(is_exact, (want, *found)))
+
+    def holds(self, rule: Signature) -> bool:
+        """Whether a rule gives the logical results."""
+        rows = enumerate(results_of(self.case, rule))
+        return all(self.agrees(index, sbp, rule) for index, sbp in rows)
+
+    def why(self, rule: Signature) -> str:
+        """What a rule that does not hold gives instead of the logical results."""
         for index, sbp in enumerate(results_of(self.case, rule)):
-            found = self.output(index, sbp, rule)
-            if found is not None:
-                return found
-        return None
+            if not self.agrees(index, sbp, rule):
+                try:
+                    whole, _ = self.gathered(index, sbp, rule)
+                except CannotForm as error:
+                    return str(error)
+                return f"result {index} is\n{whole}\ninstead of\n{self.want[index]}"
+        return "it holds"
 
     def completions(self, inputs: tuple[Sbp, ...]) -> Iterator[Signature]:
         """All rules with some inputs that hold."""
-        types = self.case.asked.outputs
+        types, overwritten = self.case.asked.outputs, _overwritten(self.case)
         options = [kinds(t, self.parts) for t in types]
-        if not _depends_on_outputs(self.case) and options:
+        if not self.localized and options:
             blank = Signature(inputs, (B,) * len(types))
             options = [
-                tuple(sbp for sbp in row if self.output(i, sbp, blank) is None)
+                tuple(sbp for sbp in row if self.agrees(i, sbp, blank))
                 for i, row in enumerate(options)
             ]
         for outputs in product(*options):
             rule = Signature(inputs, outputs)
-            if self.problem(rule) is None:
+            if (options and not self.localized and not overwritten) or self.holds(rule):
                 yield rule
+
+    def ignores(self, index: int) -> bool:
+        """Whether the results are the same for other numbers of an input."""
+        x = self.arrays[index]
+        for other in (np.zeros_like(x), x[::-1] if x.ndim else x, x + np.ones_like(x)):
+            arrays = (*self.arrays[:index], other, *self.arrays[index + 1 :])
+            try:
+                results = self._compute(arrays, self.case.asked)
+            except NONSENSE:
+                return False
+            if not all(map(partial(np.array_equal, equal_nan=True), results, self.want)):
+                return False
+        return True
+
+    def forget(self) -> None:
+        """Frees what was computed."""
+        for table in (self.held, self.done, self.logical, self.shapes):
+            table.clear()
 
 
 def _overwritten(case: Case) -> tuple[int, ...]:
@@ -197,10 +256,6 @@ def _overwritten(case: Case) -> tuple[int, ...]:
 def results_of(case: Case, rule: Signature) -> tuple[Sbp, ...]:
     """The SBPs of all results: outputs, then variables, which stay as they were."""
     return (*rule.outputs, *(rule.inputs[i] for i in _overwritten(case)))
-
-
-def _depends_on_outputs(case: Case) -> bool:
-    return case.spec.localize is not local_shape or "shape" in case.asked.attrs
 
 
 def local_context(asked: KernelQuery, rule: Signature, parts: int, rank: int) -> LocalContext:
@@ -255,7 +310,7 @@ def is_gradient(spec: OpSpec, index: int) -> bool:
 def implies(rule: Signature, other: Signature) -> bool:
     """Whether another rule says less: what is the same everywhere is its maximum and minimum.
 
-    >>> greatest = Partial("max")
+    >>> greatest, _ = EXTREMES
     >>> implies(Signature((B,), (B,)), Signature((B,), (greatest,)))
     True
     >>> implies(Signature((greatest,), (greatest,)), Signature((B,), (greatest,)))
@@ -305,7 +360,8 @@ class Prover:
             for parts in DEVICES
         }
         self.checks = 0
-        self.known: dict[tuple[Signature, int], str | None] = {}
+        self.rules = {parts: listed(case, parts) for parts in DEVICES}
+        self.known: dict[tuple[Signature, int], bool] = {}
         self._valid: tuple[Signature, ...] | None = None
 
     @staticmethod
@@ -314,20 +370,27 @@ class Prover:
         smallest = min((t.size for t in case.asked.inputs), default=FEW)
         return max(1, FEW // max(smallest, 1) // 4)
 
-    def problem(self, rule: Signature, parts: int) -> str | None:
-        """Why a rule is wrong on some devices, None when it holds."""
+    def holds(self, rule: Signature, parts: int) -> bool:
+        """Whether a rule holds on some devices."""
         if (rule, parts) not in self.known:
-            self.known[rule, parts] = self._problem(rule, parts)
+            self.known[rule, parts] = all(t.holds(rule) for t in self._counted(parts))
         return self.known[rule, parts]
 
-    def _problem(self, rule: Signature, parts: int) -> str | None:
+    def _counted(self, parts: int) -> Iterator[Trial]:
         for trial in self.trials[parts]:
             self.checks += 1
-            found = trial.problem(rule)
-            if found is not None:
-                return found
-        return None
+            yield trial
 
+    def holds_wherever(self, rule: Signature) -> bool:
+        """Whether a rule holds on all numbers of devices that can form it."""
+        return all(self.holds(rule, n) for n in TRIED if formable(self.case, rule, n))
+
+    def forget(self) -> None:
+        """Frees what was computed, but not what was found."""
+        for trial in chain.from_iterable(self.trials.values()):
+            trial.forget()
+
+    @cached_property
     def unread(self) -> tuple[int, ...]:
         """Inputs of which only the shape is read."""
         return tuple(i for i in range(len(self.case.asked.inputs)) if self._is_unread(i))
@@ -335,38 +398,48 @@ class Prover:
     def _is_unread(self, index: int) -> bool:
         if self.case.spec.reference is None:
             return False
-        first = self.trials[1][0]
-        x = first.arrays[index]
-        for other in (np.zeros_like(x), x[::-1] if x.ndim else x, x + np.ones_like(x)):
-            arrays = (*first.arrays[:index], other, *first.arrays[index + 1 :])
-            try:
-                results = first._compute(arrays, self.case.asked)
-            except NONSENSE:
-                return False
-            if not all(map(partial(np.array_equal, equal_nan=True), results, first.want)):
-                return False
-        return True
+        return all(trial.ignores(index) for trial in self.trials[1])
+
+    def choices(self, index: int, parts: int) -> tuple[Sbp, ...]:
+        """The layouts of an input that are tried, but P(max) and P(min)."""
+        spec = self.case.spec
+        if not self.is_told(index):
+            return (B,)
+        row = (s for s in kinds(self.case.asked.inputs[index], parts) if s not in EXTREMES)
+        if index in spec.mutates and not self._is_listed(index, P):
+            row = (s for s in row if s != P)
+        return tuple(row)
+
+    def extremes(self, index: int) -> tuple[Sbp, ...]:
+        """Which of P(max) and P(min) are tried on an input."""
+        spec, type_ = self.case.spec, self.case.asked.inputs[index]
+        if index in self.unread or is_gradient(spec, index) or not self.is_told(index):
+            return ()
+        row = (s for s in EXTREMES if s in kinds(type_, 2))
+        return tuple(s for s in row if index not in spec.mutates or self._is_listed(index, s))
+
+    def _is_listed(self, index: int, sbp: Sbp) -> bool:
+        return any(rule.inputs[index] == sbp for rule in self.rules[2])
+
+    def searches(self, rule: Signature) -> bool:
+        """Whether a rule is among those that are tried."""
+        return self.is_comparable(rule) and all(
+            sbp in (*self.choices(i, 2), *self.extremes(i)) for i, sbp in enumerate(rule.inputs)
+        )
 
     def input_kinds(self, parts: int) -> Iterator[tuple[Sbp, ...]]:
-        """All layouts of the inputs that are tried."""
-        unread, spec = self.unread(), self.case.spec
-        rows = []
-        for i, type_ in enumerate(self.case.asked.inputs):
-            row = kinds(type_, parts)
-            if i in unread or is_gradient(spec, i):
-                row = tuple(s for s in row if s not in EXTREMES)
-            if i in spec.mutates:
-                row = tuple(s for s in row if not isinstance(s, Partial))
-            rows.append(row)
-        variadic = [i for i in unread if i >= len(spec.inputs) - 1 and spec.inputs[-1][-1] == "*"]
-        for inputs in product(*rows):
-            if len({inputs[i] for i in variadic}) <= 1:
+        """All layouts of the inputs that are tried, but those with P(max) or P(min)."""
+        spec, count = self.case.spec, len(self.case.asked.inputs)
+        variadic = [i for i in self.unread if spec.inputs[-1][-1] == "*"]
+        alike = [i for i in variadic if i >= len(spec.inputs) - 1]
+        for inputs in product(*(self.choices(i, parts) for i in range(count))):
+            if len({inputs[i] for i in alike}) <= 1:
                 yield inputs
 
     @property
     def combinations(self) -> int:
-        """How many layouts of inputs there are on two devices."""
-        return prod(len(kinds(t, 2)) for t in self.case.asked.inputs)
+        """How many layouts of inputs are tried on two devices."""
+        return prod(len(self.choices(i, 2)) for i in range(len(self.case.asked.inputs)))
 
     def valid(self) -> tuple[Signature, ...]:
         """All rules that hold on every number of devices, but those that others imply."""
@@ -375,23 +448,37 @@ class Prover:
         return self._valid
 
     def _find_valid(self) -> Iterator[Signature]:
-        found = list(self._hold())
+        found = tuple(self._hold())
         whole = all_broadcast(self.case)
-        return (r for r in found if not any(implies(s, r) for s in (whole, *found) if s != r))
+        return (r for r in found if r != whole and not any(implies(s, r) for s in found if s != r))
 
     def _hold(self) -> Iterator[Signature]:
-        whole = all_broadcast(self.case)
         first = self.trials[2][0]
+        found: dict[Signature, None] = {}
         for inputs in self.input_kinds(2):
             self.checks += 1
-            for rule in first.completions(inputs):
-                if rule != whole and self._holds_everywhere(rule):
-                    yield rule
+            found.update((r, None) for r in first.completions(inputs) if self._holds_everywhere(r))
+        queue = list(found)
+        for rule in queue:
+            more = [r for r in self._with_extremes(rule) if r not in found]
+            right = [r for r in more if self._holds_everywhere(r)]
+            found.update((r, None) for r in right)
+            queue.extend(right)
+        return iter(queue)
+
+    def _with_extremes(self, rule: Signature) -> Iterator[Signature]:
+        """The rule with one B of its inputs made P(max) or P(min).
+
+        As B is a special case of these, there are no other rules with them.
+        """
+        for i, sbp in enumerate(rule.inputs):
+            for extreme in self.extremes(i) if sbp == B else ():
+                inputs = (*rule.inputs[:i], extreme, *rule.inputs[i + 1 :])
+                yield Signature(inputs, rule.outputs)
 
     def _holds_everywhere(self, rule: Signature) -> bool:
         """On 2 devices and, where its axes are long enough, on 3; and then on 4."""
-        counts = [n for n in DEVICES if formable(self.case, rule, n)]
-        return 3 in counts and all(self.problem(rule, n) is None for n in counts)
+        return formable(self.case, rule, 3) and self.holds_wherever(rule)
 
     def prove(self) -> Proof:
         """Compares the op's rules with the truth."""
@@ -399,7 +486,7 @@ class Prover:
 
     def listed(self) -> Rules:
         """The op's rules for each number of devices."""
-        return {parts: listed(self.case, parts) for parts in DEVICES}
+        return self.rules
 
     def judge(self, rules: Rules) -> Proof:
         """Compares rules with the truth."""
@@ -407,23 +494,35 @@ class Prover:
 
     def wrong(self, rules: Rules) -> tuple[Wrong, ...]:
         """Which of some rules do not hold."""
-        rows = ((parts, rule) for parts, row in rules.items() for rule in row)
-        problems = (
-            (rule, parts, self.problem(rule, parts))
-            for parts, rule in rows
-            if formable(self.case, rule, parts)
+        rows = ((rule, parts) for parts, row in rules.items() for rule in row)
+        return tuple(
+            (rule, parts, self.why(rule, parts))
+            for rule, parts in rows
+            if formable(self.case, rule, parts) and not self.holds(rule, parts)
         )
-        return tuple((rule, parts, why) for rule, parts, why in problems if why is not None)
 
-    @property
-    def tells_all(self) -> bool:
-        """Whether rules that hold for the case's types hold in general."""
+    def why(self, rule: Signature, parts: int) -> str:
+        """Why a rule does not hold on some devices."""
+        return next(t.why(rule) for t in self.trials[parts] if not t.holds(rule))
+
+    def is_told(self, index: int) -> bool:
+        """Whether an input has enough numbers: by hardly any integers, rules hold by chance."""
+        type_ = self.case.asked.inputs[index]
+        return not type_.dtype.is_integer or type_.size >= FEW_WHOLE
+
+    def is_comparable(self, rule: Signature) -> bool:
+        """Whether a rule is of those that are searched for among the case's types.
+
+        Unsigned numbers are never negative, so that more passes a maximum than in general.  A few
+        indices may happen to be different ones, or out of range.
+        """
         types = self.case.asked.inputs
-        few = (t for t in types if t.dtype.is_integer and t.size < FEW)
-        return not any(few) and not any(t.dtype.kind == "u" for t in types)
+        if any(t.size > 1 and not self.is_told(i) for i, t in enumerate(types)):
+            return False
+        unsigned = any(t.dtype.kind == "u" for t in types)
+        return not unsigned or not {*rule.inputs, *rule.outputs} & set(EXTREMES)
 
     def missing(self, rules: Rules) -> tuple[Signature, ...]:
         """Which rules that hold are not among some for 2 and 3 devices."""
-        if not self.tells_all:
-            return ()
-        return tuple(r for r in self.valid() if any(r not in rules[n] for n in (2, 3)))
+        lacked = (r for r in self.valid() if any(r not in rules[n] for n in (2, 3)))
+        return tuple(filter(self.is_comparable, lacked))

@@ -9,9 +9,12 @@ Floating numbers are multiples of 1/16, so that sums and products of a few of th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
+from math import prod
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -28,14 +31,22 @@ FLAT_SIZES = (13, 14, 15, 17, 19, 21, 22)
 """The same for vectors and matrices, which otherwise have too few elements to tell much."""
 UNIT = 16
 """Floating numbers are multiples of one over this."""
-SHARES = (0.4, 0.9, 0.1, 0.0)
-"""Shares of zeros in draws of small numbers."""
+ZEROS: tuple[Callable[[int], float], ...] = (
+    *(partial(mul, share) for share in (0.4, 0.9, 0.1, 0.0, 1.0)),
+    lambda size: 1,
+    lambda size: size - 1,
+)
+"""How many of some numbers are zeros in draws of small numbers."""
+FEW = 8
+"""Cases with fewer elements are drawn more often."""
 LARGEST = 4000
 """Elements of the largest tensor of a case."""
 NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, FlowError)
 """What references of numpy raise for inputs that are not the op's."""
 
 Arrays = tuple[Any, ...]
+Tells = Callable[[Any], bool]
+"""Whether a result is of use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +73,24 @@ class Case:
 def cases(spec: OpSpec, samples: Iterable[Sample], seed: int = 0) -> Iterator[Case]:
     """The cases of an op, each of other types or attributes.
 
-    Left out are samples without elements, and those on which nothing can be told: all results
-    are 0, or whole numbers that are all equal.
+    Left out are samples without elements, and those on which nothing can be told, as the elements
+    of a result are all equal, such as the softmax of one class; unless the op is always like that.
     """
-    seen = set()
+    samples = tuple(samples)
+    yield from _cases(spec, samples, seed, _varied) or _cases(spec, samples, seed, _not_zero)
+
+
+def _cases(spec: OpSpec, samples: Iterable[Sample], seed: int, tells: Tells) -> list[Case]:
+    found: dict[object, Case] = {}
     for number, sample in enumerate(samples):
         rng = np.random.default_rng((seed, number))
-        case = _case(spec, sample, f"sample {number}", rng)
-        if case is None:
-            continue
-        key = case.asked.inputs, repr(case.asked.attrs)
-        if key not in seen:
-            seen.add(key)
-            yield case
+        case = _case(spec, sample, f"sample {number}", rng, tells)
+        if case is not None:
+            found.setdefault((case.asked.inputs, repr(case.asked.attrs)), case)
+    return list(found.values())
 
 
-def _case(spec: OpSpec, sample: Sample, note: str, rng: Any) -> Case | None:
+def _case(spec: OpSpec, sample: Sample, note: str, rng: Any, tells: Tells) -> Case | None:
     own = arrays_of(spec, sample)
     if any(x.size == 0 for x in own):
         return None
@@ -86,7 +99,7 @@ def _case(spec: OpSpec, sample: Sample, note: str, rng: Any) -> Case | None:
         if asked is None:
             continue
         first = (own,) if shapes == [x.shape for x in own] else ()
-        drawn = [(x, _told(spec, asked, x)) for x in (*first, *_drawn(own, shapes, rng))]
+        drawn = [(x, _told(spec, asked, x, tells)) for x in (*first, *_drawn(own, shapes, rng))]
         if any(told == "much" for _, told in drawn):
             draws = tuple(x for x, told in drawn if told != "nothing")
             return Case(spec, asked, draws, note)
@@ -151,28 +164,44 @@ def _asked(spec: OpSpec, own: Arrays, shapes: Sequence[Any], attrs: Any) -> Kern
 def _drawn(own: Arrays, shapes: Sequence[Any], rng: Any) -> Iterator[Arrays]:
     """Draws within what the sample has, then beyond it for each floating input and for all.
 
+    Integers may be indices, which nothing is beyond, unless there is nothing but integers.
+
     At last, numbers of which many are 0 or equal, for truth values and comparisons.
     """
     rows = list(zip(own, shapes, strict=True))
     wild = [i for i, x in enumerate(own) if is_floating(x)]
+    whole = not wild
+    wild = wild or [i for i, x in enumerate(own) if x.dtype.kind in "iu"]
     every = tuple(wild) if len(wild) > 1 else ()
-    for beyond in ((), (), *((i,) for i in wild), every):
+    times = max(1, FEW // max(map(prod, shapes), default=FEW))
+    for beyond in ((), (), *times * [(i,) for i in wild], *times * (every,)):
         yield tuple(_draw(x, s, i in beyond, rng) for i, (x, s) in enumerate(rows))
-    for zeros in SHARES:
-        if wild or own:
-            yield tuple(_few(x, s, zeros, not wild, rng) for x, s in rows)
+    for zeros in times * ZEROS if own else ():
+        yield tuple(_few(x, s, zeros, whole, rng) for x, s in rows)
 
 
-def _few(x: Any, shape: Any, zeros: float, whole: bool, rng: Any) -> Any:
+def _few(x: Any, shape: Any, zeros: Callable[[int], float], whole: bool, rng: Any) -> Any:
     """Small whole numbers; integers, which may be indices of something, stay as they were."""
     if not (is_floating(x) or (whole and x.dtype.kind in "iu")):
         return _draw(x, shape, False, rng)
-    size = rng.integers(1, 3, shape) * np.where(rng.uniform(size=shape) < zeros, 0, 1)
+    order = rng.permutation(prod(shape)).reshape(shape)
+    size = rng.integers(1, 3, shape) * (order >= round(zeros(prod(shape))))
     sign = 1 if x.dtype.kind == "u" else rng.choice((-1, 1), shape)
     return np.asarray(size * sign).astype(x.dtype)
 
 
+def _any_integers(dtype: Any, shape: Any, rng: Any) -> Any:
+    """Of all that a type has, and often the least and the greatest."""
+    ends = np.iinfo(dtype).min, np.iinfo(dtype).max
+    between = rng.integers(*ends, shape, dtype, endpoint=True)
+    return np.where(
+        rng.integers(0, 5, shape) == 0, rng.choice(np.array(ends, dtype), shape), between
+    )
+
+
 def _draw(x: Any, shape: Any, wild: bool, rng: Any) -> Any:
+    if x.dtype.kind in "iu" and wild:
+        return _any_integers(x.dtype, shape, rng)
     if not is_floating(x):
         return rng.choice(x.reshape(-1), shape).astype(x.dtype)
     if wild:
@@ -184,8 +213,8 @@ def _draw(x: Any, shape: Any, wild: bool, rng: Any) -> Any:
     return _exact(np.asarray(low + between).astype(x.dtype))
 
 
-def _told(spec: OpSpec, asked: KernelQuery, arrays: Arrays) -> str:
-    """Nothing where results are not finite; little where all are 0, or equal whole numbers.
+def _told(spec: OpSpec, asked: KernelQuery, arrays: Arrays, tells: Tells) -> str:
+    """Nothing where results are not finite; little where one of them does not tell much.
 
     Updates are taken as they are.
     """
@@ -200,10 +229,15 @@ def _told(spec: OpSpec, asked: KernelQuery, arrays: Arrays) -> str:
         return "nothing"
     if not all(np.isfinite(np.asarray(r, np.float64)).all() for r in results):
         return "nothing"
-    return "much" if all(map(_varied, results)) else "little"
+    return "much" if all(map(tells, results)) else "little"
 
 
 def _varied(result: Any) -> bool:
+    """Whether a result has different elements, if it has several, and not only zeros."""
     array = np.asarray(result)
-    several = is_floating(array) or array.size == 1 or len(np.unique(array)) > 1
-    return bool(array.any()) and several
+    return bool(array.any()) and (array.size == 1 or len(np.unique(array)) > 1)
+
+
+def _not_zero(result: Any) -> bool:
+    """`_varied`, or all floating numbers equal, but not 0."""
+    return bool(np.any(result)) and (is_floating(result) or _varied(result))

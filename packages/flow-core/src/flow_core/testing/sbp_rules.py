@@ -76,12 +76,17 @@ class SbpRuleKit(Kit):
         spec = self.shared_registry().ops[op]
         self.totals()["ops"] += 1
         found = (Prover(case, self.find_kernel) for case in cases(spec, self.drawn(op)))
-        yield from islice((p for p in found if p.combinations <= MOST), self.cases)
+        for prover in islice(found, self.cases):
+            able = prover.combinations <= MOST
+            self.totals()["cases" if able else "cases left out"] += 1
+            if able:
+                yield prover
 
     def _count(self, prover: Prover, what: str) -> None:
-        """Adds what a prover has tried since it was asked last."""
+        """Adds what a prover has tried since it was asked last, and frees its memory."""
         self.totals()[f"trials of {what}"] += prover.checks
         prover.checks = 0
+        prover.forget()
 
     @classmethod
     def teardown_class(cls) -> None:

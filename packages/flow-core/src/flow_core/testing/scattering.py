@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,7 @@ from flow_core.sbp import Broadcast, Partial, Sbp, Split
 from flow_core.shapes import balanced_range
 from flow_core.testing.checks import TOLERANCE
 
-COMBINE: Mapping[str, Any] = {
-    "sum": np.add.reduce, "max": np.maximum.reduce, "min": np.minimum.reduce
-}  # fmt: skip
+COMBINE: Mapping[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 """How the parts of a partial tensor make up the whole."""
 
 
@@ -44,11 +43,33 @@ def scatter(array: Any, sbp: Sbp, parts: int, rng: Any, unit: float = 1 / 16) ->
     if isinstance(sbp, Broadcast):
         return [array] * parts
     if sbp.op == "sum" and array.dtype.kind != "b":
-        shape = (parts - 1, *array.shape)
-        noise = _noise(array, shape, rng, unit) - _noise(array, shape, rng, unit)
-        return [array - noise.sum(0, dtype=array.dtype), *noise]
+        return _addends(array, parts, rng, unit)
     owner = rng.integers(0, parts, array.shape)
     return [np.where(owner == i, array, _worse(array, sbp.op, rng, unit)) for i in range(parts)]
+
+
+def _addends(array: Any, parts: int, rng: Any, unit: float) -> list[Any]:
+    """Numbers that add up to an array's, on each device other ones; integers wrap around.
+
+    What is not finite may be so on any of the devices.
+    """
+    shape = (parts - 1, *array.shape)
+    noise = _noise(array, shape, rng, unit) - _noise(array, shape, rng, unit)
+    if array.dtype.kind == "f":
+        finite = np.where(np.isfinite(array), array, array.dtype.type(0))
+        found = [finite - noise.sum(0, dtype=array.dtype), *noise]
+        owner, coin = rng.integers(0, parts, array.shape), rng.integers(0, 2, (parts, *array.shape))
+        held = ((coin[i] == 0) | (owner == i) for i in range(parts))
+        return [np.where(h & (finite != array), array, x) for h, x in zip(held, found, strict=True)]
+    far = _between(lowest(array.dtype), highest(array.dtype), array.dtype, shape, rng)
+    noise = np.where(rng.integers(0, 4, shape) == 0, far, noise)
+    with np.errstate(over="ignore"):
+        return [array - noise.sum(0, dtype=array.dtype), *noise]
+
+
+def _between(low: Any, high: Any, dtype: Any, shape: tuple[int, ...], rng: Any) -> Any:
+    """Random integers of all that are possible."""
+    return rng.integers(low, high, shape, dtype, endpoint=True)
 
 
 def _noise(array: Any, shape: tuple[int, ...], rng: Any, unit: float) -> Any:
@@ -73,8 +94,14 @@ def _worse(array: Any, op: str, rng: Any, unit: float) -> Any:
     if array.dtype.kind != "f":  # do not wrap around
         room = np.abs(last - array.astype(np.float64))
         noise = np.minimum(noise, room).astype(array.dtype)
-    all_lose = rng.integers(0, 4, array.shape) == 0
     loses = array + noise if op == "min" else array - noise
+    zero_loses = array < 0 if op == "min" else array > 0
+    loses = np.where(zero_loses & (rng.integers(0, 4, array.shape) == 0), 0, loses)
+    if array.dtype.kind != "f":
+        ends = (array, last) if op == "min" else (last, array)
+        far = _between(*ends, array.dtype, array.shape, rng)
+        loses = np.where(rng.integers(0, 3, array.shape) == 0, far, loses)
+    all_lose = rng.integers(0, 4, array.shape) == 0
     return np.where(all_lose, np.array(last, array.dtype), loses).astype(array.dtype)
 
 
@@ -90,9 +117,9 @@ def gather(parts: Sequence[Any], sbp: Sbp) -> Any:
     if isinstance(sbp, Split):
         return np.concatenate(parts, sbp.axis)
     if isinstance(sbp, Partial):
-        with np.errstate(invalid="ignore"):  # nonsense has no right sum
-            return COMBINE[sbp.op](np.stack(parts), 0, parts[0].dtype)
-    if not all(is_close(part, parts[0]) for part in parts):
+        with np.errstate(invalid="ignore", over="ignore"):  # nonsense has no right sum
+            return reduce(COMBINE[sbp.op], parts)
+    if not all(part is parts[0] or is_close(part, parts[0]) for part in parts):
         raise CannotForm("the devices hold different tensors")
     return parts[0]
 

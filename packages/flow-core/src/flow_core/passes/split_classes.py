@@ -1,0 +1,96 @@
+"""Softmax cross entropy of logits that are split over their classes, by numbers per example.
+
+The op needs all classes of an example.  Where the logits were asked to lie split over the classes,
+as in a vocabulary of which each device has a part, no device gets them all: the greatest logit, the
+sum of exponentials and the logit at the label arise as partial results of the parts.  That is three
+all-reduces of a number per example instead of a gather of the logits, and none in the gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from flow_core.dtypes import int64
+from flow_core.ir import Graph, Op, Value
+from flow_core.ops.build import Maker, Sym
+from flow_core.passes.base import PassContext
+from flow_core.passes.rewrite import Parts, Rule, as_type, asked, lying, take_apart
+from flow_core.sbp import B, NdSbp, S, Split
+
+LOSS = "sparse_softmax_cross_entropy"
+
+
+@dataclass(frozen=True)
+class SplitClasses:
+    """Takes sparse softmax cross entropy of split classes and its gradient apart."""
+
+    name: str = "split_classes"
+
+    def apply(self, graph: Graph, context: PassContext) -> Graph:
+        """The graph without the loss op of split classes."""
+        rules = dict(_rules(graph))
+        return take_apart(graph, context.specs, rules) if rules else graph
+
+
+def _rules(graph: Graph) -> Iterator[tuple[str, Rule]]:
+    taken: dict[Value, NdSbp] = {}
+    for op in graph.ops.values():
+        if op.type == LOSS and (layout := _split(graph, op)) is not None:
+            taken[op.output()] = layout
+            yield op.name, partial(_loss, layout=layout)
+        elif op.type == f"{LOSS}_grad" and op.inputs[0] in taken:
+            yield op.name, partial(_gradient, layout=taken[op.inputs[0]])
+
+
+def _split(graph: Graph, op: Op) -> NdSbp | None:
+    """The layout that was asked for the logits, if it splits their classes."""
+    value = op.inputs[0]
+    maker, last = graph.ops[value.op], len(graph.type_of(value).shape) - 1
+    asked = maker.sbp[value.index] if maker.sbp else None
+    same = maker.placement == op.placement
+    return asked if asked and same and S(last) in asked else None
+
+
+def _loss(maker: Maker, op: Op, *, layout: NdSbp) -> Parts:
+    """prob and loss: the greatest logit is taken off first, so that nothing overflows."""
+    logits, label = (Sym(maker, v) for v in op.inputs)
+    x, classes = as_type(logits, logits.dtype.accumulate), len(logits.shape) - 1
+    whole = _whole(layout, classes)
+    label = lying(label, whole)
+    shifted = x - _over_classes("reduce_max", x, whole)
+    powers = maker.one("exp", shifted)
+    total = _over_classes("reduce_sum", powers, whole)
+    index = maker.one("reshape", label, shape=(*label.shape, 1))
+    chosen = lying(maker.one("dim_gather", shifted, index, dim=classes), whole)
+    loss = maker.one("reshape", maker.one("log", total) - chosen, shape=label.shape)
+    known = as_type(_is_class(label, op.attrs["depth"]), loss.dtype)
+    prob = lying(as_type(powers / total, logits.dtype), layout)
+    return prob, as_type(loss / known, logits.dtype)
+
+
+def _whole(layout: NdSbp, classes: int) -> NdSbp:
+    """How numbers per example lie beside the logits: all devices with some classes have them."""
+    return tuple(sbp if isinstance(sbp, Split) and sbp != S(classes) else B for sbp in layout)
+
+
+def _over_classes(reduction: str, x: Sym, whole: NdSbp) -> Sym:
+    reduced = x.maker.one(reduction, x, axis=(len(x.shape) - 1,), keepdims=True)
+    return lying(reduced, whole)
+
+
+def _is_class(label: Sym, depth: int) -> Sym:
+    """1 where there is such a class, else 0, by which the loss becomes infinite."""
+    label = as_type(label, int64)
+    below = label.maker.one("scalar_logical_less", label, operand=depth)
+    return below * label.maker.one("scalar_logical_greater_equal", label, operand=0)
+
+
+def _gradient(maker: Maker, op: Op, *, layout: NdSbp) -> Parts:
+    prob, label, dy = (Sym(maker, v) for v in op.inputs)
+    depth, dtype = op.attrs["depth"], prob.dtype.name
+    wide = maker.one("reshape", dy, shape=(*dy.shape, 1))
+    label = lying(label, _whole(layout, len(label.shape)))
+    hot = asked(maker, layout, "one_hot", label, depth=depth, dtype=dtype)
+    return (lying(prob - hot, layout) * wide,)

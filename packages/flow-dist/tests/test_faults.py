@@ -1,0 +1,88 @@
+"""Faults of each kind: detected, named, started again, with the right weights at the end."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import fault_table
+from two_hosts import why_not
+
+
+@pytest.fixture(scope="module")
+def right(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    fault_table.undisturbed(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "step"),
+    [
+        ("damage", 5),
+        *(
+            pytest.param(kind, step, marks=pytest.mark.slow)
+            for kind, step in (("kill", 1), ("stop", 3), ("raise", 7), ("link", 4), ("host", 6))
+        ),
+    ],
+)
+def test_a_fault_costs_no_result(kind: str, step: int, tmp_path: Path, right: Path) -> None:
+    reason = why_not() if kind in fault_table.OUTSIDE else None
+    if reason is not None:
+        pytest.skip(reason)
+    with fault_table.place(kind) as hosts:
+        found = fault_table.strike(kind, step, tmp_path, right, hosts)
+    assert found.seconds is not None, found.output
+    assert found.restarted, found.output
+    assert found.passed_over, found.output
+    assert found.right, found.output
+    assert "rank 0: on " in found.output
+    limit = fault_table.SILENCE + 12 if kind in ("stop", *fault_table.OUTSIDE) else 10
+    assert found.seconds < limit
+
+
+DIVERGING = """
+import numpy as np
+import oneflow as flow
+import oneflow.typing as tp
+from flow_dist.membership import Membership
+
+
+def job(name):
+    def body(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+        with flow.scope.placement("cpu", "0:0-1"):
+            w = flow.get_variable(name, (3, 2), initializer=flow.random_normal_initializer())
+            return flow.matmul(x, w)
+    body.__name__ = name
+    return flow.global_function()(body)
+
+
+jobs = [job("first"), job("second")]
+for step in range(4):
+    other = step == 2 and Membership.from_env().rank == 1
+    for one in reversed(jobs) if other else jobs:
+        one(np.ones((4, 3), np.float32))
+"""
+
+
+@pytest.mark.slow
+def test_ranks_that_call_jobs_in_another_order(tmp_path: Path) -> None:
+    """The sends of one rank do not wait: it is two exchanges ahead when it has to."""
+    script = tmp_path / "diverging.py"
+    script.write_text(DIVERGING)
+    command = [sys.executable, "-c", "from flow_dist.cli import main; main()", "run", "-n", "2"]
+    done = subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1
+    assert "flow-dist: rank 1 of 2 on " in done.stderr
+    assert "went another way: it is in " in done.stderr
+    assert f"{script}:" in done.stderr
+
+
+@pytest.mark.exhaustive
+def test_a_hundred_faults() -> None:
+    outcomes = fault_table.run(100, seed=0)
+    bad = [(o.kind, o.step, o.output) for o in outcomes if not o.good]
+    assert not bad, fault_table.table(outcomes)
