@@ -82,6 +82,13 @@ def test_a_silent_rank_and_a_silent_host() -> None:
     assert failure.silent == ("b",)
 
 
+def test_a_host_whose_ranks_have_ended_is_not_silent() -> None:
+    made = board(size=2)
+    made.ended(0, 0, place(), 0.5)
+    failure = run(made, {}, 20)
+    assert (failure.kind, failure.rank, failure.silent) == ("silent", 1, ("b",))
+
+
 def test_an_exception_and_a_status() -> None:
     made = board()
     made.raised(2, "ValueError: no (train.py:3)", place(), 1.0)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from flow_core.plugins.host import reset_default_registry
+from flow_core.frontend import session as sessions
+from flow_core.plugins import host
 from flow_onednn.library import Missing, state
 
 
@@ -18,11 +19,15 @@ def onednn() -> None:
         pytest.skip(f"no oneDNN: {found.reason}")
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def with_the_plugin() -> Iterator[None]:
-    """The registry has this package's kernels, also where other tests go without them."""
+    """Registry and session have this package's kernels, also where other tests go without them."""
+    before = list(sessions._default)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("FLOW_DISABLE_PLUGINS", raising=False)
-        reset_default_registry()
+        host.reset_default_registry()
+        sessions._default[:] = [sessions.Session(host.default_registry())]
         yield
-    reset_default_registry()
+        sessions._default[0].close()
+    sessions._default[:] = before
+    host.reset_default_registry()

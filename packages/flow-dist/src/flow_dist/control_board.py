@@ -200,10 +200,10 @@ class Board:
         return None
 
     def _silent_hosts(self, now: float) -> tuple[str, ...]:
-        """Addresses of which no rank answers."""
-        known = self.ranks.values()
-        answering = {rank.address for rank in known if now - rank.heard <= self.limits.silence}
-        return tuple(sorted({rank.address for rank in known} - answering))
+        """Addresses of which no rank answers; those that have ended need not."""
+        alive = self._alive().values()
+        answering = {rank.address for rank in alive if now - rank.heard <= self.limits.silence}
+        return tuple(sorted({rank.address for rank in alive} - answering))
 
     def _fail(self, kind: str, rank: int, text: str) -> None:
         if self._cause is None:
