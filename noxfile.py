@@ -101,7 +101,7 @@ def tests(session: nox.Session) -> None:
         return
     session.run("pytest", "-q", "--doctest-modules", *SOURCES, env=env)
     # The slow tests take minutes and do not depend on the version: once is enough.
-    quick = "not exhaustive" if session.python == PYTHONS[0] else "not slow"
+    quick = "not exhaustive" if session.python == PYTHONS[0] else "not slow and not exhaustive"
     session.run("pytest", "-n", "auto", "--timeout=600", "-m", quick, env=env)
 
 

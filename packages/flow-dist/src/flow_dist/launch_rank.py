@@ -14,11 +14,13 @@ from typing import NoReturn
 
 from flow_dist import control
 from flow_dist.launch_process import die_with_parent
+from flow_dist.output import print_whole_lines
 
 
 def main(argv: Sequence[str]) -> NoReturn:
     """Runs a script as a rank and ends the interpreter with its status."""
     die_with_parent()
+    print_whole_lines()
     client = control.join()
     status = 0
     try:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import sys
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property, partial
@@ -20,13 +18,11 @@ from flow_core.device import Launch
 from flow_core.plugins.specs import Available, Unavailable
 from flow_dist.control import join
 from flow_dist.membership import LaunchError, Membership
+from flow_dist.output import choose_output
 from flow_dist.point_to_point import Wire
 from flow_dist.shared import Meeting, neighbours
 from flow_dist.waiting import wait
 from flow_dist.watch import WATCH, Site
-
-OUTPUT = "FLOW_DIST_OUTPUT"
-"""The variable that says "all" where all processes may print, and not the first one alone."""
 
 TAGS = 1 << 20
 """Messages that can be told apart; MPI promises 32767, MPICH and Open MPI know far more."""
@@ -71,8 +67,7 @@ def world() -> MpiWorld:
         ) from error
     joined = MpiWorld(MPI.COMM_WORLD)
     join(share=joined.first_says)
-    if joined.rank and os.environ.get(OUTPUT) != "all":
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
+    choose_output(joined.rank)
     return joined
 
 
