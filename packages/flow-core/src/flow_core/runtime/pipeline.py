@@ -106,14 +106,12 @@ class Step:
         self.feeds = ()
 
     def finish(self) -> None:
-        """Delivers the results and wakes who waits."""
+        """Delivers the results, unless there is an error."""
         try:
             if self.deliver is not None and self.error is None:
                 self.deliver(self)
         except BaseException as error:  # noqa: BLE001 - raised where the user waits for it
             self.error = error
-        finally:
-            self.done = True
 
 
 class Pipeline:
@@ -187,6 +185,7 @@ class Pipeline:
         with self._device:
             step.compute()
         step.finish()
+        step.done = True
 
     def submit(self, step: Step) -> None:
         """Feeds a step; blocks while its job has no token left."""
@@ -375,5 +374,6 @@ class Pipeline:
                 self._delivering = None
                 if step.error is not None:
                     self._errors.append(step.error)
+                step.done = True  # now: who waits for it has the error forgotten
                 self._results.acknowledge(CALLBACK)
             self.give_back(step)
