@@ -37,6 +37,7 @@ from flow_core.passes.gradient_accumulation import GradientAccumulation, micro_i
 from flow_core.passes.indexed_slices import IndexedSlices
 from flow_core.passes.mixed_precision import MixedPrecision
 from flow_core.passes.optimizer_placement import Owned, SharedPlacement, owners
+from flow_core.passes.split_norms import SplitNorms, takes_apart
 from flow_core.plan import Plan, Transfer
 from flow_core.plugins.specs import OpSpec, load
 from flow_core.sbp import B
@@ -347,6 +348,8 @@ def _asked(build: JobBuild) -> Iterator[Pass]:
     shared = _owners_elsewhere(build, compiles=placed is None)
     if shared:
         yield SharedPlacement(shared)
+    if any(map(takes_apart, build.builder.ops.values())):
+        yield SplitNorms({name: layout.sbp for name, layout in build.session.layouts.items()})
 
 
 def _owners_elsewhere(build: JobBuild, compiles: bool) -> dict[str, Owned]:
