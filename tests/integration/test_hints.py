@@ -10,7 +10,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import InferenceError, JobError
+from flow_core.errors import GraphError, InferenceError, JobError
 from flow_core.sbp import format_nd_sbp
 
 pytestmark = pytest.mark.usefixtures("four_gpus")
@@ -253,6 +253,7 @@ def test_the_session_places_on_the_devices_it_was_told() -> None:
             JobError, "grad_mode='manual'",
         ),
         (lambda x: flow.parallel_cast(x, distribute=flow.distribute.split(5)), JobError, "axis 5"),
+        (lambda x: x.with_distribute(flow.distribute.split(2)), JobError, "axis 2"),
         (lambda x: flow.advanced.distribute_split(x, 3)[0], InferenceError, "axis 3"),
         (lambda x: flow.advanced.distribute_add([x, x]), InferenceError, "4 blobs"),
         (lambda x: flow.advanced.distribute_concat(x), JobError, "a list or tuple"),
@@ -265,6 +266,13 @@ def test_the_session_places_on_the_devices_it_was_told() -> None:
 def test_hints_that_do_not_fit(body: Body, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         train(body, "0:0-3", (2, 2))
+
+
+@pytest.mark.parametrize("ids", ["0:0-3", ["0:0", "0:0"], "four"])
+def test_placements_that_do_not_fit_are_named_by_line(ids: Any) -> None:
+    with pytest.raises(GraphError, match=r"making a placement|reading device ids") as caught:
+        flow.scope.placement("gpu", ids, (3, 2))
+    assert __file__ in str(caught.value)
 
 
 def test_no_hints_in_the_mirrored_view() -> None:

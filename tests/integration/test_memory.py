@@ -10,9 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from parallel_forms import emulated
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_core.builtin.numpy_driver import NumpyDriver
+from flow_core.errors import OutOfMemoryError
 from flow_core.frontend.session import default_session
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -37,6 +40,26 @@ def networks() -> ModuleType:
         return importlib.import_module("networks")
     finally:
         sys.path.remove(str(BENCHMARKS))
+
+
+@pytest.mark.parametrize(("selector", "told"), [("greedy", True), ("optimal", False)])
+def test_a_plan_that_does_not_fit_is_refused_by_line(
+    selector: str, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NumpyDriver, "memory", lambda _: 5000)
+    settings = flow.function_config()
+    settings.sbp_selector(selector)
+
+    @flow.global_function(function_config=settings)
+    def job(x: tp.Numpy.Placeholder((30, 20))) -> tp.Numpy:
+        with flow.scope.placement("gpu", "0:0-3"):
+            return flow.layers.dense(x, 370, name="wide")
+
+    with emulated(4), pytest.raises(OutOfMemoryError, match="allowed: 5,000 bytes") as caught:
+        job.plan()
+    assert "wide-" in caught.value.found
+    assert __file__ in caught.value.found
+    assert ("greedy's" in str(caught.value)) == told
 
 
 def train_job(networks: ModuleType, name: str, result: Any = tp.Numpy) -> Any:

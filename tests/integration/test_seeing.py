@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from flow_core.observe.document import PlanDocument, document
 from flow_core.observe.streams import flow_rows, stream_rows
 from flow_core.observe.tables import joined
 from flow_core.observe.text import plan_report, plan_tables
+from flow_core.plan import Transfer
 
 HERE = Path(__file__).name
 
@@ -54,7 +56,7 @@ def test_the_ledger_is_part_of_the_plan() -> None:
 
 def test_a_budget_that_is_kept() -> None:
     plan = make().plan()
-    plan.assert_budget(bytes_per_step=plan.bytes_per_step, no=("all_to_all", "no_such_step"))
+    plan.assert_budget(bytes_per_step=plan.bytes_per_step, no=("all_to_all", "copy_h2d"))
     flow.clear_default_session()
     make("0:0").plan().assert_budget(bytes_per_step=0, no="slice")
 
@@ -68,6 +70,23 @@ def test_too_many_bytes_are_named_by_line_and_largest_first() -> None:
     counts = [int(line.split()[-2].replace(",", "")) for line in lines]
     assert counts == sorted(counts, reverse=True)
     assert sum(counts) == plan.bytes_per_step
+
+
+def test_a_step_that_does_not_exist_is_no_budget() -> None:
+    with pytest.raises(PlanError, match="no step is called 'allreduce'") as caught:
+        make().plan().assert_budget(no="allreduce")
+    assert "did you mean all_reduce" in str(caught.value)
+
+
+def test_steps_of_some_devices_are_found_where_others_do_something_else() -> None:
+    plan = replace(make("0:0").plan(), ledger=(mixed("send_recv+all_gather"),))
+    plan.assert_budget(no="all_reduce")
+    with pytest.raises(BudgetError, match="none by send_recv"):
+        plan.assert_budget(no="send_recv")
+
+
+def mixed(step: str) -> Transfer:
+    return Transfer("x:0", (step,), "gpu[0:0-2] S(0)", "gpu[0:0-3] B", 8, 1e-6)
 
 
 def test_steps_that_must_not_be_there() -> None:

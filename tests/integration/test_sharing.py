@@ -95,6 +95,47 @@ def test_the_oracle_finds_that_the_plan_computes_what_devices_apart_compute() ->
     assert verdict.repeatable
 
 
+def test_gradients_are_summed_where_they_arise() -> None:
+    """The later devices add their products to the first one's, in the order of the sum."""
+    plan = make_job("0:0-3").plan()
+    products = [t for t in plan.tasks if t.type.startswith("matmul") and "h-" in t.op]
+    gradient = [t for t in products if plan.buffers[t.outputs[0]].type.shape == (16, 12)]
+    assert [t.type for t in gradient] == ["matmul", *["matmul_onto"] * 3]
+    assert [t.device for t in gradient] == [f"gpu:0:{i}" for i in range(4)]
+    assert len({plan.buffers[t.outputs[0]].offset for t in gradient}) == 1
+    assert any(t.attrs.get("summed") for t in plan.tasks if t.type == "boxing")
+
+
+def onto(plan: Plan) -> set[str]:
+    added = [t for t in plan.tasks if t.type == "matmul_onto"]
+    return {plan.buffers[t.outputs[0]].name for t in added}
+
+
+def test_threads_do_not_wait_for_one_another_to_add() -> None:
+    with emulated(4, threads=2):
+        assert not onto(make_job("0:0-3").plan())
+
+
+def test_a_partial_result_that_is_read_stays() -> None:
+    """As an op of the mirrored view reads it, beside the sum."""
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((8, 6))) -> tuple[tp.Numpy, tp.Numpy]:
+        with flow.scope.placement("gpu", "0:0-3"):
+            x = flow.parallel_cast(x, distribute=flow.distribute.split(1))
+            w = flow.get_variable(
+                "w", (6, 5), initializer=flow.ones_initializer(),
+                distribute=flow.distribute.split(0),
+            )  # fmt: skip
+            y = flow.matmul(x, w)
+            whole = flow.parallel_cast(y, distribute=flow.distribute.broadcast())
+            return flow.math.relu(whole), y * 2
+
+    x = np.arange(48, dtype=np.float32).reshape(8, 6)
+    for result, factor in zip(job(x), (1, 2), strict=True):
+        np.testing.assert_allclose(result, factor * x.sum(1, keepdims=True).repeat(5, 1))
+
+
 def test_updates_run_once_on_weights_that_are_there_once() -> None:
     job = make_job("0:0-3", rule="adam")
     plan = job.plan()

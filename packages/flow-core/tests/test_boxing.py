@@ -17,9 +17,10 @@ from flow_core.compiler.boxing import Hop, Layout, groups_of, plan_boxing, plan_
 from flow_core.compiler.exchanging import exchange_op
 from flow_core.compiler.hops import is_there
 from flow_core.dtypes import float64
-from flow_core.exchange import COLLECTIVES, LOCAL, make_exchange
+from flow_core.exchange import LOCAL, make_exchange
 from flow_core.ir import Value, tensor_type
 from flow_core.ops.boxing import COMBINE
+from flow_core.plan import COLLECTIVES
 from flow_core.sbp import (
     B,
     Broadcast,

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Self
 
 _PACKAGES = ("flow_core", "oneflow", "flow_typing", "flow_data", "flow_cuda", "flow_dist")
 
@@ -84,6 +85,17 @@ class FlowError(Exception):
         self.allowed = allowed
         self.hint = hint
         super().__init__(self._message())
+
+    def told(self, **parts: object) -> Self:
+        r"""The error with what is known further up: ``at``, ``hint`` ...
+
+        >>> str(FlowError("adding", found="one").told(hint="add another"))
+        'adding\n  found:   one\n  next:    add another'
+        """
+        for name, value in parts.items():
+            setattr(self, name, value)
+        self.args = (self._message(),)
+        return self
 
     def _message(self) -> str:
         lines = [self.attempted if self.at is None else f"{self.attempted} (at {self.at})"]

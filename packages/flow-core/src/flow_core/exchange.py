@@ -15,30 +15,11 @@ from typing import Any
 from flow_core.dtypes import DType
 from flow_core.errors import PlanError
 from flow_core.ir import AttrValue, TensorType
-from flow_core.plan import Buffer, Plan, Task
+from flow_core.plan import COLLECTIVES, Buffer, Plan, Task
 from flow_core.shapes import Shape, balanced_range, num_elements
 
 BOXING = "boxing"
 """Type of the ops and tasks that are exchanges."""
-
-COLLECTIVES: Mapping[str, str] = {
-    "all_reduce": "all members combine theirs and hold the result; no blocks, see `chunks`",
-    "reduce_scatter": "each receiver combines its block of every partial result",
-    "reduce": "one receiver combines what all have",
-    "all_gather": "each sender's block goes to every other member",
-    "all_to_all": "every member may have another block for every other one",
-    "gather": "one receiver, several senders",
-    "scatter": "one sender, blocks that differ",
-    "broadcast": "one sender, the same block for all",
-    "send_recv": "one sender, one receiver",
-    "copy_h2d": "to other devices from host memory, block by block",
-    "copy_d2h": "from other devices to host memory, block by block",
-    "copy_d2d": "between device types other than the host's",
-    "slice": "nothing leaves a device: a part of what it has",
-    "zero_pad": "nothing leaves a device: what it has, or nothing, and neutral elements around",
-    "copy": "nothing leaves a device",
-}
-"""What an exchange may be called, and what that promises about its blocks."""
 
 LOCAL = ("slice", "zero_pad", "copy")
 """Collectives in which nothing leaves a device."""
@@ -79,6 +60,8 @@ class Exchange:
         senders, receivers: the device of each input and output, as texts.
         blocks: what moves; blocks of one output either coincide or do not overlap.
         fills: (output, operation) of outputs that start with the operation's neutral element.
+        summed: of an all-reduce, the members whose inputs are one array, which holds the sum:
+            devices that share a memory have made it there.
         member_names: the names of the exchanges that were fused into this one, between the same
             devices, whose inputs and outputs are listed member by member; else its own name.
     """
@@ -93,6 +76,7 @@ class Exchange:
     blocks: tuple[Block, ...] = ()
     fills: tuple[tuple[int, str], ...] = ()
     member_names: tuple[str, ...] = ()
+    summed: tuple[int, ...] = ()
     line: str = field(default="", compare=False)
     stream: int = field(default=0, compare=False)
 
@@ -193,6 +177,7 @@ def make_exchange(
         tuple([Block(*row) for row in attrs["blocks"]]),
         attrs["fills"],
         attrs["members"],
+        attrs.get("summed", ()),  # of tasks alone
     )
 
 

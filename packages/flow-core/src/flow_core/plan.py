@@ -11,8 +11,27 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from flow_core.dtypes import as_dtype
-from flow_core.errors import BudgetError, PlanError
+from flow_core.errors import BudgetError, PlanError, nearest
 from flow_core.ir import Attrs, AttrValue, TensorType, tensor_type
+
+COLLECTIVES: Mapping[str, str] = {
+    "all_reduce": "all members combine theirs and hold the result; no blocks, see `chunks`",
+    "reduce_scatter": "each receiver combines its block of every partial result",
+    "reduce": "one receiver combines what all have",
+    "all_gather": "each sender's block goes to every other member",
+    "all_to_all": "every member may have another block for every other one",
+    "gather": "one receiver, several senders",
+    "scatter": "one sender, blocks that differ",
+    "broadcast": "one sender, the same block for all",
+    "send_recv": "one sender, one receiver",
+    "copy_h2d": "to other devices from host memory, block by block",
+    "copy_d2h": "from other devices to host memory, block by block",
+    "copy_d2d": "between device types other than the host's",
+    "slice": "nothing leaves a device: a part of what it has",
+    "zero_pad": "nothing leaves a device: what it has, or nothing, and neutral elements around",
+    "copy": "nothing leaves a device",
+}
+"""What an exchange may be called, and what that promises about its blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +161,11 @@ class Transfer:
     why: str = ""
     alternatives: tuple[str, ...] = ()
 
+    @property
+    def collectives(self) -> frozenset[str]:
+        """The names of its steps one by one: groups of devices may do different ones at once."""
+        return frozenset(name for step in self.steps for name in step.split("+"))
+
     def __str__(self) -> str:
         way = f"{self.source} -> {self.target} by {', '.join(self.steps)}"
         return f"{self.line or 'no line'}: {self.value} {way}, {self.nbytes:,} bytes"
@@ -205,6 +229,7 @@ class Plan:
             no: the name of a primitive step ("all_gather"), or several, that must not be there.
 
         Raises:
+            PlanError: there is no primitive step of that name.
             BudgetError: it does; the error, an `AssertionError` too, lists the entries of the
                 ledger that are too much, largest first, with the user's lines.
 
@@ -221,14 +246,27 @@ class Plan:
           next:    see the whole ledger: flow plan script.py:job
         """
         unwanted = {no} if isinstance(no, str) else set(no)
-        offending = [e for e in self.ledger if unwanted.intersection(e.steps)]
+        self._check_names(unwanted)
+        offending = [e for e in self.ledger if unwanted.intersection(e.collectives)]
         if offending:
-            ways = ", ".join(sorted(unwanted.intersection(s for e in offending for s in e.steps)))
+            found_ways = (unwanted.intersection(e.collectives) for e in offending)
+            ways = ", ".join(sorted(set().union(*found_ways)))
             self._over_budget(f"{len(offending)} transfers by {ways}", offending, f"none by {ways}")
         if bytes_per_step is not None and self.bytes_per_step > bytes_per_step:
             moving = [e for e in self.ledger if e.nbytes]
             found = f"{self.bytes_per_step:,} bytes in {len(moving)} transfers"
             self._over_budget(found, moving, f"{bytes_per_step:,} bytes per step")
+
+    def _check_names(self, names: Iterable[str]) -> None:
+        """A misspelt step would never be found, and the test never fail."""
+        for name in names:
+            if name not in COLLECTIVES:
+                raise PlanError(
+                    f"checking what a step of job {self.job!r} moves",
+                    found=f"no step is called {name!r}",
+                    allowed=", ".join(COLLECTIVES),
+                    hint=nearest(name, COLLECTIVES) or None,
+                )
 
     def _over_budget(self, found: str, entries: Iterable[Transfer], allowed: str) -> None:
         lines = [f"\n    {e}" for e in sorted(entries, key=lambda e: -e.nbytes)]

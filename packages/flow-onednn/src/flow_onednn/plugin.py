@@ -29,6 +29,7 @@ FAMILIES = (
     "loops",
     "tables",
     "residual",
+    "accumulate",
 )
 
 

@@ -125,14 +125,26 @@ class _Binding:
         for owner, segments in enumerate(self.exchange.chunks()):
             for member, low, high in segments:
                 ranks = [member * len(group) + r for r in range(len(group))]
+                is_summed = member in self.exchange.summed
                 parts = [_flat(self.inputs[i], low, high) for i in ranks]
                 done = _flat(self.outputs[ranks[owner]], low, high)
                 given = list(zip(group, parts, strict=True))
-                yield from self._gather(combine, given, group[owner], done)
+                if is_summed:
+                    yield from self._take_sum(given, group[owner], done)
+                else:
+                    yield from self._gather(combine, given, group[owner], done)
                 for rank, device in enumerate(group):
                     if rank != owner:
                         there = _flat(self.outputs[ranks[rank]], low, high)
                         yield from self._copy(group[owner], done, device, there)
+
+    def _take_sum(
+        self, parts: Sequence[tuple[str, Any]], target: str, there: Any
+    ) -> Iterator[Launch]:
+        """What devices have summed up in one place, as if the target had got all parts."""
+        for source, part in parts:
+            self._note(source, target, part)
+        yield from self._copy(target, parts[0][1], target, there)
 
     def _gather(
         self, combine: Any, parts: Sequence[tuple[str, Any]], target: str, there: Any

@@ -11,6 +11,7 @@ from flow_core.compiler.arena import Block, Layout, aligned, plan_arena
 from flow_core.compiler.schedule import alias_roots, constraints, overwritten, schedule
 from flow_core.compiler.sharing import NOTHING_SHARED, Sharing
 from flow_core.compiler.streams import Timetable, flows, stream_name, timetable, useful_workers
+from flow_core.compiler.summing import ONTO, with_sums
 from flow_core.compiler.waits import Access, find_waits
 from flow_core.dtypes import uint8
 from flow_core.errors import KernelNotFoundError, OutOfMemoryError
@@ -134,7 +135,17 @@ def _put_in_order(state: _Lowering) -> None:
     if len({op.placement for op in state.graph.ops.values()}) <= 1:
         state.order = schedule(state.graph, specs)
         return
-    sharing = state.options.sharing
+    _tell_times(state)
+    if state.options.inplace and _workers(state, len(state.graph)) == 1:
+        # with threads, devices would wait for one another to add their parts
+        sharing = with_sums(state.graph, state.options.sharing)
+        if sharing.onto:
+            state.options = replace(state.options, sharing=sharing)
+            _tell_times(state)
+
+
+def _tell_times(state: _Lowering) -> None:
+    specs, sharing = state.kernels.ops, state.options.sharing
     before, rank = constraints(state.graph, specs, sharing)
     views = {v.op for v in alias_roots(state.graph, specs)}
     free = views | state.constant | sharing.merged.keys()
@@ -175,8 +186,10 @@ def _find_constants(state: _Lowering) -> None:
 
 
 def _query(state: _Lowering, op: Op, find: Callable[[KernelQuery], KernelSpec]) -> KernelQuery:
-    graph = state.graph
-    return KernelQuery(op.type, op.attrs, graph.input_types(op), graph.types[op.name], find)
+    inputs, outputs = state.graph.input_types(op), state.graph.types[op.name]
+    if op.name in state.options.sharing.onto:
+        return KernelQuery(ONTO[op.type], op.attrs, (*inputs, *outputs), outputs, find)
+    return KernelQuery(op.type, op.attrs, inputs, outputs, find)
 
 
 def _find_kernels(state: _Lowering) -> None:
@@ -258,7 +271,7 @@ def _try_inplace(state: _Lowering, op: Op, i: int, value: Value, candidates: Seq
             owner.op not in state.constant
             and state.graph.ops[owner.op].type != "variable"
             and state.last[owner] == i
-            and roots.count(owner) == 1
+            and roots.count(owner) == _times_read(state, op, k)
             and state.graph.type_of(owner).nbytes == state.graph.type_of(value).nbytes
             and _device(state, owner) == _device(state, value)
         ):
@@ -266,6 +279,12 @@ def _try_inplace(state: _Lowering, op: Op, i: int, value: Value, candidates: Seq
             state.last[owner] = max(i, state.last.pop(value))
             del state.first[value]
             return
+
+
+def _times_read(state: _Lowering, op: Op, k: int) -> int:
+    """How often an op reads the memory of an input at least: what is summed is one for all."""
+    p = op.placement.size
+    return p if k // p in state.options.sharing.summed.get(op.name, ()) else 1
 
 
 def _device(state: _Lowering, value: Value) -> str:
@@ -459,11 +478,15 @@ def _task(state: _Lowering, op: Op, i: int, buffers: _Buffers) -> Task:
         workspace = buffers.add(
             Buffer(f"{op.name}/workspace", "workspace", device_of(op), -1, kind, first, last)
         )
+    sharing = state.options.sharing
+    onto = op.name in sharing.onto
+    summed = sharing.summed.get(op.name)
+    inputs = (*op.inputs, op.output()) if onto else op.inputs
     return Task(
         op=op.name,
-        type=op.type,
-        attrs=op.attrs,
-        inputs=tuple(_view(state, buffers, v) for v in op.inputs),
+        type=ONTO[op.type] if onto else op.type,
+        attrs=op.attrs.with_(summed=summed) if summed else op.attrs,
+        inputs=tuple(_view(state, buffers, v) for v in inputs),
         outputs=tuple(
             _view(state, buffers, Value(op.name, k)) for k in range(len(state.graph.types[op.name]))
         ),
@@ -548,5 +571,7 @@ def _check_memory(state: _Lowering, arena: ArenaPlan) -> None:
             f"planning the memory of {arena.device}",
             found=f"{arena.nbytes:,} bytes, the largest at the peak:\n{rows}",
             allowed=f"{limit:,} bytes",
-            hint="make the batch smaller, or place ops on more devices",
+            hint="make the batch smaller, place ops on more devices, compute activations again "
+            "(flow.experimental.scope.config(checkpointing=True)), or let each device keep a part "
+            "of the optimizer's states (function_config.optimizer_placement_optimization_mode)",
         )

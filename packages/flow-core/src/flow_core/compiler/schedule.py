@@ -59,7 +59,7 @@ def _predecessors(
     graph: Graph, specs: Mapping[str, OpSpec], sharing: Sharing
 ) -> dict[str, set[str]]:
     before = {name: {v.op for v in op.inputs} | set(op.control) for name, op in graph.ops.items()}
-    for name, first in sharing.merged.items():
+    for name, first in (*sharing.merged.items(), *sharing.onto.items()):
         before[name].add(first)
     roots = alias_roots(graph, specs, sharing)
     running = [op for op in graph.ops.values() if op.name not in sharing.merged]

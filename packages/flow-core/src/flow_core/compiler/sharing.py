@@ -27,11 +27,16 @@ class Sharing:
         same: values that are the same bytes as an earlier one of another device.
         merged: ops that do what an earlier one does, and which: they need not run.
         variables: names of the physical variables that lie in another one's memory.
+        onto: ops whose results are added to those of another one, which comes before: see
+            `flow_core.compiler.summing`.
+        summed: of all-reduces, the members that have been summed up by then.
     """
 
     same: Mapping[Value, Value] = field(default_factory=dict)
     merged: Mapping[str, str] = field(default_factory=dict)
     variables: frozenset[str] = frozenset()
+    onto: Mapping[str, str] = field(default_factory=dict)
+    summed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 NOTHING_SHARED = Sharing()

@@ -106,7 +106,12 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
         return self._distribute
 
     def with_distribute(self, distribute: Any) -> BlobDef:
-        """The same blob with a requested distribution."""
+        """The same blob with a requested distribution.
+
+        Raises:
+            JobError: an axis that the blob has not.
+        """
+        self.job.requested_sbp(distribute, self.shape, self.op_name, user_line(2))
         blob = copy(self)
         blob._distribute = distribute
         return blob

@@ -16,7 +16,7 @@ from flow_core.compiler.physical import Physical, to_physical
 from flow_core.compiler.select import Problem
 from flow_core.compiler.sharing import Sharing
 from flow_core.compiler.ways import Ways
-from flow_core.errors import JobError, SourceLine
+from flow_core.errors import JobError, OutOfMemoryError, SourceLine
 from flow_core.frontend.config_training import configured_training
 from flow_core.frontend.function_config import (
     MICRO_BATCHES,
@@ -37,6 +37,7 @@ from flow_core.passes.gradient_accumulation import GradientAccumulation, micro_i
 from flow_core.passes.indexed_slices import IndexedSlices
 from flow_core.passes.mixed_precision import MixedPrecision
 from flow_core.passes.optimizer_placement import Owned, SharedPlacement, owners
+from flow_core.passes.split_norms import SplitNorms, takes_apart
 from flow_core.plan import Plan, Transfer
 from flow_core.plugins.specs import OpSpec, load
 from flow_core.sbp import B
@@ -219,9 +220,7 @@ def compile_graph(
     plan, lowering = _timed(
         "lower",
         len(graph),
-        lambda: lower(
-            graph, session.registry, inputs, build.name, _options(build, physical, sharing)
-        ),
+        lambda: _lowered(build, graph, inputs, physical, sharing),
     )
     shards = {n: (s.variable, s.region) for n, s in physical.shards.items()}
     physical.ledger = settled(physical.ledger, plan)
@@ -347,6 +346,8 @@ def _asked(build: JobBuild) -> Iterator[Pass]:
     shared = _owners_elsewhere(build, compiles=placed is None)
     if shared:
         yield SharedPlacement(shared)
+    if any(map(takes_apart, build.builder.ops.values())):
+        yield SplitNorms({name: layout.sbp for name, layout in build.session.layouts.items()})
 
 
 def _owners_elsewhere(build: JobBuild, compiles: bool) -> dict[str, Owned]:
@@ -365,14 +366,17 @@ def _owners_elsewhere(build: JobBuild, compiles: bool) -> dict[str, Owned]:
 
 
 def _require_devices(build: JobBuild, graph: Graph) -> None:
-    """Every device that the job names must be there; asked once per placement."""
+    """Every device that the job names must be there; asked once per placement, for the last ones.
+
+    So an error says how many it takes.
+    """
     session, seen = build.session, set()
     for name, op in graph.ops.items():
         if op.placement in seen:
             continue
         seen.add(op.placement)
         line = graph.lines.get(name)
-        for machine, index in op.placement.devices:
+        for machine, index in sorted(op.placement.devices, key=lambda d: (-d[0], -d[1])):
             if machine >= session.resources.machine_num:
                 raise JobError(
                     f"placing op {name!r} of job {build.name!r}",
@@ -381,6 +385,20 @@ def _require_devices(build: JobBuild, graph: Graph) -> None:
                     allowed=f"machines below {session.resources.machine_num}",
                 )
             session.registry.require_device(op.placement.device_type, index + 1, line)
+
+
+def _lowered(
+    build: JobBuild, graph: Graph, inputs: Sequence[str], physical: Physical, sharing: Sharing
+) -> Plan:
+    options = _options(build, physical, sharing)
+    try:
+        return lower(graph, build.session.registry, inputs, build.name, options)
+    except OutOfMemoryError as error:
+        greedy = physical.report is not None and physical.report.selector == "greedy"
+        if not greedy or build.config.get("sbp_selector") == "optimal":
+            raise
+        other = 'the layouts are greedy\'s, which looks at traffic alone: sbp_selector("optimal") '
+        raise error.told(hint=f"{error.hint}; {other}prices memory, too") from None
 
 
 def _options(build: JobBuild, physical: Physical, sharing: Sharing) -> CompileOptions:

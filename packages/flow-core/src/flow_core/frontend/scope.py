@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
+from flow_core.errors import GraphError, user_line
 from flow_core.topology import Placement
 
 
@@ -102,8 +103,15 @@ def placement(
         device_tag: device type, "cpu" or "gpu" (or any that a plugin provides).
         machine_device_ids: such as ``"0:0"``, ``"0:0-3"`` or ``["0:0-1", "1:0-1"]``.
         hierarchy: shape of the device grid, for n-D SBP.
+
+    Raises:
+        GraphError: ids that cannot be read, a device twice, a grid of another size.
     """
-    return Entering(placement=Placement.parse(device_tag, machine_device_ids, hierarchy))
+    try:
+        found = Placement.parse(device_tag, machine_device_ids, hierarchy)
+    except GraphError as error:
+        raise error.told(at=user_line(2)) from None
+    return Entering(placement=found)
 
 
 def name_scope(name: str) -> Entering:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from flow_core.dtypes import as_dtype
-from flow_core.exchange import BOXING, COLLECTIVES, COMBINES, Block, neutral
+from flow_core.exchange import BOXING, COMBINES, Block, neutral
 from flow_core.ir import TensorType, tensor_type
+from flow_core.plan import COLLECTIVES
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
 from flow_core.shapes import Shape
 
@@ -118,7 +119,7 @@ OPS: tuple[OpSpec, ...] = (
         samples=_samples,
         doc="""Copies and combines boxes of its inputs; a comm runs it, no kernel.
 
-        ``collective`` is a name of `flow_core.exchange.COLLECTIVES`, ``blocks`` has the fields
+        ``collective`` is a name of `flow_core.plan.COLLECTIVES`, ``blocks`` has the fields
         of a `flow_core.exchange.Block` per box, ``shapes`` the shape of each output, ``fills``
         (output, operation) for outputs that boxes do not cover, ``members`` the names of the
         ops that a bucket is made of.  An ``all_reduce`` has no blocks: input and output k are

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -156,6 +157,30 @@ def _product_samples(*batches: tuple[int, ...]) -> Any:
     return samples
 
 
+def _onto_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    *operands, base = ctx.inputs
+    (product,) = _matmul_type(replace(ctx, inputs=tuple(operands)))
+    ctx.check(base == product, f"{base} for a product of type {product}", str(product))
+    return (product,)
+
+
+def _onto_sbp(ctx: SbpContext) -> Signatures:
+    """The base lies as the product does; extremes of the base stay extremes."""
+    rules = [Signature((*r.inputs, *r.outputs), r.outputs) for r in matmul_sbp(ctx)]
+    return (*rules, *(rising(ctx, 2) if floating(ctx) else ()))
+
+
+def _onto_reference(a: Any, b: Any, base: Any, **attrs: Any) -> Any:
+    return base + _matmul_reference(a, b, **attrs)
+
+
+def _onto_samples(rng: Any) -> Iterator[Sample]:
+    for sample in _product_samples(())(rng):
+        product = _matmul_reference(*sample.inputs, **{**MATMUL_ATTRS, **sample.attrs})
+        base = rng.uniform(-2, 2, product.shape).astype(product.dtype)
+        yield replace(sample, inputs=(*sample.inputs, base), gradient=False)
+
+
 def _bias_type(ctx: InferContext) -> tuple[TensorType, ...]:
     a, b = ctx.inputs
     axis = checked_axis(ctx, ctx.attrs["axis"], len(a.shape))
@@ -218,6 +243,18 @@ OPS: tuple[OpSpec, ...] = (
         samples=_product_samples(()),
         work=_work,
         doc="alpha op(a) op(b) of two matrices, where op transposes if asked to.",
+    ),
+    OpSpec(
+        type="matmul_onto",
+        inputs=("a", "b", "base"),
+        attrs=MATMUL_ATTRS,
+        infer=_onto_type,
+        sbp=_onto_sbp,
+        reference=_onto_reference,
+        samples=_onto_samples,
+        work=_work,
+        inplace=(2,),
+        doc="base plus the `matmul` of a and b, which is rounded before it is added.",
     ),
     OpSpec(
         type="batch_matmul",

@@ -48,7 +48,7 @@ def take_apart(graph: Graph, specs: Mapping[str, OpSpec], rules: Mapping[str, Ru
             continue
         found = rules[op.name](Maker(emitter, op.placement, op.name, line), op)
         same.update({Value(op.name, i): sym.value for i, sym in enumerate(found)})
-        last[op.name] = found[0].value.op
+        last[op.name] = found[0].value.op if found else next(reversed(builder.ops))
     builder.results = tuple(same.get(v, v) for v in graph.results)
     return builder.build()
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from flow_core.builtin.numpy_kernels.binding import call, kernel, scalar
+from flow_core.builtin.numpy_kernels.binding import call, carve, carved_bytes, kernel, scalar
 from flow_core.builtin.numpy_kernels.widening import widened
 from flow_core.device import Launch
 from flow_core.ops.matmul import bias_axis
-from flow_core.plugins.specs import BindContext, KernelSpec
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
 
 
 def _operand(array: Any, transpose: bool) -> Any:
@@ -29,6 +30,34 @@ def _matmul(ctx: BindContext) -> Sequence[Launch]:
     return multiply, call(np.multiply, out, scalar(attrs["alpha"], out), out=out)
 
 
+def _onto_parts(query: KernelQuery) -> tuple[KernelQuery, KernelSpec]:
+    """The product by itself, and its kernel."""
+    product = replace(query, op="matmul", inputs=query.inputs[:2])
+    if query.find is None:
+        raise LookupError(f"{query.op} needs a registry to find the kernel of its product")
+    return product, query.find(product)
+
+
+def _onto_bytes(query: KernelQuery) -> int:
+    product, found = _onto_parts(query)
+    (out,) = query.outputs
+    own = carved_bytes((out.shape, out.dtype.numpy))
+    return own + (found.workspace(product) if found.workspace else 0)
+
+
+def _matmul_onto(ctx: BindContext) -> Sequence[Launch]:
+    """The device's own product, by the kernel that makes it elsewhere, then the sum."""
+    product, found = _onto_parts(ctx.query)
+    (*operands, base), (out,) = ctx.inputs, ctx.outputs
+    part = (out.shape, out.dtype)
+    (scratch,) = carve(ctx.workspace, part)
+    rest = ctx.workspace[carved_bytes(part) :] if found.workspace else None
+    inner = replace(ctx, query=product, inputs=tuple(operands), outputs=(scratch,), workspace=rest)
+    bound = load(found.load)(inner)
+    launches = bound if isinstance(bound, tuple | list) else (bound,)
+    return (*launches, call(np.add, base, scratch, out=out))
+
+
 def _bias_add(ctx: BindContext) -> Launch:
     (a, b), (out,) = ctx.inputs, ctx.outputs
     shape = [1] * a.ndim
@@ -39,5 +68,6 @@ def _bias_add(ctx: BindContext) -> Launch:
 KERNELS: tuple[KernelSpec, ...] = (
     widened("matmul", _matmul),
     widened("batch_matmul", _matmul),
+    kernel("matmul_onto", _matmul_onto, workspace=_onto_bytes),
     kernel("bias_add", _bias_add),
 )

@@ -1,0 +1,102 @@
+"""Matrix products that are added to what is there, in the primitive that makes them.
+
+`matmul_onto` has the bits of a product that is rounded and then added, as devices apart have
+them.  A primitive that accumulates has them, too, where it keeps the product in registers to its
+end.  Whether it does is the library's secret, so it is tried out on operands of these shapes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from flow_core.device import Launch
+from flow_core.ir import Attrs
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_onednn.kernels.matmul import DEEP, cook
+from flow_onednn.library import library
+from flow_onednn.primitives import PostOps, address, create
+from flow_onednn.recipes import Cooked, Pieces, Problem, Recipe, is_float32, kernel
+
+ONTO, BASE = "matmul_onto", 2
+
+
+@dataclass(frozen=True, slots=True)
+class Onto:
+    """A recipe that adds to its output, which must hold the base first.
+
+    Attributes:
+        product: the recipe.
+    """
+
+    product: Pieces
+
+    @property
+    def workspace(self) -> int:
+        """Bytes that it needs besides the op's arrays."""
+        return self.product.workspace
+
+    @property
+    def reorders(self) -> int:
+        """Bytes that are copied from one layout to another at each launch."""
+        return self.product.reorders
+
+    def bind(self, ctx: BindContext) -> list[Launch]:
+        """The launches on the op's arrays."""
+        base, (out,) = ctx.inputs[BASE], ctx.outputs
+        launches = self.product.bind(ctx)
+        in_place = address(base) == address(out)
+        return launches if in_place else [partial(np.copyto, out, base), *launches]
+
+
+def cook_onto(p: Problem) -> Cooked | None:
+    """The recipe of ``matmul_onto``, where primitives have the bits of a product and a sum.
+
+    Products of long rows are cut along these, and take too long for their sum to matter.
+    """
+    plain = replace(p, op="matmul", inputs=p.inputs[:BASE])
+    deep = p.inputs[0].shape[0 if p.attrs["transpose_a"] else 1]
+    product = cook(plain) if deep < DEEP and p.attrs["alpha"] == 1.0 else None
+    if not isinstance(product, Recipe | Pieces):
+        return None
+    apart = Pieces((product,)) if isinstance(product, Recipe) else product
+    recipes = [_adding(r, p) for r in apart.recipes]
+    adding = Pieces(tuple(r for r in recipes if r is not None))
+    if len(adding.recipes) < len(recipes) or apart.reorders or adding.reorders:
+        return None
+    return Onto(adding) if _same_bits(plain, apart, adding) else None
+
+
+def _adding(recipe: Recipe, p: Problem) -> Recipe | None:
+    """The same product, added to its destination."""
+    src, weights, dst = (
+        next(o.md for o in recipe.operands if o.role == role) for role in ("src", "weights", "dst")
+    )
+    post, math = PostOps(accumulate=True), str(p.attrs.get("math", ""))
+    null = library().ffi.NULL
+    made = create("matmul", src, weights, null, dst, post=post, math=math)
+    return None if made is None else Recipe(made, recipe.operands)
+
+
+def _same_bits(p: Problem, apart: Pieces, adding: Pieces) -> bool:
+    rng = np.random.default_rng(0)
+    *operands, base = (rng.standard_normal(t.shape, np.float32) for t in (*p.inputs, *p.outputs))
+    product = np.empty_like(base)
+    expected = base.copy()
+    _run(p, apart, operands, product)
+    expected += product
+    _run(p, adding, operands, base)
+    return np.array_equal(base, expected)
+
+
+def _run(p: Problem, product: Pieces, operands: list[Any], out: Any) -> None:
+    query = KernelQuery(p.op, Attrs(p.attrs), p.inputs, p.outputs)
+    workspace = np.empty(product.workspace, np.uint8)
+    for launch in product.bind(BindContext(query, tuple(operands), (out,), workspace)):
+        launch()
+
+
+KERNELS: tuple[KernelSpec, ...] = (kernel(ONTO, cook_onto, accepts=is_float32),)
