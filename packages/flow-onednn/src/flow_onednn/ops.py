@@ -438,6 +438,16 @@ OPS: tuple[OpSpec, ...] = (
         doc="model[index] -= learning_rate scale scale_by_tensor model_diff, row by row.",
     ),
     OpSpec(
+        type="onednn_matmul_sgd",
+        inputs=("model", "a", "b", "learning_rate", "scale_by_tensor?"),
+        outputs=(),
+        infer=lambda _: (),
+        attrs={"transpose_a": False, "transpose_b": False, "scale": 1.0, **MATH, **NOTED},
+        mutates=(0,),
+        effect=True,
+        doc="model -= learning_rate scale scale_by_tensor (a b): a gradient that is never stored.",
+    ),
+    OpSpec(
         type="onednn_reorder",
         inputs=("x",),
         infer=_reorder_type,

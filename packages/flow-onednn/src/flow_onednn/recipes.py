@@ -15,7 +15,7 @@ from flow_core.device import Launch
 from flow_core.ir import AttrValue, TensorType
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn import binding
-from flow_onednn.library import available
+from flow_onednn.library import available, halves, tiles
 from flow_onednn.primitives import (
     Carver,
     Md,
@@ -190,6 +190,18 @@ def is_float32(query: KernelQuery) -> bool:
     return all(t.dtype.name == "float32" and t.size for t in (*query.inputs, *query.outputs))
 
 
+def is_float(query: KernelQuery) -> bool:
+    """Whether all arrays have elements, of float32 or all of a half type that is native here."""
+    types = (*query.inputs, *query.outputs)
+    names = {t.dtype.name for t in types}
+    return len(names) == 1 and names <= {"float32", *halves()} and all(t.size for t in types)
+
+
+def is_product(query: KernelQuery) -> bool:
+    """The same of products, which half types are worth it for with AMX only."""
+    return is_float32(query) or (is_float(query) and tiles())
+
+
 BY_OP: dict[str, Cook] = {}
 """What makes the recipes of an op, for passes that want to know what is in one."""
 
@@ -198,7 +210,7 @@ def kernel(
     op: str,
     cook: Cook,
     *,
-    accepts: Callable[[KernelQuery], bool] = is_float32,
+    accepts: Callable[[KernelQuery], bool] = is_float,
     priority: int = PRIORITY,
 ) -> KernelSpec:
     """The `KernelSpec` of an op that is one primitive."""

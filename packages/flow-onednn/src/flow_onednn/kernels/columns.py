@@ -74,6 +74,8 @@ def filter_grad(p: Problem) -> Cooked | None:
     window: Any = p.attrs["kernel_size"]
     if len(p.outputs) > 1 or p.attrs["groups"] > 1 or prod(window) == 1 or rows > filters:
         return None
+    if p.outputs[0].dtype is not float32:
+        return None
     if not compiler.available():
         return None
     seen = x[-1] * prod(window)

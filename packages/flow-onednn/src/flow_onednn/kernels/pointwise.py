@@ -81,7 +81,8 @@ def applies(p: Problem) -> bool:
     attrs = p.attrs
     widths = (*attrs["padding_before"], *(attrs.get("padding_after") or ()))
     one = set(attrs["kernel_size"]) == {1} and attrs["groups"] == 1
-    return one and not any(widths) and attrs.get("data_format") in (None, "channels_last")
+    exact = p.outputs[0].dtype is float32
+    return exact and one and not any(widths) and attrs.get("data_format") in (None, "channels_last")
 
 
 def forward(p: Problem) -> Cooked | None:

@@ -17,6 +17,7 @@ from flow_onednn.ops import TO_FIRST, TO_LAST
 from flow_onednn.passes.editor import Editor, changed, edit
 
 FIRST, LAST = "channels_first", "channels_last"
+FLOATS = ("float32", "bfloat16")
 POOLS = ("max_pool_2d", "avg_pool_2d")
 
 
@@ -149,7 +150,7 @@ Rule = Callable[[_Layouts, Op], bool]
 
 def _rank4(state: _Layouts, op: Op, *indices: int) -> bool:
     types = state.editor.graph.input_types(op)
-    return all(len(types[i].shape) == 4 and types[i].dtype.name == "float32" for i in indices)
+    return all(len(types[i].shape) == 4 and types[i].dtype.name in FLOATS for i in indices)
 
 
 def _try(state: _Layouts, op: Op, new: Op, *types: TensorType) -> bool:
