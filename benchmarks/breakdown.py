@@ -110,8 +110,8 @@ class Rates:
 def measured_rates():
     """The rates of large products, of sums of large arrays and of arrays that a cache holds."""
     return Rates(
-        2 * 2048**3 / _seconds(flow.matmul, (2048, 2048), 6),
-        3 * 4 * (1 << 25) / _seconds(flow.math.add, (1 << 25,), 6),
+        max(2 * n**3 / _seconds(flow.matmul, (n, n), 30) for n in (512, 768, 1024)),
+        3 * 4 * (1 << 24) / _seconds(flow.math.add, (1 << 24,), 16),
         3 * 4 * (1 << 16) * int(THREADS) / _seconds(flow.math.add, (int(THREADS) << 16,), 400),
     )
 

@@ -25,6 +25,7 @@ NAMES = {"darwin": ("libdnnl.3.dylib",), "win32": ("dnnl.dll",)}.get(
     sys.platform, ("libdnnl.so.3",)
 )
 OLDEST = (3, 2)
+OPENMP = "OpenMP"
 
 
 NO_TILES = "products in float32, between arrays of half the size; without AMX that is faster"
@@ -222,6 +223,11 @@ def doctor() -> list[str]:
     version = ".".join(map(str, found.version))
     return [
         f"oneDNN: {version} at {found.path}",
-        f"instruction sets: {found.isa}; threads: {found.runtime}, {threads.text()}",
+        f"instruction sets: {found.isa}; threads: {found.runtime}"
+        + (
+            f", {threads.text()}"
+            if found.runtime == OPENMP
+            else f"; of loops in C: {threads.text()}"
+        ),
         "bfloat16: " + ("products in AMX" if found.tiles else NO_TILES),
     ]

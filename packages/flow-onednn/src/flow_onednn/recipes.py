@@ -78,6 +78,14 @@ class Recipe:
         """Bytes that are copied from one layout to another at each launch."""
         return sum(nbytes(o.md) for o in self.operands if not self._fits(o))
 
+    @property
+    def allocates(self) -> bool:
+        """Whether the library takes memory at each launch, which it does where it packs operands.
+
+        These products do not ask for a scratchpad.
+        """
+        return self.primitive.implementation.startswith("gemm")
+
     def _fits(self, operand: Operand) -> bool:
         return operand.role not in binding.MD or same(self.primitive.md(operand.role), operand.md)
 
@@ -123,6 +131,11 @@ class Pieces:
         """Bytes that are copied from one layout to another at each launch."""
         return sum(r.reorders for r in self.recipes)
 
+    @property
+    def allocates(self) -> bool:
+        """Whether the library takes memory at each launch."""
+        return any(r.allocates for r in self.recipes)
+
     def bind(self, ctx: BindContext) -> list[Launch]:
         """The launches of all."""
         return [launch for r in self.recipes for launch in r.bind(ctx)]
@@ -138,6 +151,10 @@ class Cooked(Protocol):
     @property
     def reorders(self) -> int:
         """Bytes that are copied from one layout to another at each launch."""
+
+    @property
+    def allocates(self) -> bool:
+        """Whether the library takes memory at each launch."""
 
     def bind(self, ctx: BindContext) -> list[Launch]:
         """The launches on the op's arrays."""
@@ -166,8 +183,8 @@ class Problem:
         return dict(self.items)
 
 
-NOTES = ("reordered", "reason")
-"""Attributes for people: bytes that a kernel copies into another layout, and why."""
+NOTES = ("reordered", "reason", "memory")
+"""Attributes for people: bytes that a kernel copies into another layout, and why; and memory."""
 
 
 def problem(query: KernelQuery) -> Problem:

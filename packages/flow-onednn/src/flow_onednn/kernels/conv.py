@@ -1,7 +1,7 @@
 """Convolutions in two dimensions, forward and backward, on NHWC activations.
 
-Weights are in the order of the variables, (filters, channels per group, height, width), or
-channels last where the core's op has them so; the primitive gets them in the layout it likes.
+Weights are in the order of the variables, (filters, channels per group, height, width), or with
+the channels last; the primitive gets them in the layout it likes.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _forward(
 def _is_last(p: Problem) -> tuple[bool, bool]:
     """Whether activations, and whether weights have their channels last."""
     form = p.attrs.get("data_format")
-    return (True, False) if form is None else (form == LAST, form == LAST)
+    return (True, p.attrs["weights_last"]) if form is None else (form == LAST, form == LAST)
 
 
 def _dtype(p: Problem) -> str:

@@ -56,6 +56,11 @@ class Strided:
         """Bytes that are copied: the pixels."""
         return 4 * prod(self.met) + self.product.reorders
 
+    @property
+    def allocates(self) -> bool:
+        """Whether the library takes memory at each launch."""
+        return self.product.allocates
+
     def bind(self, ctx: BindContext) -> list[Launch]:
         """The launches: bring together and multiply, or multiply and spread."""
         near = ctx.workspace[: 4 * prod(self.met)].view("float32")

@@ -47,6 +47,11 @@ class Step:
         """Bytes that the product copies."""
         return self.product.reorders
 
+    @property
+    def allocates(self) -> bool:
+        """Whether the library takes memory at each launch."""
+        return self.product.allocates
+
     def bind(self, ctx: BindContext) -> list[Launch]:
         """The launches: multiply the operand, add the product."""
         model, *operands, rate = ctx.inputs[:4]

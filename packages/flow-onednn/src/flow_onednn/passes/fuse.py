@@ -316,20 +316,27 @@ def sum_into_rows(match: _Match, total: Op) -> bool:
     return True
 
 
-def told_reorders(match: _Match, op: Op) -> bool:
-    """Weights that a kernel copies into its primitive's layout are told of, in bytes."""
+OWN_MEMORY = "packed operands, in memory of the library"
+
+
+def told_copies(match: _Match, op: Op) -> bool:
+    """Weights that a kernel copies into its primitive's layout are told of, in bytes.
+
+    So is memory that the library takes by itself.
+    """
     fused = _FUSED.get(op.type, op.type)
     types = match.editor.types[op.name]
     query = KernelQuery(op.type, op.attrs, tuple(map(match.type_of, op.inputs)), types)
     made = BY_OP[op.type](problem(computed(query))) if match.editor.accepts(op, types) else None
-    if made is None or not made.reorders:
+    if made is None or not (made.reorders or made.allocates):
         return False
-    attrs = {
-        **op.attrs,
-        "reordered": made.reorders,
-        "reason": "weights as the primitive likes them",
-    }
-    if op.type == "matmul":
+    attrs: dict[str, AttrValue] = {**op.attrs}
+    if made.reorders:
+        reason = "weights as the primitive likes them"
+        attrs |= {"reordered": made.reorders, "reason": reason}
+    if made.allocates:
+        attrs["memory"] = OWN_MEMORY
+    if op.type in ("matmul", "batch_matmul"):
         attrs["activation"] = ""
     match.editor.add(changed(op, fused, attrs, *op.inputs), types, op)
     return True
@@ -362,5 +369,5 @@ REWRITES: tuple[tuple[str, Rewrite], ...] = (
     ("normalization", norm_with_relu),
     ("unsorted_segment_sum", sparse_update),
     ("unsorted_segment_sum", sum_into_rows),
-    *((type_, told_reorders) for type_ in PACKING),
+    *((type_, told_copies) for type_ in PACKING),
 )
