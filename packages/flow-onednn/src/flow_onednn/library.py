@@ -164,6 +164,7 @@ def _installed() -> Iterator[Path]:
 
 
 def _open(ffi: Any, path: str) -> Library | Missing:
+    threads.runtime()  # before the library loads it
     try:
         lib = ffi.dlopen(path)
     except OSError as error:
