@@ -31,6 +31,7 @@ OPAQUE = (
     "onednn_norm_relu",
     "onednn_norm_relu_grad",
     "fused",
+    "onednn_matmul_sgd",
     "onednn_sparse_sgd",
     "onednn_sparse_adam",
 )
@@ -83,7 +84,7 @@ def scaled_updates(spec: OpSpec, rng: Any) -> Iterator[Sample]:
 
 class TestKernels(KernelKit):
     plugin = "flow-onednn"
-    dtypes = ("float32",)
+    dtypes = ("float32", "bfloat16")
     ops = tuple(
         sorted({k.op for k in flow_register_kernels()} - set(OPAQUE) - (set(TABLE) - set(SAMPLED)))
     )

@@ -112,6 +112,34 @@ def test_doctor_says_which_library_and_how_many_threads() -> None:
     assert "threads: OpenMP, 3 by ONEFLOW_CPU_THREADS" in text
 
 
+POOLS = """
+import ctypes, threading
+from flow_onednn import library, threads
+library.state()
+found = []
+pool = threads.runtime()
+ask = lambda: found.append(pool.omp_get_max_threads())
+ask()
+other = threading.Thread(target=ask)
+other.start()
+other.join()
+print(found)
+"""
+
+
+@pytest.mark.parametrize("standard", ["", "1"])
+def test_all_threads_that_run_steps_have_the_same_pool_size(standard: str) -> None:
+    """As asynchronous jobs and streams do, beside the main thread."""
+    if threads.runtime() is None:
+        pytest.skip("the OpenMP runtime is not libgomp")
+    env = {k: v for k, v in os.environ.items() if not k.startswith("OMP_")}
+    env |= {"ONEFLOW_CPU_THREADS": "3"} | ({"OMP_NUM_THREADS": standard} if standard else {})
+    done = subprocess.run(
+        [sys.executable, "-c", POOLS], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[3, 3]"
+
+
 def test_the_pool_is_the_one_that_other_openmp_code_uses() -> None:
     pool = threads.runtime()
     if pool is None:

@@ -147,6 +147,18 @@ def test_axes_are_joined_where_nothing_starts_to_vary() -> None:
     assert patterns([(), (1, 1)], (1, 1)) == ((1,), ((False,), (False,)))
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (200, 10), (65, 47), (3, 48), (70, 301)])
+def test_losses_of_few_and_of_many_classes(rows: int, columns: int) -> None:
+    rng = np.random.default_rng(rows)
+    x = rng.normal(0, 30, (rows, columns)).astype(np.float32)
+    label = rng.integers(0, columns, rows).astype(np.int32)
+    attrs = {"depth": columns}
+    query = query_of("sparse_softmax_cross_entropy", attrs, [x, label], x, x[:, 0])
+    ours, numpy = both(query, [x, label])
+    for have, want in zip(ours, numpy, strict=True):
+        np.testing.assert_allclose(have, want, 2e-5, 1e-6)
+
+
 def test_labels_outside_of_the_classes_are_an_error() -> None:
     x, label = random(1, 3, 4), np.array([0, 4, -1], np.int32)
     query = query_of("sparse_softmax_cross_entropy", {"depth": 4}, [x, label], x, x[:, 0])

@@ -101,3 +101,58 @@ def test_products_may_be_rounded_where_a_job_allows_it() -> None:
 def test_another_way_to_round_is_refused() -> None:
     with pytest.raises(ConfigError, match="'float32' or 'bfloat16'"):
         flow.FunctionConfig().math_mode("float8")
+
+
+UPDATED = {
+    "first operand transposed": ((784, 100, 512), (True, False)),
+    "both": ((65, 33, 40), (True, True)),
+    "rows": ((TALL + 9, 30, 12), (True, False)),
+    "sums": ((40, 2 * DEEP + 7, PANEL // DEEP // 4 + 5), (False, False)),
+}
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("kind", UPDATED)
+def test_a_product_added_to_a_variable_is_the_update(kind: str, scaled: bool) -> None:
+    (m, k, n), (ta, tb) = UPDATED[kind]
+    rng = np.random.default_rng(k)
+    model, a, b = (
+        rng.normal(0, 1, shape).astype(np.float32)
+        for shape in ((m, n), (k, m) if ta else (m, k), (n, k) if tb else (k, n))
+    )
+    numbers = [np.array(x, np.float32) for x in ((0.1, 0.5) if scaled else (0.1,))]
+    product = (a.T if ta else a).astype(float) @ (b.T if tb else b)
+    wanted = model - 0.1 * 0.25 * (0.5 if scaled else 1.0) * product
+    arrays = [model, a, b, *numbers]
+    attrs = Attrs({"transpose_a": ta, "transpose_b": tb, "scale": 0.25})
+    query = KernelQuery(
+        "onednn_matmul_sgd", attrs, tuple(tensor_type(x.shape, float32) for x in arrays), ()
+    )
+    run_kernel(default_registry().find_kernel(query, "cpu"), query, arrays)
+    np.testing.assert_allclose(model, wanted, 1e-5, 2e-5)
+
+
+def test_gradients_that_sgd_alone_reads_are_never_stored() -> None:
+    """Those of other optimizers, and fetched or clipped ones, are."""
+
+    def types(momentum: float, clip: float | None = None) -> list[str]:
+        flow.clear_default_session()
+
+        @flow.global_function(type="train")
+        def job(x: tp.Numpy.Placeholder((8, 30))) -> tp.Numpy:  # type: ignore[valid-type]
+            draw = flow.random_normal_initializer()
+            h = flow.layers.dense(x, 20, flow.nn.relu, kernel_initializer=draw, name="a")
+            loss = flow.math.reduce_mean(
+                flow.layers.dense(h, 10, kernel_initializer=draw, name="b")
+            )
+            rate = flow.optimizer.PiecewiseConstantScheduler([], [0.01])
+            limit = clip and flow.optimizer.grad_clipping.by_global_norm(clip)
+            flow.optimizer.SGD(rate, momentum=momentum, grad_clipping=limit).minimize(loss)
+            return loss
+
+        return [task.type for task in job.plan().tasks]
+
+    assert types(0).count("onednn_matmul_sgd") == 2
+    assert types(0).count("sgd_update") == 2, "the biases'"
+    assert "onednn_matmul_sgd" not in types(0.9)
+    assert "onednn_matmul_sgd" not in types(0, clip=1.0)

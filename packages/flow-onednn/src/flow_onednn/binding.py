@@ -170,8 +170,9 @@ ARG = {
 RUNTIMES = {0: "none", 1: "sequential", 2: "OpenMP", 4: "TBB", 8: "threadpool", 512: "SYCL"}
 SYNCHRONOUS = (1, 2, 4)
 
+AMX, BF16 = 0xFEF, 0xE7  # AVX512 with tiles, and with products, of bfloat16
 ISAS = (
-    (0xFEF, "AVX512 with AMX"), (0x1EF, "AVX512 with FP16"), (0xE7, "AVX512 with BF16"),
+    (AMX, "AVX512 with AMX"), (0x1EF, "AVX512 with FP16"), (BF16, "AVX512 with BF16"),
     (0x67, "AVX512 with VNNI"), (0x27, "AVX512"), (0xF, "AVX2 with VNNI"), (0x7, "AVX2"),
     (0x3, "AVX"), (0x1, "SSE4.1"),
 )  # fmt: skip

@@ -25,6 +25,10 @@ NAMES = {"darwin": ("libdnnl.3.dylib",), "win32": ("dnnl.dll",)}.get(
     sys.platform, ("libdnnl.so.3",)
 )
 OLDEST = (3, 2)
+OPENMP = "OpenMP"
+
+
+NO_TILES = "products in float32, between arrays of half the size; without AMX that is faster"
 
 
 class OneDnnError(FlowError):
@@ -42,6 +46,8 @@ class Library:
         version: (major, minor, patch).
         runtime: what runs its threads.
         isa: the instruction sets that it uses.
+        halves: the half types that it has vector instructions for.
+        tiles: whether products of these are faster than those of float32, as AMX makes them.
         waits: whether execution returns before the work is done.
     """
 
@@ -53,6 +59,8 @@ class Library:
     version: tuple[int, int, int]
     runtime: str
     isa: str
+    halves: tuple[str, ...]
+    tiles: bool
     waits: bool
 
     def check(self, status: int, what: str) -> None:
@@ -114,6 +122,25 @@ def available() -> bool:
     return isinstance(state(), Library)
 
 
+def halves() -> tuple[str, ...]:
+    """The half types that the library computes with; none without one.
+
+    >>> set(halves()) <= {"bfloat16"}
+    True
+    """
+    found = state()
+    return found.halves if isinstance(found, Library) else ()
+
+
+def tiles() -> bool:
+    """Whether products of half types are worth it.
+
+    Without AMX, Intel's processors multiply bfloat16 at half the rate of float32.
+    """
+    found = state()
+    return isinstance(found, Library) and found.tiles
+
+
 def candidates() -> Iterator[str]:
     """Where the library may be, best first."""
     chosen = os.environ.get(SETTING)
@@ -137,6 +164,7 @@ def _installed() -> Iterator[Path]:
 
 
 def _open(ffi: Any, path: str) -> Library | Missing:
+    threads.runtime()  # before the library loads it
     try:
         lib = ffi.dlopen(path)
     except OSError as error:
@@ -163,6 +191,7 @@ def _started(
     status = status or lib.dnnl_stream_create(stream, engine[0], 1)
     if status:
         return Missing(f"{path} does not start: {status_text(status)}")
+    mask = lib.dnnl_get_effective_cpu_isa()
     return Library(
         ffi,
         lib,
@@ -171,7 +200,9 @@ def _started(
         path,
         version,
         binding.RUNTIMES.get(runtime, f"runtime {runtime}"),
-        isa_text(lib.dnnl_get_effective_cpu_isa()),
+        isa_text(mask),
+        ("bfloat16",) if mask & binding.BF16 == binding.BF16 else (),
+        mask & binding.AMX == binding.AMX,
         runtime not in binding.SYNCHRONOUS,
     )
 
@@ -193,5 +224,11 @@ def doctor() -> list[str]:
     version = ".".join(map(str, found.version))
     return [
         f"oneDNN: {version} at {found.path}",
-        f"instruction sets: {found.isa}; threads: {found.runtime}, {threads.text()}",
+        f"instruction sets: {found.isa}; threads: {found.runtime}"
+        + (
+            f", {threads.text()}"
+            if found.runtime == OPENMP
+            else f"; of loops in C: {threads.text()}"
+        ),
+        "bfloat16: " + ("products in AMX" if found.tiles else NO_TILES),
     ]

@@ -1,7 +1,8 @@
 """The ops that our passes put in place of core's: fused, and on NHWC activations.
 
 They have no gradients and no SBP rules: they are made after differentiation, on single devices.
-Weights of convolutions stay in the order of their variables, (filters, channels, height, width).
+Weights of convolutions stay in the order of their variables: (filters, channels, height, width), or
+with the channels last where ``weights_last`` says so.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ ACTIVATIONS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-NOTED = {"reordered": 0, "reason": ""}
-"""Bytes that a kernel copies into another layout at each launch, and why; for people."""
+NOTED = {"reordered": 0, "reason": "", "memory": ""}
+"""Bytes that a kernel copies into another layout at each launch, and why, and what memory it takes
+that the plan does not hold; for people."""
 
 
 MATH = {"math": ""}
@@ -42,7 +44,7 @@ def _like(ctx: InferContext, *shape: int) -> TensorType:
 
 GEOMETRY = {
     "kernel_size": REQUIRED, "strides": REQUIRED, "dilation_rate": REQUIRED,
-    "padding_before": REQUIRED, "groups": 1,
+    "padding_before": REQUIRED, "groups": 1, "weights_last": False,
 }  # fmt: skip
 
 
@@ -65,13 +67,16 @@ def _conv_type(ctx: InferContext) -> Types:
 
 def _data_grad_type(ctx: InferContext) -> Types:
     n = ctx.inputs[0].shape[0]
-    channels = ctx.inputs[1].shape[1] * ctx.attrs["groups"]
+    axis = -1 if ctx.attrs["weights_last"] else 1
+    channels = ctx.inputs[1].shape[axis] * ctx.attrs["groups"]
     return (_like(ctx, n, *ctx.attrs["space"], channels),)
 
 
 def _filter_grad_type(ctx: InferContext) -> Types:
     filters, channels = ctx.inputs[0].shape[-1], ctx.inputs[1].shape[-1]
-    dw = _like(ctx, filters, channels // ctx.attrs["groups"], *ctx.attrs["kernel_size"])
+    depth, kernel = (channels // ctx.attrs["groups"],), ctx.attrs["kernel_size"]
+    last = ctx.attrs["weights_last"]
+    dw = _like(ctx, filters, *((*kernel, *depth) if last else (*depth, *kernel)))
     return (dw, _like(ctx, filters)) if ctx.attrs["bias"] else (dw,)
 
 
@@ -100,6 +105,10 @@ def _padded(x: Any, attrs: Attrs, out: Sequence[int]) -> Any:
     return padded
 
 
+def _channels_first(weight: Any, attrs: Attrs) -> Any:
+    return np.moveaxis(weight, -1, 1) if attrs["weights_last"] else weight
+
+
 def _grouped(weight: Any, groups: int) -> Any:
     """Weights of all channels: zero between groups."""
     filters, channels = weight.shape[:2]
@@ -113,7 +122,7 @@ def _grouped(weight: Any, groups: int) -> Any:
 
 
 def _conv(x: Any, weight: Any, *bias: Any, **attrs: Any) -> Any:
-    weight = _grouped(weight, attrs["groups"])
+    weight = _grouped(_channels_first(weight, attrs), attrs["groups"])
     sizes = zip(
         x.shape[1:3], attrs["padding_before"], attrs["padding_after"], _spans(attrs),
         attrs["strides"], strict=True,
@@ -125,7 +134,7 @@ def _conv(x: Any, weight: Any, *bias: Any, **attrs: Any) -> Any:
 
 
 def _data_grad(dy: Any, weight: Any, **attrs: Any) -> Any:
-    weight = _grouped(weight, attrs["groups"])
+    weight = _grouped(_channels_first(weight, attrs), attrs["groups"])
     out, (h, w) = dy.shape[1:3], attrs["space"]
     padded = np.zeros((len(dy), *_padded_size(attrs, (h, w), out), weight.shape[1]), dy.dtype)
     for (i, j), part in _taps(attrs, out):
@@ -146,6 +155,8 @@ def _filter_grad(dy: Any, x: Any, **attrs: Any) -> Any:
         full[g * rows : (g + 1) * rows, g * columns : (g + 1) * columns] for g in range(groups)
     ]
     dw = np.concatenate(blocks)
+    if attrs["weights_last"]:
+        dw = np.moveaxis(dw, 1, -1)
     return (dw, dy.sum((0, 1, 2))) if attrs["bias"] else dw
 
 
@@ -166,7 +177,9 @@ def _cases(rng: Any) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
         attrs = {"dilation_rate": (1, 1), "groups": 1, **geometry}
         x = rng.uniform(-1, 1, shape)
         weight = rng.uniform(-1, 1, (filters, shape[-1], *geometry["kernel_size"]))
-        yield x, weight, rng.uniform(-1, 1, filters), attrs
+        bias = rng.uniform(-1, 1, filters)
+        yield x, weight, bias, attrs | {"weights_last": False}
+        yield x, np.moveaxis(weight, 1, -1).copy(), bias, attrs | {"weights_last": True}
 
 
 def _conv_samples(rng: Any) -> Iterator[Sample]:
@@ -436,6 +449,16 @@ OPS: tuple[OpSpec, ...] = (
         mutates=(0,),
         effect=True,
         doc="model[index] -= learning_rate scale scale_by_tensor model_diff, row by row.",
+    ),
+    OpSpec(
+        type="onednn_matmul_sgd",
+        inputs=("model", "a", "b", "learning_rate", "scale_by_tensor?"),
+        outputs=(),
+        infer=lambda _: (),
+        attrs={"transpose_a": False, "transpose_b": False, "scale": 1.0, **MATH, **NOTED},
+        mutates=(0,),
+        effect=True,
+        doc="model -= learning_rate scale scale_by_tensor (a b): a gradient that is never stored.",
     ),
     OpSpec(
         type="onednn_reorder",

@@ -15,7 +15,7 @@ from flow_core.device import Launch
 from flow_core.ir import AttrValue, TensorType
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn import binding
-from flow_onednn.library import available
+from flow_onednn.library import available, halves, tiles
 from flow_onednn.primitives import (
     Carver,
     Md,
@@ -78,6 +78,14 @@ class Recipe:
         """Bytes that are copied from one layout to another at each launch."""
         return sum(nbytes(o.md) for o in self.operands if not self._fits(o))
 
+    @property
+    def allocates(self) -> bool:
+        """Whether the library takes memory at each launch, which it does where it packs operands.
+
+        These products do not ask for a scratchpad.
+        """
+        return self.primitive.implementation.startswith("gemm")
+
     def _fits(self, operand: Operand) -> bool:
         return operand.role not in binding.MD or same(self.primitive.md(operand.role), operand.md)
 
@@ -123,6 +131,11 @@ class Pieces:
         """Bytes that are copied from one layout to another at each launch."""
         return sum(r.reorders for r in self.recipes)
 
+    @property
+    def allocates(self) -> bool:
+        """Whether the library takes memory at each launch."""
+        return any(r.allocates for r in self.recipes)
+
     def bind(self, ctx: BindContext) -> list[Launch]:
         """The launches of all."""
         return [launch for r in self.recipes for launch in r.bind(ctx)]
@@ -138,6 +151,10 @@ class Cooked(Protocol):
     @property
     def reorders(self) -> int:
         """Bytes that are copied from one layout to another at each launch."""
+
+    @property
+    def allocates(self) -> bool:
+        """Whether the library takes memory at each launch."""
 
     def bind(self, ctx: BindContext) -> list[Launch]:
         """The launches on the op's arrays."""
@@ -166,8 +183,8 @@ class Problem:
         return dict(self.items)
 
 
-NOTES = ("reordered", "reason")
-"""Attributes for people: bytes that a kernel copies into another layout, and why."""
+NOTES = ("reordered", "reason", "memory")
+"""Attributes for people: bytes that a kernel copies into another layout, and why; and memory."""
 
 
 def problem(query: KernelQuery) -> Problem:
@@ -190,6 +207,18 @@ def is_float32(query: KernelQuery) -> bool:
     return all(t.dtype.name == "float32" and t.size for t in (*query.inputs, *query.outputs))
 
 
+def is_float(query: KernelQuery) -> bool:
+    """Whether all arrays have elements, of float32 or all of a half type that is native here."""
+    types = (*query.inputs, *query.outputs)
+    names = {t.dtype.name for t in types}
+    return len(names) == 1 and names <= {"float32", *halves()} and all(t.size for t in types)
+
+
+def is_product(query: KernelQuery) -> bool:
+    """The same of products, which half types are worth it for with AMX only."""
+    return is_float32(query) or (is_float(query) and tiles())
+
+
 BY_OP: dict[str, Cook] = {}
 """What makes the recipes of an op, for passes that want to know what is in one."""
 
@@ -198,7 +227,7 @@ def kernel(
     op: str,
     cook: Cook,
     *,
-    accepts: Callable[[KernelQuery], bool] = is_float32,
+    accepts: Callable[[KernelQuery], bool] = is_float,
     priority: int = PRIORITY,
 ) -> KernelSpec:
     """The `KernelSpec` of an op that is one primitive."""

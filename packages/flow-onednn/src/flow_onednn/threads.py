@@ -14,13 +14,29 @@ STANDARD = "OMP_NUM_THREADS"
 
 @functools.cache
 def runtime() -> Any:
-    """The OpenMP runtime of this process, None where it is not libgomp."""
+    """The OpenMP runtime of this process, None where it is not libgomp.
+
+    It is loaded with our number of threads in its own variable: what is set later holds for the
+    thread that sets it, and steps also run on threads of streams and of asynchronous jobs.
+    """
     if sys.platform != "linux":
         return None
+    before, count = os.environ.get(STANDARD), wanted()
     try:
+        if count is not None:
+            os.environ[STANDARD] = str(count)
         return ctypes.CDLL("libgomp.so.1")
     except OSError:
         return None
+    finally:
+        _restore(before)
+
+
+def _restore(value: str | None) -> None:
+    if value is None:
+        os.environ.pop(STANDARD, None)
+    else:
+        os.environ[STANDARD] = value
 
 
 def wanted() -> int | None:
@@ -33,7 +49,10 @@ def wanted() -> int | None:
 
 
 def apply() -> None:
-    """Sizes the pool; without a wish, one thread per core that this process may use."""
+    """Sizes the pool also where something else has loaded the runtime before us.
+
+    Without a wish, there is one thread per core that this process may use.
+    """
     pool = runtime()
     if pool is None or (wanted() is None and os.environ.get(STANDARD)):
         return

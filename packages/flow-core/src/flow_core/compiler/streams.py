@@ -253,12 +253,18 @@ def usable_cores() -> int:
 def blas_threads(env: Mapping[str, str] = os.environ) -> int:
     """Threads of one matrix product: what the environment says, else one for each core.
 
+    ONEFLOW_CPU_THREADS is what flow-onednn's kernels have, the others are BLAS's and OpenMP's; the
+    most that any of them has counts.
+
     >>> blas_threads({"OMP_NUM_THREADS": "1"})
     1
+    >>> blas_threads({"OMP_NUM_THREADS": "1", "ONEFLOW_CPU_THREADS": "3"})
+    3
     """
     names = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
     given = next((env[n] for n in names if env.get(n, "").isdigit()), "0")
-    return int(given) or usable_cores()
+    own = env.get("ONEFLOW_CPU_THREADS", "")
+    return max(int(given) or usable_cores(), int(own) if own.isdigit() else 0)
 
 
 def _stuck(graph: Graph, waiting: Mapping[str, int]) -> NoReturn:

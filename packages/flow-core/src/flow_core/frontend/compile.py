@@ -26,6 +26,7 @@ from flow_core.frontend.function_config import (
     optimizer_placement,
 )
 from flow_core.frontend.jobs import JobBuild, TrainRequest, train_request
+from flow_core.frontend.precision import half_type
 from flow_core.frontend.replicas import shared_by_devices
 from flow_core.frontend.train import TrainVariable, build_training
 from flow_core.frontend.variables import VariableInfo
@@ -331,7 +332,7 @@ def _pipelines(session: Any) -> tuple[Pipeline, Pipeline]:
 def _asked(build: JobBuild) -> Iterator[Pass]:
     """The passes that a job's own settings ask for, with their options."""
     if build.config.get(MIXED):
-        yield MixedPrecision()
+        yield MixedPrecision(half_type(build.session.registry, build.builder.ops.values()))
     if build.segments and build.forward:
         yield Checkpointing(tuple(map(tuple, build.segments.values())), build.forward)
     tables = indexed_tables(build.config)

@@ -179,7 +179,7 @@ EFFECTIVE: tuple[Setting, ...] = (
         )
     ),
     Setting(INDEXED_SLICES, None, "tables of which looked-up rows alone are updated", _tables),
-    Setting(MIXED, False, "whether products are computed in float16", _switch),
+    Setting(MIXED, False, "whether products are computed in a half type", _switch),
     Setting("enable_ssp", True, "whether the scope's stages make variables stale", _switch),
     Setting("enable_non_distributed_optimizer", True, "older name of a mode", _switch),
 )

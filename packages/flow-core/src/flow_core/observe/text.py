@@ -67,11 +67,15 @@ def _tasks(plan: Plan) -> Iterator[Row]:
 
 
 def _layout_changes(plan: Plan) -> Iterator[Row]:
-    """Tasks that tell of bytes that they copy into another layout at each step."""
+    """Tasks that tell of bytes that they copy into another layout at each step.
+
+    Kernels that take memory which the plan does not hold tell of that, too.
+    """
     for i, task in enumerate(plan.tasks):
-        count = task.attrs.get("reordered")
-        if isinstance(count, int) and count:
-            yield (str(i), task.op, f"{count:,}", str(task.attrs.get("reason", "")))
+        count, memory = (task.attrs.get(k) for k in ("reordered", "memory"))
+        if count or memory:
+            why = "; ".join(str(x) for x in (task.attrs.get("reason"), memory) if x)
+            yield (str(i), task.op, f"{count:,}" if isinstance(count, int) else "", why)
 
 
 def _place(buffer: Buffer) -> str:

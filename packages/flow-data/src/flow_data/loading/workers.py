@@ -30,8 +30,12 @@ def setting(name: str, default: int) -> int:
 
 
 def worker_count() -> int:
-    """How many threads make batches: FLOW_DATA_WORKERS, else one per core."""
-    return setting("FLOW_DATA_WORKERS", min(len(os.sched_getaffinity(0)), _MOST))
+    """How many threads make batches: FLOW_DATA_WORKERS, else as many as a step has.
+
+    That is ONEFLOW_CPU_THREADS, else one per core.
+    """
+    cores = setting("ONEFLOW_CPU_THREADS", len(os.sched_getaffinity(0)))
+    return setting("FLOW_DATA_WORKERS", min(cores, _MOST))
 
 
 def prefetch_count() -> int:

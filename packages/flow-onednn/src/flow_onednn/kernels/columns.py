@@ -55,6 +55,11 @@ class Columns:
         """Bytes that are copied: the rows."""
         return FLOAT_BYTES * self.size + self.product.reorders
 
+    @property
+    def allocates(self) -> bool:
+        """Whether the library takes memory at each launch."""
+        return self.product.allocates
+
     def bind(self, ctx: BindContext) -> list[Launch]:
         """The launches: write the rows out, multiply."""
         rows = ctx.workspace[: FLOAT_BYTES * self.size].view("float32")
@@ -73,6 +78,8 @@ def filter_grad(p: Problem) -> Cooked | None:
     rows, filters = prod(dy[:-1]), dy[-1]
     window: Any = p.attrs["kernel_size"]
     if len(p.outputs) > 1 or p.attrs["groups"] > 1 or prod(window) == 1 or rows > filters:
+        return None
+    if p.outputs[0].dtype is not float32 or p.attrs.get("weights_last"):
         return None
     if not compiler.available():
         return None

@@ -1,7 +1,7 @@
 """Convolutions in two dimensions, forward and backward, on NHWC activations.
 
-Weights are in the order of the variables, (filters, channels per group, height, width), or
-channels last where the core's op has them so; the primitive gets them in the layout it likes.
+Weights are in the order of the variables, (filters, channels per group, height, width), or with
+the channels last; the primitive gets them in the layout it likes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from flow_core.plugins.specs import KernelSpec
 from flow_onednn import binding
 from flow_onednn.kernels import columns, pointwise
+from flow_onednn.kernels.twins import product
 from flow_onednn.library import library
 from flow_onednn.primitives import (
     Md,
@@ -23,7 +24,7 @@ from flow_onednn.primitives import (
     plain,
     row_major,
 )
-from flow_onednn.recipes import Cooked, Operand, Problem, Recipe, kernel, recipe
+from flow_onednn.recipes import Cooked, Operand, Problem, Recipe, recipe
 
 LAST = "channels_last"
 ACTIVATIONS = {"": None, "relu": binding.RELU}
@@ -44,24 +45,24 @@ def first_strides(shape: Sequence[int], last: bool) -> tuple[int, ...]:
     return first(row_major(shape), last)
 
 
-def image(shape: Sequence[int], last: bool) -> Md:
+def image(shape: Sequence[int], last: bool, dtype: str = "float32") -> Md:
     """The descriptor of activations: logically NCHW, in memory as they are."""
-    return plain(first(shape, last), "float32", first_strides(shape, last))
+    return plain(first(shape, last), dtype, first_strides(shape, last))
 
 
-def nhwc(shape: Sequence[int], last: bool) -> Md:
+def nhwc(shape: Sequence[int], last: bool, dtype: str) -> Md:
     """The same activations in NHWC memory, whatever they are in."""
     n, c, *space = first(shape, last)
-    return image((n, *space, c), True)
+    return image((n, *space, c), True, dtype)
 
 
-def weight(shape: Sequence[int], groups: int, last: bool) -> tuple[Md, tuple[int, ...]]:
+def weight(shape: Sequence[int], groups: int, last: bool, dtype: str) -> tuple[Md, tuple[int, ...]]:
     """Descriptor and logical sizes of weights, with an axis of groups when there are several."""
     sizes, strides = first(shape, last), first_strides(shape, last)
     if groups > 1:
         sizes = (groups, sizes[0] // groups, *sizes[1:])
         strides = (sizes[1] * strides[0], *strides)
-    return plain(sizes, "float32", strides), sizes
+    return plain(sizes, dtype, strides), sizes
 
 
 class Geometry:
@@ -85,19 +86,24 @@ class Geometry:
 
 
 def _forward(
-    attrs: dict[str, Any], x: Md, w: Md, bias: Any, y: Md, g: Geometry
+    attrs: dict[str, Any], ends: tuple[Md, Md], w: Md, bias: Any, g: Geometry
 ) -> Primitive | None:
     post = PostOps(activation=ACTIVATIONS[attrs.get("activation", "")])
     return create(
         "convolution_forward", binding.FORWARD_TRAINING, binding.CONVOLUTION_DIRECT,
-        x, w, bias, y, *g.arguments, post=post, math=attrs.get("math", ""),
+        ends[0], w, bias, ends[1], *g.arguments, post=post, math=attrs.get("math", ""),
     )  # fmt: skip
 
 
 def _is_last(p: Problem) -> tuple[bool, bool]:
     """Whether activations, and whether weights have their channels last."""
     form = p.attrs.get("data_format")
-    return (True, False) if form is None else (form == LAST, form == LAST)
+    return (True, p.attrs["weights_last"]) if form is None else (form == LAST, form == LAST)
+
+
+def _dtype(p: Problem) -> str:
+    """The name of the element type, which all arrays of a convolution share."""
+    return p.outputs[0].dtype.name
 
 
 def _space(shape: Sequence[int], last: bool) -> tuple[int, ...]:
@@ -106,16 +112,17 @@ def _space(shape: Sequence[int], last: bool) -> tuple[int, ...]:
 
 def cook_forward(p: Problem) -> Recipe | None:
     """The recipe of a convolution."""
-    attrs, (last, w_last) = p.attrs, _is_last(p)
+    attrs, (last, w_last), dtype = p.attrs, _is_last(p), _dtype(p)
     x, w, *bias = (t.shape for t in p.inputs)
     (y,) = (t.shape for t in p.outputs)
-    given, sizes = weight(w, attrs["groups"], w_last)
+    given, sizes = weight(w, attrs["groups"], w_last, dtype)
     geometry = Geometry(attrs, _space(x, last), _space(y, last))
-    vector = plain(bias[0], "float32") if bias else library().ffi.NULL
-    made = _forward(attrs, nhwc(x, last), chosen(sizes, "float32"), vector, nhwc(y, last), geometry)
+    vector = plain(bias[0], dtype) if bias else library().ffi.NULL
+    ends = nhwc(x, last, dtype), nhwc(y, last, dtype)
+    made = _forward(attrs, ends, chosen(sizes, dtype), vector, geometry)
     operands = [
-        Operand("src", 0, image(x, last)), Operand("weights", 1, given),
-        Operand("dst", 0, image(y, last), True),
+        Operand("src", 0, image(x, last, dtype)), Operand("weights", 1, given),
+        Operand("dst", 0, image(y, last, dtype), True),
     ]  # fmt: skip
     if bias:
         operands.append(Operand("bias", 2, vector))
@@ -124,51 +131,53 @@ def cook_forward(p: Problem) -> Recipe | None:
 
 def _hint(p: Problem, x: Sequence[int], sizes: Sequence[int], y: Sequence[int], last: bool) -> Any:
     """The forward convolution of a gradient, which the library wants to see."""
+    dtype = _dtype(p)
     geometry = Geometry(p.attrs, _space(x, last), _space(y, last))
     null = library().ffi.NULL
     math = {"math": p.attrs.get("math", "")}
-    forward = _forward(math, nhwc(x, last), chosen(sizes, "float32"), null, nhwc(y, last), geometry)
+    ends = nhwc(x, last, dtype), nhwc(y, last, dtype)
+    forward = _forward(math, ends, chosen(sizes, dtype), null, geometry)
     return geometry, forward
 
 
 def cook_data_grad(p: Problem) -> Recipe | None:
     """The recipe of the gradient of the input."""
-    last, w_last = _is_last(p)
+    (last, w_last), dtype = _is_last(p), _dtype(p)
     dy, w = p.inputs[0].shape, p.inputs[1].shape
     x = p.outputs[0].shape
-    given, sizes = weight(w, p.attrs["groups"], w_last)
+    given, sizes = weight(w, p.attrs["groups"], w_last, dtype)
     geometry, forward = _hint(p, x, sizes, dy, last)
     if forward is None:
         return None
     made = create(
         "convolution_backward_data", binding.CONVOLUTION_DIRECT,
-        nhwc(x, last), chosen(sizes, "float32"), nhwc(dy, last), *geometry.arguments, forward.desc,
-        math=p.attrs.get("math", ""),
+        nhwc(x, last, dtype), chosen(sizes, dtype), nhwc(dy, last, dtype), *geometry.arguments,
+        forward.desc, math=p.attrs.get("math", ""),
     )  # fmt: skip
     operands = (
-        Operand("diff_dst", 0, image(dy, last)), Operand("weights", 1, given),
-        Operand("diff_src", 0, image(x, last), True),
+        Operand("diff_dst", 0, image(dy, last, dtype)), Operand("weights", 1, given),
+        Operand("diff_src", 0, image(x, last, dtype), True),
     )  # fmt: skip
     return recipe(made, operands)
 
 
 def cook_filter_grad(p: Problem) -> Recipe | None:
     """The recipe of the gradients of the weights and, as a second output, of the bias."""
-    last, w_last = _is_last(p)
+    (last, w_last), dtype = _is_last(p), _dtype(p)
     dy, x = (t.shape for t in p.inputs)
     dw, *bias = (t.shape for t in p.outputs)
-    given, sizes = weight(dw, p.attrs["groups"], w_last)
+    given, sizes = weight(dw, p.attrs["groups"], w_last, dtype)
     geometry, forward = _hint(p, x, sizes, dy, last)
     if forward is None:
         return None
-    vector = plain(bias[0], "float32") if bias else library().ffi.NULL
+    vector = plain(bias[0], dtype) if bias else library().ffi.NULL
     made = create(
         "convolution_backward_weights", binding.CONVOLUTION_DIRECT,
-        nhwc(x, last), chosen(sizes, "float32"), vector, nhwc(dy, last), *geometry.arguments,
-        forward.desc, math=p.attrs.get("math", ""),
+        nhwc(x, last, dtype), chosen(sizes, dtype), vector, nhwc(dy, last, dtype),
+        *geometry.arguments, forward.desc, math=p.attrs.get("math", ""),
     )  # fmt: skip
     operands = [
-        Operand("diff_dst", 0, image(dy, last)), Operand("src", 1, image(x, last)),
+        Operand("diff_dst", 0, image(dy, last, dtype)), Operand("src", 1, image(x, last, dtype)),
         Operand("diff_weights", 0, given, True),
     ]  # fmt: skip
     if bias:
@@ -191,10 +200,10 @@ def _filter_product(p: Problem) -> Cooked | None:
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    kernel("conv2d", cook_forward),
-    kernel("conv_data_grad", _two(cook_data_grad)),
-    kernel("conv_filter_grad", _two(cook_filter_grad)),
-    kernel("onednn_conv", _either(pointwise.forward, cook_forward)),
-    kernel("onednn_conv_data_grad", _either(pointwise.data_grad, cook_data_grad)),
-    kernel("onednn_conv_filter_grad", _either(_filter_product, cook_filter_grad)),
+    product("conv2d", cook_forward),
+    product("conv_data_grad", _two(cook_data_grad)),
+    product("conv_filter_grad", _two(cook_filter_grad)),
+    product("onednn_conv", _either(pointwise.forward, cook_forward)),
+    product("onednn_conv_data_grad", _either(pointwise.data_grad, cook_data_grad)),
+    product("onednn_conv_filter_grad", _either(_filter_product, cook_filter_grad)),
 )

@@ -16,6 +16,7 @@ from flow_onednn.primitives import address, row_major
 from flow_onednn.recipes import PRIORITY
 
 Shape = tuple[int, ...]
+FLOATS = {"float32", "bfloat16"}
 
 
 def steps_of(query: KernelQuery) -> tuple[tuple[Step, ...], tuple[int, ...]]:
@@ -37,11 +38,11 @@ def _results(query: KernelQuery) -> Iterator[tuple[str, Shape]]:
 
 
 def accepts(query: KernelQuery) -> bool:
-    """Whether all ops are in the table, results float32 of one shape, inputs of types we read."""
+    """Whether all ops are in the table, results floats of one shape, inputs of types we read."""
     steps, _ = steps_of(query)
     if not all(s.op in TABLE for s in steps) or not compiler.available():
         return False
-    if {dtype for dtype, _ in _results(query)} != {"float32"}:
+    if not {dtype for dtype, _ in _results(query)} <= FLOATS:
         return False
     shapes = {shape for _, shape in _results(query)}
     if len(shapes) != 1 or not prod(*shapes):
@@ -51,7 +52,7 @@ def accepts(query: KernelQuery) -> bool:
 
 
 _READS_WHOLE = {"cast": (0,), "dropout": (1,), "dropout_grad": (1,)}
-"""Arguments that may be of another type than float32."""
+"""Arguments that may be of another type than a floating one."""
 
 
 def _readable(
@@ -60,7 +61,7 @@ def _readable(
     if type_.dtype.name not in C_TYPES or not _broadcasts(_seen(query, k, type_.shape), space):
         return False
     readers = ((s.op, i) for s in steps for i, ref in enumerate(s.refs) if ref == -1 - k)
-    return type_.dtype.name == "float32" or all(i in _READS_WHOLE.get(op, ()) for op, i in readers)
+    return type_.dtype.name in FLOATS or all(i in _READS_WHOLE.get(op, ()) for op, i in readers)
 
 
 def _seen(query: KernelQuery, k: int, shape: Shape) -> Shape:
@@ -114,8 +115,10 @@ def bind(ctx: BindContext) -> Launch:
         for k, x in enumerate(ctx.inputs)
     ]
     sizes, varies = patterns(shapes, space)
-    types = tuple(C_TYPES[t.dtype.name] for t in ctx.query.inputs)
-    run = compiler.compiled(write(Loop(steps, outputs, types, varies)), CDEF).run
+    types, results = (
+        tuple(C_TYPES[t.dtype.name] for t in side) for side in (ctx.query.inputs, ctx.query.outputs)
+    )
+    run = compiler.compiled(write(Loop(steps, outputs, types, results, varies)), CDEF).run
     strides = [s for row in varies for s in _strides(sizes, row)[:-1]]
     make = compiler.ffi(CDEF)
     arguments = (

@@ -11,6 +11,7 @@ from flow_core.device import Launch
 from flow_core.errors import DataError
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn import threads
+from flow_onednn.kernels.twins import widened
 from flow_onednn.native import compiler
 from flow_onednn.primitives import address, padded
 from flow_onednn.recipes import PRIORITY
@@ -38,11 +39,20 @@ def loop_kernel(
     workspace: Callable[[KernelQuery], int] | None = None,
 ) -> KernelSpec:  # fmt: skip
     """The `KernelSpec` of an op that is a loop of ours."""
-
-    def takes(query: KernelQuery) -> bool:
-        return accepts(query) and query.inputs[0].size > 0 and compiler.available()
-
+    takes = _with_compiler(accepts)
     return KernelSpec(op, "cpu", bind, takes, PRIORITY, workspace, f"c.{op}")
+
+
+def _with_compiler(accepts: Accepts) -> Accepts:
+    return lambda query: accepts(query) and query.inputs[0].size > 0 and compiler.available()
+
+
+def half_kernel(
+    op: str, bind: Callable[[BindContext], Launch], accepts: Accepts = _all_float32,
+    workspace: Callable[[KernelQuery], int] | None = None,
+) -> KernelSpec:  # fmt: skip
+    """The same of one that changes no inputs: it takes bfloat16, too."""
+    return widened(loop_kernel(op, bind, accepts, workspace), _with_compiler(accepts))
 
 
 # --- updates
@@ -287,11 +297,11 @@ KERNELS: tuple[KernelSpec, ...] = (
     loop_kernel("lamb_update", _lamb, workspace=_lamb_bytes),
     loop_kernel("random_mask_like", _mask, _is_mask),
     # numpy sums by BLAS, whose threads then spin for tens of milliseconds beside those of OpenMP
-    loop_kernel("reduce_sum", _sum, _sums, _sum_bytes),
-    loop_kernel("reduce_sum_like", _sum, _sums, _sum_bytes),
+    half_kernel("reduce_sum", _sum, _sums, _sum_bytes),
+    half_kernel("reduce_sum_like", _sum, _sums, _sum_bytes),
     loop_kernel("sparse_softmax_cross_entropy", _loss, _labelled),
     loop_kernel("sparse_softmax_cross_entropy_grad", _loss_grad, _labelled),
-    loop_kernel("layer_norm", _layer_norm, _params_per_row),
-    loop_kernel("layer_norm_grad", _layer_norm_grad),
-    loop_kernel("layer_norm_gamma_grad", _layer_norm_gamma_grad, _params_per_row, _gamma_bytes),
+    half_kernel("layer_norm", _layer_norm, _params_per_row),
+    half_kernel("layer_norm_grad", _layer_norm_grad),
+    half_kernel("layer_norm_gamma_grad", _layer_norm_gamma_grad, _params_per_row, _gamma_bytes),
 )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from flow_core.ir import TensorType
 from flow_core.plugins.specs import KernelSpec
 from flow_onednn import binding
+from flow_onednn.kernels.twins import product
 from flow_onednn.library import library
 from flow_onednn.primitives import Md, PostOps, create, plain
-from flow_onednn.recipes import Operand, Pieces, Problem, Recipe, kernel, recipe
+from flow_onednn.recipes import Operand, Pieces, Problem, Recipe, recipe
 
 ACTIVATIONS = {"": None, "relu": binding.RELU, "gelu": binding.GELU_ERF}
 
@@ -18,6 +20,10 @@ PANEL, SHORT_PANEL, MOST = 3 << 20, 3 << 19, 8
 """Bytes of row-major weights that stay in a core's cache while all rows of the left meet them.
 
 Larger ones are cut: 256 x 768 x 3072 takes 7.3 ms as one product, 4.2 ms as four along the 768."""
+WHOLE = 5 << 18
+"""Bytes of weights that are better cut in two, though a core's cache holds them with the rest.
+
+100 x 784 x 512 takes 547 us as one product, 508 us as two; 256 x 768 x 768 1950 and 1770 us."""
 DEEP = 512
 """From so many columns of the left side on, pieces are cut along them and added up."""
 TALL = 1 << 14
@@ -31,34 +37,36 @@ class Matrix:
     Attributes:
         shape: logical sizes, after transposition.
         strides: in elements.
+        dtype: name of the element type.
     """
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    dtype: str = "float32"
 
     @property
     def md(self) -> Md:
         """Its descriptor."""
-        return plain(self.shape, "float32", self.strides)
+        return plain(self.shape, self.dtype, self.strides)
 
     def part(self, axis: int, span: Span) -> tuple[Matrix, int]:
         """The rows (-2) or columns (-1) of a span, and where they begin, in bytes."""
         sizes = list(self.shape)
         sizes[axis] = span[1] - span[0]
-        return Matrix(tuple(sizes), self.strides), 4 * span[0] * self.strides[axis]
+        return replace(self, shape=tuple(sizes)), 4 * span[0] * self.strides[axis]
 
 
 Span = tuple[int, int]
 
 
-def matrix(shape: tuple[int, ...], transpose: bool) -> Matrix:
+def matrix(type_: TensorType, transpose: bool) -> Matrix:
     """An operand seen as a matrix or a stack of matrices."""
-    *batch, rows, columns = shape
+    (*batch, rows, columns), dtype = type_.shape, type_.dtype.name
     stack = (prod(batch),) if batch else ()
     step = (rows * columns,) if batch else ()
     if transpose:
-        return Matrix((*stack, columns, rows), (*step, 1, columns))
-    return Matrix((*stack, rows, columns), (*step, columns, 1))
+        return Matrix((*stack, columns, rows), (*step, 1, columns), dtype)
+    return Matrix((*stack, rows, columns), (*step, columns, 1), dtype)
 
 
 def cook(p: Problem) -> Recipe | Pieces | None:
@@ -66,8 +74,8 @@ def cook(p: Problem) -> Recipe | Pieces | None:
     attrs = p.attrs
     if len(p.inputs) == 3 and attrs["alpha"] != 1.0:
         return None  # the library would scale the bias, too
-    a = matrix(p.inputs[0].shape, attrs["transpose_a"])
-    b = matrix(p.inputs[1].shape, attrs["transpose_b"])
+    a = matrix(p.inputs[0], attrs["transpose_a"])
+    b = matrix(p.inputs[1], attrs["transpose_b"])
     cut, spans = _spans(a, b, attrs)
     found = [_piece(p, a, b, cut, span, spans) for span in spans]
     made = tuple(r for r in found if r is not None)
@@ -80,12 +88,13 @@ def _spans(a: Matrix, b: Matrix, attrs: dict[str, Any]) -> tuple[str, list[Span]
     """Along what a product is cut, "m", "n" or "k", and the pieces."""
     (*stack, rows, deep), columns = a.shape, b.shape[-1]
     size = 4 * deep * columns
-    if stack or attrs["transpose_b"]:
+    if stack or attrs["transpose_b"] or a.dtype != "float32":  # sums of pieces would be rounded
         return "n", [(0, columns)]
     if attrs["transpose_a"] and rows >= TALL:
         return "m", _cuts(rows, 4)
     if deep >= DEEP and attrs["alpha"] == 1.0:  # no primitive scales and adds
-        return "k", _cuts(deep, min(MOST, -(-size // PANEL)))
+        least = 2 if size > WHOLE and not attrs["transpose_a"] else 1
+        return "k", _cuts(deep, min(MOST, max(least, -(-size // PANEL))))
     return "n", _cuts(columns, min(MOST, -(-size // SHORT_PANEL)))
 
 
@@ -99,7 +108,8 @@ def _piece(
     p: Problem, a: Matrix, b: Matrix, cut: str, span: Span, spans: list[Span]
 ) -> Recipe | None:
     """One piece; sums along "k" add to what is there, and the last one finishes them."""
-    attrs, whole = p.attrs, Matrix((*a.shape[:-1], b.shape[-1]), row_major_matrix(a, b))
+    attrs, shape = p.attrs, (*a.shape[:-1], b.shape[-1])
+    whole = Matrix(shape, row_major_matrix(a, b), p.outputs[0].dtype.name)
     left, at_left = a.part({"m": -2, "k": -1}[cut], span) if cut != "n" else (a, 0)
     right, at_right = b.part({"n": -1, "k": -2}[cut], span) if cut != "m" else (b, 0)
     c, at = whole.part({"m": -2, "n": -1}[cut], span) if cut != "k" else (whole, 0)
@@ -111,11 +121,12 @@ def _piece(
     ]
     bias = library().ffi.NULL
     if len(p.inputs) == 3 and last:
-        bias = plain((*(1,) * (len(c.shape) - 1), c.shape[-1]), "float32")
+        bias = plain((*(1,) * (len(c.shape) - 1), c.shape[-1]), c.dtype)
         operands.append(Operand("bias", 2, bias, offset=at if cut == "n" else 0))
     activation = ACTIVATIONS[attrs.get("activation", "")] if last else None
     math = attrs.get("math", "")
-    post = PostOps(scale=attrs["alpha"], accumulate=not first, activation=activation)
+    adds = not first or attrs.get("accumulate", False)
+    post = PostOps(scale=attrs["alpha"], accumulate=adds, activation=activation)
     return recipe(create("matmul", left.md, right.md, bias, c.md, post=post, math=math), operands)
 
 
@@ -126,5 +137,5 @@ def row_major_matrix(a: Matrix, b: Matrix) -> tuple[int, ...]:
 
 
 KERNELS: tuple[KernelSpec, ...] = tuple(
-    kernel(op, cook) for op in ("matmul", "batch_matmul", "onednn_matmul")
+    product(op, cook) for op in ("matmul", "batch_matmul", "onednn_matmul")
 )

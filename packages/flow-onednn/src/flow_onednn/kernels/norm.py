@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from flow_core.device import Launch
+from flow_core.ir import TensorType
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn import binding
-from flow_onednn.library import available
+from flow_onednn.library import available, halves
 from flow_onednn.primitives import (
     Carver,
     Md,
@@ -29,15 +30,16 @@ FLAGS = binding.USE_SCALE | binding.USE_SHIFT
 FLOAT_BYTES = 4
 
 
-def _rows(shape: Sequence[int]) -> tuple[Md, int]:
+def _rows(type_: TensorType) -> tuple[Md, int]:
     """Channels-last activations as the library sees them: (rows, channels, 1, 1)."""
+    shape = type_.shape
     channels = shape[-1]
     rows = int(np.prod(shape[:-1]))
     n, *space = shape[:-1]
     height = int(np.prod(space)) if space else 1
     sizes = (n, channels, height, 1)
     strides = (height * channels, 1, channels, channels)
-    return plain(sizes, "float32", strides), rows
+    return plain(sizes, type_.dtype.name, strides), rows
 
 
 def _is_relu(p: Problem) -> bool:
@@ -47,7 +49,7 @@ def _is_relu(p: Problem) -> bool:
 @cached
 def forward(p: Problem) -> Primitive | None:
     """The primitive of ``normalization`` or ``onednn_norm_relu``."""
-    x, _ = _rows(p.inputs[0].shape)
+    x, _ = _rows(p.inputs[0])
     flags = FLAGS | (binding.FUSE_RELU if _is_relu(p) else 0)
     return create(
         "batch_normalization_forward", binding.FORWARD_TRAINING, x, x, p.attrs["epsilon"], flags
@@ -57,7 +59,7 @@ def forward(p: Problem) -> Primitive | None:
 @cached
 def backward(p: Problem) -> Primitive | None:
     """The primitive of their gradients; the variance it is given has epsilon in it."""
-    x, _ = _rows(p.inputs[0].shape)
+    x, _ = _rows(p.inputs[0])
     flags = FLAGS | (binding.FUSE_RELU if _is_relu(p) else 0)
     hint = create("batch_normalization_forward", binding.FORWARD_TRAINING, x, x, 0.0, flags)
     if hint is None:
@@ -75,7 +77,7 @@ def _accepts(query: KernelQuery) -> bool:
     x, attrs = query.inputs[0], query.attrs
     vectors = [t for t in (*query.inputs, *query.outputs) if len(t.shape) == 1]
     last = len(x.shape) >= 2 and attrs.get("axis", -1) in (-1, len(x.shape) - 1)
-    floats = x.dtype.name == "float32" and all(
+    floats = x.dtype.name in ("float32", *halves()) and all(
         t.dtype.name in ("float32", "uint8") for t in vectors
     )
     return bool(available() and last and floats and attrs.get("training", True) and x.size)
@@ -150,7 +152,7 @@ def _bind_backward(ctx: BindContext) -> list[Launch]:
 def _run(made: Primitive | None, ctx: BindContext, mask: Sequence[Any], **arrays: Any) -> Launch:
     if made is None:
         raise LookupError(f"no primitive for {ctx.query.op}, which was accepted")
-    image, _ = _rows(ctx.query.inputs[0].shape)
+    image, _ = _rows(ctx.query.inputs[0])
     vector = plain((ctx.query.inputs[0].shape[-1],), "float32")
     tensors = {
         name: (image if array.ndim > 1 else vector, address(array))

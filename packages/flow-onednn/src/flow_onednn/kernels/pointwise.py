@@ -56,6 +56,11 @@ class Strided:
         """Bytes that are copied: the pixels."""
         return 4 * prod(self.met) + self.product.reorders
 
+    @property
+    def allocates(self) -> bool:
+        """Whether the library takes memory at each launch."""
+        return self.product.allocates
+
     def bind(self, ctx: BindContext) -> list[Launch]:
         """The launches: bring together and multiply, or multiply and spread."""
         near = ctx.workspace[: 4 * prod(self.met)].view("float32")
@@ -81,7 +86,8 @@ def applies(p: Problem) -> bool:
     attrs = p.attrs
     widths = (*attrs["padding_before"], *(attrs.get("padding_after") or ()))
     one = set(attrs["kernel_size"]) == {1} and attrs["groups"] == 1
-    return one and not any(widths) and attrs.get("data_format") in (None, "channels_last")
+    exact = p.outputs[0].dtype is float32
+    return exact and one and not any(widths) and attrs.get("data_format") in (None, "channels_last")
 
 
 def forward(p: Problem) -> Cooked | None:

@@ -11,10 +11,12 @@ from typing import Any
 from flow_core.plugins.specs import KernelSpec
 from flow_onednn import binding
 from flow_onednn.kernels.conv import LAST, first, image
+from flow_onednn.library import halves
 from flow_onednn.primitives import Primitive, create, dims, nbytes
 from flow_onednn.recipes import Operand, Problem, Recipe, kernel, recipe
 
 Shape = tuple[int, ...]
+FLOAT = "float32"
 
 
 def window(attrs: dict[str, Any], x: Shape, y: Shape) -> tuple[Any, ...] | None:
@@ -48,42 +50,53 @@ def _space(shape: Shape, last: bool) -> Shape:
     return first(shape, last)[2:]
 
 
-def forward(mode: str, attrs: dict[str, Any], x: Shape, y: Shape, prop: int) -> Primitive | None:
+def forward(
+    mode: str, attrs: dict[str, Any], x: Shape, y: Shape, prop: int, dtype: str = FLOAT
+) -> Primitive | None:
     """The primitive of a pooling."""
     last = attrs["data_format"] == LAST
     widths = window(attrs, _space(x, last), _space(y, last))
     if widths is None:
         return None
     alg = binding.POOLING[mode]
-    return create("pooling_forward", prop, alg, image(x, last), image(y, last), *widths)
+    ends = image(x, last, dtype), image(y, last, dtype)
+    return create("pooling_forward", prop, alg, *ends, *widths)
 
 
-def backward(mode: str, attrs: dict[str, Any], x: Shape, y: Shape) -> Primitive | None:
+def backward(
+    mode: str, attrs: dict[str, Any], x: Shape, y: Shape, dtype: str = FLOAT
+) -> Primitive | None:
     """The primitive of the gradient of a pooling."""
     last = attrs["data_format"] == LAST
-    hint = forward(mode, attrs, x, y, binding.FORWARD_TRAINING)
+    hint = forward(mode, attrs, x, y, binding.FORWARD_TRAINING, dtype)
     widths = window(attrs, _space(x, last), _space(y, last))
     if hint is None or widths is None:
         return None
     alg = binding.POOLING[mode]
-    return create("pooling_backward", alg, image(x, last), image(y, last), *widths, hint.desc)
+    ends = image(x, last, dtype), image(y, last, dtype)
+    return create("pooling_backward", alg, *ends, *widths, hint.desc)
 
 
-def places_bytes(attrs: dict[str, Any], x: Shape, y: Shape) -> int | None:
+def places_bytes(attrs: dict[str, Any], x: Shape, y: Shape, dtype: str = FLOAT) -> int | None:
     """The size of the second output of `onednn_max_pool`; None where there is no primitive."""
-    made = forward("max", attrs, x, y, binding.FORWARD_TRAINING)
+    made = forward("max", attrs, x, y, binding.FORWARD_TRAINING, dtype)
     return None if made is None else nbytes(made.md("workspace"))
 
 
 def _images(p: Problem, x: Shape, y: Shape) -> tuple[Any, Any]:
-    last = p.attrs["data_format"] == LAST
-    return image(x, last), image(y, last)
+    last, dtype = p.attrs["data_format"] == LAST, _dtype(p)
+    return image(x, last, dtype), image(y, last, dtype)
+
+
+def _dtype(p: Problem) -> str:
+    """The name of the element type of the activations."""
+    return p.outputs[0].dtype.name
 
 
 def _cook_forward(mode: str) -> Any:
     def cook(p: Problem) -> Recipe | None:
         x, y = p.inputs[0].shape, p.outputs[0].shape
-        made = forward(mode, p.attrs, x, y, binding.FORWARD_INFERENCE)
+        made = forward(mode, p.attrs, x, y, binding.FORWARD_INFERENCE, _dtype(p))
         source, target = _images(p, x, y)
         operands = (Operand("src", 0, source), Operand("dst", 0, target, True))
         return recipe(made, operands)
@@ -93,7 +106,7 @@ def _cook_forward(mode: str) -> Any:
 
 def _cook_average_grad(p: Problem) -> Recipe | None:
     x, y = p.outputs[0].shape, p.inputs[2].shape
-    made = backward("avg", p.attrs, x, y)
+    made = backward("avg", p.attrs, x, y, _dtype(p))
     source, target = _images(p, x, y)
     operands = (Operand("diff_dst", 2, target), Operand("diff_src", 0, source, True))
     return recipe(made, operands)
@@ -101,7 +114,7 @@ def _cook_average_grad(p: Problem) -> Recipe | None:
 
 def _cook_with_places(p: Problem) -> Recipe | None:
     x, y = p.inputs[0].shape, p.outputs[0].shape
-    made = forward("max", p.attrs, x, y, binding.FORWARD_TRAINING)
+    made = forward("max", p.attrs, x, y, binding.FORWARD_TRAINING, _dtype(p))
     source, target = _images(p, x, y)
     if made is None:
         return None
@@ -114,7 +127,7 @@ def _cook_with_places(p: Problem) -> Recipe | None:
 
 def _cook_from_places(p: Problem) -> Recipe | None:
     x, y = p.outputs[0].shape, p.inputs[0].shape
-    made = backward("max", p.attrs, x, y)
+    made = backward("max", p.attrs, x, y, _dtype(p))
     source, target = _images(p, x, y)
     if made is None:
         return None
@@ -127,7 +140,8 @@ def _cook_from_places(p: Problem) -> Recipe | None:
 
 def _floats_and_places(query: Any) -> bool:
     types = (*query.inputs, *query.outputs)
-    return all(t.dtype.name in ("float32", "uint8") and t.size for t in types)
+    floats = {t.dtype.name for t in types} - {"uint8"}
+    return len(floats) == 1 and floats <= {FLOAT, *halves()} and all(t.size for t in types)
 
 
 KERNELS: tuple[KernelSpec, ...] = (

@@ -8,12 +8,12 @@ from flow_onednn.recipes import Operand, Problem, Recipe, kernel, recipe
 
 
 def _cook(p: Problem) -> Recipe | None:
-    shape, perm = p.inputs[0].shape, p.attrs["perm"]
+    shape, perm, dtype = p.inputs[0].shape, p.attrs["perm"], p.inputs[0].dtype.name
     if not shape:
         return None
     strides = row_major(shape)
-    source = plain([shape[i] for i in perm], "float32", [strides[i] for i in perm])
-    target = plain([shape[i] for i in perm], "float32")
+    source = plain([shape[i] for i in perm], dtype, [strides[i] for i in perm])
+    target = plain([shape[i] for i in perm], dtype)
     made = create("reorder", source, target)
     return recipe(made, (Operand("src", 0, source), Operand("dst", 0, target, True)))
 

@@ -10,7 +10,7 @@ from flow_onednn.recipes import Operand, Problem, Recipe, kernel, recipe
 
 def _array(p: Problem) -> tuple[Md, int]:
     shape = p.outputs[0].shape
-    return plain(shape, "float32"), p.attrs["axis"] % len(shape)
+    return plain(shape, p.outputs[0].dtype.name), p.attrs["axis"] % len(shape)
 
 
 def _cook(p: Problem) -> Recipe | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 import os
 import platform
 import shutil
@@ -20,6 +21,8 @@ from typing import Any
 
 from flow_core.errors import FlowError
 from flow_onednn import threads
+
+_LOG = logging.getLogger("flow_onednn")
 
 SETTING = "FLOW_ONEDNN_CC"
 FILES = ("functions.h", "source.c", "norms.c", "tables.c")
@@ -62,7 +65,9 @@ def state() -> Compiler | str:
         threads.apply()
         return Compiler(path, version, built(path, version, "".join(map(source, FILES)), CDEF))
     except (OSError, subprocess.CalledProcessError, CompileError, ImportError) as error:
-        return f"{path} does not compile our loops: {error}"
+        text = f"{path} does not compile our loops: {error}"
+        _LOG.warning("numpy's kernels run in their place: %s", text)
+        return text
 
 
 def available() -> bool:
@@ -153,8 +158,12 @@ def _compile(compiler: str, text: str, path: Path) -> None:
 
 
 CDEF = """
+void widen(const uint16_t *x, float *y, long n);
+void narrow(const float *x, uint16_t *y, long n);
 void sgd(float *w, const float *g, const float *rate, const float *factor, long n,
     double scale, double l1, double l2, double decay);
+void step_of(const float *x, float *y, const float *rate, const float *factor, long n,
+    double scale);
 void momentum(float *w, const float *g, float *m, const float *rate, const float *factor,
     long n, double scale, double l1, double l2, double decay, double beta);
 void adam(float *w, const float *g, float *m, float *v, const float *rate, const float *factor,

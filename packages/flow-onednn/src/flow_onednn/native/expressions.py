@@ -9,7 +9,16 @@ from typing import Any
 Attrs = Mapping[str, Any]
 Expression = Callable[[Sequence[str], Attrs], str]
 
-C_TYPES = {"float32": "float", "int8": "int8_t", "uint8": "uint8_t", "int32": "int32_t"}
+C_TYPES = {
+    "float32": "float",
+    "bfloat16": "bfloat16",
+    "int8": "int8_t",
+    "uint8": "uint8_t",
+    "int32": "int32_t",
+}
+
+
+HALF = "bfloat16"
 
 
 def _of(pattern: str) -> Expression:
@@ -106,12 +115,14 @@ class Loop:
         steps: the members.
         outputs: which of them are stored.
         types: C type of each input.
+        results: C type of each output.
         varies: per input and axis, whether the input changes along it.
     """
 
     steps: tuple[Step, ...]
     outputs: tuple[int, ...]
     types: tuple[str, ...]
+    results: tuple[str, ...]
     varies: tuple[tuple[bool, ...], ...]
 
 
@@ -124,7 +135,7 @@ def write(loop: Loop) -> str:
     inner = rank - 1
     lines = [CDEF.replace(";", " {")]
     lines += [f"const {t} *x{k} = in[{k}];" for k, t in enumerate(loop.types)]
-    lines += [f"float *y{k} = out[{k}];" for k in range(len(loop.outputs))]
+    lines += [f"{t} *y{k} = out[{k}];" for k, t in enumerate(loop.results)]
     lines += [f"long inner = n[{inner}];"]
     body = _body(loop, inner)
     if rank == 1:
@@ -149,18 +160,23 @@ def _outer(loop: Loop, inner: int, body: Sequence[str]) -> list[str]:
     for k, varies in enumerate(loop.varies):
         terms = [f"i{a} * s[{k * inner + a}]" for a in range(inner) if varies[a]]
         lines += [f"const {loop.types[k]} *p{k} = x{k} + {' + '.join(terms) or '0'};"]
-    lines += [f"float *q{k} = y{k} + o * inner;" for k in range(len(loop.outputs))]
+    lines += [f"{t} *q{k} = y{k} + o * inner;" for k, t in enumerate(loop.results)]
     return [*lines, "#pragma omp simd", "for (long i = 0; i < inner; i++) {", *body, "}", "}"]
 
 
 def _body(loop: Loop, inner: int) -> list[str]:
-    """One element: all inputs are read before any output is written, which may be in place."""
+    """One element: all inputs are read before any output is written, which may be in place.
+
+    What is bfloat16 in memory is float in between.
+    """
     x, y = ("p", "q") if inner else ("x", "y")
-    lines = [
-        f"{t} a{k} = {x}{k}[{'i' if loop.varies[k][-1] else '0'}];"
-        for k, t in enumerate(loop.types)
-    ]
+    lines = []
+    for k, t in enumerate(loop.types):
+        read = f"{x}{k}[{'i' if loop.varies[k][-1] else '0'}]"
+        lines.append(f"float a{k} = widened({read});" if t == HALF else f"{t} a{k} = {read};")
     for m, step in enumerate(loop.steps):
         names = [f"v{r}" if r >= 0 else f"a{-1 - r}" for r in step.refs]
         lines.append(f"float v{m} = {TABLE[step.op](names, dict(step.attrs))};")
-    return lines + [f"{y}{k}[i] = v{m};" for k, m in enumerate(loop.outputs)]
+    for k, (m, t) in enumerate(zip(loop.outputs, loop.results, strict=True)):
+        lines.append(f"{y}{k}[i] = {f'narrowed(v{m})' if t == HALF else f'v{m}'};")
+    return lines

@@ -70,4 +70,21 @@ static inline float gelu_slope_(float x) {
         + x * exp_(-0.5f * x * x) * 0.39894228040143268f;
 }
 
+// bfloat16: the upper half of a float, rounded to the nearest, ties to even
+typedef uint16_t bfloat16;
+
+static inline float widened(bfloat16 x) {
+    uint32_t bits = (uint32_t)x << 16;
+    float y;
+    memcpy(&y, &bits, 4);
+    return y;
+}
+
+static inline bfloat16 narrowed(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    uint32_t near = bits + 0x7fffu + (bits >> 16 & 1u);
+    return (bfloat16)((x != x ? bits | 0x400000u : near) >> 16);
+}
+
 #define PARALLEL 16384

@@ -1,6 +1,18 @@
 // Loops of fixed form, after functions.h.  A loop is shared among the threads from PARALLEL
 // elements on: below that, waiting for them costs more than the work.
 
+// --- bfloat16 from and to float
+
+void widen(const bfloat16 *x, float *y, long n) {
+#pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static)
+    for (long i = 0; i < n; i++) y[i] = widened(x[i]);
+}
+
+void narrow(const float *x, bfloat16 *y, long n) {
+#pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static)
+    for (long i = 0; i < n; i++) y[i] = narrowed(x[i]);
+}
+
 // --- updates of variables by r = scale factor g + l1 sign(w) + l2 w.  Products of numbers are made
 // in double first: a rate of 6 times a scale of 1/6 is 1.
 
@@ -17,6 +29,14 @@ void sgd(float *w, const float *g, const float *rate, const float *factor, long 
     float c = (float)(lr * (l2 + decay));
 #pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static)
     for (long i = 0; i < n; i++) w[i] -= a * g[i] + b * sign_(w[i]) + c * w[i];
+}
+
+// y = -rate scale factor x, which a product then adds to a variable
+void step_of(const float *x, float *y, const float *rate, const float *factor, long n,
+             double scale) {
+    float a = (float)(-*rate * scaled(scale, factor));
+#pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static)
+    for (long i = 0; i < n; i++) y[i] = a * x[i];
 }
 
 void momentum(float *w, const float *g, float *m, const float *rate, const float *factor, long n,
@@ -221,6 +241,29 @@ static inline long label_at(const void *label, long i, int width) {
     }
 }
 
+// Rows shorter than a few vectors: exponentials of a block of them at once, as if it were one row.
+enum { NARROW = 48, FEW_ROWS = 64 };
+
+static void narrow_rows(const float *x, const void *label, long first, float *prob, float *loss,
+                        long rows, long columns, int width) {
+    for (long i = 0; i < rows; i++) {
+        const float *row = x + i * columns;
+        float top = row[0];
+        for (long j = 1; j < columns; j++) top = row[j] > top ? row[j] : top;
+        for (long j = 0; j < columns; j++) prob[i * columns + j] = row[j] - top;
+        loss[i] = prob[i * columns + label_at(label, first + i, width)];
+    }
+#pragma omp simd
+    for (long k = 0; k < rows * columns; k++) prob[k] = exp_(prob[k]);
+    for (long i = 0; i < rows; i++) {
+        float *p = prob + i * columns, sum = 0.0f;
+        for (long j = 0; j < columns; j++) sum += p[j];
+        loss[i] = logf(sum) - loss[i];
+        float scale = 1.0f / sum;
+        for (long j = 0; j < columns; j++) p[j] *= scale;
+    }
+}
+
 // how many labels are none of the classes; nothing is computed unless it is 0
 long cross_entropy(const float *x, const void *label, float *prob, float *loss, long rows,
                    long columns, int width) {
@@ -230,6 +273,13 @@ long cross_entropy(const float *x, const void *label, float *prob, float *loss, 
         bad += k < 0 || k >= columns;
     }
     if (bad) return bad;
+    if (columns < NARROW) {
+        for (long i = 0; i < rows; i += FEW_ROWS) {
+            long n = rows - i < FEW_ROWS ? rows - i : FEW_ROWS;
+            narrow_rows(x + i * columns, label, i, prob + i * columns, loss + i, n, columns, width);
+        }
+        return 0;
+    }
 #pragma omp parallel for if (rows * columns > PARALLEL) schedule(static)
     for (long i = 0; i < rows; i++) {
         const float *row = x + i * columns;

@@ -12,6 +12,7 @@ from flow_core.plugins.specs import KernelQuery, KernelSpec
 from flow_onednn import binding
 from flow_onednn.kernels.norm import mask_bytes
 from flow_onednn.kernels.pool import places_bytes
+from flow_onednn.kernels.twins import computed
 from flow_onednn.passes.editor import Editor, changed, edit
 from flow_onednn.recipes import BY_OP, Problem, problem
 
@@ -109,6 +110,30 @@ def matmul_with_bias(match: _Match, op: Op) -> bool:
     return _with_bias(match, op, {**op.attrs, "activation": ""}, ("relu",))
 
 
+PLAIN = ("l1", "l2", "weight_decay")
+"""What an update has none of if it is the gradient alone that changes the variable."""
+
+
+def matmul_with_update(match: _Match, op: Op) -> bool:
+    """The gradient of a weight that SGD alone reads: the product is added to the weight itself."""
+    update = match.only_reader(op.output(), "sgd_update")
+    if update is None or update.inputs[1] != op.output():
+        return False
+    model, _, rate, *factor = update.inputs
+    if any(update.attrs[k] for k in PLAIN) or model in op.inputs or len(op.inputs) != 2:
+        return False
+    if any(not match.type_of(v).dtype.is_floating for v in factor):
+        return False  # skip_if
+    attrs: dict[str, AttrValue] = {k: op.attrs[k] for k in ("transpose_a", "transpose_b")}
+    attrs["scale"] = update.attrs["scale"] * op.attrs["alpha"]
+    new = changed(update, "onednn_matmul_sgd", attrs, model, *op.inputs, rate, *factor)
+    if not match.editor.accepts(new, ()):
+        return False
+    match.editor.add(new, (), update)
+    del match.editor.ops[op.name]
+    return True
+
+
 _GRADS = ("onednn_conv_data_grad", "onednn_conv_filter_grad")
 _FUSED = {
     "matmul": "onednn_matmul", "batch_matmul": "onednn_matmul", "onednn_conv": "onednn_conv",
@@ -164,7 +189,7 @@ def pool_with_places(match: _Match, pool: Op) -> bool:
     shapes = match.type_of(x).shape, match.type_of(y).shape
     if len(grads) != 1 or pool.attrs["data_format"] != "channels_last":
         return False
-    size = places_bytes(dict(pool.attrs), *shapes)
+    size = places_bytes(dict(pool.attrs), *shapes, match.type_of(x).dtype.name)
     if size is None:
         return False
     (grad,) = grads
@@ -257,7 +282,7 @@ def sparse_update(match: _Match, total: Op) -> bool:
     update = match.only_reader(total.output(), readers[0].type) if readers else None
     if update is None or update.type not in SPARSE or update.inputs[1] != total.output():
         return False
-    if any(update.attrs[k] for k in ("l1", "l2", "weight_decay")):
+    if any(update.attrs[k] for k in PLAIN):
         return False
     sparse, states, extra = SPARSE[update.type]
     model, _, rate, *more = update.inputs
@@ -291,20 +316,27 @@ def sum_into_rows(match: _Match, total: Op) -> bool:
     return True
 
 
-def told_reorders(match: _Match, op: Op) -> bool:
-    """Weights that a kernel copies into its primitive's layout are told of, in bytes."""
+OWN_MEMORY = "packed operands, in memory of the library"
+
+
+def told_copies(match: _Match, op: Op) -> bool:
+    """Weights that a kernel copies into its primitive's layout are told of, in bytes.
+
+    So is memory that the library takes by itself.
+    """
     fused = _FUSED.get(op.type, op.type)
     types = match.editor.types[op.name]
     query = KernelQuery(op.type, op.attrs, tuple(map(match.type_of, op.inputs)), types)
-    made = BY_OP[op.type](problem(query)) if match.editor.accepts(op, types) else None
-    if made is None or not made.reorders:
+    made = BY_OP[op.type](problem(computed(query))) if match.editor.accepts(op, types) else None
+    if made is None or not (made.reorders or made.allocates):
         return False
-    attrs = {
-        **op.attrs,
-        "reordered": made.reorders,
-        "reason": "weights as the primitive likes them",
-    }
-    if op.type == "matmul":
+    attrs: dict[str, AttrValue] = {**op.attrs}
+    if made.reorders:
+        reason = "weights as the primitive likes them"
+        attrs |= {"reordered": made.reorders, "reason": reason}
+    if made.allocates:
+        attrs["memory"] = OWN_MEMORY
+    if op.type in ("matmul", "batch_matmul"):
         attrs["activation"] = ""
     match.editor.add(changed(op, fused, attrs, *op.inputs), types, op)
     return True
@@ -323,18 +355,19 @@ def rounded(math: str, match: _Match, op: Op) -> bool:
     return True
 
 
-PACKING = ("matmul", "onednn_matmul", "onednn_conv", *_GRADS)
+PACKING = ("matmul", "onednn_matmul", "onednn_matmul_sgd", "onednn_conv", *_GRADS)
 """Ops whose kernels may copy weights."""
 
 REWRITES: tuple[tuple[str, Rewrite], ...] = (
     ("max_pool_2d_grad", relu_grad_before_pool_grad),
     ("onednn_conv", conv_with_bias),
     ("matmul", matmul_with_bias),
+    ("matmul", matmul_with_update),
     ("onednn_conv_filter_grad", filter_and_bias_grad),
     ("max_pool_2d", pool_with_places),
     ("normalization", norm_add_relu),
     ("normalization", norm_with_relu),
     ("unsorted_segment_sum", sparse_update),
     ("unsorted_segment_sum", sum_into_rows),
-    *((type_, told_reorders) for type_ in PACKING),
+    *((type_, told_copies) for type_ in PACKING),
 )

@@ -17,6 +17,7 @@ from flow_onednn.ops import TO_FIRST, TO_LAST
 from flow_onednn.passes.editor import Editor, changed, edit
 
 FIRST, LAST = "channels_first", "channels_last"
+FLOATS = ("float32", "bfloat16")
 POOLS = ("max_pool_2d", "avg_pool_2d")
 
 
@@ -149,7 +150,7 @@ Rule = Callable[[_Layouts, Op], bool]
 
 def _rank4(state: _Layouts, op: Op, *indices: int) -> bool:
     types = state.editor.graph.input_types(op)
-    return all(len(types[i].shape) == 4 and types[i].dtype.name == "float32" for i in indices)
+    return all(len(types[i].shape) == 4 and types[i].dtype.name in FLOATS for i in indices)
 
 
 def _try(state: _Layouts, op: Op, new: Op, *types: TensorType) -> bool:
@@ -172,27 +173,40 @@ _GEOMETRY = ("kernel_size", "strides", "dilation_rate", "padding_before", "group
 
 
 def _geometry(op: Op) -> dict[str, AttrValue]:
-    return {k: op.attrs[k] for k in _GEOMETRY}
+    return {"weights_last": False, **{k: op.attrs[k] for k in _GEOMETRY}}
 
 
 def _applies(state: _Layouts, op: Op, *indices: int) -> bool:
     return op.attrs.get("data_format") == FIRST and _rank4(state, op, *indices)
 
 
-def _conv(state: _Layouts, op: Op) -> bool:
-    if not _applies(state, op, 0, 1):
+def _as_written(state: _Layouts, op: Op, type_: str, **more: AttrValue) -> bool:
+    """A convolution that the program has in NHWC gets another name, so that it can be fused."""
+    if op.attrs["data_format"] != LAST or not _rank4(state, op, 0, 1):
         return False
-    (y,) = _outputs(state, op)
+    attrs: dict[str, AttrValue] = {**_geometry(op), **more, "weights_last": True}
+    inputs = (state.plain(v, op) for v in op.inputs[:2])
+    new, types = changed(op, type_, attrs, *inputs), _outputs(state, op)
+    if not state.editor.accepts(new, types):
+        return False
+    state.editor.add(new, types, op)
+    return True
+
+
+def _conv(state: _Layouts, op: Op) -> bool:
     after = op.attrs["padding_after"] or op.attrs["padding_before"]
+    if not _applies(state, op, 0, 1):
+        return _as_written(state, op, "onednn_conv", padding_after=after, activation="")
+    (y,) = _outputs(state, op)
     attrs = {**_geometry(op), "padding_after": after, "activation": ""}
     x = state.wide(op.inputs[0], op)
     return _try(state, op, changed(op, "onednn_conv", attrs, x, op.inputs[1]), _wide_type(y))
 
 
 def _conv_data_grad(state: _Layouts, op: Op) -> bool:
-    if not _applies(state, op, 0, 1):
-        return False
     (dx,) = _outputs(state, op)
+    if not _applies(state, op, 0, 1):
+        return _as_written(state, op, "onednn_conv_data_grad", space=dx.shape[1:3])
     attrs = {**_geometry(op), "space": dx.shape[2:]}
     dy = state.wide(op.inputs[0], op)
     new = changed(op, "onednn_conv_data_grad", attrs, dy, op.inputs[1])
@@ -201,7 +215,7 @@ def _conv_data_grad(state: _Layouts, op: Op) -> bool:
 
 def _conv_filter_grad(state: _Layouts, op: Op) -> bool:
     if not _applies(state, op, 0, 1):
-        return False
+        return _as_written(state, op, "onednn_conv_filter_grad", bias=False)
     dy, x = (state.wide(v, op) for v in op.inputs)
     attrs = {**_geometry(op), "bias": False}
     new = changed(op, "onednn_conv_filter_grad", attrs, dy, x)
