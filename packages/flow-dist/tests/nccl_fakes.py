@@ -63,6 +63,10 @@ class Device:
         self.blocks.append((address, raw))
         return Memory(self, address, nbytes)
 
+    @property
+    def stream(self) -> int:
+        return 0x5000 + self.index
+
     def bytes_at(self, address: int, nbytes: int) -> Any:
         for start, raw in self.blocks:
             if start <= address and address + nbytes <= start + raw.size:
@@ -133,11 +137,7 @@ class Foreign:
 
     def __call__(self) -> None:
         CURRENT.device = self.device
-        self.call(stream_of(self.device))
-
-
-def stream_of(device: Device) -> int:
-    return 0x5000 + device.index
+        self.call(self.device.stream)
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class Bench:
         return Foreign(call, self.device, name, tuple(reads), tuple(writes), splits)
 
     def stream(self) -> int:
-        return stream_of(self.device)
+        return self.device.stream
 
     def within(self, call: Callable[[], Any]) -> Any:
         CURRENT.device = self.device
@@ -285,8 +285,12 @@ class FakeNccl:
     def unique_id(self) -> bytes:
         return self.fabric.new_id()
 
+    def current(self) -> Any:
+        """The current device of the thread."""
+        return CURRENT.device
+
     def join(self, size: int, unique_id: bytes, rank: int) -> End:
-        fabric, device = self.fabric, CURRENT.device
+        fabric, device = self.fabric, self.current()
         with fabric.changed:
             room = fabric.rooms.setdefault(unique_id, Room(unique_id, size))
             if len(unique_id) != 128 or room.size != size or rank in room.ends or rank >= size:
@@ -317,7 +321,11 @@ class FakeNccl:
         if not self._local.depth:
             operations = pending[:]
             pending.clear()
-            self._run(operations)
+            self.submit(operations)
+
+    def submit(self, operations: Sequence[Operation]) -> None:
+        """Runs a group."""
+        self._run(operations)
 
     def primitive(self, name: str, comm: End) -> Callable[..., None]:
         return partial(self._call, name, comm)
@@ -325,7 +333,7 @@ class FakeNccl:
     def _call(self, name: str, end: End, *arguments: int) -> None:
         pending = self._pending()
         *values, stream = arguments
-        if stream != stream_of(end.device):
+        if stream != end.device.stream:
             raise self.fabric.refuse(f"{name} on a stream of another device")
         if end.state != "open":
             raise self.fabric.refuse(f"{name} on a communicator that is {end.state}")
@@ -333,7 +341,7 @@ class FakeNccl:
         pending.append(operation)
         if not self._local.depth:
             pending.clear()
-            self._run([operation])
+            self.submit([operation])
 
     # ------------------------------------------------------------------------------ running
 
