@@ -245,20 +245,18 @@ def test_the_plugin_registers_it() -> None:
 class TestNccl4py:
     """What can be asked of NCCL without a GPU."""
 
-    @pytest.fixture(scope="class")
-    def library(self) -> Any:
-        return load_library()
-
-    def test_it_says_its_version(self, library: Any) -> None:
+    def test_it_says_its_version(self) -> None:
+        library = load_library()
         assert library.name.startswith("nccl4py ")
         assert library.version > 22000
 
-    def test_ids_differ(self, library: Any) -> None:
+    def test_ids_differ(self) -> None:
+        library = load_library()
         some = [library.unique_id() for _ in range(3)]
         assert [len(one) for one in some] == [128] * 3
         assert len(set(some)) == 3
 
-    def test_functions_take_what_we_give(self, library: Any) -> None:
+    def test_functions_take_what_we_give(self) -> None:
         """By the signatures that the binding documents."""
         module = importlib.import_module("nccl.bindings.nccl")
         for ours, names in IN_NCCL4PY.items():
@@ -268,11 +266,13 @@ class TestNccl4py:
             words |= {"sendcount": "count", "recvcount": "count"}
             assert [words.get(word, word) for word in given] == names.split(), signature
 
-    def test_groups_may_be_empty(self, library: Any) -> None:
+    def test_groups_may_be_empty(self) -> None:
+        library = load_library()
         library.group_start()
         library.group_end()
 
-    def test_no_gpu_is_a_predictable_error(self, library: Any) -> None:
+    def test_no_gpu_is_a_predictable_error(self) -> None:
+        library = load_library()
         if os.path.exists("/dev/nvidiactl"):
             pytest.skip("there is a GPU")
         with pytest.raises(NcclStatus, match="cuda") as caught, statuses(library):
