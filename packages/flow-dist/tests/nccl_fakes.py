@@ -11,7 +11,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from math import prod
 from typing import Any
@@ -27,7 +27,7 @@ NUMPY = {
 }  # fmt: skip
 COMBINE = {0: np.add, 2: np.maximum, 3: np.minimum}
 CURRENT = threading.local()
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 class FakeError(Exception):
@@ -346,6 +346,7 @@ class FakeNccl:
     # ------------------------------------------------------------------------------ running
 
     def _run(self, operations: Sequence[Operation]) -> None:
+        operations = [replace(operation) for operation in operations]  # may run again
         self.groups.append(tuple(dict.fromkeys(op.end.room.name for op in operations)))
         with self.fabric.changed:
             for operation in operations:
@@ -505,7 +506,7 @@ def on_ranks(size: int, body: Callable[[FakeWorld], None]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(6 * PATIENCE)
+        thread.join(2 * PATIENCE)
     found = [error for error in errors if error is not None]
     found.sort(key=lambda error: isinstance(error, threading.BrokenBarrierError))
     if found:
