@@ -5,6 +5,7 @@ do is queued on the device's stream, and runs when somebody waits for it.
 """
 
 import ctypes
+import importlib.util
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -32,6 +33,7 @@ from flow_cuda.rehearsal import Rehearsal
 from flow_cuda.rehearsed import compiler
 from flow_dist.nccl import NcclComm
 from flow_dist.nccl_groups import Groups
+from flow_dist.waiting import VERDICT
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "packages" / "flow-dist" / "tests"))
 from nccl_fakes import NUMPY, Fabric, FakeNccl, Operation, on_ranks
@@ -256,3 +258,36 @@ def test_a_plan_on_two_gpus_computes_what_it_does_on_two_cpus(ordered: bool) -> 
     on_ranks(2, body)
     fabric.check()
     np.testing.assert_allclose(results, wanted, rtol=2e-5)
+
+
+# ------------------------------------------------------------- the script for real devices
+
+
+def test_the_checks_for_real_gpus_pass_on_rehearsed_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(VERDICT, "error", None)
+    path = Path(__file__).parents[2] / "benchmarks" / "nccl_checks.py"
+    spec = importlib.util.spec_from_file_location("nccl_checks", path)
+    assert spec is not None
+    assert spec.loader is not None
+    checks = sys.modules["nccl_checks"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(checks)
+    checks.DTYPE_NAMES, checks.LARGE = ("float32", "bool"), 1 << 10
+    rows: list[Any] = []
+    fabric = Fabric()
+
+    def body(world: Any) -> None:
+        gpu, groups = rank(fabric, world)
+        setup = checks.Setup(
+            ("gpu:0:0", "gpu:0:1"), {f"gpu:0:{world.rank}": gpu.driver}, groups, world
+        )
+        for check in (*checks.CHECKS, *checks.TOGETHER, checks.abort):
+            rows.extend(checks.guarded(check, setup))
+
+    on_ranks(2, body)
+    assert not fabric.violations
+    assert not [row for row in rows if row.result == "FAILED"]
+    names = {row.name for row in rows if row.result == "passed"}
+    assert names == {
+        "one device", "exchanges", "exchanges, in order", "captured", "same bits",
+        "same bits, in order", "abort",
+    }  # fmt: skip

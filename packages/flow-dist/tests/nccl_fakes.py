@@ -133,7 +133,6 @@ class Foreign:
     name: str
     reads: tuple[Any, ...]
     writes: tuple[Any, ...]
-    splits: str
 
     def __call__(self) -> None:
         CURRENT.device = self.device
@@ -175,9 +174,8 @@ class Bench:
         name: str,
         reads: Sequence[Any],
         writes: Sequence[Any],
-        splits: str = "",
     ) -> Foreign:
-        return Foreign(call, self.device, name, tuple(reads), tuple(writes), splits)
+        return Foreign(call, self.device, name, tuple(reads), tuple(writes))
 
     def stream(self) -> int:
         return self.device.stream

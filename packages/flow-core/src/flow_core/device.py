@@ -170,7 +170,6 @@ class Workbench(Protocol):
         name: str,
         reads: Sequence[Strided],
         writes: Sequence[Strided],
-        splits: str = "",
     ) -> Launch:
         """A launch by which another library queues work on the device.
 
@@ -179,7 +178,6 @@ class Workbench(Protocol):
                 too, and then not again for each step.
             name: for reports.
             reads, writes: what the work touches.
-            splits: why it cannot be captured; empty when it can.
         """
 
     def stream(self) -> int:

@@ -42,7 +42,6 @@ class ForeignLaunch(Queued):
         function: gets the handle of the stream.
         name: for reports.
         access: what it touches.
-        splits: why it cannot be captured; empty when it can.
         kept: arrays that must outlive it.
     """
 
@@ -50,7 +49,6 @@ class ForeignLaunch(Queued):
     function: Callable[[int], object]
     name: str
     access: Access
-    splits: str = ""
     kept: tuple[Any, ...] = ()
 
     def queue(self, stream: Any) -> None:
@@ -113,12 +111,11 @@ class GpuWorkbench:
         name: str,
         reads: Sequence[Strided],
         writes: Sequence[Strided],
-        splits: str = "",
     ) -> Launch:
         """Work of another library."""
         access = Access(tuple(map(_span, reads)), tuple(map(_span, writes)))
         kept = tuple(box.array for box in (*reads, *writes))
-        return ForeignLaunch(self.hardware, call, name, access, splits, kept)
+        return ForeignLaunch(self.hardware, call, name, access, kept)
 
     def stream(self) -> int:
         """The handle of the compute stream."""

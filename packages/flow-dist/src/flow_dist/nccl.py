@@ -171,7 +171,10 @@ class NcclComm:
             return ()
         stages = stages_of(exchange, site, self._ordered)
         counts = self._counts(exchange, stages, site)
-        return tuple(self._launches(exchange, stages, site, clique, counts))
+        launches = tuple(self._launches(exchange, stages, site, clique, counts))
+        if len(self.local) > 1:  # each device computes on a stream of its own
+            return tuple([_Call(launch) for launch in launches])
+        return launches
 
     def _site(self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]) -> Site:
         ends = zip((*exchange.senders, *exchange.receivers), (*inputs, *outputs), strict=True)
@@ -273,6 +276,16 @@ def _key(device: str) -> tuple[int, int]:
     return int(machine), int(index)
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A launch that a driver does not take for work of its own device."""
+
+    launch: Launch
+
+    def __call__(self) -> None:
+        self.launch()
+
+
 class _Scratch:
     """Memory of a device for packing, the same for all exchanges of a stream: they take turns."""
 
@@ -331,12 +344,11 @@ class _Batch:
 
     def launch(self) -> Launch:
         """It, as work of the first of its devices."""
-        first, *others = self._benches
-        splits = f"spans {', '.join(self._benches)}" if others else ""
+        first = next(iter(self._benches))
         mine = [call for call in self._calls if call.device == first]
         reads = [box for call in mine for box in call.reads]
         writes = [box for call in mine for box in call.writes]
-        return self._benches[first].foreign(self.queue, self.name, reads, writes, splits)
+        return self._benches[first].foreign(self.queue, self.name, reads, writes)
 
     def queue(self, stream: int) -> None:
         """Queues the calls, those of the first device on a stream, others where they compute.
