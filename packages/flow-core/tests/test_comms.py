@@ -13,12 +13,13 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_core.builtin.in_process import InProcessComm
 from flow_core.builtin.null_driver import NullComm
 from flow_core.config import Settings
 from flow_core.device import Comm, Launch
 from flow_core.dtypes import float32
-from flow_core.errors import DeviceUnavailableError
-from flow_core.exchange import Exchange, check_arrays, neutral
+from flow_core.errors import DeviceUnavailableError, PlanError
+from flow_core.exchange import Exchange, check_arrays, exchanges, neutral
 from flow_core.ops.boxing import COMBINE
 from flow_core.plugins.host import Host
 from flow_core.plugins.registry import Registry
@@ -262,3 +263,38 @@ def test_processes_that_run_their_parts_of_one_plan_compute_the_same(rows: bool)
     for (name, _), (window, array) in held.items():
         np.testing.assert_array_equal(array, session.value(name)[window], name)
     assert sent == whole.sent()
+
+
+class WatchedComm(InProcessComm):
+    """A comm that wants to know of steps."""
+
+    def __init__(self, devices: Any) -> None:
+        super().__init__(devices)
+        self.log: list[str] = []
+        self.failed = False
+
+    def before_step(self) -> None:
+        self.log.append("before")
+
+    def after_step(self) -> None:
+        self.log.append(f"after, {sum(self.sent().values())} bytes")
+        if self.failed:
+            raise PlanError("running a step", found="a broken link")
+
+
+def test_a_comm_hears_of_steps_and_may_refuse_their_results() -> None:
+    job = train_job(False)
+    session, plan = job._session(), job.plan()
+    job.executable()
+    comm = WatchedComm([arena.device for arena in plan.arenas])
+    each = sum(n for exchange in exchanges(plan) for n in exchange.links().values())
+    part = Executable(plan, session.registry, session.driver, session.variable, comm=lambda _: comm)
+    once = sum(comm.sent().values())
+    for feeds in steps(2):
+        part.run(feeds)
+    assert comm.log == [
+        "before", f"after, {once + each} bytes", "before", f"after, {once + 2 * each} bytes"
+    ]  # fmt: skip
+    comm.failed = True
+    with pytest.raises(PlanError, match="a broken link"):
+        part.run(next(steps(1)))

@@ -39,14 +39,6 @@ def test_mpi_counts_processes(
     assert plugin.probe_mpi(environment) == Available(count, "processes, /opt/mpiexec")
 
 
-def test_nccl_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugin, "NCCL_WHEELS", ("no-such-wheel",))
-    monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
-    found = plugin.probe_nccl()
-    assert isinstance(found, Unavailable)
-    assert "flow-dist[cu12]" in found.hint
-
-
 def test_doctor_has_a_line_each() -> None:
     assert [line.partition(":")[0] for line in plugin.flow_doctor()] == ["MPI", "NCCL"]
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from flow_core.exchange import Exchange
 
@@ -66,6 +68,125 @@ class Driver(Protocol):
         """Bytes that a plan may use, None for no known limit."""
 
 
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """A box of a device array: a view for arrays that have none of their own.
+
+    Attributes:
+        array: the C-contiguous array.
+        offset: elements before the first one of the box.
+        shape: of the box.
+        strides: from element to element along each axis, in elements.
+
+    >>> import numpy as np
+    >>> box = strided(np.zeros((4, 6)))[1:3, 2:6]
+    >>> box.offset, box.shape, box.strides, box.is_contiguous
+    (8, (2, 4), (6, 1), False)
+    """
+
+    array: Array
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def dtype(self) -> Any:
+        """Numpy's element type."""
+        return self.array.dtype
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return self.size * int(self.dtype.itemsize)
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether its elements follow one another."""
+        rows = zip(self.shape, self.strides, _steps(self.shape), strict=True)
+        return not self.size or all(n == 1 or have == want for n, have, want in rows)
+
+    def __getitem__(self, index: Any) -> Strided:
+        """A box of the box: a slice without a step per axis; what is not said stays whole."""
+        said = [part for part in (index if isinstance(index, tuple) else (index,)) if part != ...]
+        ranges = [part.indices(n) for part, n in zip(said, self.shape, strict=False)]
+        starts = [start for start, _, _ in ranges]
+        offset = self.offset + sum(a * b for a, b in zip(starts, self.strides, strict=False))
+        sizes = [max(0, stop - start) for start, stop, _ in ranges]
+        return Strided(self.array, offset, (*sizes, *self.shape[len(said) :]), self.strides)
+
+    def reshape(self, shape: int | tuple[int, ...]) -> Strided:
+        """The elements of a contiguous box in another shape; -1 is for all in a row."""
+        sizes = (self.size,) if isinstance(shape, int) else shape
+        return Strided(self.array, self.offset, sizes, _steps(sizes))
+
+
+def strided(array: Array) -> Strided:
+    """All of a C-contiguous array."""
+    shape = tuple(array.shape)
+    return Strided(array, 0, shape, _steps(shape))
+
+
+def _steps(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple([prod(shape[axis + 1 :]) for axis in range(len(shape))])
+
+
+Result = TypeVar("Result")
+
+
+class Workbench(Protocol):
+    """What a comm of another package may do on a device whose memory only the device reads.
+
+    Arrays of such a device have their device's as ``workbench``, and an ``address``.  All launches
+    are work that the device's driver can put where it puts its kernels, captured graphs included.
+
+    Attributes:
+        place: names the physical device, unlike any other one of any host, such as its UUID.
+    """
+
+    place: str
+
+    def scratch(self, nbytes: int) -> Arena:
+        """New memory of the device, which lives as long as it or an array in it is held."""
+
+    def copy(self, target: Strided, source: Strided) -> Sequence[Launch]:
+        """Copies a box to another one of the same shape and type; nothing for empty ones."""
+
+    def combine(
+        self, operation: str, target: Strided, parts: Sequence[Strided]
+    ) -> Sequence[Launch]:
+        """Combines two or more boxes in their order by "sum", "max" or "min", as numpy does."""
+
+    def fill(self, target: Strided, value: Any) -> Sequence[Launch]:
+        """Fills a contiguous box with a number."""
+
+    def foreign(
+        self,
+        call: Callable[[int], object],
+        name: str,
+        reads: Sequence[Strided],
+        writes: Sequence[Strided],
+    ) -> Launch:
+        """A launch by which another library queues work on the device.
+
+        Args:
+            call: gets the handle of the stream, and queues; called while the stream is captured,
+                too, and then not again for each step.
+            name: for reports.
+            reads, writes: what the work touches.
+        """
+
+    def stream(self) -> int:
+        """The handle of the stream on which the device computes."""
+
+    def within(self, call: Callable[[], Result]) -> Result:
+        """Calls a function with the device as the current one of the calling thread."""
+
+
 @runtime_checkable
 class Comm(Protocol):
     """Devices that exchange data, some of them in other processes.
@@ -73,7 +194,9 @@ class Comm(Protocol):
     A comm is made once per plan, by the `CommSpec` that registers it.  All processes bind the
     same exchanges in the same order, and launch them in one order.  A comm that wants devices'
     memory to be of its own kind may have a method ``arena(device, nbytes) -> Arena | None``, which
-    is asked before a plan's arenas are allocated; None leaves that to the driver.
+    is asked before a plan's arenas are allocated; None leaves that to the driver.  One whose
+    launches only queue work may have methods ``before_step()`` and ``after_step()``, called when a
+    step begins and when its results have been copied to the host; they raise what went wrong.
 
     Attributes:
         name: name of its `CommSpec`.

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flow_cuda.hardware import Hardware, Memory
+
+if TYPE_CHECKING:
+    from flow_cuda.workbench import GpuWorkbench
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,6 +71,13 @@ class DeviceArray:
         return DeviceArray(
             self.memory, self.address + offset, shape, np.dtype(dtype), self.hardware
         )
+
+    @property
+    def workbench(self) -> GpuWorkbench:
+        """What comms may do on its device."""
+        from flow_cuda.workbench import GpuWorkbench
+
+        return GpuWorkbench(self.hardware)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

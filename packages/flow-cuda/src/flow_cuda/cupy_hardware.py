@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import uuid
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -172,6 +173,20 @@ class CupyHardware:
         """Queues a graph."""
         with self._device:
             graph.launch(stream)
+
+    def uuid(self) -> str:
+        """The UUID, as ``nvidia-smi -L`` prints it."""
+        raw = bytes(self._cupy.cuda.runtime.getDeviceProperties(self.index)["uuid"])
+        return f"GPU-{uuid.UUID(bytes=raw[:16])}"
+
+    def handle(self, stream: Any) -> int:
+        """CUDA's own handle."""
+        return int(stream.ptr)
+
+    def within(self, call: Callable[[], Any]) -> Any:
+        """Calls a function with the device as the current one of the calling thread."""
+        with self._device:
+            return call()
 
 
 def _compute_type(product: Product) -> int:

@@ -6,7 +6,7 @@ rehearsal can check the order of streams.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -146,3 +146,12 @@ class Hardware(Protocol):
 
     def replay(self, stream: Any, graph: Any) -> None:
         """Queues a graph."""
+
+    def uuid(self) -> str:
+        """What tells the device apart from all others."""
+
+    def handle(self, stream: Any) -> int:
+        """A stream as other libraries take it."""
+
+    def within(self, call: Callable[[], Any]) -> Any:
+        """Calls a function with the device as the current one of the calling thread."""

@@ -106,6 +106,7 @@ class Rehearsal:
         self._queue: list[Work] = []
         self._past: list[Work] = []
         self._spans: dict[int, Span] = {}
+        self._handles: dict[int, FakeStream] = {}
         self.compute = self.stream("compute")
 
     # ------------------------------------------------------------------------------- memory
@@ -265,6 +266,25 @@ class Rehearsal:
         self.log.append(f"replay {len(graph.steps)}")
         for step in graph.steps:
             self._add(stream, *step)
+
+    # ---------------------------------------------------------------------- other libraries
+
+    def uuid(self) -> str:
+        """A name."""
+        return f"rehearsed {self.index}"
+
+    def handle(self, stream: Any) -> int:
+        """A number by which `enqueue` finds the stream."""
+        self._handles[id(stream)] = stream
+        return id(stream)
+
+    def within(self, call: Callable[[], Any]) -> Any:
+        """Calls a function."""
+        return call()
+
+    def enqueue(self, handle: int, name: str, run: Callable[[], None], access: Access) -> None:
+        """What another library does to a stream: queues work, or has it captured."""
+        self._add(self._handles[handle], name, run, access)
 
 
 class _Call:

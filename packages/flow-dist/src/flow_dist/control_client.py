@@ -28,6 +28,7 @@ from flow_dist.control_wire import (
     prove,
     proven,
 )
+from flow_dist.ending import prepare
 from flow_dist.membership import LaunchError, Membership
 from flow_dist.watch import WATCH, Watch, line_of
 
@@ -270,6 +271,7 @@ class ControlClient:
         if self._failed:  # it is ending by itself, unless it waits for others at its end
             time.sleep(_OWN_END)
         if not self._byed:
+            prepare(message)
             self._stop(message)
         self._end()
 

@@ -7,7 +7,7 @@ import ctypes.util
 import importlib.util
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 
 from flow_core.config import Settings
@@ -20,23 +20,25 @@ LAUNCHERS = ("mpiexec", "mpirun")
 WORLD_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 """Variables in which Open MPI and MPICH tell a process how many they started."""
 
+NCCL_BINDINGS = ("nccl4py", "cupy-cuda12x", "cupy-cuda13x", "cupy")
 NCCL_WHEELS = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
+NCCL_EXTRA = "uv add 'flow-dist[cu12]' (or flow-dist[cu13])"
 
 
 def flow_register_comms(config: Settings) -> tuple[CommSpec, ...]:
-    """MPI, between processes whose devices compute in host memory."""
+    """MPI, between devices that compute in host memory; NCCL between GPUs, unless emulated."""
     types = ("cpu", "gpu") if config.emulate_gpus else ("cpu",)
     world = "flow_dist.world"
-    return (
-        CommSpec(
-            "mpi",
-            types,
-            f"{world}:bootstrap",
-            "flow_dist.mpi:MpiComm",
-            priority=10,
-            world=f"{world}:world",
-        ),
+    mpi = CommSpec(
+        "mpi",
+        types,
+        f"{world}:bootstrap",
+        "flow_dist.mpi:MpiComm",
+        priority=10,
+        world=f"{world}:world",
     )
+    nccl = CommSpec("nccl", ("gpu",), "flow_dist.nccl:bootstrap", "flow_dist.nccl:NcclComm", 10)
+    return (mpi,) if config.emulate_gpus else (mpi, nccl)
 
 
 def probe_mpi(environment: Mapping[str, str] = os.environ) -> Available | Unavailable:
@@ -56,16 +58,25 @@ def probe_mpi(environment: Mapping[str, str] = os.environ) -> Available | Unavai
 
 
 def probe_nccl() -> Available | Unavailable:
-    """Whether the library of NCCL is there; its devices are flow-cuda's business."""
-    for name in NCCL_WHEELS:
+    """Whether there is a binding and the library of NCCL; its devices are flow-cuda's business."""
+    bindings = list(_installed(NCCL_BINDINGS))
+    if not bindings:
+        reason = "neither nccl4py nor CuPy, by which NCCL is called, is installed"
+        return Unavailable(reason, NCCL_EXTRA)
+    library = next(_installed(NCCL_WHEELS), None) or ctypes.util.find_library("nccl")
+    if library is None:
+        reason = f"the library of NCCL is not installed, though {bindings[0]} is"
+        return Unavailable(reason, NCCL_EXTRA)
+    return Available(1, f"{bindings[0]}, {library}")
+
+
+def _installed(names: Iterable[str]) -> Iterator[str]:
+    """Distributions that are there, with their versions."""
+    for name in names:
         try:
-            return Available(1, f"{name} {metadata.version(name)}")
+            yield f"{name} {metadata.version(name)}"
         except metadata.PackageNotFoundError:
             continue
-    library = ctypes.util.find_library("nccl")
-    if library:
-        return Available(1, library)
-    return Unavailable("NCCL is not installed", "uv add 'flow-dist[cu12]' (or flow-dist[cu13])")
 
 
 def flow_step_finished(step: int) -> None:

@@ -85,6 +85,8 @@ class Executable:
         devices = [a.device for a in plan.arenas]
         self._world = world
         self.comm = comm(devices) if comm and (world or _has_exchanges(plan)) else None
+        self._before = getattr(self.comm, "before_step", None)
+        self._after = getattr(self.comm, "after_step", None)
         self._local = frozenset(self.comm.local if self.comm else devices)
         arenas = [a for a in plan.arenas if a.device in self._local]
         self._driver = driver(arenas[0].device if arenas else devices[0])
@@ -205,6 +207,8 @@ class Executable:
         """One step: copies the feeds in, launches, copies the results out."""
         started = time.perf_counter() if self._finished else 0.0
         driver = self._driver
+        if self._before is not None:
+            self._before()
         if self.plan.micro_batches > 1:
             feeds = [part for array in feeds for part in self._parts(array)]
         for target, source in zip(self.feeds, feeds, strict=True):
@@ -213,6 +217,8 @@ class Executable:
         self._launch()
         self.step += 1
         results = tuple([None if a is None else _copy_out(driver, a) for a in self.fetches])
+        if self._after is not None:
+            self._after()
         if self._world is not None:
             results = self._shared(self._world, results)
         for observer in self._finished:

@@ -1,0 +1,15 @@
+// Boxes of arrays, combined element by element.
+
+// y = a and b combined, over one space: 0 sums, 1 takes the larger, 2 the smaller one.
+template <class T>
+FN void combine(const T *a, const T *b, T *y, i64 how, Space space, Strides sa, i64 fa, Strides sb,
+                i64 fb, Strides sy, i64 fy) {
+    typedef typename In<T>::type V;
+    EACH(i, space.size) {
+        i64 at[8];
+        unravel(i, space, at);
+        V left = load(a + fa + offset(at, space, sa)), right = load(b + fb + offset(at, space, sb));
+        store(y + fy + offset(at, space, sy),
+              how == 0 ? (V)(left + right) : how == 1 ? max_(left, right) : min_(left, right));
+    }
+}

@@ -1,0 +1,133 @@
+"""What comms do on a device: boxes are copied, combined and filled as numpy does it."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flow_core.device import Strided, strided
+from flow_core.dtypes import ALL, as_dtype
+from flow_cuda import host_compiler, nvrtc
+from flow_cuda.driver import GpuDriver
+from flow_cuda.launch import Queued
+from flow_cuda.program import unit
+from flow_cuda.rehearsal import OrderError, Rehearsal
+from flow_cuda.rehearsed import compiler
+
+pytestmark = pytest.mark.skipif(
+    host_compiler.compiler() is None, reason="no C++ compiler to run kernels with"
+)
+DTYPES = [dtype.name for dtype in ALL if dtype.name != "char"]
+UFUNC = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+RNG = np.random.default_rng(3)
+
+
+@pytest.fixture
+def driver() -> GpuDriver:
+    return GpuDriver(Rehearsal(compiler=compiler()), chunk=1 << 12)
+
+
+def put(driver: GpuDriver, value: Any) -> Any:
+    made = driver.allocate(value.nbytes).view(0, value.shape, value.dtype)
+    driver.copy_in(made, value)
+    return made
+
+
+def numbers(shape: tuple[int, ...], dtype: str) -> Any:
+    low, high = (0, 2) if dtype == "bool" else (-9, 10)
+    floats = as_dtype(dtype).is_floating
+    rows = RNG.normal(0, 3, shape) if floats else RNG.integers(low, high, shape)
+    return rows.astype(as_dtype(dtype).numpy)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("operation", UFUNC)
+def test_combines_boxes_in_their_order(driver: GpuDriver, dtype: str, operation: str) -> None:
+    """Rows and columns of larger arrays, three at a time, each sum rounded; the first in place."""
+    values = [numbers((5, 6), dtype) for _ in range(4)]
+    arrays = [put(driver, value) for value in values]
+    windows = [(slice(1, 4), slice(2, 5)), (slice(0, 3), slice(0, 3)), (slice(2, 5), slice(3, 6))]
+    boxes = [strided(a)[w] for a, w in zip(arrays[:3], windows, strict=True)]
+    target = strided(arrays[3])[windows[0]]
+    bench = arrays[0].workbench
+    for launch in bench.combine(operation, target, boxes):
+        launch()
+    want = values[3].copy()
+    parts = [v[w] for v, w in zip(values[:3], windows, strict=True)]
+    ufunc = UFUNC[operation]
+    want[windows[0]] = ufunc(ufunc(parts[0], parts[1]), parts[2])
+    np.testing.assert_array_equal(driver.copy_out(arrays[3]), want)
+    for launch in bench.combine(operation, strided(arrays[0]), [strided(a) for a in arrays[:2]]):
+        launch()
+    np.testing.assert_array_equal(driver.copy_out(arrays[0]), ufunc(*values[:2]))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "int64"])
+def test_copies_and_fills_boxes(driver: GpuDriver, dtype: str) -> None:
+    source, target = numbers((4, 3, 5), dtype), numbers((5, 4, 2), dtype)
+    arrays = put(driver, source), put(driver, target)
+    bench = arrays[0].workbench
+    given, made = strided(arrays[0])[1:3, :, 1:3], strided(arrays[1])[2:4, 1:4]
+    rows = strided(arrays[1])[0:1], strided(arrays[0])[0:1].reshape(-1)[:8].reshape((1, 4, 2))
+    launches = [*bench.copy(made, given), *bench.copy(*rows)]
+    assert bench.copy(made[0:0], given[0:0]) == ()
+    for launch in launches:
+        launch()
+    want = target.copy()
+    want[2:4, 1:4] = source[1:3, :, 1:3]
+    want[0] = source[0].reshape(-1)[:8].reshape(4, 2)
+    np.testing.assert_array_equal(driver.copy_out(arrays[1]), want)
+    for value in (0, 7):
+        for launch in bench.fill(strided(arrays[0]), value):
+            launch()
+        assert (driver.copy_out(arrays[0]) == value).all()
+
+
+def test_scratch_is_memory_of_the_device(driver: GpuDriver) -> None:
+    bench = put(driver, np.zeros(3, np.float32)).workbench
+    row = bench.scratch(64).view(8, (4,), np.float64)
+    driver.copy_in(row, np.arange(4.0))
+    np.testing.assert_array_equal(driver.copy_out(row), np.arange(4.0))
+    assert bench.place == driver.hardware.uuid()
+
+
+def test_foreign_work_is_queued_captured_and_checked(driver: GpuDriver) -> None:
+    """A library is called when a step is queued and when it is captured, never for a replay."""
+    array, hardware, calls = put(driver, np.zeros(4, np.float32)), driver.hardware, []
+    box = strided(array)
+
+    def call(handle: int) -> None:
+        calls.append(handle)
+        for launch in box.array.workbench.fill(box, 1):
+            enqueue(hardware, handle, launch, box)
+
+    launch = array.workbench.foreign(call, "library", [box], [box])
+    assert isinstance(launch, Queued)
+    step = driver.compile([launch])
+    for _ in range(4):
+        driver.copy_in(array, np.zeros(4, np.float32))
+        step()
+        np.testing.assert_array_equal(driver.copy_out(array), np.ones(4))
+    assert calls == 2 * [array.workbench.stream()]
+    other = hardware.handle(hardware.stream("other"))
+    launch()
+    with pytest.raises(OrderError):
+        call(other)
+
+
+def enqueue(hardware: Rehearsal, handle: int, launch: Any, box: Strided) -> None:
+    """What a library does with the stream that it was given."""
+    launch.queue(hardware._handles[handle])
+
+
+def test_nvrtc_compiles_the_kernels(driver: GpuDriver) -> None:
+    try:
+        nvrtc.library()
+    except nvrtc.NvrtcError as error:
+        pytest.skip(str(error).replace("\n", " "))
+    kernels = []
+    for dtype in DTYPES:
+        box = strided(put(driver, numbers((2, 3), dtype)))
+        (launch,) = box.array.workbench.combine("sum", box, [box, box])
+        kernels.append(launch.function.kernel)
+    assert b".entry" in nvrtc.compile_text(unit(kernels), "compute_80")
