@@ -27,6 +27,12 @@ KINDS = ("kill", "stop", "raise", "damage", "link", "host")
 OUTSIDE = ("link", "host")
 """Faults that need two hosts, and go on with the one that is left."""
 
+BY_SILENCE = ("stop", *OUTSIDE)
+"""Faults that nothing but silence tells; for the others it is long, as a machine may be busy."""
+
+PATIENCE = 180.0
+"""Seconds that a run may take."""
+
 MESSAGE = re.compile(r"flow-dist: rank 1 of 2 on .*(gone without|does not answer|raised KeyError)")
 WEIGHTS = ("one-weight", "one-bias", "two-weight", "two-bias", "two-weight-v")
 ENV = {**os.environ, "DEVICES": "0:0-1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -74,7 +80,7 @@ def strike(kind: str, step: int, folder: Path, right: Path, hosts: TwoHosts | No
         hosts: for faults from outside.
     """
     command = [sys.executable, "-c", "from flow_dist.cli import main; main()", "run"]
-    command += ["--silence", str(SILENCE), "--max-restarts", "1"]
+    command += ["--silence", str(SILENCE if kind in BY_SILENCE else 60), "--max-restarts", "1"]
     if hosts is not None:
         a, b = hosts.addresses
         where = ["--hosts", f"{a}:1,{b}:1", "--address", a, "--agent", hosts.agent, "--least", "1"]
@@ -87,8 +93,11 @@ def strike(kind: str, step: int, folder: Path, right: Path, hosts: TwoHosts | No
     )
     outside = threading.Thread(target=_from_outside, args=(kind, folder, hosts, process))
     outside.start()
+    late = threading.Timer(PATIENCE, process.kill)
+    late.start()
     said, at = _read(process)
     status = process.wait()
+    late.cancel()
     outside.join()
     return _outcome(kind, step, folder, right, "".join(said), at, status)
 
@@ -128,10 +137,11 @@ def _outcome(
         went_on = "going on at step" in said or kept == 0
     restarted = status == 0 and "restart 1 of 1" in said and went_on
     passed_over = kind != "damage" or step < 2 or "passed over" in said
-    return Outcome(kind, step, seconds, restarted, passed_over, _same(folder, right), said)
+    return Outcome(kind, step, seconds, restarted, passed_over, same(folder, right), said)
 
 
-def _same(folder: Path, right: Path) -> bool:
+def same(folder: Path, right: Path) -> bool:
+    """Whether the final weights of two runs are the same, bit by bit."""
     try:
         pairs = [[(f / "final" / name / "out") for f in (folder, right)] for name in WEIGHTS]
         return all(one.read_bytes() == other.read_bytes() for one, other in pairs)

@@ -8,6 +8,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from two_hosts import TwoHosts
+
+from flow_dist.launch_mpi import MPICH, Host, Launcher
 
 HERE = Path(__file__).parent
 
@@ -25,16 +28,29 @@ def launcher() -> tuple[str, ...]:
 
 
 def run_script(
-    processes: int, script: Path, *arguments: str, timeout: float = 100, **env: str
+    processes: int,
+    script: Path,
+    *arguments: str,
+    timeout: float = 100,
+    hosts: TwoHosts | None = None,
+    **env: str,
 ) -> subprocess.CompletedProcess[str]:
-    """What became of a script on several processes."""
+    """What became of a script on several processes, of this host or dealt over two."""
     settings = {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
     }
-    command = (*launcher(), "-n", str(processes), sys.executable, str(script), *arguments)
+    program = [sys.executable, str(script), *arguments]
+    command = [*launcher(), "-n", str(processes), *program]
+    if hosts is not None:
+        places = [Host(address, -(-processes // 2)) for address in hosts.addresses]
+        mpiexec = Launcher.find(launcher()[0])
+        command = mpiexec.command(
+            processes, places, program, agent=hosts.agent, address=hosts.addresses[0]
+        )
+        command = hosts.on(0, command)
     return subprocess.run(
         command,
         env={**os.environ, **settings, **env},
@@ -49,3 +65,9 @@ def lines_of(done: subprocess.CompletedProcess[str]) -> list[str]:
     """What it printed, sorted; it must have ended well."""
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return sorted(done.stdout.splitlines())
+
+
+def mpich() -> None:
+    """Skips the test where MPI is another one: it alone joins processes that it did not start."""
+    if Launcher.find(launcher()[0]).kind != MPICH:
+        pytest.skip("not MPICH")

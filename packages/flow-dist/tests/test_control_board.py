@@ -71,6 +71,37 @@ def test_a_killed_rank() -> None:
     assert "waiting for ranks 0, 1, 2" in failure.message
 
 
+def lose_a_host(made: Board, answer: float | None) -> Failure | None:
+    """Ranks 0 and 1 on host a are killed at 2.1 s, and 2 on host c answers at some time or not."""
+    for rank in (0, 1, 2):
+        made.beat(rank, place("loss"), 2.0)
+    made.lost(0, 2.1)
+    made.lost(1, 2.1)
+    now = 2.1
+    while not made.check(now):
+        assert made.in_doubt
+        now += 0.1
+        if answer is not None and now >= answer:
+            made.beat(2, place("loss"), now)
+    assert not made.in_doubt
+    return made.verdict(now)
+
+
+def test_who_was_killed_because_a_host_is_lost() -> None:
+    """A launcher that loses a host ends all others: they are dead before that one is silent."""
+    failure = lose_a_host(board(hosts="aac"), None)
+    assert failure is not None
+    assert (failure.kind, failure.rank, failure.silent) == ("silent", 2, ("c",))
+    assert "  rank 0: on host-a" in failure.message
+    assert ", gone for 5.0 s" in failure.message
+
+
+def test_who_was_killed_while_others_answer() -> None:
+    failure = lose_a_host(board(hosts="aac"), 2.3)
+    assert failure is not None
+    assert (failure.kind, failure.rank, failure.silent) == ("died", 0, ())
+
+
 def test_a_silent_rank_and_a_silent_host() -> None:
     work = place()
     failure = run(board(), {0: work, 2: work}, 20)

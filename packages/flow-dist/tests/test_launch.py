@@ -6,18 +6,22 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from click.testing import CliRunner
 
+from flow_dist import control
+from flow_dist.addresses import address_towards, meeting_address
 from flow_dist.cli import main
-from flow_dist.control import address_towards, join, parse_address
+from flow_dist.control import join, parse_address
 from flow_dist.control_board import Failure
 from flow_dist.launch import Job, without
 from flow_dist.launch_mpi import MPICH, OPEN_MPI, Host, Launcher
-from flow_dist.membership import LaunchError
+from flow_dist.membership import LaunchError, Membership
 
 FLOW_DIST = [sys.executable, "-c", "from flow_dist.cli import main; main()"]
 FAST = ["--beat", "0.1", "--silence", "1.5", "--exchange", "2", "--start", "60"]
@@ -113,8 +117,7 @@ def test_a_fault_ends_all_with_one_message(script: str, fault: str) -> None:
     assert re.match(r"flow-dist: rank 1 of 2 on \S+, at (work at )?step ", message), message
     assert re.search(WORDS[fault], message), message
     place = r"at step 2 in 'gather step 2' \(.*train.py:\d+\)"
-    if fault != "kill":  # whose launcher kills rank 0 before it can say where it is
-        assert re.search(rf"  rank 0: on \S+, {place}", message), message
+    assert re.search(rf"  rank 0: on \S+, {place}", message), message
     assert "  rank 0: on " in message
     assert "  rank 1: on " in message
     assert "done" not in ended.stdout
@@ -245,9 +248,60 @@ def test_joining_by_variables() -> None:
         join(env={"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"})
     with pytest.raises(LaunchError, match="address:port"):
         parse_address("host")
-    assert address_towards("127.0.0.1") == "127.0.0.1"
     with pytest.raises(LaunchError, match="--address"):
         address_towards("no.such.host.invalid")
+
+
+ROUTES = {"10.0.0": "10.0.0.1", "10.1.0": "10.1.0.1"}
+
+
+def towards(address: str) -> str:
+    """The address by which a host with two networks, and no default route, reaches another."""
+    if address[:6] not in ROUTES:
+        raise LaunchError("finding a way", found="Network is unreachable")
+    return ROUTES[address[:6]]
+
+
+@pytest.mark.parametrize(
+    ("others", "address"),
+    [
+        ([["10.0.0.2", "172.17.0.1"]], "10.0.0.1"),
+        ([["10.1.0.2"], ["10.0.0.3", "10.1.0.3"]], "10.1.0.1"),
+        ([["10.1.0.2", "10.0.0.2"], ["10.0.0.3", "10.1.0.3"]], "10.0.0.1"),
+        ([["10.0.0.1", "10.1.0.1", "172.17.0.1"], ["10.1.0.2"]], "10.1.0.1"),
+        ([["10.1.0.2"], ["10.0.0.3"]], None),
+        ([["192.168.0.2"]], None),
+    ],
+)
+def test_an_address_on_the_way_to_all(others: list[list[str]], address: str | None) -> None:
+    told = [["10.0.0.1", "10.1.0.1", "172.17.0.1"], *others]
+    if address is not None:
+        assert meeting_address(told, towards) == address
+        return
+    with pytest.raises(LaunchError, match="export MASTER_ADDR"):
+        meeting_address(told, towards)
+
+
+def test_all_ranks_hear_why_rank_0_cannot_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that raised alone would leave the others waiting for where it listens."""
+    monkeypatch.setattr(control, "own_addresses", lambda: ["10.0.0.1"])
+    monkeypatch.setattr(control, "meeting_address", partial(meeting_address, towards=towards))
+    said = [[["10.0.0.1"], ["192.168.0.2"]]]
+    raised = []
+    for rank in (0, 1):
+        place = Membership(rank, 2, None, None, "h", "mpich")
+
+        def gather(value: Any, rank: int = rank) -> list[Any]:
+            if value == ["10.0.0.1"]:
+                return said[0]
+            if rank == 0:
+                said.append([value, [None, None]])
+            return said[1]
+
+        with pytest.raises(LaunchError) as caught:
+            join(place, gather, env={})
+        raised.append(str(caught.value))
+    assert all("export MASTER_ADDR" in text for text in raised)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from launching import HERE, lines_of, run_script
+from two_hosts import two_hosts, why_not
 
 KIT = HERE / "run_comm_kit.py"
 
@@ -25,3 +26,15 @@ def test_kit_with_all_element_types(processes: int, shared: str) -> None:
     done = run_script(processes, KIT, timeout=300, FLOW_DIST_SHARED_MEMORY=shared)
     lines = lines_of(done)
     assert lines == processes * ["432 checks"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 3, 4])
+def test_kit_over_two_hosts(processes: int) -> None:
+    """Hosts without a default route: the processes find each other by what network they share."""
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    with two_hosts() as hosts:
+        done = run_script(processes, KIT, timeout=300, hosts=hosts)
+    assert lines_of(done) == processes * ["432 checks"]

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import atexit
 import os
-import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from flow_dist.addresses import LOOPBACK, address_towards, meeting_address, own_addresses
 from flow_dist.control_client import ControlClient, end_process, watch_exit
 from flow_dist.control_server import ControlServer
 from flow_dist.control_wire import fresh
@@ -24,10 +24,8 @@ from flow_dist.membership import LaunchError, Membership
 ADDRESS = "FLOW_DIST_CONTROL"
 TOKEN = "FLOW_DIST_TOKEN"
 
-_LOCAL = "127.0.0.1"
-
-Share = Callable[[Any], Any]
-"""Gives every rank what rank 0 has: a broadcast of a small value."""
+Gather = Callable[[Any], Sequence[Any]]
+"""Gives every rank the small values that all ranks pass."""
 
 _joined: list[ControlClient] = []
 _server: list[ControlServer] = []
@@ -41,14 +39,14 @@ def current() -> ControlClient | None:
 
 def join(
     membership: Membership | None = None,
-    share: Share | None = None,
+    gather: Gather | None = None,
     env: Mapping[str, str] | None = None,
 ) -> ControlClient | None:
     """Joins the job, once per process; None for a process that is alone.
 
     Args:
         membership: which rank this is; read from the environment when None.
-        share: gives every rank what rank 0 passes, called by all ranks: for launchers that do
+        gather: gives every rank what all of them pass, called by all: for launchers that do
             not tell where the server is.
         env: the process's environment when None.
 
@@ -65,7 +63,7 @@ def join(
     elif place.alone:
         return None
     else:
-        client = _join_rank_0(place, share, env)
+        client = _join_rank_0(place, gather, env)
     _joined.append(client)
     watch_exit(client)
     return client
@@ -83,16 +81,37 @@ def parse_address(text: str) -> tuple[str, int]:
     return address.strip("[]"), int(port)
 
 
-def _join_rank_0(place: Membership, share: Share | None, env: Mapping[str, str]) -> ControlClient:
-    if share is not None:
-        made = _serve(place, _address(place), 0, fresh()) if place.rank == 0 else None
-        address, port, token = share(made)
+def _join_rank_0(place: Membership, gather: Gather | None, env: Mapping[str, str]) -> ControlClient:
+    if gather is not None:
+        address, port, token = _agreed(place, gather)
     else:
         (address, port), token = _told(place, env)
         if place.rank == 0:
             _serve(place, address, port, token)
     stop = _stop_as_server if place.rank == 0 else None
     return ControlClient(place, address, port, token, stop=stop)
+
+
+def _agreed(place: Membership, gather: Gather) -> tuple[str, int, str]:
+    """Where rank 0 listens; where it cannot, it says so to all, who would wait for it."""
+    said = gather(own_addresses())
+    try:
+        made = _serve(place, _address(place, said), 0, fresh()) if place.rank == 0 else None
+        problem = None
+    except LaunchError as error:
+        made, problem = None, error
+    (made, reason), *_ = gather([made, problem and str(problem)])
+    if made is None:
+        raise problem or LaunchError("joining rank 0", found=reason)
+    address, port, token = made
+    return address, port, token
+
+
+def _address(place: Membership, said: Sequence[Sequence[str]]) -> str:
+    """An address of this host at which all ranks can reach it."""
+    if place.local_size == place.size:
+        return LOOPBACK
+    return address_towards(place.master[0]) if place.master else meeting_address(said)
 
 
 def _told(place: Membership, env: Mapping[str, str]) -> tuple[tuple[str, int], str]:
@@ -112,28 +131,6 @@ def _serve(place: Membership, address: str, port: int, token: str) -> tuple[str,
     _server.append(server)
     atexit.register(_stay)
     return server.address, server.port, token
-
-
-def _address(place: Membership) -> str:
-    """An address of this host at which all ranks can reach it."""
-    if place.local_size == place.size:
-        return _LOCAL
-    return address_towards(place.master[0] if place.master else "192.0.2.1")
-
-
-def address_towards(host: str) -> str:
-    """The address of this host from which it would reach another one; nothing is sent."""
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, 9))
-            return str(probe.getsockname()[0])
-    except OSError as error:
-        raise LaunchError(
-            f"finding the address of this host towards {host}",
-            found=str(error),
-            allowed="a host that can be reached",
-            hint="name this host's address: flow-dist run --address",
-        ) from error
 
 
 def _stop_as_server(message: str) -> None:

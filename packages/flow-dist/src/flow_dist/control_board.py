@@ -66,6 +66,7 @@ class Rank:
         since: when it was first seen where it is now.
         status: its last report; see `Watch.report`.
         ended: its exit status after it has said goodbye.
+        gone: when its connection was lost, None while it lasts.
     """
 
     host: str
@@ -74,6 +75,7 @@ class Rank:
     since: float
     status: Mapping[str, Any] = field(default_factory=dict)
     ended: int | None = None
+    gone: float | None = None
 
     @property
     def op(self) -> str:
@@ -99,6 +101,10 @@ class Rank:
         """Per group and lane, how many exchanges it has come to, and the last ones' keys."""
         told = self.status.get("groups", ())
         return {(tuple(ranks), lane): (count, last) for ranks, lane, count, last in told}
+
+    def silent(self, now: float, limit: float) -> bool:
+        """Whether it has not been heard for so long; who has hung up is not silent."""
+        return self.gone is None and now - self.heard > limit
 
     def entered(self, instance: Instance) -> bool:
         """Whether it is in an exchange, or has been: the others need not wait for it."""
@@ -146,6 +152,7 @@ class Board:
 
     def lost(self, rank: int, now: float) -> None:
         """The connection of a rank is gone; after a goodbye that is as it should be."""
+        self.ranks[rank].gone = now
         if self.ranks[rank].ended is None:
             text = "is gone without a word: killed, out of memory, or a crash in native code"
             self._fail("died", rank, text)
@@ -168,8 +175,21 @@ class Board:
 
     # ---------------------------------------------------------------- verdicts
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a rank has died, and those of another host have not been heard since.
+
+        A launcher that has lost a host ends all others: its victims die first.
+        """
+        return bool(self._suspects())
+
     def check(self, now: float) -> bool:
         """Whether something is wrong; the first cause stays, as the others follow from it."""
+        suspects = self._suspects()
+        if suspects and now - min(r.heard for r in suspects.values()) <= self.limits.silence:
+            return False
+        if suspects:
+            self._cause = None
         self._silent(now)
         self._missing(now)
         for rule in (self._left, self._differ, self._knot, self._slow):
@@ -191,6 +211,17 @@ class Board:
         message = self._message(rank, text, now)
         return Failure(kind, rank, host, step, op, message, self._silent_hosts(now))
 
+    def _suspects(self) -> dict[int, Rank]:
+        """Ranks of hosts from which nothing has come since a rank of another one died."""
+        kind, dead, _ = self._cause or ("", -1, "")
+        if kind != "died":
+            return {}
+        victim = self.ranks[dead]
+        since = victim.gone or 0.0
+        told = [r for r in list(self.ranks.values()) if r.heard > since or r.gone is not None]
+        known = {victim.address, *(rank.address for rank in told)}
+        return {n: rank for n, rank in self._alive().items() if rank.address not in known}
+
     def _waits_for(self, rank: int) -> tuple[int, Rank] | None:
         """Somebody who waits in an exchange that a rank has not come into."""
         for number, other in self._alive().items():
@@ -202,8 +233,9 @@ class Board:
     def _silent_hosts(self, now: float) -> tuple[str, ...]:
         """Addresses of which no rank answers; those that have ended need not."""
         alive = self._alive().values()
-        answering = {rank.address for rank in alive if now - rank.heard <= self.limits.silence}
-        return tuple(sorted({rank.address for rank in alive} - answering))
+        quiet = {rank.address for rank in alive if rank.silent(now, self.limits.silence)}
+        answering = [r for r in alive if not r.silent(now, self.limits.silence)]
+        return tuple(sorted(quiet - {rank.address for rank in answering}))
 
     def _fail(self, kind: str, rank: int, text: str) -> None:
         if self._cause is None:
@@ -213,7 +245,7 @@ class Board:
         return {n: rank for n, rank in sorted(self.ranks.items()) if rank.ended is None}
 
     def _silent(self, now: float) -> None:
-        quiet = {n: r for n, r in self._alive().items() if now - r.heard > self.limits.silence}
+        quiet = {n: r for n, r in self._alive().items() if r.silent(now, self.limits.silence)}
         for number, rank in quiet.items():
             text = f"does not answer for {now - rank.heard:.1f} s: stopped, or its link is down"
             others = [r for r in self._alive().values() if r.address == rank.address]
@@ -306,6 +338,8 @@ class Board:
             return f"on {rank.host}, ended with status {rank.ended}"
         quiet = now - rank.heard
         heard = f", last heard {quiet:.1f} s ago" if quiet > 2 * self.limits.beat else ""
+        if rank.gone is not None:
+            heard = f", gone for {now - rank.gone:.1f} s"
         return f"on {rank.host}, {_place(rank)}, for {now - rank.since:.1f} s{heard}"
 
 

