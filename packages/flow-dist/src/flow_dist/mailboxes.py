@@ -22,7 +22,7 @@ from flow_dist.phases import Box, Gather, Phases, Route, launches_of, routes
 from flow_dist.shared import Meeting, Segment, SharedMemory, open_segment
 from flow_dist.waiting import PATIENCE, wait
 
-IN_ORDER = platform.machine().lower() in ("x86_64", "amd64", "i686")
+IN_ORDER = platform.machine().lower() in ("x86_64", "amd64")
 """Whether others see what a process stores in the order in which it does so, without barriers."""
 
 GIVEN, TAKEN = 0, 1
