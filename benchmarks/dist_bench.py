@@ -1,20 +1,17 @@
-"""Processes: collectives beside the same call of mpi4py, and training beside one process.
+"""Processes: collectives beside the same call of mpi4py, and beside a window of shared memory.
 
     mpiexec -n 2 python benchmarks/dist_bench.py collectives
-    python benchmarks/dist_bench.py lenet
+    mpiexec -n 2 python benchmarks/dist_bench.py windows
 
-Ratios are of minima over interleaved rounds.  The second starts `mpiexec` itself, from beside the
-interpreter: data-parallel LeNet on two processes with a thread each, beside one process with two.
+Ratios are of minima over interleaved rounds.  Training is in `bench_ddp.py`.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,7 +20,6 @@ SIZES = {4: 300, 4096: 200, 1 << 20: 10, 64 << 20: 1}
 """Bytes that a device holds of the whole, and launches per round."""
 
 ROUNDS = 7
-BATCH = 128
 
 
 def collectives() -> None:
@@ -41,7 +37,8 @@ def collectives() -> None:
                     best[which] = min(best[which], seconds(call, launches))
             a, b = best
             line = f"{name:15}{nbytes:10} bytes{a * 1e6:12.1f} us{b * 1e6:12.1f} us of MPI"
-            print(f"{comm.size} processes  {line}  ratio {a / b:5.2f}", flush=True)
+            if comm.rank == 0:
+                print(f"{comm.size} processes  {line}  ratio {a / b:5.2f}", flush=True)
 
 
 def seconds(call: Callable[[], object], times: int) -> float:
@@ -101,69 +98,75 @@ def bound(draft: Any) -> Callable[[], None]:
     return call
 
 
-# --------------------------------------------------------------------------------------- LeNet
+class Window:
+    """An all-reduce as one writes it by hand: memory of MPI that all processes of a host share.
+
+    Each sums up its part of what all have put there; then the sums are there for all to look at,
+    and to copy.
+    """
+
+    def __init__(self, comm: Any, count: int) -> None:
+        from mpi4py import MPI
+
+        self.comm, self.rank = comm, comm.rank
+        self.shared = MPI.Win.Allocate_shared(8 * count, 4, comm=comm)
+        self.shared.Lock_all()  # MPICH wants it before Sync
+        rows = []
+        for rank in range(comm.size):
+            memory, _ = self.shared.Shared_query(rank)
+            rows.append(np.frombuffer(memory, np.float32)[: 2 * count].reshape(2, count))
+        self.given = [row[0] for row in rows]
+        self.given[self.rank][:] = 1
+        bounds = np.linspace(0, count, comm.size + 1).astype(int)
+        self.parts = [slice(a, b) for a, b in pairwise(bounds)]
+        self.sums = rows[0][1]
+        self.own = np.ones(count, np.float32)
+
+    def _meet(self) -> None:
+        self.shared.Sync()
+        self.comm.Barrier()
+        self.shared.Sync()
+
+    def left(self) -> None:
+        """The sums stay where they are, once for all processes."""
+        self._meet()
+        part = self.parts[self.rank]
+        np.add(self.given[0][part], self.given[1][part], out=self.sums[part])
+        for given in self.given[2:]:
+            np.add(self.sums[part], given[part], out=self.sums[part])
+        self._meet()
+
+    def copied(self) -> None:
+        """Each process has sums of its own in the end."""
+        self.left()
+        np.copyto(self.own, self.sums)
+
+    def end(self) -> None:
+        """Gives the memory back."""
+        self.shared.Unlock_all()
 
 
-def lenet() -> None:
-    """Rounds of either, one after the other."""
-    mpiexec = Path(sys.executable).parent / "mpiexec"
-    here = [sys.executable, __file__, "train"]
-    one: list[float] = []
-    two: list[float] = []
-    for _ in range(3):
-        one.append(trained([*here, "0:0"], threads=2))
-        two.append(trained([str(mpiexec), "-n", "2", *here, "0:0-1"], threads=1))
-    a, b = min(one), min(two)
-    print(f"LeNet, batch {BATCH}: one process with two threads {a * 1e3:.2f} ms a step")
-    print(f"two processes with a thread each {b * 1e3:.2f} ms a step, ratio {b / a:.2f}")
+def windows() -> None:
+    """Ours beside a shared window in the same run."""
+    from mpi4py import MPI
 
+    from flow_core.testing import comms
+    from flow_dist.world import world
 
-def trained(command: list[str], threads: int) -> float:
-    """The seconds per step that a run says."""
-    count = str(threads)
-    settings = {"OMP_NUM_THREADS": count, "OPENBLAS_NUM_THREADS": count, "FLOW_STREAM_THREADS": "1"}
-    done = subprocess.run(
-        command, env={**os.environ, **settings}, check=True, capture_output=True, text=True
-    )
-    return float(done.stdout.split()[-1])
-
-
-def train(devices: str) -> None:
-    """Trains on some devices and prints the time of a step."""
-    import oneflow as flow
-    import oneflow.typing as tp
-
-    init = flow.random_normal_initializer(stddev=0.1)
-
-    @flow.global_function(type="train")
-    def job(
-        images: tp.Numpy.Placeholder((BATCH, 1, 28, 28)),
-        labels: tp.Numpy.Placeholder((BATCH,), dtype=flow.int32),
-    ) -> tp.Numpy:
-        with flow.scope.placement("cpu", devices):
-            x = images
-            for number, channels in enumerate((32, 64)):
-                name = f"conv{number}"
-                x = flow.layers.conv2d(
-                    x, channels, 5, padding="SAME", kernel_initializer=init, name=name,
-                    activation=flow.nn.relu,
-                )  # fmt: skip
-                x = flow.nn.max_pool2d(x, 2, 2, "SAME", data_format="NCHW")
-            x = flow.reshape(x, (BATCH, -1))
-            x = flow.layers.dense(x, 512, flow.nn.relu, kernel_initializer=init, name="dense")
-            x = flow.layers.dense(x, 10, kernel_initializer=init, name="out")
-            loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, x)
-            rate = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
-            flow.optimizer.SGD(rate, momentum=0.9).minimize(flow.math.reduce_mean(loss))
-        return loss
-
-    rng = np.random.default_rng(0)
-    images = rng.normal(size=(BATCH, 1, 28, 28)).astype(np.float32)
-    labels = rng.integers(0, 10, BATCH).astype(np.int32)
-    for _ in range(3):
-        job(images, labels)
-    print(min(seconds(lambda: job(images, labels), 1) for _ in range(12)))
+    comm, joined = MPI.COMM_WORLD, world()
+    for nbytes in (1 << 20, 64 << 20):
+        window, ours = Window(comm, nbytes // 4), bound(comms.all_reduce((nbytes // 4,)))
+        best = {"ours": ours, "window, sums left there": window.left, "copied": window.copied}
+        found = dict.fromkeys(best, float("inf"))
+        for _ in range(ROUNDS):
+            for name, call in best.items():
+                joined.gather(b"", "a round")
+                found[name] = min(found[name], seconds(call, SIZES.get(nbytes, 1)))
+        window.end()
+        if comm.rank == 0:
+            texts = [f"{name} {t * 1e3:.2f} ms" for name, t in found.items()]
+            print(f"{comm.size} processes, all-reduce of {nbytes >> 20} MiB: {', '.join(texts)}")
 
 
 if __name__ == "__main__":
-    {"collectives": collectives, "lenet": lenet, "train": lambda: train(sys.argv[2])}[sys.argv[1]]()
+    {"collectives": collectives, "windows": windows}[sys.argv[1]]()

@@ -118,9 +118,12 @@ def test_edges_say_what_is_boxed() -> None:
     data = page_data(doc)
     names = [op.name for op in doc.ops]
     moved = [edge[4] for edge in data["edges"] if edge[4] >= 0]  # for each reader anew
-    assert 0 < max(moved) <= doc.plan.bytes_per_step <= sum(moved)
-    (fed,) = [edge for edge in data["edges"] if names[edge[0]] == "Input_y" and edge[4] >= 0][:1]
-    assert fed[2:] == ("B", "S(0)", 3 * 2 * 4)
+    used = sum(e.nbytes for e in doc.plan.ledger if "returns it" not in e.why)
+    assert 0 < max(moved) <= used <= sum(moved)
+    boxed = [edge for edge in data["edges"] if edge[4] >= 0]
+    (bias,) = [e for e in boxed if names[e[0]] == "output-bias_add/grad/reduce_sum"]
+    assert bias[2:] == ("P", "B", 2 * 3 * 4 * 4)
+    assert not [e for e in boxed if names[e[0]].startswith("Input_")]  # fed where it is wanted
 
 
 def test_memory_is_within_the_arena_and_nothing_overlaps() -> None:

@@ -49,6 +49,11 @@ def test_two_processes_train_as_one_does() -> None:
     assert on_many(2, FORMS, form) == printed(on_one(FORMS, form))
 
 
+def test_tensors_of_changing_shape_go_between_processes() -> None:
+    script = SCRIPTS / "run_ragged.py"
+    assert on_many(2, script) == printed(on_one(script))
+
+
 def test_ops_read_what_their_own_device_has() -> None:
     """Also where a library changes layouts: only exchanges cross devices."""
     flow.clear_default_session()

@@ -8,11 +8,14 @@ part of its own devices, in the order of the plan.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flow_core.dtypes import DType
+import numpy as np
+
+from flow_core.dtypes import DType, as_dtype
 from flow_core.errors import PlanError
 from flow_core.ir import AttrValue, TensorType
 from flow_core.plan import COLLECTIVES, Buffer, Plan, Task
@@ -259,3 +262,47 @@ def _check_array(exchange: Exchange, where: str, type_: TensorType, array: Any) 
 def _check(exchange: Exchange, ok: bool, found: str, allowed: str) -> None:
     if not ok:
         raise PlanError(f"binding exchange {exchange.name!r}", found=found, allowed=allowed)
+
+
+# ----------------------------------------------------------------------------------- objects
+
+
+def pack(objects: Any) -> Any:
+    """Tensors of changing shape as one message of bytes, for a process that has them not.
+
+    Args:
+        objects: an array of arrays; an element may be None, where nothing was made yet.
+
+    >>> message = pack(np.array([np.arange(3, dtype=np.int8), None], object))
+    >>> message.dtype, [x if x is None else x.tolist() for x in unpack(message)]
+    (dtype('uint8'), [[0, 1, 2], None])
+    """
+    tensors = [None if x is None else np.asarray(x) for x in objects.reshape(-1)]
+    rows = [None if x is None else [as_dtype(x.dtype).name, x.shape] for x in tensors]
+    head = json.dumps(rows).encode()
+    head += b" " * (-len(head) % _ALIGN)
+    parts = [np.array([len(head)] + [0] * (_ALIGN // 8 - 1), np.int64).view(np.uint8)]
+    parts.append(np.frombuffer(head, np.uint8))
+    for x in tensors:
+        if x is not None:
+            parts.append(np.ascontiguousarray(x).reshape(-1).view(np.uint8))
+            parts.append(np.zeros(-x.nbytes % _ALIGN, np.uint8))
+    return np.concatenate(parts)
+
+
+def unpack(message: Any) -> Any:
+    """The tensors of a message that `pack` made, as views of it, in a flat array."""
+    start = _ALIGN + int(message[:8].view(np.int64)[0])
+    rows = json.loads(message[_ALIGN:start].tobytes())
+    found = np.empty(len(rows), object)
+    for i, row in enumerate(rows):
+        if row is not None:
+            dtype, shape = as_dtype(row[0]).numpy, tuple(row[1])
+            stop = start + num_elements(shape) * dtype.itemsize
+            found[i] = message[start:stop].view(dtype).reshape(shape)
+            start = stop + -stop % _ALIGN
+    return found
+
+
+_ALIGN = 64
+"""Tensors begin in a message at multiples of so many bytes."""

@@ -13,6 +13,7 @@ from typing import Any
 from flow_core.dtypes import as_dtype
 from flow_core.errors import BudgetError, PlanError, nearest
 from flow_core.ir import Attrs, AttrValue, TensorType, tensor_type
+from flow_core.sbp import Region
 
 COLLECTIVES: Mapping[str, str] = {
     "all_reduce": "all members combine theirs and hold the result; no blocks, see `chunks`",
@@ -181,15 +182,17 @@ class Plan:
         buffers: all buffers.
         prologue: tasks that run once, when the plan is loaded.
         tasks: tasks of one step, in order.
-        feeds: buffers of the job's parameters, in order.
+        feeds: buffers that are fed: all of a parameter, or a part of it.
+        fed: per buffer of ``feeds``, which of the fed arrays it is part of, in the order of the
+            job's parameters (and their micro-batches), and the region that it takes.
         fetches: buffers of the results.
         variables: buffer of each variable, by name.
         shards: per physical variable that is part of a logical one: its name and region.
         ledger: everything that crosses devices or changes its layout.
         actors: names, in the order of the flow of data.
         registers: between the actors.
-        micro_batches: in how many parts along axis 0 each parameter is fed; ``feeds`` has the
-            buffers of the parts, parameter by parameter.
+        micro_batches: in how many parts along axis 0 each parameter is cut before ``fed`` counts
+            them: those of one parameter together.
         streams: names; the order of a stream's tasks is that of the plan.
         flows: what goes from stream to stream: slots of each logical value between its
             producer and its consumers, as the arenas have them.
@@ -213,6 +216,7 @@ class Plan:
     streams: tuple[str, ...] = ()
     flows: tuple[RegisterPlan, ...] = ()
     workers: int = 1
+    fed: tuple[tuple[int, Region], ...] = ()
 
     @property
     def bytes_per_step(self) -> int:
@@ -337,6 +341,7 @@ def _decode(data: Mapping[str, Any]) -> Plan:
         streams=tuple(data["streams"]),
         flows=tuple(map(_register, data["flows"])),
         workers=data["workers"],
+        fed=_frozen(data["fed"]),
     )
 
 

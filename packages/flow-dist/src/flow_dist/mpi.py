@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from flow_core.device import Arena, Launch
+from flow_core.dtypes import tensor_buffer
 from flow_core.errors import UnsupportedError
 from flow_core.exchange import Exchange, check_arrays
+from flow_dist.mailboxes import IN_ORDER, bind_mailboxes
+from flow_dist.parcels import bind_parcels
 from flow_dist.phases import Phases, links_from, phases_of, routes
 from flow_dist.point_to_point import bind_point_to_point
-from flow_dist.shared import SharedMemory, bind_shared
+from flow_dist.shared import Meeting, SharedMemory, bind_shared
 from flow_dist.watch import WATCH
 from flow_dist.world import MpiWorld, free, world
 
@@ -41,13 +44,14 @@ class _Bound:
         self._memory = memory  # others read it as long as this may be launched
         ranks = {joined.owner(device) for device in phases.devices}
         requests: list[Any] = []
-        if joined.share_memory(ranks) and _largest_route(phases, joined) >= SHARED:
-            tag = joined.wire.tags()
-            here = joined.rank in ranks
-            self._steps = tuple(bind_shared(phases, memory, joined.meeting(tag)) if here else ())
-        else:
+        bind = _way(exchange, phases, joined, ranks)
+        if bind is None:
             steps, requests = bind_point_to_point(phases, joined.wire)
             self._steps = tuple(steps)
+        else:
+            meeting = joined.meeting(joined.wire.tags())
+            here = joined.rank in ranks or bool(phases.fills)
+            self._steps = tuple(bind(phases, memory, meeting)) if here else ()
         weakref.finalize(self, free, requests)
         self._site = WATCH.site(
             phases.name,
@@ -63,6 +67,22 @@ class _Bound:
         for step in self._steps:
             step()
         self._site.leave()
+
+
+Bind = Callable[[Phases, SharedMemory, Meeting], Iterator[Launch]]
+
+
+def _way(
+    exchange: Exchange, phases: Phases, joined: MpiWorld, ranks: Collection[int]
+) -> Bind | None:
+    """How an exchange is done where its members need not send and receive arrays."""
+    if any(tensor.dtype.is_object for tensor in exchange.inputs):
+        return bind_parcels
+    if len(ranks) < 2 or not joined.share_memory(ranks):
+        return None
+    if _largest_route(phases, joined) >= SHARED:
+        return bind_shared
+    return bind_mailboxes if IN_ORDER else None
 
 
 def _largest_route(phases: Phases, joined: MpiWorld) -> int:
@@ -103,10 +123,10 @@ class MpiComm:
 
         Raises:
             PlanError: the arrays are not what the exchange says.
-            UnsupportedError: objects, which stay in the process that made them, would leave it.
+            UnsupportedError: records, which stay in the process that read them, would leave it.
         """
         check_arrays(exchange, self.local, inputs, outputs)
-        self._refuse_objects(exchange)
+        self._refuse_records(exchange)
         phases = phases_of(exchange, inputs, outputs)
         bound = _Bound(exchange, phases, self._world, self._memory)
         if not set(exchange.devices) & set(self.local):
@@ -117,14 +137,15 @@ class MpiComm:
         self._meters.append(meter)
         return (bound, meter.count)
 
-    def _refuse_objects(self, exchange: Exchange) -> None:
+    def _refuse_records(self, exchange: Exchange) -> None:
         owners = {self._world.owner(device) for device in exchange.devices}
-        if len(owners) > 1 and any(t.dtype.is_object for t in exchange.inputs):
+        refused = [t for t in exchange.inputs if t.dtype.is_object and t.dtype != tensor_buffer]
+        if len(owners) > 1 and refused:
             raise UnsupportedError(
                 f"binding exchange {exchange.name!r}",
-                found=f"tensors of changing shape that go between ranks {sorted(owners)}",
-                allowed="arrays of numbers",
-                hint="decode or pad them where they are read",
+                found=f"{refused[0]} that goes between ranks {sorted(owners)}",
+                allowed="arrays of numbers, and tensors of changing shape",
+                hint="decode records where they are read",
             )
 
     def sent(self) -> Mapping[tuple[str, str], int]:

@@ -158,11 +158,12 @@ class SharedMemory:
         self._used += -(-box.nbytes // ALIGN) * ALIGN
         return slot
 
-    def open(self, place: Place, strides: Sequence[int], box: Box) -> Any:
-        """A box of another process."""
+    def open(self, place: Sequence[int], strides: Sequence[int] | None, box: Box) -> Any:
+        """A box of another process, in one piece where there are no strides."""
         process, file, size, offset = place
         memory = self._opened(process, file, size)
-        return np.ndarray(box.shape, box.dtype, memory.data, offset, tuple(strides))
+        steps = None if strides is None else tuple(strides)
+        return np.ndarray(box.shape, box.dtype, memory.data, offset, steps)
 
 
 # ------------------------------------------------------------------------------------ phases
@@ -237,7 +238,7 @@ def _heard(
     for views, (source, target), box in _each(seen, found):
         if target == meeting.rank:
             place, strides = next(rows[source])
-            views[box.key] = memory.open(tuple(place), strides, box)
+            views[box.key] = memory.open(place, strides, box)
     return seen
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-AT_ONCE, POLITE = 64, 2000
-"""Looks one after the other, then looks with the core offered to others; after that it sleeps."""
+POLITE = 2000
+"""Looks with the core offered to others in between; after that it sleeps."""
 
 NAP = 5e-5
 """Seconds of sleep between two looks."""
+
+EAGER, CROWDED = 64, 4
+"""Looks without a break, where each process has a core, and where they share them."""
 
 
 @dataclass(slots=True)
@@ -25,7 +30,37 @@ class Verdict:
     error: BaseException | None = None
 
 
+@dataclass(slots=True)
+class Patience:
+    """How a process waits.
+
+    Attributes:
+        at_once: how often it looks before it offers its core to others.
+    """
+
+    at_once: int = EAGER
+
+
 VERDICT = Verdict()
+PATIENCE = Patience()
+
+
+def suit_to_host(gather: Callable[[bytes], Sequence[bytes]]) -> None:
+    """Offers the core sooner where the processes of this host are more than its cores.
+
+    Args:
+        gather: gives what all processes say, in the order of the ranks.
+    """
+    host, cores = platform.node(), sorted(_cores())
+    told = [json.loads(text) for text in gather(json.dumps([host, cores]).encode())]
+    here = [set(theirs) for other, theirs in told if other == host]
+    PATIENCE.at_once = EAGER if len(here) <= len(set().union(*here)) else CROWDED
+
+
+def _cores() -> Iterable[int]:
+    """The cores that this process may run on, as far as the system tells."""
+    asked = getattr(os, "sched_getaffinity", None)
+    return asked(0) if asked else range(os.cpu_count() or 1)
 
 
 def wait(done: Callable[[], bool]) -> None:
@@ -34,7 +69,7 @@ def wait(done: Callable[[], bool]) -> None:
     Raises:
         BaseException: the supervisor's verdict.
     """
-    for _ in range(AT_ONCE):
+    for _ in range(PATIENCE.at_once):
         if done():
             return
     looks = 0

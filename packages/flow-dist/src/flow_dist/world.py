@@ -17,12 +17,13 @@ import numpy as np
 from flow_core.device import Launch
 from flow_core.plugins.specs import Available, Unavailable
 from flow_dist.control import join
+from flow_dist.mailboxes import IN_ORDER, Tokens
 from flow_dist.membership import LaunchError, Membership
 from flow_dist.output import choose_output
 from flow_dist.pmi import joined_by_launcher, start_mpi
 from flow_dist.point_to_point import Wire
 from flow_dist.shared import Meeting, neighbours
-from flow_dist.waiting import wait
+from flow_dist.waiting import suit_to_host, wait
 from flow_dist.watch import WATCH, Site
 
 TAGS = 1 << 20
@@ -99,6 +100,7 @@ class MpiWorld:
         self._meetings, self._results = comm.Dup(), comm.Dup()
         self.wire = Wire(comm.Dup(), self.rank, self.owner, self._tag)
         self._tags = itertools.count()
+        self._tokens_here: Tokens | None = None
         self._tokens: dict[tuple[frozenset[int], frozenset[int]], tuple[Launch, ...]] = {}
         self._requests: list[Any] = []
         weakref.finalize(self, free, self._requests)
@@ -172,7 +174,12 @@ class MpiWorld:
     @cached_property
     def neighbours(self) -> tuple[frozenset[int], ...]:
         """Per rank, the ranks that it shares memory with; a meeting, at the first use."""
-        return neighbours(partial(self.gather, what="finding neighbours"))
+        gather = partial(self.gather, what="finding neighbours")
+        found = neighbours(gather)
+        suit_to_host(gather)
+        if IN_ORDER and max(map(len, found)) > 1:
+            self._tokens_here = Tokens(self.rank, self.size, gather, found[self.rank])
+        return found
 
     def share_memory(self, ranks: Iterable[int]) -> bool:
         """Whether some processes all share memory with each other."""
@@ -214,8 +221,10 @@ class MpiWorld:
     def _token_launches(
         self, targets: frozenset[int], sources: frozenset[int]
     ) -> tuple[Launch, ...]:
-        """Launches that send a token to some processes and wait for one of each of others."""
+        """Launches that send a token to neighbours and wait for one of each of others."""
         key = targets, sources
+        if self._tokens_here is not None and (targets or sources):
+            return (self._tokens_here.launch(targets, sources),)
         if key not in self._tokens and (targets or sources):
             comm, nothing = self.wire.comm, np.zeros(1, np.uint8)
             requests = [comm.Recv_init(np.empty(1, np.uint8), s, TAGS) for s in sorted(sources)]

@@ -29,6 +29,7 @@ from flow_core.plan import (
     check_no_deadlock,
 )
 from flow_core.plugins.specs import KernelQuery, KernelSpec, OpSpec
+from flow_core.sbp import Region
 
 
 class Kernels(Protocol):
@@ -359,7 +360,8 @@ def _emit(state: _Lowering, inputs: Sequence[str], job: str) -> Plan:
             continue
         target = prologue if op.name in state.constant else tasks
         target.append(_task(state, op, i, buffers))
-    feeds = tuple([_view(state, buffers, Value(name, 0)) for name in inputs])
+    fed = _fed(state.graph, inputs)
+    feeds = tuple([_view(state, buffers, Value(name, 0)) for name in fed])
     fetches = tuple([_view(state, buffers, v) for v in state.graph.results])
     held = [op for op in state.order if op.type == "variable"]
     variables = {op.name: _view(state, buffers, op.output()) for op in held}
@@ -376,6 +378,7 @@ def _emit(state: _Lowering, inputs: Sequence[str], job: str) -> Plan:
         prologue=tuple(prologue),
         tasks=tuple(tasks),
         feeds=feeds,
+        fed=tuple(fed.values()),
         fetches=fetches,
         variables=variables,
         actors=ACTORS,
@@ -384,6 +387,17 @@ def _emit(state: _Lowering, inputs: Sequence[str], job: str) -> Plan:
         flows=_flows(state) if len(streams) > 1 else (),
         workers=_workers(state, len(streams)),
     )
+
+
+def _fed(graph: Graph, inputs: Sequence[str]) -> dict[str, tuple[int, Region]]:
+    """Per ``input`` op, which of the fed arrays it takes a part of, and the region of that."""
+    position = {name: i for i, name in enumerate(inputs)}
+    found: dict[str, tuple[int, Region]] = {}
+    for op in graph.of_type("input"):
+        whole = tuple([(0, n) for n in graph.types[op.name][0].shape])
+        region: Any = op.attrs.get("region", whole)
+        found[op.name] = (position[str(op.attrs.get("of", op.name))], region)
+    return dict(sorted(found.items(), key=lambda item: item[1][0]))
 
 
 def _with_waits(
@@ -519,7 +533,9 @@ def _place(state: _Lowering, buffers: _Buffers) -> tuple[tuple[ArenaPlan, ...], 
     arenas: list[ArenaPlan] = []
     known: dict[tuple[Block, ...], Layout] = {}
     offsets: dict[int, int] = {}
-    for device, blocks in by_device.items():
+    types = list(dict.fromkeys(device.split(":")[0] for device in by_device))
+    for device in sorted(by_device, key=partial(_position, types)):
+        blocks = by_device[device]
         layout = _layout([block for _, block in blocks], known)
         offsets.update(zip([i for i, _ in blocks], layout.offsets, strict=True))
         owners = _owners(state, buffers, blocks, layout.peak)
@@ -527,6 +543,12 @@ def _place(state: _Lowering, buffers: _Buffers) -> tuple[tuple[ArenaPlan, ...], 
         _check_memory(state, arena)
         arenas.append(arena)
     return tuple(arenas), _placed(buffers, offsets)
+
+
+def _position(types: Sequence[str], device: str) -> tuple[int, int, int]:
+    """Where the arena of a device comes among all: those of one type by their numbers."""
+    kind, machine, index = device.split(":")
+    return types.index(kind), int(machine), int(index)
 
 
 def _layout(blocks: Sequence[Block], known: dict[tuple[Block, ...], Layout]) -> Layout:

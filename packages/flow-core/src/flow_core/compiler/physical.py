@@ -3,6 +3,10 @@
 The physical graph is a graph like any other: values have local shapes, each op has one device,
 but for ``boxing`` ops, which read values of several devices and have an output on each of the
 devices of their placement.  A job on a single device is its own physical graph.
+
+A fed array has an ``input`` op per part that devices want of it: with ``of``, the name of the
+logical input, and ``region``, the part.  Nothing of it goes from device to device that can be
+copied in where it is wanted.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from flow_core.compiler.ways import Ways
 from flow_core.errors import SourceLine
 from flow_core.ir import Attrs, Graph, Op, TensorType, Value, tensor_type
 from flow_core.plugins.specs import LocalContext, Part, local_attrs
-from flow_core.sbp import Region, region_shape
+from flow_core.sbp import Region, Split, coordinates, region_shape
 from flow_core.topology import LinkModel, Placement
 
 
@@ -91,6 +95,7 @@ class _Expansion:
     lines: dict[str, SourceLine] = field(default_factory=dict)
     local: dict[tuple[Value, Layout], tuple[Value, ...]] = field(default_factory=dict)
     copies: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    fed: dict[str, int] = field(default_factory=dict)
     found: Physical = field(default_factory=lambda: Physical(Graph({}, {})))
 
     def run(self) -> Physical:
@@ -110,6 +115,8 @@ class _Expansion:
         return self._in(value, layout, None)[0]
 
     def _expand(self, op: Op) -> None:
+        if op.type == "input":
+            return  # copied in as its readers want it: see `_fed`
         spec, chosen = self.problem.specs[op.type], self.selection.signatures[op.name]
         line = self.graph.lines.get(op.name)
         inputs = [
@@ -204,7 +211,8 @@ class _Expansion:
 
     def _box(self, value: Value, layout: Layout, reader: Op | None) -> tuple[Value, ...]:
         type_ = self.graph.type_of(value)
-        source = self.selection.layouts[value]
+        is_fed = self.graph.ops[value.op].type == "input"
+        source = self._fed(value, layout) if is_fed else self.selection.layouts[value]
         values = self.local[value, source]
         size = type_.dtype.itemsize
         hops = self.ways.hops(type_, source, layout, self.links)
@@ -212,13 +220,15 @@ class _Expansion:
         for step, hop in enumerate(hops, 1):
             again = self.local.get((value, hop.target))
             if again is None:
-                entry = self._entry(value, hop, layout, reader)
+                entry = self._entry(value, hop, source, layout, reader)
                 entry = replace(entry, step=step, steps=len(hops), runners_up=others)
                 again = self._hop(value, type_, hop, values, entry)
             values = self.local[value, hop.target] = again
         return values
 
-    def _entry(self, value: Value, hop: Hop, layout: Layout, reader: Op | None) -> BoxingEntry:
+    def _entry(
+        self, value: Value, hop: Hop, source: Layout, layout: Layout, reader: Op | None
+    ) -> BoxingEntry:
         size = self.graph.type_of(value).dtype.itemsize
         line = self.graph.lines.get(reader.name if reader else value.op)
         return BoxingEntry(
@@ -230,17 +240,41 @@ class _Expansion:
             hop.seconds(size, self.links),
             str(line or ""),
             reader.name if reader else "",
-            self._why(value, layout, reader),
+            self._why(value, source, layout, reader),
         )
 
-    def _why(self, value: Value, layout: Layout, reader: Op | None) -> str:
+    def _why(self, value: Value, source: Layout, layout: Layout, reader: Op | None) -> str:
         maker = self.graph.ops[value.op]
-        made = f"{maker.type} {maker.name!r} makes {self.selection.layouts[value]}"
+        made = f"{maker.type} {maker.name!r} makes {source}"
         if reader is None:
             return f"{made}; the job returns it whole"
         wanted = zip(reader.inputs, self.selection.signatures[reader.name].inputs, strict=True)
         index = list(wanted).index((value, layout.sbp))
         return f"{made}; {reader.type} {reader.name!r} wants {layout} as input {index}"
+
+    def _fed(self, value: Value, layout: Layout) -> Layout:
+        """Feeds an array where a layout wants it; gives the layout in which it is fed."""
+        source = fed_as(layout) or self.selection.layouts[value]
+        if (value, source) not in self.local:
+            number = self.fed.get(value.op, 0)
+            self.fed[value.op] = number + 1
+            suffix = f".{number}" if number else ""
+            ranks = range(source.placement.size)
+            parts = [self._fed_part(value, source, rank, suffix) for rank in ranks]
+            self.local[value, source] = tuple(parts)
+        return source
+
+    def _fed_part(self, value: Value, layout: Layout, rank: int, suffix: str) -> Value:
+        op, type_ = self.graph.ops[value.op], self.graph.type_of(value)
+        region, attrs = layout.region(type_.shape, rank), op.attrs
+        name = self._name(op.name, layout.placement, rank)
+        if name != op.name:
+            name += suffix
+            attrs = attrs.with_(shape=region_shape(region), of=op.name, region=region)
+        local = replace(op, name=name, attrs=attrs, placement=_device(layout.placement, rank))
+        types = (tensor_type(region_shape(region), type_.dtype),)
+        self._add(local, types, op.name, self.graph.lines.get(op.name))
+        return local.output()
 
     def _hop(
         self,
@@ -267,6 +301,30 @@ class _Expansion:
             there.update({rank: op.output(i) for i, rank in enumerate(group.targets)})
         self.found.ledger.append(replace(entry, exchanges=tuple(names)))
         return tuple(there[rank] for rank in range(hop.target.placement.size))
+
+
+def fed_as(layout: Layout) -> Layout | None:
+    """Where an array is fed that shall be laid out in parts: each part once, on its first device.
+
+    None for a layout without parts.
+
+    >>> from flow_core.sbp import B, S
+    >>> grid = Placement.parse("gpu", "0:0-3", (2, 2))
+    >>> print(fed_as(Layout(grid, (S(0), B))), fed_as(Layout(grid, (B, S(1)))), sep="; ")
+    gpu[0:0,0:2] S(0); gpu[0:0-1] S(1)
+    """
+    hierarchy, devices = layout.placement.hierarchy, layout.placement.devices
+    axes = [isinstance(s, Split) and n > 1 for s, n in zip(layout.sbp, hierarchy, strict=True)]
+    if not any(axes):
+        return None
+    first = [
+        device
+        for rank, device in enumerate(devices)
+        if not any(c for c, a in zip(coordinates(rank, hierarchy), axes, strict=True) if not a)
+    ]
+    sizes = tuple([n for n, a in zip(hierarchy, axes, strict=True) if a])
+    sbp = tuple([s for s, a in zip(layout.sbp, axes, strict=True) if a])
+    return Layout(Placement(layout.placement.device_type, tuple(first), sizes), sbp)
 
 
 def _device(placement: Placement, rank: int) -> Placement:

@@ -318,7 +318,7 @@ class JobFunction:
         pending.attach(step)
         try:
             pipeline.reserve(step)
-            step.feeds = traced.stage(feeds)
+            step.feeds = traced.stage(feeds, executable.windows)
             pipeline.enter(step)
         except BaseException:  # Ctrl-C most likely
             pipeline.give_up(step)
@@ -363,15 +363,18 @@ class _Traced:
         self._staging: list[list[Any]] = []
         self._staged = 0
 
-    def stage(self, arrays: Sequence[Any]) -> list[Any]:
-        """Copies of fed arrays, in the slots of the step that left the pipeline longest ago."""
+    def stage(self, arrays: Sequence[Any], windows: Sequence[tuple[int, Any]]) -> list[Any]:
+        """Copies of what a process takes of fed arrays: windows of them, by position.
+
+        They lie in the slots of the step that left the pipeline longest ago.
+        """
         with self._lock:
             if len(self._staging) < self._width:
                 self._staging.append([np.empty_like(x, order="C") for x in arrays])
             slot = self._staging[self._staged % self._width]
             self._staged += 1
-        for target, source in zip(slot, arrays, strict=True):
-            np.copyto(target, source)
+        for index, window in windows:
+            np.copyto(slot[index][window], arrays[index][window])
         return slot
 
     def arrange(self, step: Step) -> Any:

@@ -200,6 +200,7 @@ class Session:
         self.layouts: dict[str, Layout] = {}
         self.sharing: dict[str, bool] = {}
         self._world: World | None = self.registry.world()
+        self._initial: tuple[StoredVariable, Any] | None = None
 
     # ------------------------------------------------------------------ devices
 
@@ -345,11 +346,24 @@ class Session:
         shape = region_shape(region)
         nbytes = num_elements(shape) * dtype.itemsize
         part = Part(region, driver.allocate(nbytes).view(0, shape, dtype.numpy), driver, root)
-        driver.copy_in(part.array, stored.known()[part.window])
+        driver.copy_in(part.array, self._known(stored)[part.window])
         return part
+
+    def _known(self, stored: StoredVariable) -> Any:
+        """What a new part begins with; of initial values only the last one is kept.
+
+        One process of several may have no room for all variables.
+        """
+        if stored.world is None or stored.first is not None or not stored.pristine:
+            return stored.known()
+        if self._initial is None or self._initial[0] is not stored:
+            self._initial = None  # gone before the next one is made
+            self._initial = stored, initial_value(stored.info)
+        return self._initial[1]
 
     def adopted(self) -> None:
         """Forgets what new parts of variables began with, once a job has all of its parts."""
+        self._initial = None
         for stored in self._stored.values():
             stored.forget_first()
 

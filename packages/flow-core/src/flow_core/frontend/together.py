@@ -45,7 +45,8 @@ def _plan_lines(plan: Plan) -> Iterator[str]:
     names = [buffer.name for buffer in plan.buffers]
     for task in (*plan.prologue, *plan.tasks):
         yield _task_line(task, names)
-    yield f"fed {[names[i] for i in plan.feeds]}, fetched {[names[i] for i in plan.fetches]}"
+    yield f"fed {[names[i] for i in plan.feeds]} {plan.fed}"
+    yield f"fetched {[names[i] for i in plan.fetches]}"
 
 
 def _task_line(task: Task, names: list[str]) -> str:

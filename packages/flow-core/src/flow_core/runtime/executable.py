@@ -11,8 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from flow_core.device import Arena, Comm, Driver, Launch, World
+from flow_core.dtypes import tensor_buffer
 from flow_core.errors import PlanError, UnsupportedError
-from flow_core.exchange import BOXING, exchange_of
+from flow_core.exchange import BOXING, exchange_of, pack, unpack
 from flow_core.plan import ArenaPlan, Buffer, Plan, Task, check_no_deadlock, check_streams
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
 from flow_core.runtime.streams import StreamRunner, own_tasks, segments
@@ -62,7 +63,10 @@ class Executable:
         step: number of the next step, a 0-d array.
         comm: what joins the devices, None for a plan without exchanges.
         arenas: memory of the local devices.
-        feeds, fetches: arrays of parameters and results, None where another process has them.
+        feeds, fetches: arrays of (parts of) parameters and of results, None where another process
+            has them.
+        windows: what this process copies in of the parameters' arrays at each step: which one,
+            and its part as slices, which is all that is looked at.
     """
 
     def __init__(
@@ -94,6 +98,9 @@ class Executable:
         self._arrays = [self._array(b, variable) for b in plan.buffers]
         self.feeds = tuple(self._arrays[i] for i in plan.feeds)
         self.fetches = tuple(self._arrays[i] for i in plan.fetches)
+        self.windows = tuple(self._windows())
+        fed = [i for i, array in enumerate(self.feeds) if array is not None]
+        self._copies = [self._copy_in(i, driver) for i in fed]
         self._driver.compile(self.bind(plan.prologue))()
         self._launch = self._compiled(lambda _, launches: launches)
         self._roots = self._owners_of_fetches(world) if world else ()
@@ -209,11 +216,8 @@ class Executable:
         driver = self._driver
         if self._before is not None:
             self._before()
-        if self.plan.micro_batches > 1:
-            feeds = [part for array in feeds for part in self._parts(array)]
-        for target, source in zip(self.feeds, feeds, strict=True):
-            if target is not None:
-                _copy_in(driver, target, source)
+        for copy, (index, window) in zip(self._copies, self.windows, strict=True):
+            copy(feeds[index][window])
         self._launch()
         self.step += 1
         results = tuple([None if a is None else _copy_out(driver, a) for a in self.fetches])
@@ -226,37 +230,82 @@ class Executable:
             observer(int(self.step) - 1, {"job": self.plan.job, "seconds": seconds})
         return results
 
+    def _windows(self) -> Iterator[tuple[int, Any]]:
+        """See `windows`; micro-batches are cut along axis 0."""
+        parts, sizes = self.plan.micro_batches, self._fed_sizes()
+        for target, (index, region) in zip(self.feeds, self.plan.fed, strict=True):
+            if target is None:
+                continue
+            box = [slice(*bounds) for bounds in region]
+            if parts > 1:
+                first = index % parts * sizes[index][0]
+                box[0] = slice(first + box[0].start, first + box[0].stop)
+            whole = parts == 1 and region == tuple([(0, n) for n in sizes[index]])
+            yield index // parts, ... if whole else tuple(box)
+
+    def _fed_sizes(self) -> dict[int, tuple[int, ...]]:
+        """The shapes of the fed arrays, or of their micro-batches."""
+        found: dict[int, tuple[int, ...]] = {}
+        for index, region in self.plan.fed:
+            ends = tuple([high for _, high in region])
+            found[index] = tuple(map(max, ends, found.get(index, ends)))
+        return found
+
+    def _copy_in(self, position: int, driver: Callable[[str], Driver]) -> Callable[[Any], object]:
+        """Copies an array into a fed buffer; objects stay on the host: they are handed over."""
+        target, buffer = self.feeds[position], self.plan.buffers[self.plan.feeds[position]]
+        if buffer.type.dtype.is_object:
+            return partial(target.__setitem__, ...)
+        return partial(driver(buffer.device).copy_in, target)
+
     def _owners_of_fetches(self, world: World) -> tuple[int, ...]:
         buffers = [self.plan.buffers[i] for i in self.plan.fetches]
         for buffer in buffers:
-            if buffer.type.dtype.is_object:
+            if buffer.type.dtype.is_object and buffer.type.dtype != tensor_buffer:
                 raise UnsupportedError(
                     f"fetching {buffer.name!r} of job {self.plan.job!r}",
-                    found=f"tensors of changing shape, in a program of {world.size} processes",
-                    allowed="arrays of numbers",
-                    hint="pad them, or fetch them in one process",
+                    found=f"{buffer.type}, in a program of {world.size} processes",
+                    allowed="arrays of numbers, and tensors of changing shape",
+                    hint="decode them before",
                 )
         return tuple([world.owner(buffer.device) for buffer in buffers])
 
     def _shared(self, world: World, results: Sequence[Any]) -> tuple[Any, ...]:
         """The results in all processes."""
+        what = f"the results of job {self.plan.job!r}"
         types = [self.plan.buffers[i].type for i in self.plan.fetches]
         arrays = [
             np.empty(type_.shape, type_.dtype.numpy) if array is None else array
             for type_, array in zip(types, results, strict=True)
         ]
-        world.share(arrays, self._roots, f"the results of job {self.plan.job!r}")
+        ragged = {i for i, type_ in enumerate(types) if type_.dtype.is_object}
+        if ragged:
+            made = {i: (arrays[i], results[i] is not None) for i in sorted(ragged)}
+            self._share_ragged(world, made, what)
+        plain = [i for i in range(len(arrays)) if i not in ragged]
+        world.share([arrays[i] for i in plain], [self._roots[i] for i in plain], what)
         return tuple(arrays)
+
+    def _share_ragged(
+        self, world: World, arrays: Mapping[int, tuple[Any, bool]], what: str
+    ) -> None:
+        """Fills arrays of objects in all processes: by their sizes, then as messages of bytes."""
+        roots = [self._roots[i] for i in arrays]
+        messages = [pack(x) if is_here else None for x, is_here in arrays.values()]
+        sizes = [np.array([0 if m is None else m.size], np.int64) for m in messages]
+        world.share(sizes, roots, what)
+        full = [
+            np.empty(int(size[0]), np.uint8) if m is None else m
+            for m, size in zip(messages, sizes, strict=True)
+        ]
+        world.share(full, roots, what)
+        for (array, is_here), message in zip(arrays.values(), full, strict=True):
+            if not is_here:
+                array[...] = unpack(message).reshape(array.shape)
 
     def sent(self) -> Mapping[tuple[str, str], int]:
         """Bytes that local devices have sent so far, by (from, to)."""
         return {} if self.comm is None else self.comm.sent()
-
-    def _parts(self, array: Any) -> Iterator[Any]:
-        """A fed array, cut along axis 0 into the micro-batches."""
-        size = len(array) // self.plan.micro_batches
-        for index in range(self.plan.micro_batches):
-            yield array[index * size : (index + 1) * size]
 
     def measured(self) -> Mapping[str, int]:
         """Bytes really allocated, by device: what the plan predicted, to the byte."""
@@ -275,14 +324,6 @@ def _not_shared(plan: Plan, buffer: Buffer) -> PlanError:
         allowed="plans whose devices share no memory, or all of their devices in one process",
         hint="compile the job with function_config.share_replicas(False)",
     )
-
-
-def _copy_in(driver: Driver, target: Any, source: Any) -> None:
-    """Objects stay on the host: they are handed over, numbers are copied to their device."""
-    if target.dtype == object:
-        target[...] = source
-    else:
-        driver.copy_in(target, source)
 
 
 def _copy_out(driver: Driver, source: Any) -> Any:

@@ -14,11 +14,15 @@ from flow_core.plugins.specs import OpSpec
 def evaluate(
     graph: Graph, specs: Mapping[str, OpSpec], feeds: Mapping[str, Any]
 ) -> dict[Value, Any]:
-    """All values of a graph; ``feeds`` gives the output of ops without inputs, by op name."""
+    """All values of a graph; ``feeds`` gives the output of ops without inputs, by op name.
+
+    Of a physical graph, too, whose ``input`` ops may be parts of the logical ones.
+    """
     values: dict[Value, Any] = {}
     for name, op in graph.ops.items():
-        if name in feeds:
-            results = (feeds[name],)
+        fed, region = op.attrs.get("of", name), op.attrs.get("region", ())
+        if fed in feeds:
+            results = (feeds[fed][*(slice(*bounds) for bounds in region), ...],)
         else:
             reference = specs[op.type].reference
             assert reference is not None, f"{op.type} has no reference"
