@@ -102,6 +102,31 @@ def updates(op: str, rng: Any) -> Iterator[Sample]:
         yield Sample(tuple(arrays))
 
 
+def row_updates(op: str, rng: Any) -> Iterator[Sample]:
+    """Repeated rows, rows outside of the table, and a table that begins at row 2."""
+    states = STATES[op]
+    for shape, index, dtype in (
+        ((5, 3), (4, 1, 4, 9, -1), np.int32), ((7,), (0, 6, 2), np.int64),
+        ((4, 2, 2), (3,), np.int32),
+    ):  # fmt: skip
+        where = np.array(index, dtype)
+        arrays = [rng.uniform(0.5, 2, shape), where, rng.uniform(0.5, 2, (len(index), *shape[1:]))]
+        arrays += [np.array(0.1, np.float32), *(rng.uniform(0.5, 2, shape) for _ in range(states))]
+        yield Sample(tuple(arrays), {"weight_decay": 0.01, "scale": 0.5})
+        yield Sample(tuple(arrays), {"first": 2})
+    many = rng.integers(0, 40, 1500).astype(np.int32)
+    arrays = [rng.uniform(0.5, 2, (40, 2)), many, rng.uniform(-1, 1, (1500, 2))]
+    arrays += [np.array(0.1, np.float32), *(rng.uniform(0.5, 2, (40, 2)) for _ in range(states))]
+    yield Sample(tuple(arrays))
+
+
+STATES = {
+    "indexed_slices_sgd_update": 0,
+    "indexed_slices_momentum_update": 1,
+    "indexed_slices_adam_update": 2,
+}
+
+
 def _assigned(rng: Any) -> Iterator[Sample]:
     for shape in ((7,), (3, 5), (0, 2), ()):
         yield Sample((rng.uniform(-1, 1, shape), rng.uniform(-1, 1, shape)))
@@ -119,6 +144,7 @@ def _scales(_: Any) -> Iterator[Sample]:
 
 
 SAMPLES: dict[str, Any] = {
+    **{op: (lambda rng, op=op: row_updates(op, rng)) for op in STATES},
     **{op: (lambda rng, op=op: updates(op, rng)) for op in UPDATES},
     "assign": _assigned,
     "logical_slice_assign": _slice_assigned,

@@ -319,7 +319,7 @@ class Bits:
 
 def call(
     function: str,
-    header: str,
+    header: str | tuple[str, ...],
     types: Sequence[str],
     *values: Any,
     items: int,
@@ -330,7 +330,7 @@ def call(
 
     Args:
         function: its name.
-        header: the file.
+        header: the file, behind those that it needs.
         types: its template arguments, none where it has none.
         values: arguments: arrays that it writes, `Read`, `Struct`, `Bits`, integers, floats.
         items: how many items threads, or blocks, share among them.
@@ -341,7 +341,8 @@ def call(
     parameters = [(kind, f"a{i}") for i, (kind, _) in enumerate(typed)]
     template = f"<{', '.join(types)}>" if types else ""
     body = f"{function}{template}({', '.join(name for _, name in parameters)});"
-    kernel = named(function, parameters, body, (header,), barriers=blocks)
+    headers = (header,) if isinstance(header, str) else header
+    kernel = named(function, parameters, body, headers, barriers=blocks)
     bind = each_block if blocks else each
     return bind(kernel, items, *(value for _, value in typed), numbers=numbers)
 

@@ -20,7 +20,7 @@ from flow_core.shapes import same_padding
 from flow_cuda.arrays import DeviceArray
 from flow_cuda.config import settings
 from flow_cuda.hardware import Product
-from flow_cuda.kernels.binding import c_type, kernel, padded
+from flow_cuda.kernels.binding import c_type, kernel, listed, padded
 from flow_cuda.kernels.matmul import is_floating
 from flow_cuda.kernels.move import UNSIGNED, contiguous
 from flow_cuda.launch import ProductLaunch, Read, Struct, Written, call, space, strides
@@ -341,10 +341,6 @@ def _takes(query: KernelQuery) -> bool:
     )
 
 
-def _listed(bind: Any) -> Any:
-    return lambda ctx: tuple(bind(ctx))
-
-
 DIMS = (1, 2, 3)
 
 KERNELS: tuple[KernelSpec, ...] = (
@@ -352,13 +348,13 @@ KERNELS: tuple[KernelSpec, ...] = (
     *(kernel(f"avg_pool_{d}d", partial(_pool, "avg"), _averages) for d in DIMS),
     *(kernel(f"{m}_pool_{d}d_grad", partial(_pool_grad, m)) for m in ("max", "avg") for d in DIMS),
     *(
-        kernel(f"conv{d}d", _listed(_forward), _takes, partial(_conv_bytes, "0", "out"))
+        kernel(f"conv{d}d", listed(_forward), _takes, partial(_conv_bytes, "0", "out"))
         for d in DIMS
     ),
     *(
-        kernel(f"deconv{d}d", _listed(_data_grad), _takes, partial(_conv_bytes, "out", "0"))
+        kernel(f"deconv{d}d", listed(_data_grad), _takes, partial(_conv_bytes, "out", "0"))
         for d in DIMS
     ),
-    kernel("conv_data_grad", _listed(_data_grad), _takes, partial(_conv_bytes, "out", "0")),
-    kernel("conv_filter_grad", _listed(_filter_grad), _takes, partial(_conv_bytes, "1", "0")),
+    kernel("conv_data_grad", listed(_data_grad), _takes, partial(_conv_bytes, "out", "0")),
+    kernel("conv_filter_grad", listed(_filter_grad), _takes, partial(_conv_bytes, "1", "0")),
 )
