@@ -55,7 +55,9 @@ def stable(x: Any, descending: bool) -> Any:
 
 
 @pytest.mark.parametrize("direction", ["ASCENDING", "DESCENDING"])
-@pytest.mark.parametrize("kind", ["float32", "float64", "float16", "int8", "uint8", "int32", "int64"])
+@pytest.mark.parametrize(
+    "kind", ["float32", "float64", "float16", "int8", "uint8", "int32", "int64"]
+)
 def test_orders_are_stable(kind: str, direction: str) -> None:
     x = numbers(kind, (3, 150))
     expected = stable(x, direction == "DESCENDING")
@@ -90,7 +92,8 @@ def test_distinct_values_of_a_long_list() -> None:
     assert n == len(np.unique(x))
     np.testing.assert_array_equal(values[index], x)
     np.testing.assert_array_equal(count[:n], [(x == v).sum() for v in values[:n]])
-    assert not values[n:].any() and not count[n:].any()
+    assert not values[n:].any()
+    assert not count[n:].any()
     first = [int(np.flatnonzero(x == v)[0]) for v in values[:n]]
     assert first == sorted(first), "in the order of first appearance"
 

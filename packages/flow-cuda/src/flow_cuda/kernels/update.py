@@ -85,7 +85,7 @@ def _simple(ctx: BindContext) -> Launch:
         states.append(Written(None, kinds[0]))
     values = (b.model, Read(b.diff), *states, Read(b.rate), b.factor, b.skip, b.size)
     types = (*b.kinds, *kinds, b.factor_type)
-    return call(b.row.function, HEADER, types, *values, b.terms, *b.extra, items=b.size)
+    return call(b.row.function, HEADER, types, *values, b.terms, *b.extra, items=b.size, joins=True)
 
 
 def _sums(ctx: BindContext, b: Bound) -> tuple[DeviceArray, int]:
