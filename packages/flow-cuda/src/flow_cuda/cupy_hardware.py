@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,8 @@ from flow_cuda.masks import masks_are_ours
 from flow_cuda.program import Kernel
 
 _DEFAULT_ALGORITHM = -1
+PART = 24
+"""Kernels that are compiled together."""
 
 
 @dataclass(eq=False)
@@ -82,15 +85,26 @@ class CupyHardware:
 
     def function(self, kernel: Kernel) -> CupyFunction:
         """A kernel, compiled or from the cache, and loaded once."""
-        found = self._functions.get(kernel.name)
-        if found is None:
-            code = nvrtc.compiled([kernel], self.architecture)
-            with self._device:
-                module = self._cupy.cuda.function.Module()
-                module.load(code)
+        if kernel.name not in self._functions:
+            self._load([kernel], nvrtc.compiled([kernel], self.architecture))
+        return self._functions[kernel.name]
+
+    def preload(self, kernels: Sequence[Kernel]) -> None:
+        """Compiles many kernels at once, on all cores, and loads them."""
+        wanted = [k for k in kernels if k.name not in self._functions]
+        parts = [wanted[i : i + PART] for i in range(0, len(wanted), PART)]
+        with ThreadPoolExecutor() as pool:
+            codes = list(pool.map(lambda part: nvrtc.compiled(part, self.architecture), parts))
+        for part, code in zip(parts, codes, strict=True):
+            self._load(part, code)
+
+    def _load(self, kernels: Sequence[Kernel], code: bytes) -> None:
+        with self._device:
+            module = self._cupy.cuda.function.Module()
+            module.load(code)
+            for kernel in kernels:
                 pointer = module.get_function(kernel.name).ptr
-            found = self._functions[kernel.name] = CupyFunction(kernel, module, pointer)
-        return found
+                self._functions[kernel.name] = CupyFunction(kernel, module, pointer)
 
     def stream(self, name: str) -> Any:
         """A new stream that does not wait for the default one."""
