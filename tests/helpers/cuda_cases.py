@@ -8,14 +8,19 @@ import numpy as np
 
 from flow_core.config import Settings
 from flow_core.device import Driver
+from flow_core.dtypes import as_dtype
+from flow_core.ir import tensor_type
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.registry import Registry
-from flow_core.plugins.specs import OpSpec, Sample
+from flow_core.plugins.specs import BindContext, KernelQuery, OpSpec, Sample
 from flow_core.testing.kernels import AS_GIVEN, KernelKit
 from flow_core.testing.rig import Rig
+from flow_cuda.batch import joined
 from flow_cuda.driver import GpuDriver
 from flow_cuda.host_compiler import HostFunction
+from flow_cuda.kernels import update
 from flow_cuda.kernels.update import UPDATES
+from flow_cuda.passes.late_updates import JOINED
 from flow_cuda.program import Kernel
 from flow_cuda.rehearsal import Rehearsal
 
@@ -68,7 +73,38 @@ class CudaKit(KernelKit):
                 for case in self.cases(op, dtype):
                     for each in (case, case.grown(2), case.grown(5)):
                         Rig(driver, each.kernel, each.asked, mutates=each.spec.mutates)
+        for op in JOINED:
+            for dtype in self.dtypes:
+                if as_dtype(dtype).is_floating:
+                    joined(update_launches(driver, op, ((7,), (5,)), dtype)[0])
         return list(collected.found.values())
+
+
+def update_launches(
+    driver: GpuDriver, op: str, shapes: Iterable[tuple[int, ...]], dtype: str = "float32"
+) -> tuple[list[Any], list[list[Any]]]:
+    """Launches that update variables of some shapes, and the arrays of each; one rate for all."""
+    spec, row = CudaKit.shared_registry().ops[op], UPDATES[op]
+    kernel = next(k for k in update.KERNELS if k.op == op)
+    rng, kind = np.random.default_rng(0), as_dtype(dtype).numpy
+    rate = on_device(driver, np.array(0.1, np.float32))
+    launches, kept = [], []
+    for shape in shapes:
+        host = [np.asarray(rng.uniform(0.5, 2, shape)).astype(kind) for _ in range(2 + row.states)]
+        model, diff, *states = (on_device(driver, x) for x in host)
+        inputs = (model, diff, rate, *states)
+        types = tuple(tensor_type(x.shape, as_dtype(x.dtype)) for x in inputs)
+        asked = KernelQuery(op, {**spec.attrs, "weight_decay": 0.01}, types, ())
+        launches.append(kernel.load(BindContext(asked, inputs, ())))  # type: ignore[operator]
+        kept.append([model, *states])
+    return launches, kept
+
+
+def on_device(driver: GpuDriver, values: Any) -> Any:
+    """An array of the device."""
+    made = driver.allocate(max(values.nbytes, 1)).view(0, values.shape, values.dtype)
+    driver.copy_in(made, values)
+    return made
 
 
 class Collector:
@@ -102,6 +138,31 @@ def updates(op: str, rng: Any) -> Iterator[Sample]:
         yield Sample(tuple(arrays))
 
 
+def row_updates(op: str, rng: Any) -> Iterator[Sample]:
+    """Repeated rows, rows outside of the table, and a table that begins at row 2."""
+    states = STATES[op]
+    for shape, index, dtype in (
+        ((5, 3), (4, 1, 4, 9, -1), np.int32), ((7,), (0, 6, 2), np.int64),
+        ((4, 2, 2), (3,), np.int32),
+    ):  # fmt: skip
+        where = np.array(index, dtype)
+        arrays = [rng.uniform(0.5, 2, shape), where, rng.uniform(0.5, 2, (len(index), *shape[1:]))]
+        arrays += [np.array(0.1, np.float32), *(rng.uniform(0.5, 2, shape) for _ in range(states))]
+        yield Sample(tuple(arrays), {"weight_decay": 0.01, "scale": 0.5})
+        yield Sample(tuple(arrays), {"first": 2})
+    many = rng.integers(0, 40, 1500).astype(np.int32)
+    arrays = [rng.uniform(0.5, 2, (40, 2)), many, rng.uniform(-1, 1, (1500, 2))]
+    arrays += [np.array(0.1, np.float32), *(rng.uniform(0.5, 2, (40, 2)) for _ in range(states))]
+    yield Sample(tuple(arrays))
+
+
+STATES = {
+    "indexed_slices_sgd_update": 0,
+    "indexed_slices_momentum_update": 1,
+    "indexed_slices_adam_update": 2,
+}
+
+
 def _assigned(rng: Any) -> Iterator[Sample]:
     for shape in ((7,), (3, 5), (0, 2), ()):
         yield Sample((rng.uniform(-1, 1, shape), rng.uniform(-1, 1, shape)))
@@ -119,6 +180,7 @@ def _scales(_: Any) -> Iterator[Sample]:
 
 
 SAMPLES: dict[str, Any] = {
+    **{op: (lambda rng, op=op: row_updates(op, rng)) for op in STATES},
     **{op: (lambda rng, op=op: updates(op, rng)) for op in UPDATES},
     "assign": _assigned,
     "logical_slice_assign": _slice_assigned,

@@ -11,7 +11,7 @@ from flow_core.testing import DeviceKit
 from flow_cuda import host_compiler
 from flow_cuda.capture import describe, parts
 from flow_cuda.driver import GpuDriver, Step
-from flow_cuda.hardware import Access, Product
+from flow_cuda.hardware import Access, Operands, Product
 from flow_cuda.launch import CopyLaunch, HostNumber, Queued, ZeroLaunch, call
 from flow_cuda.rehearsal import OrderError, Rehearsal, RehearsalError
 
@@ -170,8 +170,9 @@ def test_products_touch_what_they_say() -> None:
     hardware = Rehearsal()
     a = hardware.allocate(2 * 3 * 4)
     product = Product(2, 2, 3, False, False, "float32")
+    operands = Operands(a.address, a.address + 8, a.address)
     with pytest.raises(RehearsalError, match="outside"):
-        hardware.product(hardware.compute, product, a.address, a.address + 8, a.address)
+        hardware.product(hardware.compute, product, operands)
 
 
 # --- steps

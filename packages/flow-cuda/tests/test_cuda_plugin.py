@@ -43,7 +43,8 @@ def test_probe_answers_on_this_machine() -> None:
     assert isinstance(plugin.probe(), Available | Unavailable)
     assert found.devices >= 0
     lines = plugin.flow_doctor()
-    assert [line.partition(":")[0] for line in lines] == ["NVIDIA driver", "CUDA devices", "CuPy"]
+    named = [line.partition(":")[0] for line in lines]
+    assert named == ["NVIDIA driver", "CUDA devices", "CuPy", "cuBLASLt"]
 
 
 def test_missing_library_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

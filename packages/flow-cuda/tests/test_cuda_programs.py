@@ -11,6 +11,7 @@ import oneflow as flow
 import oneflow.typing as tp
 from flow_core.errors import KernelNotFoundError
 from flow_core.frontend import session as sessions
+from flow_core.ops.python_kernel import PythonOp, known
 from flow_cuda import host_compiler, rehearsed
 
 pytestmark = pytest.mark.skipif(
@@ -147,31 +148,65 @@ def test_literals_reach_the_device() -> None:
     np.testing.assert_array_equal(result("gpu"), result("cpu"))
 
 
-def sorting(device: str) -> Callable[..., Any]:
+def only_host(device: str) -> Callable[..., Any]:
+    """A function of the program, and an op whose kernel for the device takes eight axes."""
+
     @flow.global_function()
-    def job(x: tp.Numpy.Placeholder((BATCH, 10))) -> tp.Numpy:
+    def job(x: tp.Numpy.Placeholder((BATCH, 10))) -> tuple[tp.Numpy, tp.Numpy]:
         with flow.scope.placement(device, "0:0"):
-            ordered = flow.sort(x * 2)
-            return flow.math.relu(ordered) + flow.cast(flow.argsort(x), flow.float)
+            op = flow.user_op_builder("doubled").Op("doubled").Input("a", [flow.math.relu(x)])
+            y = op.Output("y").Build().InferAndTryRun().SoleOutputBlob()
+            found = flow.argwhere(flow.reshape(y, (BATCH, 1, 1, 1, 1, 1, 1, 1, 10)))
+            places = flow.cast(flow.cast_to_static_shape(found), flow.float)
+            return flow.math.sigmoid(y), places
 
     return lambda: job(ROWS)
 
 
+@pytest.fixture
+def doubled() -> Iterator[None]:
+    known["doubled"] = PythonOp("doubled", ("a",), ("y",), lambda arrays: arrays[0] * 2)
+    yield
+    known.clear()
+
+
+@pytest.mark.usefixtures("doubled")
 def test_all_missing_kernels_are_in_one_error() -> None:
     sessions._default[:] = [sessions.Session(REGISTRIES["gpu"])]
     with pytest.raises(KernelNotFoundError) as caught:
-        sorting("gpu")()
+        only_host("gpu")()
     notes = "\n".join(caught.value.__notes__)
-    assert "sort 'sort" in notes
-    assert "arg_sort 'arg_sort" in notes
+    assert "python_kernel 'doubled" in notes
+    assert "argwhere 'argwhere" in notes
     assert notes.count("test_cuda_programs.py:") == 2
 
 
+@pytest.mark.usefixtures("doubled")
 def test_ops_fall_back_to_the_host_where_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     results = {}
     monkeypatch.setenv("FLOW_CUDA_ALLOW_CPU_FALLBACK", "1")
     for device, registry in REGISTRIES.items():
-        sessions._default[:] = [sessions.Session(registry)]
-        step = sorting(device)
+        session = sessions.Session(registry)
+        sessions._default[:] = [session]
+        step = only_host(device)
         results[device] = [step() for _ in range(3)]
-    np.testing.assert_array_equal(results["gpu"], results["cpu"])
+        for driver in session._drivers.values() if device == "gpu" else ():
+            captured = [x for x in driver.hardware.log if x.startswith("replay")]
+            assert captured, "the other ops are captured all the same"
+    for gpu, cpu in zip(results["gpu"], results["cpu"], strict=True):
+        for have, want in zip(gpu, cpu, strict=True):
+            np.testing.assert_allclose(have, want, rtol=1e-6)
+
+
+def test_only_functions_of_programs_have_no_kernel() -> None:
+    """Every other op of the registry runs on the device, or on the host by its own word."""
+    registry = REGISTRIES["gpu"]
+    leaves = ("input", "variable", "boxing")
+    missing = [
+        op
+        for op, spec in registry.ops.items()
+        if not spec.host
+        and op not in leaves
+        and not any(k.op == op for k in registry.kernels(op, "gpu"))
+    ]
+    assert missing == ["python_kernel"]

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_cases import CudaKit, updates
+from cuda_cases import SAMPLES, STATES, CudaKit
 
 from flow_core.dtypes import as_dtype
 from flow_core.plugins.specs import KernelQuery
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 
 
 class Kit(CudaKit):
-    ops = tuple(UPDATES)
+    ops = (*UPDATES, *STATES)
     dtypes = ("float32", "float16")
 
 
@@ -33,13 +33,14 @@ def changed(device: str, spec: Any, asked: KernelQuery, arrays: tuple[Any, ...])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("op", UPDATES)
+@pytest.mark.parametrize("op", Kit.ops)
 def test_updates_are_the_cpu_s(op: str, dtype: str) -> None:
     spec = Kit.shared_registry().ops[op]
     tolerance = {"float32": 3e-6, "float16": 2e-3}[dtype]
-    for sample in updates(op, np.random.default_rng(3)):
+    for sample in SAMPLES[op](np.random.default_rng(3)):
         arrays = list(cast_sample(sample, as_dtype(dtype)))
-        arrays[2] = arrays[2].astype(np.float32)  # rates are float32 whatever the variable is
+        rate = 3 if op in STATES else 2
+        arrays[rate] = arrays[rate].astype(np.float32)  # whatever the variable is
         asked = query(spec, arrays, sample.attrs)
         expected, found = (changed(d, spec, asked, tuple(arrays)) for d in ("cpu", "gpu"))
         for want, have in zip(expected, found, strict=True):

@@ -5,18 +5,21 @@ from __future__ import annotations
 import ctypes
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from flow_cuda import nvrtc
-from flow_cuda.hardware import Access, Product, Span
+from flow_cuda.hardware import Access, Operands, Product, Span
+from flow_cuda.lt import TYPES, LtProducts, compute_type
+from flow_cuda.masks import masks_are_ours
 from flow_cuda.program import Kernel
 
-_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
-_IN_FLOAT32, _IN_FLOAT64, _IN_TF32 = 68, 70, 77
 _DEFAULT_ALGORITHM = -1
+PART = 24
+"""Kernels that are compiled together."""
 
 
 @dataclass(eq=False)
@@ -61,6 +64,8 @@ class CupyHardware:
         self.compute = self.stream("compute")
         with self._device:
             self._blas = self._device.cublas_handle
+            self._lt = _lt()
+        self._our_masks: bool | None = None
 
     def allocate(self, nbytes: int) -> CupyMemory:
         """One plain allocation, outside of CuPy's pool."""
@@ -81,15 +86,26 @@ class CupyHardware:
 
     def function(self, kernel: Kernel) -> CupyFunction:
         """A kernel, compiled or from the cache, and loaded once."""
-        found = self._functions.get(kernel.name)
-        if found is None:
-            code = nvrtc.compiled([kernel], self.architecture)
-            with self._device:
-                module = self._cupy.cuda.function.Module()
-                module.load(code)
+        if kernel.name not in self._functions:
+            self._load([kernel], nvrtc.compiled([kernel], self.architecture))
+        return self._functions[kernel.name]
+
+    def preload(self, kernels: Sequence[Kernel]) -> None:
+        """Compiles many kernels at once, on all cores, and loads them."""
+        wanted = [k for k in kernels if k.name not in self._functions]
+        parts = [wanted[i : i + PART] for i in range(0, len(wanted), PART)]
+        with ThreadPoolExecutor() as pool:
+            codes = list(pool.map(lambda part: nvrtc.compiled(part, self.architecture), parts))
+        for part, code in zip(parts, codes, strict=True):
+            self._load(part, code)
+
+    def _load(self, kernels: Sequence[Kernel], code: bytes) -> None:
+        with self._device:
+            module = self._cupy.cuda.function.Module()
+            module.load(code)
+            for kernel in kernels:
                 pointer = module.get_function(kernel.name).ptr
-            found = self._functions[kernel.name] = CupyFunction(kernel, module, pointer)
-        return found
+                self._functions[kernel.name] = CupyFunction(kernel, module, pointer)
 
     def stream(self, name: str) -> Any:
         """A new stream that does not wait for the default one."""
@@ -122,21 +138,43 @@ class CupyHardware:
         with self._device:
             self._cupy.cuda.runtime.memsetAsync(target, 0, nbytes, stream.ptr)
 
-    def product(self, stream: Any, product: Product, a: int, b: int, c: int) -> None:
-        """Queues matrix products: cuBLAS sees the transposed ones, whose columns are our rows."""
-        p = product
+    def supports(self, product: Product, room: int) -> bool:
+        """Whether there is an algorithm; masks must be made of the bits that our kernels read."""
+        if self._lt is None:
+            return not product.epilogue
+        with self._device:
+            found = self._lt.plan(product, room) is not None
+        masked = product.epilogue.startswith("relu") and product.epilogue != "relu_bias"
+        return found and (not masked or self._has_our_masks())
+
+    def _has_our_masks(self) -> bool:
+        """Asked of the device once, with a small product."""
+        if self._our_masks is None:
+            self._our_masks = masks_are_ours(self)
+        return self._our_masks
+
+    def product(self, stream: Any, product: Product, operands: Operands) -> None:
+        """Queues matrix products, by cuBLAS those that cuBLASLt has no algorithm for."""
+        with self._device:
+            if self._lt is not None and self._lt.plan(product, operands.room) is not None:
+                self._lt.queue(product, operands, stream.ptr)
+            else:
+                self._plain_product(stream, product, operands)
+
+    def _plain_product(self, stream: Any, p: Product, o: Operands) -> None:
+        """cuBLAS sees the transposed matrices, whose columns are our rows."""
         wide = np.float64 if p.dtype == "float64" else np.float32
         alpha, beta = np.array(p.alpha, wide), np.array(0, wide)
-        kind, compute = _TYPES[p.dtype], _compute_type(p)
-        with self._device:
-            self._cublas.setStream(self._blas, stream.ptr)
-            self._cublas.gemmStridedBatchedEx(
-                self._blas, int(p.transpose_b), int(p.transpose_a), p.n, p.m, p.k,
-                alpha.ctypes.data,
-                b, kind, p.k if p.transpose_b else p.n, p.strides[1],
-                a, kind, p.m if p.transpose_a else p.k, p.strides[0],
-                beta.ctypes.data, c, kind, p.n, p.strides[2], p.batch, compute, _DEFAULT_ALGORITHM,
-            )  # fmt: skip
+        kind, (lead_a, lead_b, lead_c) = TYPES[p.dtype], p.leads
+        self._cublas.setStream(self._blas, stream.ptr)
+        self._cublas.gemmStridedBatchedEx(
+            self._blas, int(p.transpose_b), int(p.transpose_a), p.n, p.m, p.k,
+            alpha.ctypes.data,
+            o.b, kind, lead_b or (p.k if p.transpose_b else p.n), p.strides[1],
+            o.a, kind, lead_a or (p.m if p.transpose_a else p.k), p.strides[0],
+            beta.ctypes.data, o.c, kind, lead_c or p.n, p.strides[2], p.batch,
+            compute_type(p), _DEFAULT_ALGORITHM,
+        )  # fmt: skip
 
     def record(self, stream: Any) -> Any:
         """An event behind all that is queued."""
@@ -189,7 +227,10 @@ class CupyHardware:
             return call()
 
 
-def _compute_type(product: Product) -> int:
-    if product.dtype == "float64":
-        return _IN_FLOAT64
-    return _IN_TF32 if product.tf32 and product.dtype == "float32" else _IN_FLOAT32
+def _lt() -> LtProducts | None:
+    """cuBLASLt, where its bindings are installed."""
+    try:
+        from nvmath.bindings import cublasLt
+    except ImportError:
+        return None
+    return LtProducts(cublasLt)

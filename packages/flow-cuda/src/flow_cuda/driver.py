@@ -15,6 +15,7 @@ import numpy as np
 
 from flow_core.device import Launch
 from flow_cuda.arrays import DeviceArray
+from flow_cuda.batch import joined
 from flow_cuda.capture import Part, parts
 from flow_cuda.hardware import Hardware, Memory
 from flow_cuda.launch import HostNumber
@@ -119,7 +120,7 @@ class GpuDriver:
 
     def compile(self, launches: Sequence[Launch]) -> Launch:
         """A step: runs of launches as graphs, captured when it is called the second time."""
-        return Step(self, parts(launches))
+        return Step(self, parts(joined(launches)))
 
     def memory(self) -> int | None:
         """Bytes that can still be allocated."""

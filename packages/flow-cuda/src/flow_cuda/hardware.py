@@ -55,6 +55,9 @@ class Product:
         alpha: a factor.
         strides: elements between the matrices of neighbouring products, of a, b and c; 0 repeats.
         tf32: whether float32 may be rounded to 10 bits of mantissa for the tensor cores.
+        leads: elements between neighbouring rows of a, b and c as they are stored; 0 where rows
+            follow each other.
+        epilogue: what else is done in the same pass, a name of `EPILOGUES`.
     """
 
     m: int
@@ -67,6 +70,43 @@ class Product:
     alpha: float = 1.0
     strides: tuple[int, int, int] = (0, 0, 0)
     tf32: bool = False
+    leads: tuple[int, int, int] = (0, 0, 0)
+    epilogue: str = ""
+
+    @property
+    def saved_lead(self) -> int:
+        """Elements of a row of what is saved for the backward pass, of a mask: bits."""
+        step = 128 if self.epilogue.startswith("relu") else 8
+        return -(-self.n // step) * step
+
+
+EPILOGUES = (
+    "", "bias", "relu_bias", "relu_bias_saved", "gelu_bias", "gelu_bias_saved", "relu_grad",
+    "relu_grad_sum", "gelu_grad", "gelu_grad_sum", "sum_a", "sum_b",
+)  # fmt: skip
+"""What a product may do besides: bias and activation, saving what the backward pass needs (a mask
+of bits for relu, the sum with the bias for gelu); the slope of an activation, and the sum over
+rows of the result; the sum over k of one operand.  Gelu is the form with tanh."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """Addresses of what a product works on.
+
+    Attributes:
+        a, b, c: the matrices.
+        bias: a row that is added to each row of c, or where the sum goes.
+        saved: for the backward pass; written or read.
+        workspace, room: memory for partial results, and its bytes.
+    """
+
+    a: int
+    b: int
+    c: int
+    bias: int = 0
+    saved: int = 0
+    workspace: int = 0
+    room: int = 0
 
 
 class Hardware(Protocol):
@@ -120,7 +160,10 @@ class Hardware(Protocol):
     def zero(self, stream: Any, target: int, nbytes: int) -> None:
         """Queues the clearing of memory."""
 
-    def product(self, stream: Any, product: Product, a: int, b: int, c: int) -> None:
+    def supports(self, product: Product, room: int) -> bool:
+        """Whether it does a product in one pass, with so many bytes of workspace."""
+
+    def product(self, stream: Any, product: Product, operands: Operands) -> None:
         """Queues matrix products."""
 
     def record(self, stream: Any) -> Any:

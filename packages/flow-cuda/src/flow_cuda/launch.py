@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from flow_core.dtypes import as_dtype
 from flow_cuda.arrays import DeviceArray
-from flow_cuda.hardware import Access, Function, Hardware, Product
+from flow_cuda.hardware import Access, Function, Hardware, Operands, Product
 from flow_cuda.program import C_TYPES, Kernel, named
 
 AXES = 8
@@ -38,20 +38,25 @@ def _row(values: Sequence[int]) -> list[int]:
 
 
 class Arguments:
-    """Pointers to the arguments of a kernel, as CUDA takes them."""
+    """Pointers to the arguments of a kernel, as CUDA takes them.
 
-    __slots__ = ("_kept", "pointers")
+    Attributes:
+        packed: the arguments.
+        pointers: to them.
+    """
+
+    __slots__ = ("packed", "pointers")
 
     def __init__(self, kernel: Kernel, values: Sequence[Any]) -> None:
         if len(values) != len(kernel.parameters):
             raise ValueError(
                 f"{kernel.name} has {len(kernel.parameters)} parameters, {len(values)} given"
             )
-        self._kept = [
+        self.packed = [
             _packed(kind, v) for (kind, _), v in zip(kernel.parameters, values, strict=True)
         ]
-        self.pointers = (ctypes.c_void_p * max(1, len(self._kept)))(
-            *(ctypes.addressof(kept) for kept in self._kept)
+        self.pointers = (ctypes.c_void_p * max(1, len(self.packed)))(
+            *(ctypes.addressof(kept) for kept in self.packed)
         )
 
 
@@ -118,6 +123,23 @@ class HostNumber:
     device: DeviceArray
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A call of a function that takes a part of the threads; see `flow_cuda.batch`.
+
+    Attributes:
+        function: the call without arguments.
+        headers: files that it needs.
+        kinds: types of its arguments in C++.
+        items: how many items its threads share.
+    """
+
+    function: str
+    headers: tuple[str, ...]
+    kinds: tuple[str, ...]
+    items: int
+
+
 @dataclass(frozen=True, eq=False)
 class KernelLaunch(Queued):
     """A kernel bound to its arguments.
@@ -130,6 +152,7 @@ class KernelLaunch(Queued):
         access: what it touches.
         kept: arrays that must outlive it.
         numbers: numbers of the host that it reads.
+        shared: how it joins others of its kind in one launch; None where it does not.
     """
 
     hardware: Hardware
@@ -140,6 +163,7 @@ class KernelLaunch(Queued):
     access: Access
     kept: tuple[Any, ...] = ()
     numbers: tuple[HostNumber, ...] = ()
+    shared: Shared | None = None
 
     def queue(self, stream: Any) -> None:
         """Queues it on a stream."""
@@ -194,18 +218,24 @@ class ZeroLaunch(Queued):
 
 @dataclass(frozen=True, eq=False)
 class ProductLaunch(Queued):
-    """Matrix products of arrays."""
+    """Matrix products of arrays; see `flow_cuda.hardware.Operands`."""
 
     hardware: Hardware
     product: Product
     a: DeviceArray
     b: DeviceArray
     c: DeviceArray
+    bias: DeviceArray | None = None
+    saved: DeviceArray | None = None
+    workspace: DeviceArray | None = None
 
     def queue(self, stream: Any) -> None:
         """Queues it on a stream."""
-        addresses = (x.address for x in (self.a, self.b, self.c))
-        self.hardware.product(stream, self.product, *addresses)
+        given = (self.a, self.b, self.c, self.bias, self.saved, self.workspace)
+        a, b, c, bias, saved, workspace = (0 if x is None else x.address for x in given)
+        room = 0 if self.workspace is None else self.workspace.nbytes
+        operands = Operands(a, b, c, bias, saved, workspace, room)
+        self.hardware.product(stream, self.product, operands)
 
 
 def _hardware(values: Sequence[Any]) -> Hardware:
@@ -319,31 +349,38 @@ class Bits:
 
 def call(
     function: str,
-    header: str,
+    header: str | tuple[str, ...],
     types: Sequence[str],
     *values: Any,
     items: int,
     blocks: bool = False,
     numbers: tuple[HostNumber, ...] = (),
+    joins: bool = False,
 ) -> KernelLaunch:
     """A launch of a function of ``flow_cuda/source``.
 
     Args:
         function: its name.
-        header: the file.
+        header: the file, behind those that it needs.
         types: its template arguments, none where it has none.
         values: arguments: arrays that it writes, `Read`, `Struct`, `Bits`, integers, floats.
         items: how many items threads, or blocks, share among them.
         blocks: whether a block works on an item; its threads then wait for each other.
         numbers: numbers of the host that it reads.
+        joins: whether the function takes a ``Part``, so that launches can be joined.
     """
     typed = [_typed(value) for value in values]
     parameters = [(kind, f"a{i}") for i, (kind, _) in enumerate(typed)]
     template = f"<{', '.join(types)}>" if types else ""
     body = f"{function}{template}({', '.join(name for _, name in parameters)});"
-    kernel = named(function, parameters, body, (header,), barriers=blocks)
+    headers = (header,) if isinstance(header, str) else header
+    kernel = named(function, parameters, body, headers, barriers=blocks)
     bind = each_block if blocks else each
-    return bind(kernel, items, *(value for _, value in typed), numbers=numbers)
+    launch = bind(kernel, items, *(value for _, value in typed), numbers=numbers)
+    if not joins:
+        return launch
+    kinds = tuple(kind for kind, _ in typed)
+    return replace(launch, shared=Shared(function + template, headers, kinds, items))
 
 
 def host_number(hardware: Hardware, host: Any) -> HostNumber:

@@ -13,9 +13,17 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import metadata
+from typing import Any
 
 from flow_core.config import Settings
-from flow_core.plugins.specs import Available, DeviceSpec, KernelSpec, Unavailable
+from flow_core.plugins.specs import (
+    Available,
+    DeviceSpec,
+    KernelSpec,
+    OpSpec,
+    PassSpec,
+    Unavailable,
+)
 
 FLOW_PLUGIN_API = "1.0"
 
@@ -128,6 +136,46 @@ def flow_register_kernels(config: Settings) -> Iterable[KernelSpec]:
     return importlib.import_module("flow_cuda.families").kernels()  # type: ignore[no-any-return]
 
 
+def flow_register_ops(config: Settings) -> Iterable[OpSpec]:
+    """The ops that our passes make."""
+    if config.emulate_gpus:
+        return ()
+    return importlib.import_module("flow_cuda.ops").OPS  # type: ignore[no-any-return]
+
+
+def flow_register_passes(config: Settings) -> Iterable[PassSpec]:
+    """Products with what follows them, where a library takes them; updates behind gradients."""
+    if config.emulate_gpus:
+        return ()
+    found = importlib.util.find_spec("nvmath") is not None
+    return (products_pass(), updates_pass()) if found else (updates_pass(),)
+
+
+def products_pass() -> PassSpec:
+    """Joins products before what is left is gathered into groups."""
+    return PassSpec(
+        "cuda_products", "physical", "flow_cuda.plugin:fuse_products", before=("fuse_elementwise",)
+    )
+
+
+def updates_pass() -> PassSpec:
+    """Puts updates behind the last gradient, when nothing will be renamed any more."""
+    return PassSpec(
+        "cuda_late_updates",
+        "physical",
+        "flow_cuda.passes.late_updates:LateUpdates",
+        after=("fuse_elementwise", "bucket_all_reduces"),
+    )
+
+
+def fuse_products() -> Any:
+    """The pass, as the settings want it."""
+    from flow_cuda.config import settings
+    from flow_cuda.passes.products import FuseProducts
+
+    return FuseProducts(("relu", "gelu") if settings().tanh_gelu else ("relu",))
+
+
 def flow_doctor() -> list[str]:
     """What there is of CUDA."""
     found = facts()
@@ -136,4 +184,12 @@ def flow_doctor() -> list[str]:
         f"NVIDIA driver: {found.problem or f'up to {_cuda(found)}'}",
         f"CUDA devices: {found.devices}",
         f"CuPy: {cupy}",
+        f"cuBLASLt: {_products_by()}",
     ]
+
+
+def _products_by() -> str:
+    try:
+        return f"nvmath-python {metadata.version('nvmath-python')}"
+    except metadata.PackageNotFoundError:
+        return "nvmath-python is not installed: products have no epilogues"

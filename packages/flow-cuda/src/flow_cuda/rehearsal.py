@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,9 +18,11 @@ import numpy as np
 
 from flow_core.dtypes import as_dtype
 from flow_core.errors import FlowError
-from flow_cuda.hardware import Access, Product, Span
+from flow_cuda.hardware import Access, Operands, Product, Span
 from flow_cuda.host_compiler import HostCompiler, HostFunction
+from flow_cuda.lt import LtProducts
 from flow_cuda.program import Kernel
+from flow_cuda.rehearsed_lt import RehearsedLt
 
 Clock = dict[str, int]
 HOST = "host"
@@ -85,6 +87,7 @@ class Rehearsal:
         index: number of the device.
         nbytes: memory that it pretends to have.
         compiler: shared by rehearsals that run the same kernels.
+        library: in place of cuBLASLt.
 
     Attributes:
         log: names of what was queued or called, in order.
@@ -95,10 +98,15 @@ class Rehearsal:
     most_blocks = 7
 
     def __init__(
-        self, index: int = 0, nbytes: int = 1 << 32, compiler: HostCompiler | None = None
+        self,
+        index: int = 0,
+        nbytes: int = 1 << 32,
+        compiler: HostCompiler | None = None,
+        library: RehearsedLt | None = None,
     ) -> None:
         self.index, self._nbytes = index, nbytes
         self.compiler = compiler or HostCompiler()
+        self.products = LtProducts(library or RehearsedLt())
         self.log: list[str] = []
         self.numbers: dict[int, Any] = {}
         self.clock: Clock = {}
@@ -242,11 +250,16 @@ class Rehearsal:
         if nbytes:
             self._add(stream, "zero", _Call(ctypes.memset, target, 0, nbytes), access)
 
-    def product(self, stream: Any, product: Product, a: int, b: int, c: int) -> None:
+    def supports(self, product: Product, room: int) -> bool:
+        """Whether the library has an algorithm."""
+        return self.products.plan(product, room) is not None
+
+    def product(self, stream: Any, product: Product, operands: Operands) -> None:
         """Queues matrix products."""
-        spans = list(_spans(product, a, b, c))
-        access = Access((*spans[:2],), (spans[2],))
-        self._add(stream, "product", _Call(_multiply, product, a, b, c), access)
+        reads, writes = _spans(product, operands)
+        run = _Call(self.products.queue, product, operands, 0)
+        name = f"product {product.epilogue}".strip()
+        self._add(stream, name, run, Access(tuple(reads), tuple(writes)))
 
     # ------------------------------------------------------------------------------- graphs
 
@@ -315,31 +328,30 @@ def _meet(some: Sequence[Span], others: Sequence[Span]) -> bool:
     return any(a < d and c < b for a, b in some for c, d in others)
 
 
-def _spans(product: Product, a: int, b: int, c: int) -> Iterator[Span]:
-    size = as_dtype(product.dtype).itemsize
-    m, n, k = product.m, product.n, product.k
-    for start, count, step in zip((a, b, c), (m * k, k * n, m * n), product.strides, strict=True):
-        yield start, start + ((product.batch - 1) * step + count) * size
-
-
-def _matrices(address: int, product: Product, shape: tuple[int, int], step: int) -> Any:
-    """A view of all matrices of a batch."""
-    dtype = as_dtype(product.dtype).numpy
-    count = (product.batch - 1) * step + shape[0] * shape[1]
-    raw = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
-    flat = np.frombuffer(memoryview(raw), np.uint8).view(dtype)
-    size = dtype.itemsize
-    strides = (step * size, shape[1] * size, size)
-    return np.lib.stride_tricks.as_strided(flat, (product.batch, *shape), strides)
-
-
-def _multiply(product: Product, a: int, b: int, c: int) -> None:
-    """The products, half types accumulated in float32."""
-    m, n, k = product.m, product.n, product.k
-    x = _matrices(a, product, (k, m) if product.transpose_a else (m, k), product.strides[0])
-    y = _matrices(b, product, (n, k) if product.transpose_b else (k, n), product.strides[1])
-    wide = as_dtype(product.dtype).accumulate.numpy
-    x = x.swapaxes(1, 2) if product.transpose_a else x
-    y = y.swapaxes(1, 2) if product.transpose_b else y
-    result = np.matmul(x.astype(wide), y.astype(wide)) * wide.type(product.alpha)
-    _matrices(c, product, (m, n), product.strides[2])[...] = result
+def _spans(p: Product, o: Operands) -> tuple[list[Span], list[Span]]:
+    """What a product reads and writes."""
+    size = as_dtype(p.dtype).itemsize
+    stored = (
+        (p.k, p.m) if p.transpose_a else (p.m, p.k),
+        (p.n, p.k) if p.transpose_b else (p.k, p.n),
+    )
+    shapes = (*stored, (p.m, p.n))
+    spans: list[Span] = []
+    for start, (rows, columns), lead, step in zip(
+        (o.a, o.b, o.c), shapes, p.leads, p.strides, strict=True
+    ):
+        last = (p.batch - 1) * step + (rows - 1) * (lead or columns) + columns
+        spans.append((start, start + last * size))
+    reads, writes = spans[:2], spans[2:]
+    if o.bias:
+        count = p.m if p.epilogue == "sum_a" else p.n
+        made = "sum" in p.epilogue
+        (writes if made else reads).append((o.bias, o.bias + count * size))
+    if o.saved:
+        nbytes = p.m * p.saved_lead * size
+        if p.epilogue.startswith("relu"):
+            nbytes = p.m * p.saved_lead // 8
+        (writes if "saved" in p.epilogue else reads).append((o.saved, o.saved + nbytes))
+    if o.workspace:
+        writes.append((o.workspace, o.workspace + o.room))
+    return reads, writes

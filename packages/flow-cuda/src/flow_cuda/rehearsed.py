@@ -6,10 +6,19 @@ import functools
 from collections.abc import Iterator
 from functools import partial
 
-from flow_core.plugins.specs import Available, DeviceSpec, KernelSpec, Unavailable
+from flow_core.plugins.specs import (
+    Available,
+    DeviceSpec,
+    KernelSpec,
+    OpSpec,
+    PassSpec,
+    Unavailable,
+)
 from flow_cuda import host_compiler
 from flow_cuda.driver import GpuDriver
 from flow_cuda.families import kernels
+from flow_cuda.ops import OPS
+from flow_cuda.plugin import products_pass, updates_pass
 from flow_cuda.rehearsal import Rehearsal
 
 FLOW_PLUGIN_API = "1.0"
@@ -36,6 +45,16 @@ def probe(count: int = 2) -> Available | Unavailable:
 def flow_register_devices() -> tuple[DeviceSpec, ...]:
     """The device type "gpu"."""
     return (DeviceSpec("gpu", partial(probe), driver),)
+
+
+def flow_register_ops() -> tuple[OpSpec, ...]:
+    """The ops that our passes make."""
+    return OPS
+
+
+def flow_register_passes() -> tuple[PassSpec, ...]:
+    """Our passes."""
+    return (products_pass(), updates_pass())
 
 
 def flow_register_kernels() -> Iterator[KernelSpec]:

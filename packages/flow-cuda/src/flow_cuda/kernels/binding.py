@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
 
 from flow_core.device import Launch
 from flow_core.dtypes import DType
 from flow_core.ir import TensorType
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_cuda.arrays import DeviceArray
 from flow_cuda.program import C_TYPES
 
 Bind = Callable[[BindContext], Launch | Sequence[Launch]]
@@ -47,3 +52,29 @@ def padded(nbytes: int) -> int:
     (64, 64)
     """
     return -(-nbytes // ALIGN) * ALIGN
+
+
+Room = tuple[tuple[int, ...], Any]
+"""Shape and element type of an array in a workspace."""
+
+
+def room_bytes(rooms: Sequence[Room]) -> int:
+    """Bytes of arrays side by side.
+
+    >>> room_bytes([((3,), np.float32), ((1,), np.int64)])
+    128
+    """
+    return sum(padded(prod(shape) * np.dtype(dtype).itemsize) for shape, dtype in rooms)
+
+
+def carve(workspace: DeviceArray, rooms: Sequence[Room]) -> Iterator[DeviceArray]:
+    """The arrays that lie side by side in a workspace."""
+    offset = 0
+    for shape, dtype in rooms:
+        yield workspace.part(offset, shape, dtype)
+        offset += room_bytes([(shape, dtype)])
+
+
+def listed(bind: Callable[[BindContext], Iterator[Launch]]) -> Bind:
+    """A bind that collects what another one yields."""
+    return lambda ctx: tuple(bind(ctx))

@@ -23,15 +23,16 @@ def _box(ctx: BindContext) -> tuple[Any, ...]:
     return Struct("Space", space(shape)), Struct("Strides", strides(steps)), first
 
 
-def _key(seed: int | None) -> Bits:
+def key(seed: int | None) -> Bits:
+    """The key of draws, from a seed."""
     return Bits((seed or 0) & (1 << 64) - 1)
 
 
 def _mask(ctx: BindContext) -> Launch:
     (keep,), seed = ctx.outputs, ctx.attrs["seed"]
     step = host_number(keep.hardware, ctx.step)
-    key = _key(ctx.seed if seed is None else seed)
-    values = (Read(step.device), keep, *_box(ctx), key, Single(ctx.attrs["rate"]))
+    bits = key(ctx.seed if seed is None else seed)
+    values = (Read(step.device), keep, *_box(ctx), bits, Single(ctx.attrs["rate"]))
     return call("random_mask", HEADER, (), *values, items=keep.size, numbers=(step,))
 
 
@@ -40,7 +41,7 @@ def _bernoulli(ctx: BindContext) -> Launch:
     step = host_number(y.hardware, ctx.step)
     seed: Any = ctx.attrs["seed"] if ctx.attrs["has_seed"] else ctx.seed
     types = (c_type(ctx.query.inputs[0]), c_type(ctx.query.outputs[0]))
-    values = (Read(step.device), Read(x), y, *_box(ctx), _key(seed))
+    values = (Read(step.device), Read(x), y, *_box(ctx), key(seed))
     return call("bernoulli", HEADER, types, *values, items=y.size, numbers=(step,))
 
 

@@ -16,7 +16,7 @@ from flow_core.dtypes import DType, float32, int32
 from flow_core.ir import TensorType
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_cuda.arrays import DeviceArray
-from flow_cuda.kernels.binding import c_type, kernel, padded
+from flow_cuda.kernels.binding import c_type, kernel, listed, padded
 from flow_cuda.kernels.move import UNSIGNED, contiguous, copied
 from flow_cuda.launch import Read, Struct, Written, ZeroLaunch, call, space, strides
 
@@ -190,10 +190,6 @@ def _scatter_update(ctx: BindContext) -> Iterator[Launch]:
         yield call("scatter_nd_write", HEADER, types, *values, items=updates.size)
 
 
-def _listed(bind: Callable[[BindContext], Iterator[Launch]]) -> Any:
-    return lambda ctx: tuple(bind(ctx))
-
-
 SUMS: dict[str, Callable[[BindContext], Iterator[Launch]]] = {
     "unsorted_segment_sum": partial(_segments, False),
     "unsorted_segment_sum_like": partial(_segments, False),
@@ -212,6 +208,6 @@ MOVES: dict[str, Callable[[BindContext], Iterator[Launch]]] = {
 }
 
 KERNELS: tuple[KernelSpec, ...] = (
-    *(kernel(op, _listed(bind), None, _sum_bytes) for op, bind in SUMS.items()),
-    *(kernel(op, _listed(bind)) for op, bind in MOVES.items()),
+    *(kernel(op, listed(bind), None, _sum_bytes) for op, bind in SUMS.items()),
+    *(kernel(op, listed(bind)) for op, bind in MOVES.items()),
 )

@@ -1,15 +1,24 @@
-"""Matrix products: the library's."""
+"""Matrix products: the library's, with bias, activation and sums in the same pass where it can."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
+from typing import Any
 
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_cuda.arrays import DeviceArray
 from flow_cuda.config import settings
 from flow_cuda.hardware import Product
-from flow_cuda.kernels.binding import kernel
-from flow_cuda.launch import ProductLaunch, ZeroLaunch
+from flow_cuda.kernels.binding import c_type, kernel, listed
+from flow_cuda.launch import ProductLaunch, Read, Struct, Written, ZeroLaunch, call, space, strides
+
+HEADER = "finish.h"
+LARGE, ROOM = 1 << 24, 32 << 20
+"""From so many multiplications on, algorithms may have so many bytes for partial results."""
+ACTIVATIONS = ("", "relu", "gelu")
 
 
 def is_floating(query: KernelQuery) -> bool:
@@ -17,21 +26,117 @@ def is_floating(query: KernelQuery) -> bool:
     return query.outputs[0].dtype.is_floating and len(set(query.dtypes)) == 1
 
 
-def _matmul(ctx: BindContext) -> Launch:
-    (a, b), (c,) = ctx.inputs, ctx.outputs
-    t_a, t_b = bool(ctx.attrs["transpose_a"]), bool(ctx.attrs["transpose_b"])
+def product_of(query: KernelQuery) -> Product:
+    """The product of an op, with its epilogue."""
+    a, c, attrs = query.inputs[0], query.outputs[0], query.attrs
+    t_a, t_b = bool(attrs["transpose_a"]), bool(attrs["transpose_b"])
     m, n = c.shape[-2:]
     k = a.shape[-2] if t_a else a.shape[-1]
-    if not k:
-        return ZeroLaunch(c.hardware, c)
-    product = Product(
-        m, n, k, t_a, t_b, ctx.query.outputs[0].dtype.name, prod(c.shape[:-2]),
-        float(ctx.attrs["alpha"]), (m * k, k * n, m * n), settings().tf32,
+    alpha: Any = attrs["alpha"]
+    return Product(
+        m, n, k, t_a, t_b, c.dtype.name, prod(c.shape[:-2]), float(alpha),
+        (m * k, k * n, m * n), settings().tf32, epilogue=_epilogue(query),
     )  # fmt: skip
-    return ProductLaunch(c.hardware, product, a, b, c)
+
+
+def _epilogue(query: KernelQuery) -> str:
+    """The name of what is done besides."""
+    attrs = query.attrs
+    if query.op == "cuda_matmul":
+        name = f"{attrs['activation']}_bias" if attrs["activation"] else "bias"
+        return f"{name}_saved" if attrs["saved"] else name
+    if query.op == "cuda_matmul_grad":
+        return f"{attrs['activation']}_grad" + ("_sum" if attrs["summed"] else "")
+    return f"sum_{attrs['side']}" if query.op == "cuda_matmul_sum" else ""
+
+
+def room(query: KernelQuery) -> int:
+    """Bytes for partial results; none for small products."""
+    p = product_of(query)
+    return ROOM if p.m * p.n * p.k * p.batch >= LARGE else 0
+
+
+def _matmul(ctx: BindContext) -> Launch:
+    (a, b), (c,) = ctx.inputs, ctx.outputs
+    product = product_of(ctx.query)
+    if not product.k:
+        return ZeroLaunch(c.hardware, c)
+    return ProductLaunch(c.hardware, product, a, b, c, workspace=ctx.workspace)
+
+
+def _finished(ctx: BindContext) -> Iterator[Launch]:
+    """A product with an epilogue, or one and what does the same behind it."""
+    (a, b, *more), (c, *made) = ctx.inputs, ctx.outputs
+    product, forward = product_of(ctx.query), ctx.query.op == "cuda_matmul"
+    bias, saved = (*more, *made, None)[:2] if forward else (*made, None)[:1] + (*more, None)[:1]
+    workspace = ctx.workspace
+    if c.hardware.supports(product, 0 if workspace is None else workspace.nbytes):
+        yield ProductLaunch(c.hardware, product, a, b, c, bias, saved, workspace)
+        return
+    plain = replace(product, epilogue="")
+    yield ProductLaunch(c.hardware, plain, a, b, c, workspace=workspace)
+    if ctx.query.op == "cuda_matmul_sum":
+        yield _operand_sum(ctx, product, a, b, bias)
+        return
+    yield _finish(ctx, product, c, bias, saved)
+    if not forward and bias is not None:
+        yield _summed(c, bias, (product.n, 1), (product.m, product.n), c_type(ctx.query.outputs[0]))
+
+
+def _finish(
+    ctx: BindContext, product: Product, c: DeviceArray, bias: Any, saved: DeviceArray | None
+) -> Launch:
+    """Bias and activation, or the slope of one."""
+    activation: Any = ctx.attrs["activation"]
+    kind, extent = c_type(ctx.query.outputs[0]), (product.m, product.n, product.saved_lead)
+    mask, numbers = (saved, None) if activation == "relu" else (None, saved)
+    if ctx.query.op == "cuda_matmul":
+        number = ACTIVATIONS.index(activation)
+        lists = (Written(mask, "u8"), Written(numbers, kind))
+        values = (c, Read(bias), *lists, *extent, number)
+        return call("finish", HEADER, (kind,), *values, items=c.size)
+    given = (Read(mask, "u8"), Read(numbers, kind))
+    return call("finish_grad", HEADER, (kind,), c, *given, *extent, items=c.size)
+
+
+def _operand_sum(
+    ctx: BindContext, p: Product, a: DeviceArray, b: DeviceArray, out: DeviceArray
+) -> Launch:
+    """The sum over k of one operand."""
+    kind = c_type(ctx.query.outputs[0])
+    if ctx.attrs["side"] == "a":
+        kept, gone = ((p.m, 1), (p.k, p.m)) if p.transpose_a else ((p.m, p.k), (p.k, 1))
+        return _summed(a, out, kept, gone, kind)
+    kept, gone = ((p.n, p.k), (p.k, 1)) if p.transpose_b else ((p.n, 1), (p.k, p.n))
+    return _summed(b, out, kept, gone, kind)
+
+
+def _summed(
+    x: DeviceArray, y: DeviceArray, kept: tuple[int, int], gone: tuple[int, int], kind: str
+) -> Launch:
+    """A launch that sums over one of two axes, each given by its size and step."""
+    spaces = tuple(
+        struct
+        for size, step in (kept, gone)
+        for struct in (Struct("Space", space((size,))), Struct("Strides", strides((step,))))
+    )
+    types = ("Sum", "Plain", kind, kind)
+    return call("reduce", "reduce.h", types, Read(x), y, *spaces, items=kept[0])
+
+
+def can_finish(query: KernelQuery) -> bool:
+    """Whether a product with an epilogue is of types and sizes that kernels take."""
+    out = query.outputs[0]
+    floats = {t.dtype for t in (*query.inputs, *query.outputs) if t.dtype.is_floating}
+    large = all(t.size for t in (*query.inputs, *query.outputs))
+    return floats == {out.dtype} and out.dtype.name != "float64" and large
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    kernel("matmul", _matmul, is_floating),
-    kernel("batch_matmul", _matmul, is_floating),
+    kernel("matmul", _matmul, is_floating, room),
+    kernel("batch_matmul", _matmul, is_floating, room),
+    *(
+        kernel(op, listed(_finished), can_finish, room)
+        for op in ("cuda_matmul", "cuda_matmul_grad", "cuda_matmul_sum")
+    ),
 )

@@ -14,7 +14,7 @@ from flow_core.ir import TensorType
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_cuda.arrays import DeviceArray
 from flow_cuda.elementwise import AXES, broadcast_strides
-from flow_cuda.kernels.binding import c_type, kernel
+from flow_cuda.kernels.binding import c_type, kernel, listed
 from flow_cuda.launch import (
     Bits,
     CopyLaunch,
@@ -96,10 +96,6 @@ def bits_of(value: Any, dtype: Any) -> int:
     """
     one = np.array(value).astype(dtype)
     return int(one.reshape(1).view(_NUMPY[one.itemsize])[0])
-
-
-def _listed(bind: Callable[[BindContext], Iterator[Launch]]) -> Any:
-    return lambda ctx: tuple(bind(ctx))
 
 
 def _copy(ctx: BindContext) -> Iterator[Launch]:
@@ -402,5 +398,5 @@ _BINDS: dict[str, Callable[[BindContext], Iterator[Launch]]] = {
 }
 
 KERNELS: tuple[KernelSpec, ...] = tuple(
-    kernel(op, _listed(bind), _few_axes) for op, bind in _BINDS.items()
+    kernel(op, listed(bind), _few_axes) for op, bind in _BINDS.items()
 )

@@ -6,7 +6,7 @@ never changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_cuda.arrays import DeviceArray
-from flow_cuda.kernels.binding import c_type, kernel, padded
+from flow_cuda.kernels.binding import c_type, kernel, listed, padded
 from flow_cuda.kernels.move import copied
 from flow_cuda.kernels.reduce import parts_of
 from flow_cuda.kernels.schedule import rate_kernel
@@ -85,7 +85,7 @@ def _simple(ctx: BindContext) -> Launch:
         states.append(Written(None, kinds[0]))
     values = (b.model, Read(b.diff), *states, Read(b.rate), b.factor, b.skip, b.size)
     types = (*b.kinds, *kinds, b.factor_type)
-    return call(b.row.function, HEADER, types, *values, b.terms, *b.extra, items=b.size)
+    return call(b.row.function, HEADER, types, *values, b.terms, *b.extra, items=b.size, joins=True)
 
 
 def _sums(ctx: BindContext, b: Bound) -> tuple[DeviceArray, int]:
@@ -178,14 +178,10 @@ def _assign(ctx: BindContext) -> tuple[Launch, ...]:
     return tuple(copied(value, ref))
 
 
-def _listed(bind: Callable[[BindContext], Iterator[Launch]]) -> Any:
-    return lambda ctx: tuple(bind(ctx))
-
-
 KERNELS: tuple[KernelSpec, ...] = (
     *(kernel(op, _simple) for op, row in UPDATES.items() if row.function),
-    kernel("lars_update", _listed(_lars), None, _norm_bytes),
-    kernel("lamb_update", _listed(_lamb), None, _norm_bytes),
+    kernel("lars_update", listed(_lars), None, _norm_bytes),
+    kernel("lamb_update", listed(_lamb), None, _norm_bytes),
     kernel("advance_step", _advance),
     kernel("adam_bias_correction_learning_rate", _corrected),
     kernel("dynamic_loss_scale_schedule", _adapt),

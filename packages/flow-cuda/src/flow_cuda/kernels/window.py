@@ -20,7 +20,7 @@ from flow_core.shapes import same_padding
 from flow_cuda.arrays import DeviceArray
 from flow_cuda.config import settings
 from flow_cuda.hardware import Product
-from flow_cuda.kernels.binding import c_type, kernel, padded
+from flow_cuda.kernels.binding import c_type, kernel, listed, padded
 from flow_cuda.kernels.matmul import is_floating
 from flow_cuda.kernels.move import UNSIGNED, contiguous
 from flow_cuda.launch import ProductLaunch, Read, Struct, Written, call, space, strides
@@ -176,14 +176,23 @@ class Conv:
 
     @property
     def column_steps(self) -> Ints:
-        """Strides of the unfolded input: batch, channel, taps, places."""
+        """Strides of the unfolded input: batch, channel of a group, taps, places."""
         taps, k = prod(self.kernel), contiguous(_three(self.kernel, 1))
-        o = contiguous(self.y.space)
-        per = self.groups * self.depth * self.places
+        o, per = contiguous(self.y.space), self.groups * self.per_group
         if not self.last:
             return (per, taps * self.places, *(s * self.places for s in k), *o)
-        channels = self.x.channels
-        return (per, 1, *(s * channels for s in k), *(s * taps * channels for s in o))
+        channels = self.x.channels // self.groups
+        return (per, 1, *(s * channels for s in k), *(s * self.depth for s in o))
+
+    @property
+    def per_group(self) -> int:
+        """Elements of the unfolded input for a group of channels of one tensor."""
+        return self.depth * self.places
+
+    @property
+    def group(self) -> tuple[int, int]:
+        """Channels of a group, and the distance of groups in the unfolded input."""
+        return self.x.channels // self.groups, self.per_group
 
     @property
     def column_space(self) -> Struct:
@@ -208,12 +217,15 @@ def _unfold(conv: Conv, x: DeviceArray, columns: DeviceArray) -> Launch:
     kind = UNSIGNED[x.itemsize]
     values = (Read(x, kind), Written(columns, kind), conv.column_space, conv.x.strides)
     steps = Struct("Strides", strides(conv.column_steps))
-    return call("unfold", HEADER, (kind,), *values, steps, conv.window, items=conv.columns_size)
+    return call(
+        "unfold", HEADER, (kind,), *values, steps, *conv.group, conv.window, items=conv.columns_size
+    )
 
 
 def _fold(conv: Conv, columns: DeviceArray, x: DeviceArray) -> Launch:
     steps = Struct("Strides", strides(conv.column_steps))
-    values = (Read(columns), x, conv.x.elements, conv.x.strides, steps, conv.window)
+    lists = (conv.x.elements, conv.x.strides, steps)
+    values = (Read(columns), x, *lists, *conv.group, conv.window)
     return call("fold", HEADER, (c_type(conv.dtype),), *values, items=x.size)
 
 
@@ -228,6 +240,7 @@ def _products(
     transposed: tuple[bool, bool],
     arrays: tuple[DeviceArray, DeviceArray, DeviceArray],
     steps: tuple[Ints, Ints],
+    leads: tuple[int, int, int] = (0, 0, 0),
 ) -> Iterator[Launch]:
     """A product per group, batched over the batch.
 
@@ -236,9 +249,11 @@ def _products(
         transposed: of the first and the second operand.
         arrays: operands and result.
         steps: elements between neighbours of the batch, and between groups, of each array.
+        leads: elements between rows that are parts of wider ones.
     """
     product = Product(
         *sizes, *transposed, conv.dtype.name, conv.x.batch, 1.0, steps[0], settings().tf32,  # type: ignore[arg-type]
+        leads,
     )  # fmt: skip
     for group in range(conv.groups):
         a, b, c = (_part(x, group * step) for x, step in zip(arrays, steps[1], strict=True))
@@ -256,15 +271,17 @@ def _forward(ctx: BindContext) -> Iterator[Launch]:
     columns, per = _columns(ctx, conv), conv.depth * conv.places
     filters = conv.y.channels // conv.groups
     yield _unfold(conv, x, columns)
-    result = conv.y.channels * conv.places
+    result, leads = conv.y.channels * conv.places, (0, 0, 0)
     if conv.last:
         sizes, flip, arrays = (conv.places, filters, conv.depth), (False, True), (columns, w, y)
-        steps: tuple[Ints, Ints] = ((per, 0, result), (0, 0, 0))
+        batch: Ints = (per * conv.groups, 0, result)
+        steps = (batch, (per, filters * conv.depth, filters))
+        leads = (0, 0, conv.y.channels)
     else:
         sizes, flip, arrays = (filters, conv.places, conv.depth), (False, False), (w, columns, y)
         batch = (0, per * conv.groups, result)
         steps = (batch, (filters * conv.depth, per, filters * conv.places))
-    yield from _products(conv, sizes, flip, arrays, steps)
+    yield from _products(conv, sizes, flip, arrays, steps, leads)
 
 
 def _data_grad(ctx: BindContext) -> Iterator[Launch]:
@@ -272,15 +289,17 @@ def _data_grad(ctx: BindContext) -> Iterator[Launch]:
     conv = conv_of(ctx.query, ctx.query.outputs[0], ctx.query.inputs[0])
     columns, per = _columns(ctx, conv), conv.depth * conv.places
     filters = conv.y.channels // conv.groups
-    result = conv.y.channels * conv.places
+    result, leads = conv.y.channels * conv.places, (0, 0, 0)
     if conv.last:
         sizes, flip, arrays = (conv.places, conv.depth, filters), (False, False), (dy, w, columns)
-        steps: tuple[Ints, Ints] = ((result, 0, per), (0, 0, 0))
+        batch: Ints = (result, 0, per * conv.groups)
+        steps = (batch, (filters, filters * conv.depth, per))
+        leads = (conv.y.channels, 0, 0)
     else:
         sizes, flip, arrays = (conv.depth, conv.places, filters), (True, False), (w, dy, columns)
         batch = (0, result, per * conv.groups)
         steps = (batch, (filters * conv.depth, filters * conv.places, per))
-    yield from _products(conv, sizes, flip, arrays, steps)
+    yield from _products(conv, sizes, flip, arrays, steps, leads)
     yield _fold(conv, columns, dx)
 
 
@@ -296,8 +315,10 @@ def _filter_grad(ctx: BindContext) -> Iterator[Launch]:
     result = conv.y.channels * conv.places
     sizes = (filters, conv.depth, conv.places)
     if conv.last:
-        steps: tuple[Ints, Ints] = ((result, per, dw.size), (0, 0, 0))
-        yield from _products(conv, sizes, (True, False), (dy, columns, own), steps)
+        batch = (result, per * conv.groups, dw.size)
+        steps = (batch, (filters, per, filters * conv.depth))
+        leads = (conv.y.channels, 0, 0)
+        yield from _products(conv, sizes, (True, False), (dy, columns, own), steps, leads)
     else:
         batch = (result, per * conv.groups, dw.size)
         steps = (batch, (filters * conv.places, per, filters * conv.depth))
@@ -332,17 +353,7 @@ def _named(query: KernelQuery, name: str) -> TensorType:
 
 
 def _takes(query: KernelQuery) -> bool:
-    groups: Any = query.attrs["groups"]
-    full = all(t.size for t in (*query.inputs, *query.outputs))
-    return (
-        is_floating(query)
-        and full
-        and (groups == 1 or query.attrs["data_format"] == "channels_first")
-    )
-
-
-def _listed(bind: Any) -> Any:
-    return lambda ctx: tuple(bind(ctx))
+    return is_floating(query) and all(t.size for t in (*query.inputs, *query.outputs))
 
 
 DIMS = (1, 2, 3)
@@ -352,13 +363,13 @@ KERNELS: tuple[KernelSpec, ...] = (
     *(kernel(f"avg_pool_{d}d", partial(_pool, "avg"), _averages) for d in DIMS),
     *(kernel(f"{m}_pool_{d}d_grad", partial(_pool_grad, m)) for m in ("max", "avg") for d in DIMS),
     *(
-        kernel(f"conv{d}d", _listed(_forward), _takes, partial(_conv_bytes, "0", "out"))
+        kernel(f"conv{d}d", listed(_forward), _takes, partial(_conv_bytes, "0", "out"))
         for d in DIMS
     ),
     *(
-        kernel(f"deconv{d}d", _listed(_data_grad), _takes, partial(_conv_bytes, "out", "0"))
+        kernel(f"deconv{d}d", listed(_data_grad), _takes, partial(_conv_bytes, "out", "0"))
         for d in DIMS
     ),
-    kernel("conv_data_grad", _listed(_data_grad), _takes, partial(_conv_bytes, "out", "0")),
-    kernel("conv_filter_grad", _listed(_filter_grad), _takes, partial(_conv_bytes, "1", "0")),
+    kernel("conv_data_grad", listed(_data_grad), _takes, partial(_conv_bytes, "out", "0")),
+    kernel("conv_filter_grad", listed(_filter_grad), _takes, partial(_conv_bytes, "1", "0")),
 )

@@ -1,6 +1,5 @@
 // Elements that only move, by their size: U is an unsigned integer.
 
-typedef unsigned short u16;
 
 // y[first + place in b] = x[from + place in a], over one space.
 template <class U>
@@ -60,5 +59,25 @@ FN void reflect_grad(const T *dy, T *dx, i64 planes, i64 h, i64 w, i64 left, i64
             }
         }
         store(dx + i, sum);
+    }
+}
+
+// y[first + place in b] += x[place in a], over one space.
+template <class T> FN void add_box(const T *x, T *y, Space space, Strides a, Strides b, i64 first) {
+    EACH(i, space.size) {
+        i64 at[8];
+        unravel(i, space, at);
+        T *to = y + first + offset(at, space, b);
+        store(to, load(to) + load(x + offset(at, space, a)));
+    }
+}
+
+// A ring of copies gives the oldest one and takes the newest; at first it is full of that.
+template <class U> FN void take_turn(const U *x, U *ring, const i64 *count, U *y, i64 n, i64 size) {
+    EACH(i, n) {
+        U *oldest = ring + *count % size * n + i;
+        for (i64 k = 0; k < size && !*count; k++) ring[k * n + i] = x[i];
+        y[i] = *oldest;
+        *oldest = x[i];
     }
 }

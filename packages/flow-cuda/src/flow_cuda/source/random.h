@@ -44,3 +44,63 @@ FN void bernoulli(const i64 *step, const T *chance, Y *y, Space box, Strides who
         store(y + i, (typename In<Y>::type)(drawn < load(chance + i)));
     }
 }
+
+// Keys whose order is a permutation: 48 random bits, cut to those that the CPU sorts by.
+FN void permutation_keys(const i64 *step, u64 *keys, i64 count, u64 seed, i64 cut) {
+    EACH(i, count) {
+        u64 high = (u64)(uniform(i, seed, (u64)*step, 0) * 16777216.0f);
+        u64 low = (u64)(uniform(i, seed, (u64)*step, 1) * 16777216.0f);
+        keys[i] = (high << 24 | low) >> cut;
+    }
+}
+
+// --- samples of classes: a range's labels come first, then the classes with the lowest draws
+
+template <class L> FN void mark_labels(const L *label, i8 *marks, i64 count, i64 rows, i64 first) {
+    EACH(i, count) {
+        i64 row = (i64)label[i] - first;
+        if (row >= 0 && row < rows) marks[row] = 1;
+    }
+}
+
+FN void class_keys(const i64 *step, const i8 *marks, u32 *keys, i64 rows, i64 first, u64 seed) {
+    EACH(i, rows) {
+        float drawn = uniform(first + i, seed, (u64)*step, 0);
+        keys[i] = marks[i] ? 0 : bits_as<u32>(drawn) + 1;
+    }
+}
+
+template <class L>
+FN void sampled_classes(const i32 *order, L *chosen, i64 ranges, i64 size, i64 share, i64 first) {
+    EACH(i, ranges * share) {
+        i64 range = i / share;
+        chosen[i] = (L)(first + range * size + order[range * size + i % share]);
+    }
+}
+
+// Where labels are in the sample: behind the smaller distinct labels of their range.  A label
+// beyond its range's share gets -1: a kernel cannot raise.
+template <class L>
+FN void sampled_places(const L *label, L *place, i64 count, i64 size, i64 share) {
+    EACH(i, count) {
+        i64 own = (i64)label[i], range = own / size, rank = 0;
+        for (i64 j = 0; j < count; j++) {
+            i64 other = (i64)label[j];
+            if (other >= own || other / size != range) continue;
+            bool seen = false;
+            for (i64 k = 0; k < j && !seen; k++) seen = label[k] == label[j];
+            rank += !seen;
+        }
+        place[i] = (L)(rank < share ? range * share + rank : -1);
+    }
+}
+
+// Rows of each range's share of a sample go to the classes they are of; others go nowhere.
+template <class U, class L>
+FN void put_sampled(const U *dy, const L *chosen, U *dx, i64 ranges, i64 size, i64 share, i64 inner,
+                    i64 first) {
+    EACH(i, ranges * share * inner) {
+        i64 own = i / inner, range = own / share, row = (i64)chosen[own] - first;
+        if (row >= range * size && row < (range + 1) * size) dx[row * inner + i % inner] = dy[i];
+    }
+}

@@ -11,12 +11,36 @@ FN V slope(const G *g, V w, i64 i, double scale, const Terms &t) {
 #define SCALE (factor ? terms.scale * (double)load(factor) : terms.scale)
 #define UNLESS_SKIPPED if (skip && *skip) return;
 
+// The threads that share a variable: all, or some blocks of a launch that updates many.
+struct Part { i64 first, step; };
+FN Part whole() {
+    Part part = {first_item(), all_threads()};
+    return part;
+}
+#define EACH_OF(part, i, count) for (i64 i = part.first; i < (count); i += part.step)
+
+// Row ``t`` of a table has the first block of a variable, and then arguments of 8 bytes each.
+FN const u64 *row_of_block(const u64 *table, i64 rows, i64 words) {
+    i64 low = 0, high = rows - 1;
+    while (low < high) {
+        i64 middle = (low + high + 1) / 2;
+        if ((i64)table[middle * words] <= (i64)blockIdx.x) low = middle; else high = middle - 1;
+    }
+    return table + low * words;
+}
+FN Part part_of_block(const u64 *row, i64 words, i64 rows, const u64 *table) {
+    i64 own = (row - table) / words, first = (i64)row[0];
+    i64 stop = own + 1 < rows ? (i64)row[words] : (i64)gridDim.x;
+    Part part = {(blockIdx.x - first) * blockDim.x + threadIdx.x, (stop - first) * blockDim.x};
+    return part;
+}
+
 template <class W, class G, class F>
-FN void sgd(W *w, const G *g, const float *rate, const F *factor, const i64 *skip, i64 n, Terms terms) {
+FN void sgd(W *w, const G *g, const float *rate, const F *factor, const i64 *skip, i64 n, Terms terms, Part part = whole()) {
     typedef typename In<W>::type V;
     UNLESS_SKIPPED
     double scale = SCALE, lr = *rate;
-    EACH(i, n) {
+    EACH_OF(part, i, n) {
         V now = load(w + i);
         store(w + i, now * (V)(1 - lr * terms.decay) - (V)lr * slope(g, now, i, scale, terms));
     }
@@ -24,11 +48,11 @@ FN void sgd(W *w, const G *g, const float *rate, const F *factor, const i64 *ski
 
 template <class W, class G, class S, class F>
 FN void momentum(W *w, const G *g, S *m, const float *rate, const F *factor, const i64 *skip, i64 n,
-                 Terms terms, double beta) {
+                 Terms terms, double beta, Part part = whole()) {
     typedef typename In<W>::type V;
     UNLESS_SKIPPED
     double scale = SCALE, lr = *rate;
-    EACH(i, n) {
+    EACH_OF(part, i, n) {
         V now = load(w + i), step = slope(g, now, i, scale, terms);
         V next = (V)load(m + i) * (V)beta - (V)lr * step;
         store(m + i, next);
@@ -38,11 +62,11 @@ FN void momentum(W *w, const G *g, S *m, const float *rate, const F *factor, con
 
 template <class W, class G, class S, class F>
 FN void adam(W *w, const G *g, S *m, S *v, const float *rate, const F *factor, const i64 *skip, i64 n,
-             Terms terms, double beta1, double beta2, double epsilon) {
+             Terms terms, double beta1, double beta2, double epsilon, Part part = whole()) {
     typedef typename In<W>::type V;
     UNLESS_SKIPPED
     double scale = SCALE, lr = *rate;
-    EACH(i, n) {
+    EACH_OF(part, i, n) {
         V now = load(w + i), step = slope(g, now, i, scale, terms);
         V first = (V)load(m + i) * (V)beta1 + step * (V)(1 - beta1);
         V second = (V)load(v + i) * (V)beta2 + step * step * (V)(1 - beta2);
@@ -55,11 +79,11 @@ FN void adam(W *w, const G *g, S *m, S *v, const float *rate, const F *factor, c
 
 template <class W, class G, class S, class F>
 FN void rmsprop(W *w, const G *g, S *square, S *mean, const float *rate, const F *factor,
-                const i64 *skip, i64 n, Terms terms, double decay, double epsilon) {
+                const i64 *skip, i64 n, Terms terms, double decay, double epsilon, Part part = whole()) {
     typedef typename In<W>::type V;
     UNLESS_SKIPPED
     double scale = SCALE, lr = *rate;
-    EACH(i, n) {
+    EACH_OF(part, i, n) {
         V now = load(w + i), step = slope(g, now, i, scale, terms);
         V variance = (V)load(square + i) * (V)decay + step * step * (V)(1 - decay);
         store(square + i, variance);

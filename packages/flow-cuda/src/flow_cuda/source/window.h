@@ -118,19 +118,24 @@ FN void avg_pool_grad(const T *dy, T *dx, Space elements, Strides xs, Strides ys
     }
 }
 
-// columns[n, c, k, o] = x[n, c, the element of window o that tap k is on], 0 outside.
+// columns[n, c, k, o] = x[n, c, the element of window o that tap k is on], 0 outside.  Channels
+// are in groups of ``group``, which lie ``apart``.
 template <class U>
-FN void unfold(const U *x, U *columns, Space space, Strides xs, Strides cs, Window w) {
+FN void unfold(const U *x, U *columns, Space space, Strides xs, Strides cs, i64 group, i64 apart,
+               Window w) {
     EACH(i, space.size) {
         i64 at[8], p[3];
         unravel(i, space, at);
-        i64 to = offset(at, space, cs);
-        columns[to] = inside(w, at + 5, at + 2, p) ? x[AT(xs, at[0], at[1], p)] : (U)0;
+        U value = inside(w, at + 5, at + 2, p) ? x[AT(xs, at[0], at[1], p)] : (U)0;
+        i64 first = at[1] / group * apart;
+        at[1] %= group;
+        columns[first + offset(at, space, cs)] = value;
     }
 }
 
 template <class T>
-FN void fold(const T *columns, T *x, Space elements, Strides xs, Strides cs, Window w) {
+FN void fold(const T *columns, T *x, Space elements, Strides xs, Strides cs, i64 group, i64 apart,
+             Window w) {
     typedef typename In<T>::type V;
     EACH(i, elements.size) {
         i64 at[8], k[3], o[3];
@@ -139,7 +144,7 @@ FN void fold(const T *columns, T *x, Space elements, Strides xs, Strides cs, Win
         for (i64 t = 0; t < taps(w); t++) {
             tap(w, t, k);
             if (!touches(w, at + 2, k, o)) continue;
-            i64 from = at[0] * cs.s[0] + at[1] * cs.s[1];
+            i64 from = at[0] * cs.s[0] + at[1] / group * apart + at[1] % group * cs.s[1];
             for (int d = 0; d < 3; d++) from += k[d] * cs.s[2 + d] + o[d] * cs.s[5 + d];
             sum += load(columns + from);
         }

@@ -1,0 +1,92 @@
+"""Samples of the classes of a very wide classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from flow_core.device import Launch
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_cuda.arrays import DeviceArray
+from flow_cuda.kernels.binding import Room, c_type, carve, kernel, listed, room_bytes
+from flow_cuda.kernels.draw import HEADER, key
+from flow_cuda.kernels.move import UNSIGNED, filled
+from flow_cuda.kernels.order import Sorting
+from flow_cuda.launch import Read, Written, call, host_number
+
+INDEX = "index.h"
+
+
+def _extent(query: KernelQuery, rows: int) -> tuple[int, int, int, int]:
+    """Ranges of this device, their size, their share of the sample, and the first class."""
+    attrs: Any = query.attrs
+    size = (rows if attrs["classes"] is None else attrs["classes"]) // attrs["parts"]
+    return rows // size, size, attrs["num_sample"] // attrs["parts"], attrs["first"]
+
+
+def _sorting(query: KernelQuery) -> Sorting:
+    ranges, size, *_ = _extent(query, query.inputs[0].shape[0])
+    return Sorting(ranges, size, "u32", 32)
+
+
+def _rooms(query: KernelQuery) -> tuple[Room, ...]:
+    return (((query.inputs[0].shape[0],), np.int8), *_sorting(query).rooms)
+
+
+def _sample(ctx: BindContext) -> Iterator[Launch]:
+    (weight, label), (place, chosen, rows) = ctx.inputs, ctx.outputs
+    ranges, size, share, first = _extent(ctx.query, weight.shape[0])
+    how, kind = _sorting(ctx.query), (c_type(ctx.query.inputs[1]),)
+    marks, *rooms = carve(ctx.workspace, _rooms(ctx.query))
+    launches, _, order = how.order(tuple(rooms))
+    step, seed = host_number(weight.hardware, ctx.step), ctx.attrs["seed"]
+    count = (label.size, ranges * size, first)
+    yield from filled(marks, 0)
+    yield call("mark_labels", HEADER, kind, Read(label), marks, *count, items=label.size)
+    yield call(
+        "class_keys", HEADER, (), Read(step.device), Read(marks), Written(rooms[0], "u32"),
+        *count[1:], key(ctx.seed if seed is None else seed), items=count[1], numbers=(step,),
+    )  # fmt: skip
+    yield from launches
+    values = (Read(order), chosen, ranges, size, share, first)
+    yield call("sampled_classes", HEADER, kind, *values, items=chosen.size)
+    places = (Read(label), place, label.size, size, share)
+    yield call("sampled_places", HEADER, kind, *places, items=label.size)
+    yield from _rows(ctx, weight, chosen, rows, first)
+
+
+def _rows(
+    ctx: BindContext, weight: DeviceArray, chosen: DeviceArray, rows: DeviceArray, first: int
+) -> Iterator[Launch]:
+    """The weights of the chosen classes."""
+    unit = UNSIGNED[weight.itemsize]
+    extent = (1, weight.shape[0], prod(weight.shape[1:]), chosen.size, first, 0)
+    if rows.size:
+        values = (Read(weight, unit), Read(chosen), Written(rows, unit), *extent)
+        types = (unit, c_type(ctx.query.inputs[1]))
+        yield call("gather", INDEX, types, *values, items=rows.size)
+
+
+def _grad(ctx: BindContext) -> Iterator[Launch]:
+    """Sampled rows go to where they came from, each to its own: all are distinct."""
+    (dy, chosen, _), (dx,) = ctx.inputs, ctx.outputs
+    ranges, size, share, first = _extent(ctx.query, dx.shape[0])
+    unit = UNSIGNED[dx.itemsize]
+    yield from filled(dx, 0)
+    if dy.size:
+        extent = (ranges, size, share, prod(dx.shape[1:]), first)
+        values = (Read(dy, unit), Read(chosen), Written(dx, unit), *extent)
+        types = (unit, c_type(ctx.query.inputs[1]))
+        yield call("put_sampled", HEADER, types, *values, items=dy.size)
+
+
+KERNELS: tuple[KernelSpec, ...] = (
+    kernel(
+        "distributed_partial_fc_sample", listed(_sample), None,
+        lambda query: room_bytes(_rooms(query)),
+    ),
+    kernel("distributed_partial_fc_sample_grad", listed(_grad)),
+)  # fmt: skip

@@ -1,0 +1,217 @@
+"""Lists whose length is known only while a step runs, and updates of the rows with an index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+import numpy as np
+
+from flow_core.device import Launch
+from flow_core.ir import TensorType
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_cuda.arrays import DeviceArray
+from flow_cuda.elementwise import AXES
+from flow_cuda.kernels.binding import Room, c_type, carve, kernel, listed, room_bytes
+from flow_cuda.kernels.move import UNSIGNED, filled
+from flow_cuda.kernels.order import Sorting, keys_of, sorting
+from flow_cuda.kernels.reduce import parts_of
+from flow_cuda.launch import Read, Struct, Written, call, space
+
+HEADERS = ("order.h", "counted.h")
+
+
+def _place_rooms(size: int) -> tuple[Room, ...]:
+    """Counts of parts, and the places of elements."""
+    return ((parts_of(size),), np.int32), ((size,), np.int32)
+
+
+def _places(
+    x: DeviceArray,
+    kind: str,
+    rooms: tuple[DeviceArray, DeviceArray],
+    total: DeviceArray,
+    index: str,
+) -> Iterator[Launch]:
+    """How many elements before each one are not zero, and how many there are."""
+    extent, (sums, places) = (x.size, parts_of(x.size)), rooms
+    yield call(
+        "count_parts", HEADERS, (kind,), Read(x), sums, *extent, items=extent[1], blocks=True
+    )
+    values = (Read(x), Read(sums), places, total, *extent)
+    yield call("find_places", HEADERS, (kind, index), *values, items=extent[1], blocks=True)
+
+
+def _argwhere(ctx: BindContext) -> Iterator[Launch]:
+    (x,), (rows, total) = ctx.inputs, ctx.outputs
+    if not x.size:
+        yield from filled(total, 0)
+        return
+    sums, places = carve(ctx.workspace, _place_rooms(x.size))
+    kind, index = c_type(ctx.query.inputs[0]), c_type(ctx.query.outputs[0])
+    yield from filled(rows, 0)
+    yield from _places(x, kind, (sums, places), total, index)
+    values = (Read(x), Read(places), rows, Struct("Space", space(x.shape)))
+    yield call("argwhere", HEADERS, (kind, index), *values, items=x.size)
+
+
+def _few_axes(query: KernelQuery) -> bool:
+    return len(query.inputs[0].shape) <= AXES
+
+
+def _resize(ctx: BindContext) -> Iterator[Launch]:
+    (x, size), (y,), axis = ctx.inputs, ctx.outputs, int(ctx.attrs["axis"])
+    unit = UNSIGNED[x.itemsize]
+    extent = (prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :]), ctx.attrs["first"])
+    if y.size:
+        values = (Read(x, unit), Read(size), Written(y, unit), *extent)
+        types = (unit, c_type(ctx.query.inputs[1]))
+        yield call("keep_first", HEADERS, types, *values, items=y.size)
+
+
+# --- distinct values
+
+
+class Distinct:
+    """Sorted keys of numbers, and the places of distinct ones by first appearance.
+
+    Args:
+        x: the numbers.
+        type_: their type.
+        workspace: memory for `rooms`.
+    """
+
+    def __init__(self, x: DeviceArray, type_: TensorType, workspace: DeviceArray) -> None:
+        self.x, self.type = x, type_
+        self.how = _sorted(type_)
+        *rooms, self.marks, self.sums, self.places = carve(workspace, _distinct_rooms(type_))
+        self.sort, self.keys, self.order = self.how.order(tuple(rooms))
+        self.sort.insert(0, keys_of(x, rooms[0], type_.dtype, False))
+
+    @property
+    def runs(self) -> tuple[Read, Read]:
+        """Keys and order as arguments."""
+        return Read(self.keys, self.how.kind), Read(self.order)
+
+    def find(self, total: DeviceArray, index: str) -> Iterator[Launch]:
+        """Finds the places, and how many distinct values there are."""
+        n, kind = self.how.n, self.how.kind
+        yield from self.sort
+        yield call("mark_first", HEADERS, (kind,), *self.runs, self.marks, n, items=n)
+        yield from _places(self.marks, "i8", (self.sums, self.places), total, index)
+
+    def listed(
+        self, y: DeviceArray, index: DeviceArray | None, count: DeviceArray | None, kind: str
+    ) -> Launch:
+        """Lists the values, where each element went, and how often each value appears."""
+        unit, n = UNSIGNED[self.x.itemsize], self.how.n
+        lists = (Written(y, unit), Written(index, kind), Written(count, kind))
+        values = (Read(self.x, unit), *self.runs, Read(self.places), *lists, n)
+        return call("list_distinct", HEADERS, (unit, self.how.kind, kind), *values, items=n)
+
+
+def _sorted(type_: TensorType) -> Sorting:
+    return sorting(1, type_.size, type_.dtype)
+
+
+def _distinct_rooms(type_: TensorType) -> tuple[Room, ...]:
+    size = type_.size
+    return (*_sorted(type_).rooms, ((size,), np.int8), *_place_rooms(size))
+
+
+def _unique(ctx: BindContext) -> Iterator[Launch]:
+    (x,), (y, index, count, total) = ctx.inputs, ctx.outputs
+    if not x.size:
+        yield from filled(total, 0)
+        return
+    kind, found = c_type(ctx.query.outputs[1]), Distinct(x, ctx.query.inputs[0], ctx.workspace)
+    yield from filled(y, 0)
+    yield from filled(count, 0)
+    yield from found.find(total, kind)
+    yield found.listed(y, index, count, kind)
+
+
+def _sum_rows(ctx: BindContext) -> Iterator[Launch]:
+    (index, values), (y, sums, total) = ctx.inputs, ctx.outputs
+    yield from filled(y, 0)
+    yield from filled(sums, 0)
+    if not index.size:
+        yield from filled(total, 0)
+        return
+    found = Distinct(index, ctx.query.inputs[0], ctx.workspace)
+    yield from found.find(total, c_type(ctx.query.outputs[2]))
+    yield found.listed(y, None, None, c_type(ctx.query.inputs[0]))
+    if sums.size:
+        types = (c_type(ctx.query.inputs[1]), found.how.kind)
+        given = (Read(values), *found.runs, Read(found.places), sums, found.how.n)
+        inner = values.size // found.how.n
+        yield call("sum_equal", HEADERS, types, *given, inner, items=sums.size)
+
+
+# --- updates of rows
+
+RULES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "indexed_slices_sgd_update": ("RowSgd", ()),
+    "indexed_slices_momentum_update": ("RowMomentum", ("beta",)),
+    "indexed_slices_adam_update": ("RowAdam", ("beta1", "beta2", "epsilon")),
+}
+"""The rule of each update, and its attributes."""
+
+
+def _indices(query: KernelQuery) -> tuple[Sorting, tuple[Room, ...]]:
+    how = _sorted(query.inputs[1])
+    return how, how.rooms
+
+
+def _update_rows(ctx: BindContext) -> Iterator[Launch]:
+    model, index, values, rate, *states = ctx.inputs
+    if not values.size or not model.size:
+        return
+    how, rooms = _indices(ctx.query)
+    arrays = tuple(carve(ctx.workspace, rooms))
+    launches, keys, order = how.order(arrays)
+    yield keys_of(index, arrays[0], ctx.query.inputs[1].dtype, False)
+    yield from launches
+    rule, names = RULES[ctx.query.op]
+    w, i, g, _, *kinds = map(c_type, ctx.query.inputs)
+    state = kinds[0] if kinds else w
+    kept = [Written(s, state) for s in (*states, None, None)[:2]]
+    numbers = [float(ctx.attrs[name]) for name in ("scale", "weight_decay", *names)]
+    yield call(
+        "update_rows", HEADERS, (rule, w, g, state, i, how.kind),
+        model, Read(index), Read(values), Read(rate), *kept, Read(keys, how.kind), Read(order),
+        how.n, values.size // how.n, model.shape[0], ctx.attrs["first"],
+        *numbers, *(0.0,) * (3 - len(names)), items=values.size,
+    )  # fmt: skip
+
+
+# --- numbers for tokens
+
+
+def _encode(ctx: BindContext) -> Iterator[Launch]:
+    (table, size, tokens), (y,) = ctx.inputs, ctx.outputs
+    types, extent = (c_type(ctx.query.inputs[2]),), (tokens.size, table.size // 2)
+    if y.size:
+        values = (Read(table), Read(tokens), y, *extent)
+        yield call("known_tokens", HEADERS, types, *values, items=y.size)
+        yield call("new_tokens", HEADERS, types, table, size, Read(tokens), y, *extent, items=1)
+
+
+def _distinct(query: KernelQuery) -> int:
+    return room_bytes(_distinct_rooms(query.inputs[0]))
+
+
+KERNELS: tuple[KernelSpec, ...] = (
+    kernel(
+        "argwhere", listed(_argwhere), _few_axes,
+        lambda query: room_bytes(_place_rooms(query.inputs[0].size)),
+    ),
+    kernel("sync_dynamic_resize", listed(_resize)),
+    kernel("unique_with_counts", listed(_unique), None, _distinct),
+    kernel("indexed_slices_reduce_sum", listed(_sum_rows), None, _distinct),
+    *(
+        kernel(op, listed(_update_rows), None, lambda query: room_bytes(_indices(query)[1]))
+        for op in RULES
+    ),
+    kernel("CategoricalOrdinalEncode", listed(_encode)),
+)  # fmt: skip

@@ -1,0 +1,85 @@
+"""Between the views, where one device plays all of them; and stale values of variables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any
+
+from flow_core.device import Launch
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.sbp import (
+    Broadcast,
+    Partial,
+    Region,
+    coordinates,
+    local_region,
+    parse_nd_sbp,
+    region_shape,
+)
+from flow_cuda.elementwise import AXES
+from flow_cuda.kernels.binding import c_type, kernel, listed
+from flow_cuda.kernels.move import UNSIGNED, contiguous, filled, moved
+from flow_cuda.launch import Read, Struct, Written, call, space, strides
+
+HEADER = "move.h"
+
+
+def _parts(shape: Sequence[int], attrs: Any, kind: type) -> Iterator[tuple[bool, Region]]:
+    """Per device: whether it is the first along all dimensions of a kind, and its region."""
+    nd, hierarchy = parse_nd_sbp(attrs["sbp"]), attrs["hierarchy"]
+    for rank in range(prod(hierarchy)):
+        where = coordinates(rank, hierarchy)
+        first = not any(c and isinstance(s, kind) for c, s in zip(where, nd, strict=True))
+        yield first, local_region(tuple(shape), nd, hierarchy, rank)
+
+
+def _start(region: Region, steps: Sequence[int]) -> int:
+    return sum(low * step for (low, _), step in zip(region, steps, strict=True))
+
+
+def _to(ctx: BindContext) -> Iterator[Launch]:
+    """Parts; partial results are all of it on the first device and zeros elsewhere."""
+    (x,) = ctx.inputs
+    steps = contiguous(x.shape)
+    for y, (first, region) in zip(ctx.outputs, _parts(x.shape, ctx.attrs, Partial), strict=True):
+        if first:
+            sizes = region_shape(region)
+            yield from moved(x, y, sizes, (steps, contiguous(sizes)), (_start(region, steps), 0))
+        else:
+            yield from filled(y, 0)
+
+
+def _from(ctx: BindContext) -> Iterator[Launch]:
+    """The sum of what lies anywhere, each copy taken once."""
+    (y,) = ctx.outputs
+    steps = contiguous(y.shape)
+    yield from filled(y, 0)
+    for x, (first, region) in zip(ctx.inputs, _parts(y.shape, ctx.attrs, Broadcast), strict=True):
+        if first and x.size:
+            values = (
+                Read(x), y, Struct("Space", space(x.shape)),
+                Struct("Strides", strides(contiguous(x.shape))),
+                Struct("Strides", strides(steps)), _start(region, steps),
+            )  # fmt: skip
+            yield call("add_box", HEADER, (c_type(ctx.query.outputs[0]),), *values, items=x.size)
+
+
+def _few_axes(query: KernelQuery) -> bool:
+    return len(query.inputs[0].shape) <= AXES
+
+
+def _take_turn(ctx: BindContext) -> Iterator[Launch]:
+    (x, ring, count), (y,) = ctx.inputs, ctx.outputs
+    unit = UNSIGNED[x.itemsize]
+    if x.size:
+        values = (Read(x, unit), Written(ring, unit), Read(count), Written(y, unit), x.size)
+        yield call("take_turn", HEADER, (unit,), *values, ring.shape[0], items=x.size)
+    yield call("advance", "update.h", (), count, items=1)
+
+
+KERNELS: tuple[KernelSpec, ...] = (
+    kernel("cast_to_mirrored", listed(_to), _few_axes),
+    kernel("cast_from_mirrored", listed(_from), _few_axes),
+    kernel("ssp_variable_proxy", listed(_take_turn)),
+)

@@ -1,0 +1,226 @@
+"""Sorting: numbers become keys, and keys are put in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from flow_core.device import Launch
+from flow_core.dtypes import DType
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_cuda.arrays import DeviceArray
+from flow_cuda.kernels.binding import Room, c_type, carve, kernel, listed, room_bytes
+from flow_cuda.kernels.draw import key
+from flow_cuda.kernels.move import UNSIGNED
+from flow_cuda.launch import Read, Written, call, host_number
+
+HEADER = "order.h"
+SHORT = 1024
+"""Rows up to this length are ranked: each element is compared with all others."""
+PART, MOST_PARTS = 4096, 128
+DIGITS, DIGIT_BITS = 256, 8
+Ordered = tuple[list[Launch], DeviceArray, DeviceArray]
+"""Launches, and where they leave sorted keys and their order."""
+_NUMPY: dict[str, Any] = {"u32": np.uint32, "u64": np.uint64}
+
+
+@dataclass(frozen=True, slots=True)
+class Sorting:
+    """How rows of keys are put in order.
+
+    Attributes:
+        rows, n: how many rows, and their length.
+        kind: C++ type of the keys.
+        bits: how many of their low bits differ.
+    """
+
+    rows: int
+    n: int
+    kind: str
+    bits: int
+
+    @property
+    def parts(self) -> int:
+        """Blocks that share a long row."""
+        return max(1, min(-(-self.n // PART), MOST_PARTS))
+
+    @property
+    def passes(self) -> int:
+        """How often keys move; none where rows are ranked."""
+        return 0 if self.n <= SHORT else -(-self.bits // DIGIT_BITS)
+
+    @property
+    def rooms(self) -> tuple[Room, ...]:
+        """Keys, orders and counts, as `order` takes them."""
+        shape, kind = (self.rows * self.n,), _NUMPY[self.kind]
+        pair: tuple[Room, ...] = ((shape, kind), (shape, np.int32))
+        if not self.passes:
+            return (pair[0], *pair)
+        return (*pair, *pair, ((self.rows * DIGITS * self.parts,), np.uint32))
+
+    def order(self, rooms: tuple[DeviceArray, ...]) -> Ordered:
+        """Launches, and where they leave sorted keys and their order.
+
+        Args:
+            rooms: arrays for `rooms`; the first one has the keys, which are overwritten.
+        """
+        if not self.passes:
+            return self._ranked(*rooms)
+        keys, order, to_keys, to_order, counts = rooms
+        launches: list[Launch] = []
+        for number in range(self.passes):
+            given = order if number else None
+            launches += self._pass(number, keys, given, to_keys, to_order, counts)
+            keys, order, to_keys, to_order = to_keys, to_order, keys, order
+        return launches, keys, order
+
+    def _ranked(self, keys: DeviceArray, to_keys: DeviceArray, order: DeviceArray) -> Ordered:
+        values = (Read(keys, self.kind), Written(to_keys, self.kind), order, self.rows, self.n)
+        launch = call("rank_keys", HEADER, (self.kind,), *values, items=self.rows * self.n)
+        return [launch], to_keys, order
+
+    def _pass(
+        self,
+        number: int,
+        keys: DeviceArray,
+        order: DeviceArray | None,
+        to_keys: DeviceArray,
+        to_order: DeviceArray,
+        counts: DeviceArray,
+    ) -> Iterator[Launch]:
+        """One digit: counted in each part, placed, and moved."""
+        extent = (self.rows, self.n, self.parts, number * DIGIT_BITS)
+        blocks = self.rows * self.parts
+        read, types = Read(keys, self.kind), (self.kind,)
+        yield call(
+            "count_digits", HEADER, types, read, Written(counts, "u32"), *extent,
+            items=blocks, blocks=True,
+        )  # fmt: skip
+        yield call(
+            "place_digits", HEADER, (), Written(counts, "u32"), self.rows, DIGITS * self.parts,
+            items=self.rows, blocks=True,
+        )  # fmt: skip
+        yield call(
+            "move_digits", HEADER, types, read, Read(order, "i32"), Written(to_keys, self.kind),
+            to_order, Read(counts, "u32"), *extent, items=blocks, blocks=True,
+        )  # fmt: skip
+
+
+def key_kind(dtype: DType) -> str:
+    """The type of keys for numbers of a type."""
+    return "u64" if dtype.itemsize == 8 else "u32"
+
+
+def sorting(rows: int, n: int, dtype: DType) -> Sorting:
+    """How rows of numbers of a type are put in order."""
+    bits = dtype.accumulate.itemsize * 8 if dtype.is_floating else dtype.itemsize * 8
+    return Sorting(rows, n, key_kind(dtype), bits)
+
+
+def keys_of(x: DeviceArray, keys: DeviceArray, dtype: DType, descending: bool) -> Launch:
+    """A launch that makes keys of numbers."""
+    kind = key_kind(dtype)
+    values = (Read(x), Written(keys, kind), x.size, int(descending))
+    return call("keys_of", HEADER, (c_type(dtype), kind), *values, items=x.size)
+
+
+def _sorting(query: KernelQuery) -> Sorting:
+    x = query.inputs[0]
+    return sorting(prod(x.shape[:-1]), x.shape[-1], x.dtype)
+
+
+def _room(query: KernelQuery) -> int:
+    return room_bytes(_sorting(query).rooms)
+
+
+def ordered(ctx: BindContext, how: Sorting, descending: bool) -> Ordered:
+    """Launches that sort the first input: with the keys, and the order."""
+    rooms = tuple(carve(ctx.workspace, how.rooms))
+    launches, keys, order = how.order(rooms)
+    made = keys_of(ctx.inputs[0], rooms[0], ctx.query.inputs[0].dtype, descending)
+    return [made, *launches], keys, order
+
+
+def _arg_sort(ctx: BindContext) -> Iterator[Launch]:
+    """Also top_k: the first places of an order."""
+    how, (out,) = _sorting(ctx.query), ctx.outputs
+    descending = ctx.attrs.get("direction", "DESCENDING") == "DESCENDING"
+    if not out.size:
+        return
+    launches, _, order = ordered(ctx, how, descending)
+    yield from launches
+    yield _taken(order, out, how)
+
+
+def _taken(order: DeviceArray, out: DeviceArray, how: Sorting) -> Launch:
+    values = (Read(order), out, how.rows, how.n, out.size // how.rows)
+    return call("take_order", HEADER, (), *values, items=out.size)
+
+
+def _sort(ctx: BindContext) -> Iterator[Launch]:
+    (x,), (y,), how = ctx.inputs, ctx.outputs, _sorting(ctx.query)
+    if not y.size:
+        return
+    launches, _, order = ordered(ctx, how, ctx.attrs["direction"] == "DESCENDING")
+    yield from launches
+    unit = UNSIGNED[x.itemsize]
+    values = (Read(x, unit), Read(order), Written(y, unit), how.rows, how.n)
+    yield call("take_sorted", HEADER, (unit,), *values, items=y.size)
+
+
+def _argmax(ctx: BindContext) -> Iterator[Launch]:
+    (x,), (out,) = ctx.inputs, ctx.outputs
+    type_ = ctx.query.inputs[0]
+    types = (c_type(type_), key_kind(type_.dtype))
+    if out.size:
+        values = (Read(x), out, out.size, type_.shape[-1])
+        yield call("argmax", HEADER, types, *values, items=out.size, blocks=True)
+
+
+def _in_top_k(ctx: BindContext) -> Iterator[Launch]:
+    targets, predictions = ctx.query.inputs
+    rows, n = predictions.shape
+    if rows:
+        types = (c_type(predictions), c_type(targets))
+        values = (*map(Read, ctx.inputs), ctx.outputs[0], rows, n, ctx.attrs["k"])
+        yield call("in_top_k", HEADER, types, *values, items=rows, blocks=True)
+
+
+# --- permutations: an order of random bits
+
+
+def _permuted(query: KernelQuery) -> tuple[Sorting, int]:
+    """How the keys are sorted, and how many of 48 bits are cut off."""
+    count = query.outputs[0].size
+    cut = max(0, 48 - (63 - max(1, (count - 1).bit_length())))
+    return Sorting(1, count, "u64", 48 - cut), cut
+
+
+def _permutation(ctx: BindContext) -> Iterator[Launch]:
+    (out,), (how, cut) = ctx.outputs, _permuted(ctx.query)
+    if not out.size:
+        return
+    rooms = tuple(carve(ctx.workspace, how.rooms))
+    launches, _, order = how.order(rooms)
+    step = host_number(out.hardware, ctx.step)
+    seed: Any = ctx.attrs["seed"] if ctx.attrs["has_seed"] else ctx.seed
+    values = (Read(step.device), Written(rooms[0], "u64"), how.n, key(seed), cut)
+    yield call("permutation_keys", "random.h", (), *values, items=how.n, numbers=(step,))
+    yield from launches
+    yield _taken(order, out, how)
+
+
+KERNELS: tuple[KernelSpec, ...] = (
+    *(kernel(op, listed(_arg_sort), None, _room) for op in ("arg_sort", "top_k")),
+    kernel("sort", listed(_sort), None, _room),
+    kernel("argmax", listed(_argmax)),
+    kernel("in_top_k", listed(_in_top_k)),
+    kernel(
+        "generate_random_batch_permutation_indices", listed(_permutation), None,
+        lambda query: room_bytes(_permuted(query)[0].rooms),
+    ),
+)  # fmt: skip

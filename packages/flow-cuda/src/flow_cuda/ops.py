@@ -1,0 +1,156 @@
+"""The ops that our passes put in place of core's: products with what follows them.
+
+They have no gradients and no SBP rules: they are made after differentiation, on single devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from flow_core.dtypes import uint8
+from flow_core.ir import TensorType, tensor_type
+from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
+from flow_cuda.rehearsed_lt import gelu, gelu_slope
+
+Types = tuple[TensorType, ...]
+Attrs = Mapping[str, Any]
+PRODUCT = {"transpose_a": False, "transpose_b": False, "alpha": 1.0}
+MASK_BITS, SAVED_STEP = 128, 8
+
+
+def out_type(a: TensorType, b: TensorType, attrs: Attrs) -> TensorType:
+    """The type of a product of two matrices."""
+    m = a.shape[1 if attrs["transpose_a"] else 0]
+    n = b.shape[0 if attrs["transpose_b"] else 1]
+    return tensor_type((m, n), a.dtype)
+
+
+def saved_type(out: TensorType, activation: str) -> TensorType:
+    """What is saved for the backward pass: a mask of bits for relu, numbers for gelu.
+
+    >>> from flow_core.dtypes import float32
+    >>> saved_type(tensor_type((3, 130), float32), "relu").shape
+    (3, 32)
+    """
+    m, n = out.shape
+    if activation == "relu":
+        return tensor_type((m, -(-n // MASK_BITS) * MASK_BITS // 8), uint8)
+    return tensor_type((m, -(-n // SAVED_STEP) * SAVED_STEP), out.dtype)
+
+
+def _types(ctx: InferContext) -> Types:
+    out = out_type(ctx.inputs[0], ctx.inputs[1], ctx.attrs)
+    return (out, saved_type(out, ctx.attrs["activation"])) if ctx.attrs["saved"] else (out,)
+
+
+def _grad_types(ctx: InferContext) -> Types:
+    out = out_type(ctx.inputs[0], ctx.inputs[1], ctx.attrs)
+    return (out, tensor_type(out.shape[1:], out.dtype)) if ctx.attrs["summed"] else (out,)
+
+
+def _sum_types(ctx: InferContext) -> Types:
+    out = out_type(ctx.inputs[0], ctx.inputs[1], ctx.attrs)
+    return out, tensor_type((out.shape[0 if ctx.attrs["side"] == "a" else 1],), out.dtype)
+
+
+def _operands(a: Any, b: Any, attrs: Attrs) -> tuple[Any, Any]:
+    return (a.T if attrs["transpose_a"] else a), (b.T if attrs["transpose_b"] else b)
+
+
+def _product(a: Any, b: Any, attrs: Attrs) -> Any:
+    left, right = _operands(a, b, attrs)
+    return attrs["alpha"] * (left @ right)
+
+
+def _matmul(a: Any, b: Any, bias: Any, **attrs: Any) -> Any:
+    value = _product(a, b, attrs) + bias
+    activation = {"": lambda x: x, "relu": lambda x: np.maximum(x, 0), "gelu": gelu}
+    y = activation[attrs["activation"]](value)
+    return (y, _saved(value, attrs["activation"])) if attrs["saved"] else y
+
+
+def _saved(value: Any, activation: str) -> Any:
+    n = value.shape[1]
+    if activation == "gelu":
+        return np.pad(value, ((0, 0), (0, -n % SAVED_STEP)))
+    bits = np.pad(value > 0, ((0, 0), (0, -n % MASK_BITS)))
+    return np.packbits(bits, axis=1, bitorder="little")
+
+
+def _grad(a: Any, b: Any, saved: Any, **attrs: Any) -> Any:
+    dz = _product(a, b, attrs)
+    n = dz.shape[1]
+    if attrs["activation"] == "gelu":
+        dz = dz * gelu_slope(saved[:, :n])
+    else:
+        dz = dz * np.unpackbits(saved, axis=1, bitorder="little")[:, :n]
+    return (dz, dz.sum(0)) if attrs["summed"] else dz
+
+
+def _sum(a: Any, b: Any, **attrs: Any) -> Any:
+    left, right = _operands(a, b, attrs)
+    return _product(a, b, attrs), left.sum(1) if attrs["side"] == "a" else right.sum(0)
+
+
+def _cases(rng: Any) -> Iterator[tuple[Any, Any, tuple[int, int], dict[str, Any]]]:
+    for m, k, n in ((3, 5, 4), (9, 17, 131), (1, 7, 1)):
+        for t in range(4):
+            a = rng.uniform(-1, 1, (k, m) if t & 1 else (m, k))
+            b = rng.uniform(-1, 1, (n, k) if t & 2 else (k, n))
+            yield a, b, (m, n), {"transpose_a": bool(t & 1), "transpose_b": bool(t & 2)}
+
+
+def _samples(rng: Any) -> Iterator[Sample]:
+    for i, (a, b, (_, n), attrs) in enumerate(_cases(rng)):
+        given = {**attrs, "activation": ("", "relu", "gelu")[i % 3], "alpha": 1.0 + i % 2}
+        yield Sample((a, b, rng.uniform(-1, 1, n)), given, gradient=False)
+
+
+def _grad_samples(rng: Any) -> Iterator[Sample]:
+    for i, (a, b, (m, n), attrs) in enumerate(_cases(rng)):
+        activation = ("relu", "gelu")[i % 2]
+        saved = _saved(rng.uniform(-1, 1, (m, n)), activation)
+        given = {**attrs, "activation": activation, "summed": i % 3 != 1}
+        yield Sample((a, b, saved), given, gradient=False)
+
+
+def _sum_samples(rng: Any) -> Iterator[Sample]:
+    for i, (a, b, _, attrs) in enumerate(_cases(rng)):
+        yield Sample((a, b), {**attrs, "side": "ab"[i % 2]}, gradient=False)
+
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        type="cuda_matmul",
+        inputs=("a", "b", "bias"),
+        outputs=("out*",),
+        infer=_types,
+        attrs={**PRODUCT, "activation": "", "saved": False},
+        reference=_matmul,
+        samples=_samples,
+        doc="A product with bias and activation, and what the backward pass needs of it.",
+    ),
+    OpSpec(
+        type="cuda_matmul_grad",
+        inputs=("a", "b", "saved"),
+        outputs=("out*",),
+        infer=_grad_types,
+        attrs={**PRODUCT, "activation": REQUIRED, "summed": False},
+        reference=_grad,
+        samples=_grad_samples,
+        doc="A product times the slope of an activation, and its sum over rows.",
+    ),
+    OpSpec(
+        type="cuda_matmul_sum",
+        inputs=("a", "b"),
+        outputs=("out", "sum"),
+        infer=_sum_types,
+        attrs={**PRODUCT, "side": REQUIRED},
+        reference=_sum,
+        samples=_sum_samples,
+        doc="A product, and the sum of one operand over what the product sums over.",
+    ),
+)

@@ -1,0 +1,1 @@
+"""Passes that make ops for kernels of flow-cuda."""

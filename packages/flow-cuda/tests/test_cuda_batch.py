@@ -1,0 +1,88 @@
+"""Updates of many variables in one launch: the same bits as one by one."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from cuda_cases import Collector, on_device, rehearsed_registry, update_launches
+
+import oneflow as flow
+import oneflow.typing as tp
+from flow_core.frontend import session as sessions
+from flow_cuda import batch, host_compiler
+from flow_cuda.batch import joined
+from flow_cuda.driver import GpuDriver
+from flow_cuda.launch import ZeroLaunch
+from flow_cuda.passes.late_updates import JOINED
+from flow_cuda.rehearsal import Rehearsal
+
+needs_compiler = pytest.mark.skipif(
+    host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
+)
+SHAPES = ((7,), (300,), (), (3, 5))
+
+
+@pytest.fixture(autouse=True)
+def own_sessions() -> Iterator[None]:
+    before = list(sessions._default)
+    yield
+    sessions._default[:] = before
+
+
+@needs_compiler
+@pytest.mark.parametrize("op", JOINED)
+def test_one_launch_gives_the_bits_of_many(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "MOST_BLOCKS", 3)
+    results = []
+    for how in (list, joined):
+        driver = GpuDriver(Rehearsal())
+        launches, arrays = update_launches(driver, op, SHAPES)
+        made = how(launches)
+        assert len(made) == (len(SHAPES) if how is list else 1)
+        for _ in range(2):
+            for launch in made:
+                launch()
+        results.append([driver.copy_out(x) for row in arrays for x in row])
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_other_types_do_not_join() -> None:
+    driver = GpuDriver(Rehearsal(compiler=Collector()))
+    wide, _ = update_launches(driver, "sgd_update", SHAPES)
+    narrow, _ = update_launches(driver, "sgd_update", SHAPES, "float16")
+    assert len(joined([*wide, *narrow])) == 2
+
+
+def test_a_launch_does_not_move_over_what_it_needs() -> None:
+    driver = GpuDriver(Rehearsal(compiler=Collector()))
+    (first, second), _ = update_launches(driver, "sgd_update", SHAPES[:2])
+    between = ZeroLaunch(driver.hardware, on_device(driver, np.zeros(4, np.float32)))
+    assert len(joined([first, between, second])) == 3, "nothing is known of other launches"
+    assert len(joined([first, second, between])) == 2
+    assert len(joined([first, second, first])) == 2, "twice the same variable"
+
+
+@needs_compiler
+def test_a_step_has_one_launch_for_all_updates() -> None:
+    session = sessions.Session(rehearsed_registry())
+    sessions._default[:] = [session]
+
+    @flow.global_function("train")
+    def job(x: tp.Numpy.Placeholder((4, 6))) -> tp.Numpy:
+        with flow.scope.placement("gpu", "0:0"):
+            start = flow.random_uniform_initializer(-0.5, 0.5)
+            for i in range(3):
+                x = flow.layers.dense(x, 5 + i, kernel_initializer=start, name=f"layer{i}")
+            loss = flow.math.reduce_mean(flow.math.square(x))
+            schedule = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
+            flow.optimizer.SGD(schedule, momentum=0.9).minimize(loss)
+        return loss
+
+    feed = np.ones((4, 6), np.float32)
+    losses = [job(feed).item() for _ in range(3)]
+    assert losses == sorted(losses, reverse=True)
+    drivers = [d for d in session._drivers.values() if isinstance(d, GpuDriver)]
+    log = [line for driver in drivers for line in driver.hardware.log]
+    assert sum(": many_momentum" in line for line in log) == 3
+    assert not [line for line in log if ": momentum" in line]

@@ -1,0 +1,278 @@
+"""Products with epilogues: our calls of cuBLASLt against one that computes with numpy."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda_cases import core_registry, rehearsed_registry
+
+import oneflow as flow
+import oneflow.typing as tp
+from flow_core.dtypes import as_dtype
+from flow_core.frontend import session as sessions
+from flow_core.ir import Graph, TensorType, tensor_type, verify
+from flow_core.passes.base import PassContext
+from flow_core.plugins.specs import BindContext, InferContext, KernelQuery
+from flow_cuda import host_compiler
+from flow_cuda.driver import GpuDriver
+from flow_cuda.hardware import EPILOGUES, Product
+from flow_cuda.kernels import matmul
+from flow_cuda.launch import ProductLaunch
+from flow_cuda.lt import CODES, SAVED
+from flow_cuda.masks import masks_are_ours
+from flow_cuda.ops import OPS
+from flow_cuda.passes.products import FuseProducts
+from flow_cuda.rehearsal import Rehearsal
+from flow_cuda.rehearsed_lt import RefusedError, RehearsedLt, array_at
+
+needs_compiler = pytest.mark.skipif(
+    host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
+)
+SPECS = {spec.type: spec for spec in OPS}
+BATCH = 8
+
+
+# --- the library
+
+
+def test_our_numbers_are_the_bindings_own() -> None:
+    library = pytest.importorskip("nvmath.bindings.cublasLt")
+    named = {
+        "": "DEFAULT", "sum_a": "BGRADB", "sum_b": "BGRADA", "relu_bias_saved": "RELU_AUX_BIAS",
+        "gelu_bias_saved": "GELU_AUX_BIAS", "relu_grad": "DRELU", "relu_grad_sum": "DRELU_BGRAD",
+        "gelu_grad": "DGELU", "gelu_grad_sum": "DGELU_BGRAD",
+    }  # fmt: skip
+    for name, code in CODES.items():
+        assert code == library.Epilogue[named.get(name, name.upper())]
+    assert set(CODES) == set(EPILOGUES)
+
+
+def test_a_product_is_planned_once() -> None:
+    hardware = Rehearsal()
+    product = Product(4, 6, 5, False, False, "float32")
+    first = hardware.products.plan(product, 0)
+    assert hardware.products.plan(replace(product), 0) is first
+    assert hardware.products.plan(product, 64) is not first
+
+
+def test_masks_are_asked_for() -> None:
+    class Backwards(RehearsedLt):
+        """A library that has the first element in the highest bit."""
+
+        def matmul(self, *args: Any) -> None:
+            super().matmul(*args)
+            product = self._made[args[1] - 1]
+            mask = array_at(product[SAVED], 8 * 256 // 8, "uint8")
+            mask[:] = np.packbits(np.unpackbits(mask, bitorder="little"), bitorder="big")
+
+    assert masks_are_ours(Rehearsal())
+    assert not masks_are_ours(Rehearsal(library=Backwards()))
+
+
+def test_what_the_library_refuses_has_no_plan() -> None:
+    hardware = Rehearsal(library=RehearsedLt(refuses=["sum_a"]))
+    product = Product(4, 6, 5, False, False, "float32", epilogue="sum_a")
+    assert not hardware.supports(product, 0)
+    assert hardware.supports(replace(product, epilogue="sum_b"), 0)
+    assert not hardware.supports(replace(product, epilogue="sum_b", dtype="float64"), 0)
+
+
+def test_a_lead_that_does_not_fit_is_refused() -> None:
+    hardware = Rehearsal()
+    product = Product(4, 6, 5, False, False, "float32", leads=(0, 4, 0))
+    with pytest.raises(RefusedError, match="leading dimension"):
+        hardware.supports(product, 0)
+
+
+# --- kernels, with the library and without it
+
+
+def bound(op: str, sample: Any, dtype: str, library: RehearsedLt) -> tuple[list[str], list[Any]]:
+    """What is queued for a sample, and its outputs."""
+    spec, kind = SPECS[op], as_dtype(dtype)
+    hardware = Rehearsal(library=library)
+    driver = GpuDriver(hardware)
+    arrays = [x if x.dtype == np.uint8 else x.astype(kind.numpy) for x in sample.inputs]
+    types = tuple(tensor_type(x.shape, as_dtype(x.dtype)) for x in arrays)
+    attrs = {**spec.attrs, **sample.attrs}
+    outputs = infer(spec, types, attrs)
+    given = [on_device(driver, x) for x in arrays]
+    made = [on_device(driver, np.zeros(t.shape, t.dtype.numpy)) for t in outputs]
+    query = KernelQuery(op, attrs, types, outputs)
+    bind = next(k for k in matmul.KERNELS if k.op == op)
+    launches: Any = bind.load(BindContext(query, tuple(given), tuple(made)))  # type: ignore[operator]
+    hardware.log.clear()
+    for launch in launches:
+        launch()
+    names = [line.partition(": ")[2] for line in hardware.log]
+    return names, [driver.copy_out(y) for y in made]
+
+
+def infer(spec: Any, types: tuple[TensorType, ...], attrs: Any) -> tuple[TensorType, ...]:
+    return tuple(spec.infer(InferContext(spec.type, spec.type, types, attrs)))
+
+
+def on_device(driver: GpuDriver, values: Any) -> Any:
+    made = driver.allocate(max(values.nbytes, 1)).view(0, values.shape, values.dtype)
+    driver.copy_in(made, values)
+    return made
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("fused", [True, False], ids=["epilogue", "kernels"])
+@pytest.mark.parametrize("op", SPECS)
+def test_both_ways_are_the_reference(op: str, fused: bool, dtype: str) -> None:
+    refused = () if fused else [name for name in EPILOGUES if name]
+    tolerance = 1e-5 if dtype == "float32" else 3e-2
+    for sample in cases(op):
+        names, found = bound(op, sample, dtype, RehearsedLt(refused))
+        assert (len(names) == 1) is fused
+        attrs = {**SPECS[op].attrs, **sample.attrs}
+        expected = SPECS[op].reference(*sample.inputs, **attrs)  # type: ignore[misc]
+        expected = expected if isinstance(expected, tuple) else (expected,)
+        for have, want in zip(found, expected, strict=True):
+            if have.dtype == np.uint8:
+                assert (np.unpackbits(have) != np.unpackbits(want)).mean() < 0.01
+                continue
+            have = have[:, : sample.inputs[2].shape[-1]] if "saved" in attrs else have
+            want = want[:, : have.shape[1]] if have.ndim == 2 else want
+            np.testing.assert_allclose(have.astype(float), want, tolerance, tolerance)
+
+
+def cases(op: str) -> Iterator[Any]:
+    """The samples, forward ones also with what they save."""
+    for sample in SPECS[op].samples(np.random.default_rng(0)):  # type: ignore[misc]
+        yield sample
+        if sample.attrs.get("activation") and op == "cuda_matmul":
+            yield replace(sample, attrs={**sample.attrs, "saved": True})
+
+
+@needs_compiler
+def test_rows_may_be_parts_of_wider_ones() -> None:
+    hardware = Rehearsal()
+    driver, rng = GpuDriver(hardware), np.random.default_rng(0)
+    a, b, c = (rng.normal(size=s).astype(np.float32) for s in ((4, 7), (5, 9), (4, 8)))
+    product = Product(4, 6, 5, False, False, "float32", leads=(7, 9, 8))
+    arrays = [on_device(driver, x) for x in (a, b, c)]
+    ProductLaunch(hardware, product, *arrays)()
+    found = driver.copy_out(arrays[2])
+    np.testing.assert_allclose(found[:, :6], a[:, :5] @ b[:, :6], 1e-5)
+    np.testing.assert_array_equal(found[:, 6:], c[:, 6:])
+
+
+# --- the pass
+
+
+def job_of(form: str, amp: bool = False, device: str = "gpu") -> Any:
+    config = flow.function_config()
+    if amp:
+        config.enable_auto_mixed_precision(True)
+
+    @flow.global_function("train", config)
+    def job(
+        x: tp.Numpy.Placeholder((BATCH, 2, 10)), y: tp.Numpy.Placeholder((2 * BATCH,), flow.int32)
+    ) -> tp.Numpy:
+        with flow.scope.placement(device, "0:0"):
+            start = flow.random_uniform_initializer(-0.5, 0.5)
+            dense = partial(flow.layers.dense, kernel_initializer=start)
+            h = dense(x, 16, FORMS[form], name="first")
+            h = dense(h, 12, FORMS[form], name="second")
+            logits = flow.reshape(dense(h, 5, name="last"), (-1, 5))
+            loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+            loss = flow.math.reduce_mean(loss)
+            schedule = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
+            flow.optimizer.SGD(schedule, momentum=0.9).minimize(loss)
+        return loss
+
+    return job
+
+
+FORMS: dict[str, Callable[..., Any] | None] = {
+    "relu": lambda x, name: flow.nn.relu(x),
+    "gelu": lambda x, name: flow.math.gelu(x),
+    "dropout": lambda x, name: flow.nn.dropout(flow.nn.relu(x), rate=0.2),
+    "linear": None,
+    "read twice": lambda x, name: flow.nn.relu(x) + x,
+}
+
+
+@pytest.fixture(autouse=True)
+def own_sessions() -> Iterator[None]:
+    before = list(sessions._default)
+    yield
+    sessions._default[:] = before
+
+
+def counts(graph: Graph) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for op in graph.ops.values():
+        if op.type in ("matmul", "bias_add", "relu", "relu_grad", "gelu", "gelu_grad"):
+            found[op.type] = found.get(op.type, 0) + 1
+        if op.type.startswith("cuda"):
+            name = op.type + "".join(
+                f" {k}" for k in ("saved", "summed") if op.attrs.get(k)
+            )  # fmt: skip
+            found[name] = found.get(name, 0) + 1
+    return found
+
+
+EXPECTED = {
+    "relu": {
+        "cuda_matmul saved": 2, "cuda_matmul": 1, "cuda_matmul_grad summed": 2,
+        "cuda_matmul_sum": 1, "matmul": 2,
+    },
+    "gelu": {
+        "cuda_matmul saved": 2, "cuda_matmul": 1, "cuda_matmul_grad summed": 2,
+        "cuda_matmul_sum": 1, "matmul": 2,
+    },
+    "dropout": {"cuda_matmul": 3, "matmul": 2, "cuda_matmul_sum": 3, "relu_grad": 2},
+    "linear": {"cuda_matmul": 3, "matmul": 2, "cuda_matmul_sum": 3},
+    "read twice": {"cuda_matmul": 3, "relu": 2, "relu_grad": 2, "matmul": 2, "cuda_matmul_sum": 3},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("amp", [False, True], ids=["float32", "mixed"])
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_joined(form: str, amp: bool) -> None:
+    registry = rehearsed_registry()
+    sessions._default[:] = [sessions.Session(registry)]
+    compiled = job_of(form, amp).compile()
+    joined = FuseProducts(("relu", "gelu")).apply(compiled.logical, PassContext(registry.ops))
+    verify(joined)
+    assert counts(joined) == EXPECTED[form]
+
+
+def test_a_result_that_is_read_elsewhere_stays() -> None:
+    registry = rehearsed_registry()
+    sessions._default[:] = [sessions.Session(registry)]
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4, 6))) -> tuple[tp.Numpy, tp.Numpy]:
+        with flow.scope.placement("gpu", "0:0"):
+            w = flow.get_variable("w", (6, 5), initializer=flow.ones_initializer())
+            b = flow.get_variable("b", (5,), initializer=flow.ones_initializer())
+            product = flow.matmul(x, w)
+            return product, flow.nn.relu(flow.nn.bias_add(product, b))
+
+    compiled = job.compile()
+    joined = FuseProducts().apply(compiled.logical, PassContext(registry.ops))
+    assert counts(joined) == {"matmul": 1, "bias_add": 1, "relu": 1}
+
+
+@needs_compiler
+@pytest.mark.parametrize(("form", "amp"), [("relu", False), ("dropout", False), ("relu", True)])
+def test_training_is_what_it_is_without_the_pass(form: str, amp: bool) -> None:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(BATCH, 2, 10)).astype(np.float32)
+    y = rng.integers(0, 5, 2 * BATCH).astype(np.int32)
+    losses = []
+    for device, registry in (("gpu", rehearsed_registry()), ("cpu", core_registry())):
+        sessions._default[:] = [sessions.Session(registry)]
+        job = job_of(form, amp, device)
+        losses.append([job(x, y).item() for _ in range(4)])
+    assert losses[0][0] != losses[0][-1]
+    np.testing.assert_allclose(*losses, rtol=5e-3 if amp else 1e-5)
