@@ -211,8 +211,8 @@ GOOD = (ZEROS, [np.zeros(4, np.int32)])
         ((np.zeros((2, 4), np.float32), GOOD), r"'x'.*\n.*\(2, 4\)\n.*\(2, 3\)"),
         ((np.zeros(6, np.float32), GOOD), r"shape \(6,\)\n.*\(2, 3\)"),
         ((np.zeros((2, 3, 1), np.float32), GOOD), r"shape \(2, 3, 1\)"),
-        ((np.zeros((2, 3)), GOOD), r"float64\n.*float32\n.*x\.astype\(numpy\.float32\)"),
-        ((np.zeros((2, 3), np.int32), GOOD), "an array of int32"),
+        ((np.full((2, 3), "1"), GOOD), "an array of <U1\n.*float32"),
+        ((np.full((2, 3), None), GOOD), "an array of object"),
         (([[0, 0, 0], [0, 0, 0]], GOOD), r"a list of 2\n.*\n.*numpy\.asarray\(x, numpy\.float32\)"),
         ((None, GOOD), "NoneType"),
         ((3.0, GOOD), "float 3.0"),
@@ -220,7 +220,9 @@ GOOD = (ZEROS, [np.zeros(4, np.int32)])
         ((ZEROS, (ZEROS,)), "a tuple of 1\n.*2 values"),
         ((ZEROS, (ZEROS, np.zeros(4, np.int32))), r"'y\[1\]'.*\n.*\n.*a list of arrays"),
         ((ZEROS, (ZEROS, [np.zeros(4, np.int32)] * 2)), "a list of 2"),
-        ((ZEROS, (ZEROS, [np.zeros(4, np.int64)])), r"'y\[1\]\[0\]'.*\n.*int64"),
+        ((ZEROS, (ZEROS, [np.array([1, 2, 2**31, 4])])), r"'y\[1\]\[0\]'.*\n.*2147483648\n.*int32"),
+        ((ZEROS, (ZEROS, [np.full(4, 2.5)])), r"float64 with the number 2\.5\n.*\n.*astype"),
+        ((ZEROS, (ZEROS, [np.full(4, np.nan)])), "with the number nan"),
         ((ZEROS, (ZEROS, [np.zeros(5, np.int32)])), r"shape \(5,\)"),
     ],
 )
@@ -230,6 +232,13 @@ def test_wrong_arrays(args: Any, text: str) -> None:
         line.append(here() + 1)
         job(*args)
     np.testing.assert_array_equal(job(ZEROS, GOOD), ZEROS)
+
+
+def test_numbers_of_other_types_are_cast() -> None:
+    job, thirds = fed(), np.full((2, 3), 1 / 3)
+    for numbers in (thirds, thirds.astype("f2"), np.ones((2, 3), "i8"), thirds > 0):
+        for labels in (np.arange(4), np.arange(4.0), np.arange(4) > 2):
+            np.testing.assert_array_equal(job(numbers, (ZEROS, [labels])), numbers.astype("f4"))
 
 
 def test_a_smaller_array_in_a_list_is_welcome() -> None:

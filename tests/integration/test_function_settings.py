@@ -66,6 +66,8 @@ GIVEN: dict[str, Callable[[], Any]] = {
     "train.primary_lr": lambda: 0.1,
     "train.model_update_conf": lambda: {"naive_conf": {}},
     "train.loss_scale_factor": lambda: 8.0,
+    "qat.moving_min_max_momentum": lambda: 0.9,
+    "qat.moving_min_max_stop_update_after_iters": lambda: 100.0,
     "indexed_slices_optimizer_conf": lambda: {"include_op_names": {"op_name": ["table"]}},
     **{
         f"{group}optimizer_placement_optimization_{name}": lambda value=value: value

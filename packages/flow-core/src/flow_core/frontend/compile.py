@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -24,13 +24,15 @@ from flow_core.frontend.function_config import (
     indexed_tables,
     micro_batches,
     optimizer_placement,
+    quantization,
 )
 from flow_core.frontend.jobs import JobBuild, TrainRequest, train_request
 from flow_core.frontend.precision import half_type
 from flow_core.frontend.replicas import shared_by_devices
 from flow_core.frontend.train import TrainVariable, build_training
 from flow_core.frontend.variables import VariableInfo
-from flow_core.ir import Attrs, Graph, Value, verify
+from flow_core.ir import Attrs, Graph, GraphBuilder, Value, verify
+from flow_core.ops.build import Emitter
 from flow_core.passes.base import Pass, PassContext, PassTiming, Pipeline
 from flow_core.passes.bucket_all_reduces import FUSIBLE
 from flow_core.passes.checkpointing import Checkpointing
@@ -77,7 +79,40 @@ class Compiled:
         return self.physical.layouts
 
 
-def add_training(build: JobBuild, line: SourceLine | None) -> dict[Value, Value]:
+def complete(
+    build: JobBuild, line: SourceLine | None, returned: Iterable[Value]
+) -> dict[Value, Value]:
+    """Adds what is not in a job's function; gives gradients of watched values.
+
+    Args:
+        build: the job as its function has made it.
+        line: where the function is.
+        returned: what it has returned.
+    """
+    watched = [part for w in build.watches if not w.gradient for part in w.blob.parts]
+    seen = tuple(dict.fromkeys((*returned, *watched)))
+    if build.kind == "train":
+        return _add_training(build, line, seen)
+    _quantize(build, seen)
+    _declare_states(build, line)
+    return {}
+
+
+def _quantize(build: JobBuild, seen: tuple[Value, ...]) -> None:
+    """Rounds what int8 kernels would read and write, where the job asks for it."""
+    asked = quantization(build.config, _raw_step(build).op if build.kind == "train" else None)
+    if asked is None:
+        return
+    before = replace(build.builder.build(), results=seen)
+    graph = asked.apply(before, PassContext(build.session.registry.ops))
+    build.rounded = dict(zip(seen, graph.results, strict=True))
+    build.builder = GraphBuilder(replace(graph, results=()))
+    build.emitter = Emitter(build.builder, build.session.registry.ops)
+
+
+def _add_training(
+    build: JobBuild, line: SourceLine | None, seen: tuple[Value, ...]
+) -> dict[Value, Value]:
     """Adds backward pass and updates to a train job; gives gradients of watched values."""
     if build.losses and not build.train_requests:
         options = configured_training(build.config, line)
@@ -92,8 +127,10 @@ def add_training(build: JobBuild, line: SourceLine | None) -> dict[Value, Value]
         )
     request = build.train_requests[0]
     placement = request.placement or _placement_of(build, request.losses[0])
+    _add_step(build, placement)
+    _quantize(build, seen)
     build.forward = frozenset(build.builder.ops)
-    step = _step(build, placement)
+    (step,) = build.emitter.emit("reshape", [_raw_step(build)], {"shape": ()}, placement=placement)
     gradients: dict[Value, Value] = {}
     for request in build.train_requests:
         gradients |= _minimize(build, request, step, placement)
@@ -110,15 +147,13 @@ def _raw_step(build: JobBuild) -> Value:
     return Value(STEP_VARIABLE.format(job=build.name), 0)
 
 
-def _step(build: JobBuild, placement: Placement) -> Value:
-    """The number of the running step as a scalar."""
+def _add_step(build: JobBuild, placement: Placement) -> None:
+    """Adds the variable that counts the steps."""
     attrs = {
         "shape": (1,), "dtype": "int64", "initializer": ("constant", 0), "trainable": False
     }  # fmt: skip
-    name = STEP_VARIABLE.format(job=build.name)
-    (value,) = build.emitter.emit("variable", (), attrs, placement=placement, name=name)
-    (scalar,) = build.emitter.emit("reshape", [value], {"shape": ()}, placement=placement)
-    return scalar
+    name = _raw_step(build).op
+    build.emitter.emit("variable", (), attrs, placement=placement, name=name)
 
 
 def _minimize(

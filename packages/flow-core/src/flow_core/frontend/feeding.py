@@ -16,6 +16,9 @@ Shapes = tuple[tuple[Shape, ...], ...]
 """The shapes of what is fed in lists: per placeholder, per device."""
 
 
+_NUMBERS = "biuf"
+"""Kinds of numpy's types whose elements are numbers."""
+
 RAGGED = -1
 """Stands in a shape for those of several tensors: ``(count, RAGGED)``."""
 
@@ -138,7 +141,7 @@ class Feeder:
 
     def _leaf(self, spec: PlaceholderSpec, value: Any, path: str, arrays: list[Any]) -> None:
         if not is_list(spec):
-            self._array(spec, value, path)
+            value = self._array(spec, value, path)
             if value.shape != spec.shape:
                 self._fail(path, f"shape {value.shape}", f"shape {spec.shape}")
             arrays.append(value)
@@ -157,7 +160,7 @@ class Feeder:
             if len(value) > 1:
                 return self._tensors(spec, value, path)
             value, path = value[0], f"{path}[0]"
-        self._array(spec, value, path)
+        value = self._array(spec, value, path)
         if len(value.shape) != len(spec.shape) or prod(value.shape) > prod(spec.shape):
             allowed = f"{len(spec.shape)} axes and at most {prod(spec.shape)} elements, as {spec}"
             self._fail(path, f"shape {value.shape}", allowed)
@@ -169,21 +172,35 @@ class Feeder:
         if len(tensors) != count:
             self._fail(path, _describe(tensors), f"a list of {count} arrays")
         copies = np.empty(count, object)
-        for i, x in enumerate(tensors):
-            self._array(spec, x, f"{path}[{i}]")
+        for i, given in enumerate(tensors):
+            x = self._array(spec, given, f"{path}[{i}]")
             if x.ndim != len(spec.shape) or len(x) != 1 or x.size > prod(bound):
                 allowed = f"(1, ...), {len(spec.shape)} axes, at most {prod(bound)} elements"
                 self._fail(f"{path}[{i}]", f"shape {x.shape}", allowed)
             copies[i] = x[0].copy()
         return copies
 
-    def _array(self, spec: PlaceholderSpec, value: Any, path: str) -> None:
+    def _array(self, spec: PlaceholderSpec, value: Any, path: str) -> Any:
+        """An array of the placeholder's element type: the value, or a cast copy of it."""
         if not isinstance(value, np.ndarray):
             hint = f"numpy.asarray({path}, numpy.{spec.dtype})"
             self._fail(path, _describe(value), f"a numpy array for {spec}", hint)
-        if value.dtype != spec.dtype.numpy:
-            hint = f"{path}.astype(numpy.{spec.dtype})"
-            self._fail(path, f"an array of {value.dtype}", f"{spec.dtype}", hint)
+        if value.dtype == spec.dtype.numpy:
+            return value
+        if spec.dtype.is_object or value.dtype.kind not in _NUMBERS:
+            self._fail(path, f"an array of {value.dtype}", f"{spec.dtype}")
+        return self._cast(spec, value, path)
+
+    def _cast(self, spec: PlaceholderSpec, value: Any, path: str) -> Any:
+        """Numbers in another element type, which may round fractions and nothing else."""
+        with np.errstate(invalid="ignore"):
+            cast = value.astype(spec.dtype.numpy)
+        if not spec.dtype.is_floating and not np.array_equal(cast, value):
+            lost = value[cast != value].flat[0]
+            hint = f"{path}.astype(numpy.{spec.dtype}) cuts it"
+            found = f"an array of {value.dtype} with the number {lost}"
+            self._fail(path, found, f"{spec.dtype}, or numbers that it has", hint)
+        return cast
 
     def _fail(self, path: str, found: str, allowed: str, hint: str | None = None) -> None:
         raise FeedError(

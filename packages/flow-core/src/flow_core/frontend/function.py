@@ -29,8 +29,8 @@ from flow_core.frontend.blob import BlobDef, MirroredBlob
 from flow_core.frontend.compile import (
     STEP_VARIABLE,
     Compiled,
-    add_training,
     compile_graph,
+    complete,
     input_attrs,
     micro_shape,
     updated_variables,
@@ -386,7 +386,7 @@ class _Traced:
     def fetch(self, blob: BlobDef, parts: Sequence[Value]) -> None:
         """Adds a blob (or its gradient) to what is fetched."""
         first = len(self.results)
-        self.results.extend(parts)
+        self.results.extend(self.build.rounded.get(part, part) for part in parts)
         where = slice(first, len(self.results))
         if blob.rows is not None:
             self.results.extend(blob.rows.count.parts)
@@ -413,8 +413,8 @@ def _trace(job: JobFunction, build: JobBuild, shapes: Shapes, width: int) -> _Tr
             at=_return_line(job.function) or job.line,
             is_dynamic=_is_no_array,
         )
-    gradients = add_training(build, job.line) if job.kind == "train" else {}
-    _collect_results(traced, gradients)
+    seen = [part for blob in traced.returned.blobs for part in blob.parts]
+    _collect_results(traced, complete(build, job.line, seen))
     nothing = isinstance(traced.returned.structure, FetchNone)
     unannotated = job.signature.python.return_annotation is job.signature.python.empty
     traced.blocking = not job.signature.is_async and (nothing or not unannotated)

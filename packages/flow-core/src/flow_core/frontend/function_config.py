@@ -12,6 +12,7 @@ from flow_core.errors import ConfigError, InferenceError, nearest, user_line
 from flow_core.frontend.scope import Entering, Scope
 from flow_core.initializers import Initializer
 from flow_core.passes.optimizer_placement import MODES, THRESHOLD, OptimizerPlacement
+from flow_core.passes.quantization_aware import QuantizationAware
 from flow_core.topology import Placement
 
 
@@ -52,6 +53,18 @@ def _whole(name: str, value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise _wrong(name, value, "an integer")
     return value
+
+
+def _fraction(name: str, value: Any) -> float:
+    if not 0 <= _number(name, value) <= 1:
+        raise _wrong(name, value, "a number from 0 to 1")
+    return float(value)
+
+
+def _whole_steps(name: str, value: Any) -> int:
+    if _number(name, value) < 0:
+        raise _wrong(name, value, "a number of steps")
+    return int(value)
 
 
 def _selector(name: str, value: Any) -> str:
@@ -148,6 +161,8 @@ def _scope_of(value: Any) -> Scope:
 
 INDEXED_SLICES = "indexed_slices_optimizer_conf"
 MIXED = "enable_auto_mixed_precision"
+QAT = ("enable_quantization_aware_training", "enable_qat")
+STOP_MOVING = "qat.moving_min_max_stop_update_after_iters"
 MICRO_BATCHES = "train.num_gradient_accumulation_steps"
 
 EFFECTIVE: tuple[Setting, ...] = (
@@ -180,6 +195,11 @@ EFFECTIVE: tuple[Setting, ...] = (
     ),
     Setting(INDEXED_SLICES, None, "tables of which looked-up rows alone are updated", _tables),
     Setting(MIXED, False, "whether products are computed in a half type", _switch),
+    *(Setting(name, True, "whether training sees the rounding of int8", _switch) for name in QAT),
+    Setting("qat.per_channel_weight_quantization", True, "a grid per row of a weight", _switch),
+    Setting("qat.symmetric", True, "whether zero stands for zero on the grids", _switch),
+    Setting("qat.moving_min_max_momentum", 0.95, "what the averages of ranges keep", _fraction),
+    Setting(STOP_MOVING, None, "the last step that moves the averages of ranges", _whole_steps),
     Setting("enable_ssp", True, "whether the scope's stages make variables stale", _switch),
     Setting("enable_non_distributed_optimizer", True, "older name of a mode", _switch),
 )
@@ -201,9 +221,7 @@ disable_all_reduce_sequence prune_parallel_cast_ops
 prune_cast_to_static_shape_ops
 non_distributed_optimizer_group_size_mbyte enable_true_half_config_when_conv
 cudnn_conv_enable_true_half cudnn_conv_enable_pseudo_half enable_cudnn_conv_pseudo_half
-enable_float_compute_for_half_gemm enable_quantization_aware_training enable_qat
-qat.per_channel_weight_quantization qat.symmetric qat.moving_min_max_momentum
-qat.moving_min_max_stop_update_after_iters enable_keep_header_only
+enable_float_compute_for_half_gemm enable_keep_header_only
 enable_fuse_model_update_ops enable_gradients_stats_aggregation
 train.secondary_lr use_xla_jit use_tensorrt
 tensorrt.use_fp16 tensorrt.use_int8 tensorrt.int8_calibration ssp_partition_strategy
@@ -343,6 +361,25 @@ def indexed_tables(config: FunctionConfig) -> tuple[str, ...]:
 def micro_batches(config: FunctionConfig, kind: str = "train") -> int:
     """The number of micro-batches of a step; those of jobs that do not train have one."""
     return int(config.get(MICRO_BATCHES) or 1) if kind == "train" else 1
+
+
+def quantization(config: FunctionConfig, step: str | None) -> QuantizationAware | None:
+    """The pass that quantization-aware training asks for, None where it is off.
+
+    Args:
+        config: the settings.
+        step: name of the variable that counts the steps of a train job.
+    """
+    if _first_set(config, list(QAT)) is not True:
+        return None
+    per_channel = "qat.per_channel_weight_quantization"
+    return QuantizationAware(
+        step=step,
+        symmetric=config.get("qat.symmetric"),
+        per_channel=config.is_set(per_channel) and config.get(per_channel),
+        momentum=config.get("qat.moving_min_max_momentum"),
+        stop_after=config.get(STOP_MOVING),
+    )
 
 
 def default_view(config: FunctionConfig) -> Scope:

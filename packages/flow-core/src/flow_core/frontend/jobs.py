@@ -68,6 +68,7 @@ class JobBuild:
         mirrored: values per device of logical values, by value, devices and SBP.
         forward: names of the ops of the forward pass, once the backward pass is there.
         segments: names of the ops whose activations are recomputed, by segment.
+        rounded: in quantization-aware training, what is seen in place of each value.
         gradient_sums: ops whose input is to be added up over the micro-batches.
         inputs: names of the ``input`` ops in the order in which they are fed.
         fed: in the eager mode, the arrays of the call that defines the job.
@@ -100,6 +101,7 @@ class JobBuild:
         self.mirrored: dict[tuple[Value, Placement, Any], tuple[Value, ...]] = {}
         self._copies: Counter[str] = Counter()
         self.segments: dict[int, list[str]] = {}
+        self.rounded: dict[Value, Value] = {}
         self.gradient_sums: list[str] = []
         self.forward: frozenset[str] = frozenset()
         self.inputs: list[str] = []
