@@ -154,7 +154,10 @@ def flow_register_passes(config: Settings) -> Iterable[PassSpec]:
 def products_pass() -> PassSpec:
     """Joins products before what is left is gathered into groups."""
     return PassSpec(
-        "cuda_products", "physical", "flow_cuda.plugin:fuse_products", before=("fuse_elementwise",)
+        "cuda_products",
+        "physical",
+        "flow_cuda.passes.products:configured",
+        before=("fuse_elementwise",),
     )
 
 
@@ -166,14 +169,6 @@ def updates_pass() -> PassSpec:
         "flow_cuda.passes.late_updates:LateUpdates",
         after=("fuse_elementwise", "bucket_all_reduces"),
     )
-
-
-def fuse_products() -> Any:
-    """The pass, as the settings want it."""
-    from flow_cuda.config import settings
-    from flow_cuda.passes.products import FuseProducts
-
-    return FuseProducts(("relu", "gelu") if settings().tanh_gelu else ("relu",))
 
 
 def flow_doctor() -> list[str]:

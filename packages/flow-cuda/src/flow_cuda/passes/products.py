@@ -17,6 +17,7 @@ from typing import Any
 
 from flow_core.ir import Attrs, Graph, Op, TensorType, Value, rebuild
 from flow_core.plugins.specs import KernelQuery
+from flow_cuda.config import settings
 from flow_cuda.kernels.matmul import can_finish
 from flow_cuda.ops import saved_type
 
@@ -230,3 +231,8 @@ class _Work:
 
     def _redirected(self, op: Op) -> Op:
         return op.with_inputs(tuple(self.same.get(v, v) for v in op.inputs))
+
+
+def configured() -> FuseProducts:
+    """The pass, as the settings want it."""
+    return FuseProducts(("relu", "gelu") if settings().tanh_gelu else ("relu",))

@@ -44,6 +44,11 @@ class Onto:
         """Bytes that are copied from one layout to another at each launch."""
         return self.product.reorders
 
+    @property
+    def allocates(self) -> bool:
+        """Whether the library takes memory at each launch."""
+        return self.product.allocates
+
     def bind(self, ctx: BindContext) -> list[Launch]:
         """The launches on the op's arrays."""
         base, (out,) = ctx.inputs[BASE], ctx.outputs
