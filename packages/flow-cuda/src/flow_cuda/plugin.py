@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any
 
 from flow_core.config import Settings
 from flow_core.plugins.specs import (
