@@ -92,7 +92,7 @@ def typecheck(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
-    """Doctests, then all tests, the slow ones on one Python; with arguments, just pytest."""
+    """Doctests, then all tests, slow ones and those of kernels on one Python; or just pytest."""
     sync(session, "--all-packages", "--group", "test", "--group", "typecheck")
     # CI: hypothesis drops its deadlines.  One BLAS thread each: pytest runs one process per core.
     env = {"CI": "true", "FLOW_PLUGIN_STRICT": "1", "OMP_NUM_THREADS": "1"}
@@ -101,8 +101,9 @@ def tests(session: nox.Session) -> None:
         session.run("pytest", *session.posargs, env=env)
         return
     session.run("pytest", "-q", "--doctest-modules", *SOURCES, env=env)
-    # The slow tests take minutes and do not depend on the version: once is enough.
-    quick = "not exhaustive" if session.python == PYTHONS[0] else "not slow and not exhaustive"
+    # The slow tests and those of numbers take minutes, and no version changes them: once will do.
+    later = "not slow and not exhaustive and not arithmetic"
+    quick = "not exhaustive" if session.python == PYTHONS[0] else later
     session.run("pytest", "-n", "auto", "--timeout=600", "-m", quick, env=env)
 
 

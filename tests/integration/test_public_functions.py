@@ -25,7 +25,7 @@ ELSEWHERE = {
 }
 """Functions without a call in the tables, and where they are tested."""
 
-pytestmark = pytest.mark.usefixtures("four_gpus")
+pytestmark = [pytest.mark.arithmetic, pytest.mark.usefixtures("four_gpus")]
 
 
 def test_every_function_is_called() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from flow_core.testing import Gap, GradientKit
+
+pytestmark = pytest.mark.arithmetic
 
 SECOND = "a second derivative that nobody has asked for"
 SECONDS = (

@@ -7,10 +7,13 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 
 from flow_core.ops import indexed_updates, optim, select, summary
 from flow_core.plugins.specs import OpSpec, Sample
 from flow_core.testing import Gap, KernelKit
+
+pytestmark = pytest.mark.arithmetic
 
 
 @contextmanager

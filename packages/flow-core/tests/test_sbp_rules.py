@@ -21,6 +21,8 @@ from flow_core.testing.prover import Prover
 from flow_core.testing.prover_cases import cases
 from flow_core.testing.scattering import gather, scatter
 
+pytestmark = pytest.mark.arithmetic
+
 SPECS = default_registry().ops
 LEAVES = ("input", "variable", "literal")
 BETWEEN_VIEWS = ("cast_to_mirrored", "cast_from_mirrored")

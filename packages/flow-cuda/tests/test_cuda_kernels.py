@@ -5,9 +5,12 @@ from cuda_cases import CudaKit
 
 from flow_cuda import host_compiler
 
-pytestmark = pytest.mark.skipif(
-    host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
-)
+pytestmark = [
+    pytest.mark.arithmetic,
+    pytest.mark.skipif(
+        host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
+    ),
+]
 
 
 class TestKernels(CudaKit):

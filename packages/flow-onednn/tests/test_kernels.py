@@ -20,9 +20,12 @@ from flow_onednn.native.expressions import TABLE
 from flow_onednn.plugin import flow_register_kernels
 
 _STATE = state()
-pytestmark = pytest.mark.skipif(
-    isinstance(_STATE, Missing), reason=f"no oneDNN: {getattr(_STATE, 'reason', '')}"
-)
+pytestmark = [
+    pytest.mark.arithmetic,
+    pytest.mark.skipif(
+        isinstance(_STATE, Missing), reason=f"no oneDNN: {getattr(_STATE, 'reason', '')}"
+    ),
+]
 
 
 OPAQUE = (
