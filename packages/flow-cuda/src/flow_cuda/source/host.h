@@ -8,10 +8,10 @@
 #define __global__
 #define __device__
 #define __forceinline__ inline
-#define __shared__ static
+#define __shared__ static thread_local
 
 struct Dim { unsigned x, y, z; };
-static Dim threadIdx, blockIdx, blockDim, gridDim;
+static thread_local Dim threadIdx, blockIdx, blockDim, gridDim;
 
 template <class T> static T atomicAdd(T *to, T value) {
     T before = *to;
@@ -20,11 +20,14 @@ template <class T> static T atomicAdd(T *to, T value) {
 }
 
 static const int STACK = 1 << 16, FIBERS = 256;
-static ucontext_t scheduler, fibers[FIBERS];
-static bool over[FIBERS];
-static char *stacks;
-static void (*body)(void **);
-static void **arguments;
+static thread_local ucontext_t scheduler, fibers[FIBERS];
+static thread_local bool over[FIBERS];
+static thread_local struct Stacks {
+    char *at = 0;
+    ~Stacks() { free(at); }
+} stacks;
+static thread_local void (*body)(void **);
+static thread_local void **arguments;
 
 static inline void __syncthreads() {
     unsigned own = threadIdx.x;
@@ -41,7 +44,7 @@ static void fiber() {
 
 static void start(unsigned thread) {
     getcontext(&fibers[thread]);
-    fibers[thread].uc_stack.ss_sp = stacks + (long)thread * STACK;
+    fibers[thread].uc_stack.ss_sp = stacks.at + (long)thread * STACK;
     fibers[thread].uc_stack.ss_size = STACK;
     fibers[thread].uc_link = 0;
     makecontext(&fibers[thread], fiber, 0);
@@ -65,7 +68,7 @@ static int run_block() {
 
 static int run_grid(void (*run)(void **), void **given, unsigned blocks, unsigned threads,
                     int barriers) {
-    if (!stacks) stacks = (char *)malloc((long)STACK * FIBERS);
+    if (!stacks.at) stacks.at = (char *)malloc((long)STACK * FIBERS);
     body = run;
     arguments = given;
     gridDim.x = blocks;
