@@ -26,6 +26,8 @@ pytestmark = pytest.mark.skipif(
 
 
 OPAQUE = (
+    "onednn_pack",
+    "onednn_packed_matmul",
     "onednn_max_pool",
     "onednn_max_pool_grad",
     "onednn_norm_relu",
@@ -34,7 +36,7 @@ OPAQUE = (
     "onednn_sparse_sgd",
     "onednn_sparse_adam",
 )
-"""Ops with an output in the library's own form; test_pairs.py has them."""
+"""Ops with an output in the library's own form; test_pairs.py, test_packed.py have them."""
 
 
 SAMPLED = (
