@@ -41,7 +41,7 @@ def mlp(x, y):
     return networks.cross_entropy(y, logits)
 
 
-def make_job(name, devices, batch, selector="greedy", mode=None, share=True):
+def make_job(name, devices, batch, selector="greedy", mode=None, share=True, momentum=0.0):
     """A train job of the MLP (784-512-10) on some devices, with variables of its own."""
 
     def job(
@@ -51,7 +51,7 @@ def make_job(name, devices, batch, selector="greedy", mode=None, share=True):
         with flow.scope.placement("gpu", devices), flow.scope.namespace(name):
             loss = mlp(x, y)
             rate = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
-            flow.optimizer.SGD(rate, momentum=0).minimize(loss)
+            flow.optimizer.SGD(rate, momentum=momentum).minimize(loss)
         return loss
 
     job.__name__ = name
@@ -70,16 +70,16 @@ def stretch(job, feeds, steps):
     return (time.process_time() - started) / steps
 
 
-def measure(batch, devices, rounds, steps):
+def measure(batch, devices, rounds, steps, momentum):
     flow.clear_default_session()
     rng = np.random.default_rng(0)
     feeds = (
         rng.normal(size=(batch, 784)).astype(np.float32),
         rng.integers(0, 10, batch).astype(np.int32),
     )
-    jobs = {"one": make_job("one", "0:0", batch)}
+    jobs = {"one": make_job("one", "0:0", batch, momentum=momentum)}
     for name, form in FORMS.items():
-        jobs[name] = make_job(name, f"0:0-{devices - 1}", batch, *form)
+        jobs[name] = make_job(name, f"0:0-{devices - 1}", batch, *form, momentum)
     best = dict.fromkeys(jobs, float("inf"))
     for _ in range(rounds):
         for name, job in jobs.items():
@@ -87,7 +87,7 @@ def measure(batch, devices, rounds, steps):
     for name, seconds in best.items():
         yield {
             "bench": "devices", "job": name, "devices": 1 if name == "one" else devices,
-            "batch": batch, "cpu_ms": round(seconds * 1e3, 4),
+            "batch": batch, "momentum": momentum, "cpu_ms": round(seconds * 1e3, 4),
             "ratio": round(seconds / best["one"], 3), "arena_mb": _arenas(jobs[name]),
         }  # fmt: skip
 
@@ -102,9 +102,10 @@ def main():
     parser.add_argument("--devices", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--momentum", type=float, default=0.0, help="of SGD")
     args = parser.parse_args()
     for batch in map(int, args.batch.split(",")):
-        for rec in measure(batch, args.devices, args.rounds, args.steps):
+        for rec in measure(batch, args.devices, args.rounds, args.steps, args.momentum):
             print("BENCHJSON " + json.dumps(rec), flush=True)
 
 

@@ -20,7 +20,14 @@ import oneflow.typing as tp
 INIT = flow.random_normal_initializer(stddev=0.3)
 
 
-def train(config):
+def settings(apart=True):
+    # devices that share a memory sum gradients before they would travel
+    config = flow.function_config()
+    config.share_replicas(not apart)
+    return config
+
+
+def train(config, apart=True):
     flow.clear_default_session()
 
     @flow.global_function(type="train", function_config=config)
@@ -44,22 +51,29 @@ def train(config):
     ready = [max(i for i, t in enumerate(plan.tasks) if set(t.outputs) & set(task.inputs)
                  and i < plan.tasks.index(task)) for task in reduced]
     assert ready == sorted(ready)
-    for task, following in zip(reduced, ready[1:]):
+    for task, following in zip(reduced, ready[1:]) if apart else ():
         assert plan.tasks.index(task) < following, "goes while the backward pass goes on"
     return np.array(losses), [len(t.attrs["members"]) or 1 for t in reduced], plan.bytes_per_step
 
 
-alone = flow.function_config()
+alone = settings()
 alone.enable_all_reduce_group(False)
-small = flow.function_config()
+small = settings()
 small.all_reduce_group_min_mbyte(15 * 16 * 4 / 2**20)
-losses, counts, nbytes = train(None)
+losses, counts, nbytes = train(settings())
 assert counts == [8], counts
 for config in (alone, small):
     others, counts, same = train(config)
     np.testing.assert_array_equal(others, losses)
     assert same == nbytes
     assert sum(counts) == 8 and len(counts) == (8 if config is alone else 4), counts
+for change in ({}, {"enable_all_reduce_group": False}, {"all_reduce_group_min_mbyte": 1e-3}):
+    config = settings(apart=False)
+    for name, value in change.items():
+        getattr(config, name)(value)
+    others, counts, same = train(config, apart=False)
+    np.testing.assert_array_equal(others, losses)
+    assert same == nbytes and sum(counts) == 8, counts
 """
 
 

@@ -212,3 +212,72 @@ def test_emulated_gpus_run_on_the_same_kernels() -> None:
     one = run(LENET, "NCHW", "cpu/0:0", FLOW_DISABLE_PLUGINS="flow-onednn")
     assert two["kernels"].count("onednn.onednn_conv") in (2, 4)
     np.testing.assert_allclose(two["losses"][:5], one["losses"][:5], rtol=1e-4, atol=1e-5)
+
+
+SHARED = """
+import json, sys
+import numpy as np
+import oneflow as flow
+import oneflow.typing as tp
+
+DEVICES, SHARE, SPLIT = sys.argv[1:]
+flow.config.gpu_device_num(4)
+config = flow.function_config()
+config.share_replicas(SHARE == "yes")
+hint = {"model_distribute": flow.distribute.split(0)} if SPLIT == "yes" else {}
+
+def network(x):
+    init = flow.random_normal_initializer(stddev=0.05)
+    h = flow.layers.dense(
+        x, 300, activation=flow.nn.relu, kernel_initializer=init, name="wide", **hint
+    )
+    return flow.layers.dense(h, 10, kernel_initializer=init, name="last")
+
+@flow.global_function(type="train", function_config=config)
+def train(
+    x: tp.Numpy.Placeholder((40, 400)), y: tp.Numpy.Placeholder((40,), flow.int32)
+) -> tp.Numpy:
+    with flow.scope.placement("gpu", DEVICES):
+        loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, network(x))
+        schedule = flow.optimizer.PiecewiseConstantScheduler([], [0.05])
+        flow.optimizer.SGD(schedule, momentum=0.9).minimize(loss)
+    return loss
+
+@flow.global_function(function_config=config)
+def predict(x: tp.Numpy.Placeholder((40, 400))) -> tp.Numpy:
+    with flow.scope.placement("gpu", DEVICES):
+        return network(x)
+
+rng, losses = np.random.default_rng(0), []
+for _ in range(4):
+    x = rng.uniform(-0.5, 0.5, (40, 400)).astype("f")
+    losses.append(train(x, rng.integers(0, 10, 40).astype("i")).tolist())
+kinds = [task.type for task in train.plan().tasks]
+seen = [task.type for task in predict.plan().tasks]
+sent = sum(train.executable().sent().values())
+print(json.dumps({
+    "losses": losses, "predicted": predict(x).tolist(), "kinds": kinds, "seen": seen, "sent": sent,
+}))
+"""
+
+
+def test_devices_that_share_weights_pack_them_once_and_sum_their_gradients() -> None:
+    """The bits are those of devices apart, each with its own product and an all-reduce."""
+    settings = {"ONEFLOW_EMULATE_GPUS": "4", "OMP_NUM_THREADS": "1"}
+    shared, apart = (run(SHARED, "0:0-3", share, "no", **settings) for share in ("yes", "no"))
+    for key in ("losses", "predicted", "sent"):
+        assert shared[key] == apart[key]
+    assert shared["kinds"].count("matmul_onto") == 6
+    assert not {"matmul_onto", "onednn_pack"} & {*apart["kinds"], *apart["seen"]}
+    for kinds in (shared["kinds"], shared["seen"]):
+        assert kinds.count("onednn_packed_matmul") in (0, 4)  # 0: the library packs otherwise
+        assert kinds.count("onednn_pack") == kinds.count("onednn_packed_matmul") // 4
+
+
+@pytest.mark.parametrize(("devices", "split"), [("0:0-3", "yes"), ("0:0-1", "no"), ("0:0", "no")])
+def test_weights_that_are_not_the_same_on_many_devices_are_not_packed(
+    devices: str, split: str
+) -> None:
+    settings = {"ONEFLOW_EMULATE_GPUS": "4", "OMP_NUM_THREADS": "1"}
+    found = run(SHARED, devices, "yes", split, **settings)
+    assert "onednn_pack" not in {*found["kinds"], *found["seen"]}

@@ -93,7 +93,7 @@ def test_unannotated_results_have_lists() -> None:
     [
         ([lists((3,), (9,))], r"shape \(1, 9\)"),
         ([lists((3,), (2, 2))], r"shape \(1, 2, 2\)"),
-        ([[x.astype(np.float64) for x in lists((3,), (3,))]], "float64"),
+        ([[x.astype(str) for x in lists((3,), (3,))]], "<U"),
         (lists((3,), (3,)), "a list of 2"),
     ],
 )
@@ -104,6 +104,17 @@ def test_lists_that_do_not_fit(fed: Any, found: str) -> None:
 
     with pytest.raises(FeedError, match=found):
         job(fed)
+
+
+def test_numbers_of_another_type_are_cast() -> None:
+    @flow.global_function(function_config=mirrored())
+    def job(x: tp.ListListNumpy.Placeholder((2, 5))) -> tp.ListListNumpy:
+        return x
+
+    given = lists((3,), (5,))
+    found = job([[x.astype(np.float64) for x in given]])
+    for x, y in zip(given, found[0], strict=True):
+        np.testing.assert_array_equal(x, y, strict=True)
 
 
 def test_instances_that_do_not_fit_are_named() -> None:

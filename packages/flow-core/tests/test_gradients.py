@@ -35,7 +35,9 @@ class TestGradients(GradientKit):
         "distributed_partial_fc_sample_grad": SECOND,
         "min_max_observer": OBSERVED,
         "moving_average_min_max_observer": OBSERVED,
-        "boxing": "put into graphs that are differentiated already",
+        **dict.fromkeys(
+            ("boxing", "matmul_onto"), "put into graphs that are differentiated already"
+        ),
         "bernoulli": "a draw does not depend on its probability smoothly",
         "adam_bias_correction_learning_rate": SCHEDULE,
         "global_norm_clip_factor": SCHEDULE,

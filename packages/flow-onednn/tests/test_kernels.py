@@ -29,6 +29,8 @@ pytestmark = [
 
 
 OPAQUE = (
+    "onednn_pack",
+    "onednn_packed_matmul",
     "onednn_max_pool",
     "onednn_max_pool_grad",
     "onednn_norm_relu",
@@ -38,7 +40,7 @@ OPAQUE = (
     "onednn_sparse_sgd",
     "onednn_sparse_adam",
 )
-"""Ops with an output in the library's own form; test_pairs.py has them."""
+"""Ops with an output in the library's own form; test_pairs.py, test_packed.py have them."""
 
 
 SAMPLED = (

@@ -322,6 +322,8 @@ def _add_to_rows_samples(rng: Any) -> Iterator[Sample]:
         yield Sample((rng.uniform(-1, 1, shape), index, rows), {"first": 0}, gradient=False)
 
 
+_PACKED = {"rows": REQUIRED, "deep": REQUIRED, "columns": REQUIRED, "activation": "", **MATH}
+
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         type="onednn_conv",
@@ -367,6 +369,20 @@ OPS: tuple[OpSpec, ...] = (
         reference=_matmul,
         samples=_matmul_samples,
         doc="A matrix product with bias and activation.",
+    ),
+    OpSpec(
+        type="onednn_pack",
+        inputs=("b",),
+        infer=lambda ctx: (_like(ctx, ctx.attrs["size"]),),
+        attrs={**_PACKED, "transpose_b": REQUIRED, "bias": REQUIRED, "size": REQUIRED},
+        doc="The right side of an `onednn_packed_matmul`, in the library's own form.",
+    ),
+    OpSpec(
+        type="onednn_packed_matmul",
+        inputs=("a", "packed", "bias?"),
+        infer=lambda ctx: (_like(ctx, ctx.attrs["rows"], ctx.attrs["columns"]),),
+        attrs=_PACKED,
+        doc="`onednn_matmul` by packed weights.",
     ),
     OpSpec(
         type="onednn_max_pool",

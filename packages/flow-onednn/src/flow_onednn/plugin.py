@@ -31,6 +31,7 @@ FAMILIES = (
     "tables",
     "residual",
     "accumulate",
+    "packed",
 )
 
 
@@ -52,6 +53,7 @@ def flow_register_passes(config: Settings) -> tuple[PassSpec, ...]:
     return (
         _pass("onednn_layout", "flow_onednn.passes.layout:NhwcLayout", devices),
         _pass("onednn_fusions", "flow_onednn.passes.fuse:Fusions", devices, "onednn_layout"),
+        _pass("onednn_pack", "flow_onednn.passes.pack:PackWeights", devices, "onednn_fusions"),
     )
 
 

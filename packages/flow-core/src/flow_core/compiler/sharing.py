@@ -119,7 +119,11 @@ class _Walk:
         return not any(Value(op.name, k) in self.updates for k in range(len(types)))
 
     def _merge(self, op: Op) -> None:
-        origin = self.origins.get(op.name, op.name)
+        origin = self.origins.get(op.name)
+        if origin is None:  # of an op that a pass has made for each device, too
+            logical, _, rank = op.name.rpartition("@")
+            known = rank.isdigit() and not self.specs[op.type].random
+            origin = logical if known else op.name
         control = tuple([self.merged.get(name, name) for name in op.control])
         does = (origin, op.type, op.attrs, self._read(op), control, self.graph.types[op.name])
         first = self.seen.setdefault(does, op.name)

@@ -28,7 +28,7 @@ from flow_core.frontend.function_config import (
 )
 from flow_core.frontend.jobs import JobBuild, TrainRequest, train_request
 from flow_core.frontend.precision import half_type
-from flow_core.frontend.replicas import shared_by_devices
+from flow_core.frontend.replicas import shared_by_devices, shared_copies
 from flow_core.frontend.train import TrainVariable, build_training
 from flow_core.frontend.variables import VariableInfo
 from flow_core.ir import Attrs, Graph, GraphBuilder, Value, verify
@@ -248,7 +248,7 @@ def compile_graph(
             _problem(build, spread), build.config.get("sbp_selector"), Ways.of(session.registry)
         ),
     )
-    graph = after.run(physical.graph, context)
+    graph = after.run(physical.graph, _with_devices(build, physical, context))
     sharing = shared_by_devices(build, graph, physical)
     parts = micro_batches(build.config, build.kind)
     if parts > 1:
@@ -278,9 +278,16 @@ def stages(build: JobBuild, compiled: Compiled) -> Iterator[tuple[str, Graph]]:
         yield item.name, graph
     graph = compiled.physical.graph
     yield "to_physical", graph
+    context = _with_devices(build, compiled.physical, context)
     for item in after.passes:
         graph = item.apply(graph, context)
         yield item.name, graph
+
+
+def _with_devices(build: JobBuild, physical: Physical, context: PassContext) -> PassContext:
+    """What passes may know of a graph with an op per device, besides."""
+    copies = shared_copies(build, physical)
+    return replace(context, options={**context.options, "shared_copies": copies})
 
 
 FUSED_BY_DEFAULT = ("all_reduce",)

@@ -8,7 +8,7 @@ apart, as the mirrored view does with statistics of a normalisation: it leaves t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Set
 
 from flow_core.compiler.physical import Physical
 from flow_core.compiler.schedule import alias_roots, overwritten
@@ -17,6 +17,9 @@ from flow_core.errors import UnsupportedError
 from flow_core.frontend.jobs import JobBuild
 from flow_core.ir import Graph, Op
 from flow_core.sbp import Region
+
+Copies = dict[str, list[list[str]]]
+"""By logical variable, names of physical ones that hold the same part of it, part by part."""
 
 
 def shared_by_devices(build: JobBuild, graph: Graph, physical: Physical) -> Sharing:
@@ -32,14 +35,9 @@ def shared_by_devices(build: JobBuild, graph: Graph, physical: Physical) -> Shar
             made one.
     """
     session, copies = build.session, _copies(physical)
-    devices = {str(d) for op in graph.ops.values() for d in map(op.placement.device, _ranks(op))}
     sharing, updated = NOTHING_SHARED, _updated(build, graph, physical)
-    if _may_share(build, sorted(devices)):
-        wanted = [
-            groups
-            for logical, groups in copies.items()
-            if session.sharing.get(logical, logical in updated)
-        ]
+    if _may_share(build, graph):
+        wanted = _wanted(build, copies, updated)
         sharing = find_sharing(graph, session.registry.ops, physical.origins, wanted)
     for logical, groups in copies.items():
         shared = groups[0][1] in sharing.variables
@@ -48,16 +46,32 @@ def shared_by_devices(build: JobBuild, graph: Graph, physical: Physical) -> Shar
     return sharing
 
 
-def _may_share(build: JobBuild, devices: Sequence[str]) -> bool:
+def shared_copies(build: JobBuild, physical: Physical) -> tuple[tuple[str, ...], ...]:
+    """The variables that several devices of a job are to hold in one memory, copies together."""
+    graph = physical.graph
+    if not _may_share(build, graph):
+        return ()
+    wanted = _wanted(build, _copies(physical), _updated(build, graph, physical))
+    return tuple(tuple(names) for groups in wanted for names in groups)
+
+
+def _wanted(build: JobBuild, copies: Copies, updated: Set[str]) -> list[list[list[str]]]:
+    """Of the copies of variables, those that are to be shared: see the module's text."""
+    decided = build.session.sharing
+    return [groups for name, groups in copies.items() if decided.get(name, name in updated)]
+
+
+def _may_share(build: JobBuild, graph: Graph) -> bool:
+    devices = {str(d) for op in graph.ops.values() for d in map(op.placement.device, _ranks(op))}
     asked = bool(build.config.get("share_replicas"))
-    return asked and len(devices) > 1 and build.session.shares_memory(devices)
+    return asked and len(devices) > 1 and build.session.shares_memory(sorted(devices))
 
 
 def _ranks(op: Op) -> range:
     return range(op.placement.size)
 
 
-def _copies(physical: Physical) -> dict[str, list[list[str]]]:
+def _copies(physical: Physical) -> Copies:
     """Of each variable that several devices hold the same part of: who, part by part."""
     found: dict[str, dict[Region, list[str]]] = {}
     for name, shard in physical.shards.items():

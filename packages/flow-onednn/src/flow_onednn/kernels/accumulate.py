@@ -25,24 +25,8 @@ ONTO, BASE = "matmul_onto", 2
 
 
 @dataclass(frozen=True, slots=True)
-class Onto:
-    """A recipe that adds to its output, which must hold the base first.
-
-    Attributes:
-        product: the recipe.
-    """
-
-    product: Pieces
-
-    @property
-    def workspace(self) -> int:
-        """Bytes that it needs besides the op's arrays."""
-        return self.product.workspace
-
-    @property
-    def reorders(self) -> int:
-        """Bytes that are copied from one layout to another at each launch."""
-        return self.product.reorders
+class Onto(Pieces):
+    """Recipes that add to their output, which must hold the base first."""
 
     @property
     def allocates(self) -> bool:
@@ -52,7 +36,7 @@ class Onto:
     def bind(self, ctx: BindContext) -> list[Launch]:
         """The launches on the op's arrays."""
         base, (out,) = ctx.inputs[BASE], ctx.outputs
-        launches = self.product.bind(ctx)
+        launches = Pieces.bind(self, ctx)
         in_place = address(base) == address(out)
         return launches if in_place else [partial(np.copyto, out, base), *launches]
 
@@ -72,7 +56,7 @@ def cook_onto(p: Problem) -> Cooked | None:
     adding = Pieces(tuple(r for r in recipes if r is not None))
     if len(adding.recipes) < len(recipes) or apart.reorders or adding.reorders:
         return None
-    return Onto(adding) if _same_bits(plain, apart, adding) else None
+    return Onto(adding.recipes) if _same_bits(plain, apart, adding) else None
 
 
 def _adding(recipe: Recipe, p: Problem) -> Recipe | None:
