@@ -21,6 +21,8 @@ SUBSETS = {
     "core+typing+data": ("flow-core", "flow-typing", "flow-data"),
     "all": tuple(path.parent.name for path in sorted(ROOT.glob("packages/*/pyproject.toml"))),
 }
+# Intel's own wheels of oneDNN 3.3 and 3.13; the workspace's environment has 3.2.
+ONEDNN_WHEELS = ("2024.0.0", "2026.1.0")
 # The external tests import these.  They are not a dependency group: TensorFlow's bounds on
 # its dependencies would hold for the whole workspace.
 CONFORMANCE = ("absl-py", "opencv-python-headless", "pycocotools", "scipy", "six", "tensorflow-cpu")
@@ -180,6 +182,23 @@ def cuda_13(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHONS[0])
+@nox.parametrize("wheel", ONEDNN_WHEELS, ids=ONEDNN_WHEELS)
+def onednn(session: nox.Session, wheel: str) -> None:
+    """flow-onednn's kernels on other versions of the library: SYCL builds, 0.5 to 2 GB each."""
+    sync(session, "--all-packages", "--group", "test")
+    session.install(f"onednn=={wheel}")
+    lib = Path(session.virtualenv.location, "lib")
+    env = {
+        "FLOW_ONEDNN_LIBRARY": str(lib / "libdnnl.so.3"),
+        "LD_LIBRARY_PATH": str(lib),
+        "OCL_ICD_FILENAMES": str(lib / "libintelocl.so"),
+        "OMP_NUM_THREADS": "1",
+    }
+    tests = "packages/flow-onednn/tests"
+    session.run("pytest", "-q", "--timeout=600", tests, *session.posargs, env=env)
+
+
+@nox.session(python=PYTHONS[0])
 def docs(session: nox.Session) -> None:
     """Build the site into site/; ``nox -s docs -- serve`` shows it."""
     sync(session, "--only-group", "docs")
@@ -196,6 +215,6 @@ def examples(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[0])
 def bench(session: nox.Session) -> None:
-    """Every program in benchmarks/."""
+    """The benchmarks of a small network: steps, and where their time goes."""
     sync(session, "--all-packages", "--group", "bench")
-    run_each(session, sorted(ROOT.glob("benchmarks/bench_*.py")))
+    run_each(session, [ROOT / "benchmarks" / name for name in ("flow_bench.py", "breakdown.py")])
