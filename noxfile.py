@@ -21,12 +21,15 @@ SUBSETS = {
     "core+typing+data": ("flow-core", "flow-typing", "flow-data"),
     "all": tuple(path.parent.name for path in sorted(ROOT.glob("packages/*/pyproject.toml"))),
 }
+# Intel's own wheels of oneDNN 3.3 and 3.13; the workspace's environment has 3.2.
+ONEDNN_WHEELS = ("2024.0.0", "2026.1.0")
 # The external tests import these.  They are not a dependency group: TensorFlow's bounds on
 # its dependencies would hold for the whole workspace.
 CONFORMANCE = ("absl-py", "opencv-python-headless", "pycocotools", "scipy", "six", "tensorflow-cpu")
 
 BENCHMARKS = (
     ("flow_bench.py", "--workload", "mlp,lenet,overhead"),
+    ("breakdown.py", "--workload", "mlp,lenet"),
     ("devices_bench.py",),
     ("streams_bench.py",),
     ("selection.py",),
@@ -179,6 +182,23 @@ def cuda_12(session: nox.Session) -> None:
 def cuda_13(session: nox.Session) -> None:
     """All kernels through NVRTC of CUDA 13, for all its architectures."""
     cuda(session, "cuda-bindings>=13,<14", "nvidia-cuda-nvrtc>=13,<14")
+
+
+@nox.session(python=PYTHONS[0])
+@nox.parametrize("wheel", ONEDNN_WHEELS, ids=ONEDNN_WHEELS)
+def onednn(session: nox.Session, wheel: str) -> None:
+    """flow-onednn's kernels on other versions of the library: SYCL builds, 0.5 to 2 GB each."""
+    sync(session, "--all-packages", "--group", "test")
+    session.install(f"onednn=={wheel}")
+    lib = Path(session.virtualenv.location, "lib")
+    env = {
+        "FLOW_ONEDNN_LIBRARY": str(lib / "libdnnl.so.3"),
+        "LD_LIBRARY_PATH": str(lib),
+        "OCL_ICD_FILENAMES": str(lib / "libintelocl.so"),
+        "OMP_NUM_THREADS": "1",
+    }
+    tests = "packages/flow-onednn/tests"
+    session.run("pytest", "-q", "--timeout=600", tests, *session.posargs, env=env)
 
 
 @nox.session(python=PYTHONS[0])

@@ -6,9 +6,11 @@
 
 The rates come first: of this machine, with these threads, by jobs of this framework.  A class's
 floor is what its arithmetic takes at the rate of a large matrix product, or what its reading and
-writing takes: at the rate of the memory where an op touches more than the cache holds, else at the
-cache's.  A step's floor is the arithmetic of its products and convolutions alone, as in floors of
-whole workloads.  Steps and ops are timed in turn; all figures are minima.
+writing takes: at the rate of the memory where an op touches more than the cache holds, else at
+the cache's.  A step's floor is the arithmetic of its products and convolutions alone.  Steps and
+ops are timed in turn, all figures are minima, and what a step takes beyond the sum of its ops'
+minima is a class of its own: feeds, the calls between ops, and what is never as fast in one step as
+in the best of many.
 """
 # ruff: noqa: E402 - numpy reads the variables set below when it is imported
 
@@ -42,7 +44,7 @@ CLASSES = {
                    "unsorted_", "onednn_add_to_rows", "reshape", "cast", "split_like"),
 }  # fmt: skip
 """By how the types of their ops begin, or in which they appear; the first that fits."""
-ELEMENTWISE, AROUND = "elementwise and sums", "feeds, results, dispatch"
+ELEMENTWISE, AROUND = "elementwise and sums", "feeds, dispatch, unsteadiness"
 CACHE = 1 << 21
 """Bytes per thread from which on an op's arrays do not stay in a core's cache."""
 
@@ -67,7 +69,7 @@ def arithmetic(task, types):
         a, b = ins[1:3] if task.type == "onednn_matmul_sgd" else ins[:2]
         stack = prod(c.shape[:-2])
         shared = prod(b.shape[:-2]) < stack  # one matrix for all of a stack
-        return 2 * sqrt(a.size * b.size * (stack**2 if shared else stack) * c.size / stack)
+        return 2 * sqrt(a.size * b.size * c.size / (1 if shared else stack))
     if kind == "convolutions":
         back = "filter_grad" in task.type
         image, weight = (ins[0], outs[0]) if back else (ins[0], ins[1])
@@ -230,6 +232,7 @@ def picture(results, path):
     handles = [pyplot.Rectangle((0, 0), 1, 1, color=colours[n]) for n in names]
     axes.legend(handles, names, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False)
     axes.set_yticks(range(len(results)), [r.workload for r in results])
+    axes.invert_yaxis()
     axes.axvline(1.0, color="black", linewidth=1)
     axes.set_xlabel("multiples of the step's floor; pale: over the floor of the class")
     figure.savefig(path, dpi=120)

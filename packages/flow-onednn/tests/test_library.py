@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flow_onednn import library, threads
+from flow_onednn import binding, library, threads
 from flow_onednn.library import Missing, OneDnnError, isa_text, state
 
 DOCTOR = "from flow_onednn.library import doctor; print(*doctor(), sep='\\n')"
@@ -85,6 +85,18 @@ def test_a_library_without_a_cpu_is_refused() -> None:
     assert "no CPU engine" in found.reason
 
 
+@pytest.mark.usefixtures("onednn")
+def test_a_library_whose_numbers_mean_something_else_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = library.library()
+    changed = {**binding.NAMES, "alg_kind": {binding.RELU: "eltwise_tanh"}}
+    monkeypatch.setattr(binding, "NAMES", changed)
+    found = library._open(one.ffi, one.path)
+    assert isinstance(found, Missing)
+    assert "alg_kind 32 is 'eltwise_relu', not 'eltwise_tanh'" in found.reason
+
+
 def test_the_reason_reaches_who_uses_it_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "state", lambda: Missing("it is not there"))
     with pytest.raises(OneDnnError, match="it is not there"):
@@ -109,12 +121,12 @@ def test_doctor_says_which_library_and_how_many_threads() -> None:
         pytest.skip("the OpenMP runtime is not libgomp")
     text = doctor(ONEFLOW_CPU_THREADS="3")
     assert "oneDNN: 3." in text
-    assert "threads: OpenMP, 3 by ONEFLOW_CPU_THREADS" in text
+    assert "3 by ONEFLOW_CPU_THREADS" in text
 
 
 POOLS = """
 import ctypes, threading
-from flow_onednn import library, threads
+from flow_onednn import binding, library, threads
 library.state()
 found = []
 pool = threads.runtime()

@@ -1,7 +1,8 @@
 """What we call of oneDNN's C interface, version 3, and the numbers of its enumerations.
 
 Version 3 keeps both for its whole life: the values below are those of the headers of 3.2 and
-3.13, which agree, and `flow_onednn.library` refuses any other major.
+3.13, which agree, and `flow_onednn.library` refuses any other major.  It also asks the library that
+is loaded what it calls each of them, and refuses one that means something else.
 """
 
 from __future__ import annotations
@@ -24,6 +25,14 @@ typedef struct {
 
 const dnnl_version_t *dnnl_version(void);
 int dnnl_get_effective_cpu_isa(void);
+const char *dnnl_dt2str(int value);
+const char *dnnl_alg_kind2str(int value);
+const char *dnnl_prop_kind2str(int value);
+const char *dnnl_scratchpad_mode2str(int value);
+const char *dnnl_fpmath_mode2str(int value);
+const char *dnnl_status2str(int value);
+const char *dnnl_engine_kind2str(int value);
+const char *dnnl_fmt_tag2str(int value);
 size_t dnnl_engine_get_count(int kind);
 int dnnl_engine_create(dnnl_engine_t *engine, int kind, size_t index);
 int dnnl_stream_create(dnnl_stream_t *stream, dnnl_engine_t engine, unsigned flags);
@@ -177,3 +186,24 @@ ISAS = (
     (0x3, "AVX"), (0x1, "SSE4.1"),
 )  # fmt: skip
 """Bit masks of instruction sets, the richest first."""
+
+NAMES: dict[str, dict[int, str]] = {
+    "dt": {3: "f32", 2: "bf16", 6: "u8"},
+    "alg_kind": {
+        CONVOLUTION_DIRECT: "convolution_direct", SOFTMAX: "softmax_accurate",
+        POOLING["max"]: "pooling_max", POOLING["avg"]: "pooling_avg_exclude_padding",
+        RELU: "eltwise_relu", TANH: "eltwise_tanh", LINEAR: "eltwise_linear",
+        LOGISTIC: "eltwise_logistic", GELU_ERF: "eltwise_gelu_erf",
+        RELU_FROM_RESULT: "eltwise_relu_use_dst_for_bwd",
+    },
+    "prop_kind": {
+        FORWARD_TRAINING: "forward_training", FORWARD_INFERENCE: "forward_inference",
+        BACKWARD: "backward",
+    },
+    "scratchpad_mode": {SCRATCHPAD_USER: "user"},
+    "fpmath_mode": {MATH["bfloat16"]: "bf16"},
+    "status": {SUCCESS: "success", UNIMPLEMENTED: "unimplemented"},
+    "engine_kind": {CPU: "cpu"},
+    "fmt_tag": {ANY: "any"},
+}  # fmt: skip
+"""What the library must call our numbers, by enumeration."""

@@ -179,8 +179,22 @@ def _open(ffi: Any, path: str) -> Library | Missing:
         return Missing(f"{path} is oneDNN {text}; 3.{OLDEST[1]} or a later 3.x is needed")
     if not lib.dnnl_engine_get_count(binding.CPU):
         return Missing(f"{path} finds no CPU engine (a SYCL build without its OpenCL runtime?)")
+    unknown = _misunderstood(ffi, lib)
+    if unknown:
+        return Missing(f"{path} is of another interface: {unknown}")
     threads.apply()
     return _started(ffi, lib, path, version, raw.cpu_runtime)
+
+
+def _misunderstood(ffi: Any, lib: Any) -> str:
+    """The first of our numbers that the library gives another meaning; empty if none."""
+    for kind, names in binding.NAMES.items():
+        ask = getattr(lib, f"dnnl_{kind}2str")
+        for number, name in names.items():
+            found = ffi.string(ask(number)).decode()
+            if found != name:
+                return f"{kind} {number} is {found!r}, not {name!r}"
+    return ""
 
 
 def _started(

@@ -142,7 +142,7 @@ def create(kind: str, *arguments: Any, post: PostOps = NOTHING, math: str = "") 
 @functools.cache
 def _say_once(kind: str, implementation: str) -> None:
     """Says that a reference implementation was refused, once per kind of primitive."""
-    _LOG.info(
+    _LOG.warning(
         "oneDNN has only %s for a %s: numpy's kernel runs it",
         implementation,
         kind.replace("_", " "),

@@ -129,30 +129,44 @@ class Loop:
 CDEF = "void run(const long *n, const long *s, void **in, void **out);"
 
 
+PART = CDEF.replace("void run", "static void part").replace(");", ", long low, long high) {")
+RUN = """
+if (elements <= PARALLEL) {
+    part(n, s, in, out, 0, units);
+    return;
+}
+#pragma omp parallel
+{
+    long mine = omp_get_thread_num(), all = omp_get_num_threads();
+    part(n, s, in, out, units * mine / all, units * (mine + 1) / all);
+}
+}
+"""
+"""Short loops do not ask for threads at all: OpenMP takes its time even to start none."""
+
+
 def write(loop: Loop) -> str:
     """The C of a loop: sizes in ``n``, strides of inputs along outer axes in ``s``."""
     rank = len(loop.varies[0]) if loop.varies else 1
     inner = rank - 1
-    lines = [CDEF.replace(";", " {")]
+    lines = [PART]
     lines += [f"const {t} *x{k} = in[{k}];" for k, t in enumerate(loop.types)]
     lines += [f"{t} *y{k} = out[{k}];" for k, t in enumerate(loop.results)]
-    lines += [f"long inner = n[{inner}];"]
     body = _body(loop, inner)
     if rank == 1:
-        lines += ["#pragma omp parallel for simd if (parallel: inner > PARALLEL) schedule(static)"]
-        lines += ["for (long i = 0; i < inner; i++) {", *body, "}"]
+        lines += ["#pragma omp simd", "for (long i = low; i < high; i++) {", *body, "}"]
     else:
         lines += _outer(loop, inner, body)
-    return "\n".join([*lines, "}", ""])
+    outer = " * ".join(f"n[{a}]" for a in range(inner))
+    units = f"long units = {outer or 'n[0]'}, elements = units{f' * n[{inner}]' if outer else ''};"
+    return "\n".join([*lines, "}", "", CDEF.replace(";", " {"), units, RUN])
 
 
 def _outer(loop: Loop, inner: int, body: Sequence[str]) -> list[str]:
     """The loop over all but the last axis, with the place of each input."""
-    total = " * ".join(f"n[{a}]" for a in range(inner))
     lines = [
-        f"long outer = {total};",
-        "#pragma omp parallel for if (outer * inner > PARALLEL) schedule(static)",
-        "for (long o = 0; o < outer; o++) {", "long rest = o;",
+        f"long inner = n[{inner}];",
+        "for (long o = low; o < high; o++) {", "long rest = o;",
     ]  # fmt: skip
     for axis in range(inner - 1, 0, -1):
         lines += [f"long i{axis} = rest % n[{axis}]; rest /= n[{axis}];"]

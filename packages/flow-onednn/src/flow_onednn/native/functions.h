@@ -1,5 +1,6 @@
 // Elementary functions without branches, for loops that the compiler turns into vectors.
 #include <math.h>
+#include <omp.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -88,3 +89,14 @@ static inline bfloat16 narrowed(float x) {
 }
 
 #define PARALLEL 16384
+
+// A statement for each i below n; short loops do not ask for threads, which takes its time even if
+// none are started.
+#define EACH(n, ...) \
+    if ((n) > PARALLEL) { \
+        _Pragma("omp parallel for simd schedule(static)") \
+        for (long i = 0; i < (n); i++) __VA_ARGS__ \
+    } else { \
+        _Pragma("omp simd") \
+        for (long i = 0; i < (n); i++) __VA_ARGS__ \
+    }

@@ -4,13 +4,11 @@
 // --- bfloat16 from and to float
 
 void widen(const bfloat16 *x, float *y, long n) {
-#pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static)
-    for (long i = 0; i < n; i++) y[i] = widened(x[i]);
+    EACH(n, y[i] = widened(x[i]);)
 }
 
 void narrow(const float *x, bfloat16 *y, long n) {
-#pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static)
-    for (long i = 0; i < n; i++) y[i] = narrowed(x[i]);
+    EACH(n, y[i] = narrowed(x[i]);)
 }
 
 // --- updates of variables by r = scale factor g + l1 sign(w) + l2 w.  Products of numbers are made
@@ -27,16 +25,14 @@ void sgd(float *w, const float *g, const float *rate, const float *factor, long 
     double lr = *rate;
     float a = (float)(lr * scaled(scale, factor)), b = (float)(lr * l1);
     float c = (float)(lr * (l2 + decay));
-#pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static)
-    for (long i = 0; i < n; i++) w[i] -= a * g[i] + b * sign_(w[i]) + c * w[i];
+    EACH(n, w[i] -= a * g[i] + b * sign_(w[i]) + c * w[i];)
 }
 
 // y = -rate scale factor x, which a product then adds to a variable
 void step_of(const float *x, float *y, const float *rate, const float *factor, long n,
              double scale) {
     float a = (float)(-*rate * scaled(scale, factor));
-#pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static)
-    for (long i = 0; i < n; i++) y[i] = a * x[i];
+    EACH(n, y[i] = a * x[i];)
 }
 
 void momentum(float *w, const float *g, float *m, const float *rate, const float *factor, long n,
@@ -44,12 +40,11 @@ void momentum(float *w, const float *g, float *m, const float *rate, const float
     double lr = *rate;
     float a = (float)(lr * scaled(scale, factor)), b = (float)(lr * l1), c = (float)(lr * l2);
     float d = (float)(lr * decay), keep = (float)beta;
-#pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static)
-    for (long i = 0; i < n; i++) {
+    EACH(n, {
         float next = keep * m[i] - (a * g[i] + b * sign_(w[i]) + c * w[i]);
         m[i] = next;
         w[i] += next - d * w[i];
-    }
+    })
 }
 
 void adam(float *w, const float *g, float *m, float *v, const float *rate, const float *factor,
@@ -59,14 +54,13 @@ void adam(float *w, const float *g, float *m, float *v, const float *rate, const
     float d = (float)((double)lr * decay), e = (float)epsilon;
     float keep1 = (float)beta1, keep2 = (float)beta2;
     float rest1 = (float)(1.0 - beta1), rest2 = (float)(1.0 - beta2);
-#pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static)
-    for (long i = 0; i < n; i++) {
+    EACH(n, {
         float r = s * g[i] + a * sign_(w[i]) + b * w[i];
         float first = keep1 * m[i] + rest1 * r, second = keep2 * v[i] + rest2 * r * r;
         m[i] = first;
         v[i] = second;
         w[i] -= lr * first / (sqrtf(second) + e) + d * w[i];
-    }
+    })
 }
 
 // --- updates that are scaled by norms: sums of squares in double, a pair per part, added in order
