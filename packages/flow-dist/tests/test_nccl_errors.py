@@ -20,8 +20,10 @@ from flow_core.exchange import Exchange
 from flow_core.ir import tensor_type
 from flow_core.testing import comms
 from flow_dist import ending, nccl
-from flow_dist.control_client import JobStoppedError
-from flow_dist.membership import LaunchError
+from flow_dist.control_board import Limits
+from flow_dist.control_client import ControlClient, JobStoppedError
+from flow_dist.control_server import ControlServer
+from flow_dist.membership import LaunchError, Membership
 from flow_dist.nccl import NcclComm
 from flow_dist.nccl_groups import Groups, NcclError
 from flow_dist.nccl_guard import Guard
@@ -334,6 +336,38 @@ def test_the_end_of_the_job_frees_a_waiting_device() -> None:
 
     assert not run(2, body).violations
     assert ended == [0]
+
+
+def test_the_control_channel_frees_a_waiting_device() -> None:
+    """The same by the channel: a rank's connection is lost, the others are to stop."""
+    server = ControlServer(2, "secret", limits=Limits(beat=0.05, silence=1.0, settle=0.1))
+    stopped = threading.Event()
+
+    def client(rank: int) -> ControlClient:
+        place = Membership(rank, 2, rank, 2, f"host{rank}")
+        stop = (lambda _: stopped.set()) if rank == 0 else (lambda _: None)
+        return ControlClient(place, "127.0.0.1", server.port, "secret", stop=stop)
+
+    def body(rank: Rank) -> None:
+        (launch,) = rank.bind(SUM)
+        own = client(rank.world.rank)
+        own.start(10)
+        rank.world.gather(b"", "joined")
+        if rank.world.rank:
+            time.sleep(0.2)
+            return own.close()
+        guard = Guard(rank.groups, poll=60)
+        launch()
+        with pytest.raises(JobStoppedError, match=r"rank 1 of 2 on host1"):
+            rank.comm.after_step()
+        assert stopped.wait(5)
+        guard.close()
+        own.close()
+
+    try:
+        assert not run(2, body).violations
+    finally:
+        server.close()
 
 
 def test_the_guard_follows_the_verdict() -> None:
