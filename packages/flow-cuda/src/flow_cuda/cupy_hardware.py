@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,7 +183,7 @@ class CupyHardware:
         """CUDA's own handle."""
         return int(stream.ptr)
 
-    def within(self, call: Callable[[], Any]) -> Any:
+    def within(self, call: Any) -> Any:
         """Calls a function with the device as the current one of the calling thread."""
         with self._device:
             return call()

@@ -205,10 +205,10 @@ class Executable:
 
     def run(self, feeds: Sequence[Any]) -> tuple[Any, ...]:
         """One step: copies the feeds in, launches, copies the results out."""
-        started = time.perf_counter() if self._finished else 0.0
-        driver = self._driver
         if self._before is not None:
             self._before()
+        started = time.perf_counter() if self._finished else 0.0
+        driver = self._driver
         if self.plan.micro_batches > 1:
             feeds = [part for array in feeds for part in self._parts(array)]
         for target, source in zip(self.feeds, feeds, strict=True):
