@@ -230,6 +230,29 @@ def test_replayed_steps_count() -> None:
     run(2, body)
 
 
+def test_exchanges_take_turns_in_the_memory_for_packing() -> None:
+    """Ten exchanges that pack take the memory of one, and each gets its own numbers."""
+    columns = comms._columns(DEVICES, float32)
+    exchanges = [replace(columns, name=f"columns{i}") for i in range(10)]
+
+    def body(rank: Rank) -> None:
+        bound = [(rank.arrays(e), e) for e in exchanges]
+        (gpu,) = rank.gpus.values()
+        before = len(gpu.blocks)
+        launches = [rank.comm.bind(e, *arrays) for arrays, e in bound]
+        assert len(gpu.blocks) == before + 1
+        for number, ((given, _), _) in enumerate(bound):
+            given[rank.world.rank][...] = 10 * number + rank.world.rank
+        for row in launches:
+            for launch in row:
+                launch()
+        for number, ((_, made), _) in enumerate(bound):
+            want = [10 * number] * 2 + [10 * number + 1] * 3
+            np.testing.assert_array_equal(made[rank.world.rank].numpy(), [want] * 3)
+
+    run(2, body).check()
+
+
 # ---------------------------------------------------------------------------------- in a run
 
 
