@@ -7,6 +7,7 @@ do is queued on the device's stream, and runs when somebody waits for it.
 import ctypes
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -29,8 +30,9 @@ from flow_cuda.arrays import DeviceArray
 from flow_cuda.capture import describe
 from flow_cuda.driver import GpuDriver
 from flow_cuda.hardware import Access
+from flow_cuda.host_compiler import HostCompiler, HostFunction
+from flow_cuda.program import Kernel
 from flow_cuda.rehearsal import Rehearsal
-from flow_cuda.rehearsed import compiler
 from flow_dist.nccl import NcclComm
 from flow_dist.nccl_groups import Groups
 from flow_dist.waiting import VERDICT
@@ -44,11 +46,30 @@ pytestmark = pytest.mark.skipif(
 DEVICES = tuple(f"gpu:0:{index}" for index in range(4))
 
 
+class OneAtATime(HostCompiler):
+    """Kernels of the host know one block and one thread at a time: ranks take turns."""
+
+    turn = threading.Lock()
+
+    def function(self, kernel: Kernel) -> HostFunction:
+        with self.turn:
+            found = super().function(kernel)
+
+        def call(*arguments: Any) -> Any:
+            with self.turn:
+                return found.call(*arguments)
+
+        return HostFunction(kernel, call)
+
+
+COMPILER = OneAtATime()
+
+
 class Gpu:
     """A rehearsed device, as the fake of NCCL sees it."""
 
     def __init__(self, index: int) -> None:
-        self.hardware = Rehearsal(index, compiler=compiler())
+        self.hardware = Rehearsal(index, compiler=COMPILER)
         self.driver = GpuDriver(self.hardware, chunk=1 << 12)
 
     @property

@@ -1,7 +1,8 @@
 """The comm kit over a NCCL that runs in Python, on several ranks, which are threads."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,51 @@ sys.path.insert(0, str(Path(__file__).parent))
 from nccl_fakes import Device, Fabric, array_of, on_ranks
 
 from flow_core.device import Comm
-from flow_core.testing import CommKit
+from flow_core.dtypes import DType, float32
+from flow_core.exchange import Exchange
+from flow_core.testing import CommKit, comms
 from flow_dist.nccl import NcclComm
 from flow_dist.nccl_groups import Groups
 
 DEVICES = tuple(f"gpu:0:{index}" for index in range(4))
+
+
+def odd(name: str, draft: Callable[..., Exchange], **changes: Any) -> Exchange:
+    return replace(draft(DEVICES, float32), name=name, **changes)
+
+
+def added(exchange: Exchange) -> Exchange:
+    """Nothing is copied: all is combined with the neutral elements that are there before."""
+    blocks = tuple(replace(block, first=False) for block in exchange.blocks)
+    fills = tuple((index, "max") for index in range(len(exchange.outputs)))
+    return replace(exchange, blocks=blocks, fills=fills, combine="max")
+
+
+def backwards(exchange: Exchange) -> Exchange:
+    """The parts of an all-gather from the last device to the first one."""
+    size = exchange.outputs[0].size
+    blocks = tuple(replace(b, at=(size - b.at[0] - b.size[0],)) for b in exchange.blocks)
+    return replace(exchange, blocks=blocks)
+
+
+def rotated(group: Sequence[str], dtype: DType) -> Exchange:
+    """Each device gives each other one another part of the same size."""
+    found = comms.all_gather((4, 4, 4, 4))(group, dtype)
+    blocks = tuple(
+        replace(b, start=(b.target,), size=(1,), at=(4 * b.source + b.target,))
+        for b in found.blocks
+    )
+    return replace(found, blocks=blocks, fills=tuple((i, "sum") for i in range(4)))
+
+
+ODD = {
+    "broadcast_added": added(odd("broadcast_added", comms.broadcast(1, (2, 3)))),
+    "all_gather_added": added(odd("all_gather_added", comms.all_gather((2, 2, 2, 2)))),
+    "all_to_all_added": added(odd("all_to_all_added", comms.all_to_all(lambda s, t: 2))),
+    "reduce_added": added(odd("reduce_added", comms.reduce_to(3, (4,)))),
+    "all_gather_backwards": backwards(odd("backwards", comms.all_gather((3, 3, 3, 3)))),
+    "all_gather_rotated": odd("rotated", rotated),
+}
 
 
 class RanksKit(CommKit):
@@ -72,6 +113,20 @@ class TestInOrder(RanksKit):
     ranks = 3
     ordered = True
     dtypes = ("float32",)
+
+
+@pytest.mark.parametrize("form", ODD)
+def test_what_collectives_are_not(form: str) -> None:
+    """Parts that are combined with what is there, in another order, or different for each."""
+    kit = TestOnFourRanks()
+
+    def body(comm: Comm) -> None:
+        run = comms._Run(kit, comm, ODD[form], 3)
+        for _ in range(2):
+            run.launch()
+            run.check()
+
+    kit.everywhere(body)
 
 
 @pytest.mark.slow

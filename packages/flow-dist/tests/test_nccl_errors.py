@@ -20,8 +20,10 @@ from flow_core.exchange import Exchange
 from flow_core.ir import tensor_type
 from flow_core.testing import comms
 from flow_dist import ending, nccl
-from flow_dist.control_client import JobStoppedError
-from flow_dist.membership import LaunchError
+from flow_dist.control_board import Limits
+from flow_dist.control_client import ControlClient, JobStoppedError
+from flow_dist.control_server import ControlServer
+from flow_dist.membership import LaunchError, Membership
 from flow_dist.nccl import NcclComm
 from flow_dist.nccl_groups import Groups, NcclError
 from flow_dist.nccl_guard import Guard
@@ -228,6 +230,29 @@ def test_replayed_steps_count() -> None:
     run(2, body)
 
 
+def test_exchanges_take_turns_in_the_memory_for_packing() -> None:
+    """Ten exchanges that pack take the memory of one, and each gets its own numbers."""
+    columns = comms._columns(DEVICES, float32)
+    exchanges = [replace(columns, name=f"columns{i}") for i in range(10)]
+
+    def body(rank: Rank) -> None:
+        bound = [(rank.arrays(e), e) for e in exchanges]
+        (gpu,) = rank.gpus.values()
+        before = len(gpu.blocks)
+        launches = [rank.comm.bind(e, *arrays) for arrays, e in bound]
+        assert len(gpu.blocks) == before + 1
+        for number, ((given, _), _) in enumerate(bound):
+            given[rank.world.rank][...] = 10 * number + rank.world.rank
+        for row in launches:
+            for launch in row:
+                launch()
+        for number, ((_, made), _) in enumerate(bound):
+            want = [10 * number] * 2 + [10 * number + 1] * 3
+            np.testing.assert_array_equal(made[rank.world.rank].numpy(), [want] * 3)
+
+    run(2, body).check()
+
+
 # ---------------------------------------------------------------------------------- in a run
 
 
@@ -334,6 +359,38 @@ def test_the_end_of_the_job_frees_a_waiting_device() -> None:
 
     assert not run(2, body).violations
     assert ended == [0]
+
+
+def test_the_control_channel_frees_a_waiting_device() -> None:
+    """The same by the channel: a rank's connection is lost, the others are to stop."""
+    server = ControlServer(2, "secret", limits=Limits(beat=0.05, silence=1.0, settle=0.1))
+    stopped = threading.Event()
+
+    def client(rank: int) -> ControlClient:
+        place = Membership(rank, 2, rank, 2, f"host{rank}")
+        stop = (lambda _: stopped.set()) if rank == 0 else (lambda _: None)
+        return ControlClient(place, "127.0.0.1", server.port, "secret", stop=stop)
+
+    def body(rank: Rank) -> None:
+        (launch,) = rank.bind(SUM)
+        own = client(rank.world.rank)
+        own.start(10)
+        rank.world.gather(b"", "joined")
+        if rank.world.rank:
+            time.sleep(0.2)
+            return own.close()
+        guard = Guard(rank.groups, poll=60)
+        launch()
+        with pytest.raises(JobStoppedError, match=r"rank 1 of 2 on host1"):
+            rank.comm.after_step()
+        assert stopped.wait(5)
+        guard.close()
+        own.close()
+
+    try:
+        assert not run(2, body).violations
+    finally:
+        server.close()
 
 
 def test_the_guard_follows_the_verdict() -> None:

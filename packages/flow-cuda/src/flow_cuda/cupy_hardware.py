@@ -221,7 +221,7 @@ class CupyHardware:
         """CUDA's own handle."""
         return int(stream.ptr)
 
-    def within(self, call: Callable[[], Any]) -> Any:
+    def within(self, call: Any) -> Any:
         """Calls a function with the device as the current one of the calling thread."""
         with self._device:
             return call()

@@ -17,13 +17,14 @@ from flow_core.device import Launch, Strided, Workbench, World, strided
 from flow_core.errors import ConfigError
 from flow_core.exchange import Exchange, check_arrays
 from flow_core.plugins.specs import Available, Unavailable
-from flow_dist.membership import LaunchError, Membership
+from flow_dist.membership import Membership
 from flow_dist.nccl_groups import Clique, Groups
 from flow_dist.nccl_guard import Guard
-from flow_dist.nccl_library import NcclStatus, load_library, statuses, version_text
+from flow_dist.nccl_library import NcclStatus, load_library, statuses
 from flow_dist.nccl_stages import Call, Site, Stage, stages_of
 from flow_dist.nccl_types import check_types
 from flow_dist.phases import links_from
+from flow_dist.plugin import probe_nccl
 from flow_dist.watch import WATCH
 from flow_dist.watch import Site as Place
 
@@ -37,22 +38,20 @@ SLAB, ALIGN = 1 << 22, 256
 def bootstrap() -> Available | Unavailable:
     """Whether NCCL is there, and the processes of this program, if there are several, are joined.
 
+    The library itself is loaded by the first comm: a program on one GPU has none.
+
     Raises:
         LaunchError: there are several, but MPI does not join them.
     """
-    try:
-        library = load_library()
-    except LaunchError as error:
-        return Unavailable(str(error.found), error.hint or "")
-    count, note = 1, f"NCCL {version_text(library.version)} over {library.name}"
-    if not Membership.from_env().alone:
-        from flow_dist import world
+    found = probe_nccl()
+    if isinstance(found, Unavailable) or Membership.from_env().alone:
+        return found
+    from flow_dist import world
 
-        joined = world.bootstrap()
-        if not isinstance(joined, Available):
-            return joined
-        count = joined.count
-    return Available(count, note)
+    joined = world.bootstrap()
+    if isinstance(joined, Unavailable):
+        return joined
+    return Available(joined.count, f"{found.note}; {joined.note}")
 
 
 @cache

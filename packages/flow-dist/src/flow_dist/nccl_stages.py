@@ -199,7 +199,8 @@ def _members(exchange: Exchange, site: Site) -> Iterator[_Member | None]:
 def _native(exchange: Exchange, site: Site) -> list[Stage] | None:
     """One stage of NCCL's own collectives; None where they do not fit."""
     draw = _COLLECTIVES.get(exchange.collective)
-    if draw is None or exchange.fills:
+    combines = exchange.collective in REDUCTIONS
+    if draw is None or not (combines or all(block.first for block in exchange.blocks)):
         return None
     stage = Stage()
     for member in _members(exchange, site):

@@ -212,10 +212,10 @@ class Executable:
 
     def run(self, feeds: Sequence[Any]) -> tuple[Any, ...]:
         """One step: copies the feeds in, launches, copies the results out."""
-        started = time.perf_counter() if self._finished else 0.0
-        driver = self._driver
         if self._before is not None:
             self._before()
+        started = time.perf_counter() if self._finished else 0.0
+        driver = self._driver
         for copy, (index, window) in zip(self._copies, self.windows, strict=True):
             copy(feeds[index][window])
         self._launch()
