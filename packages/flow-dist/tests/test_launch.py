@@ -124,6 +124,36 @@ def test_a_fault_ends_all_with_one_message(script: str, fault: str) -> None:
     assert not left(script)
 
 
+@pytest.mark.parametrize("ranks", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_variables_of_who_started_the_supervisor(
+    script: str, ranks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a step of Slurm's, or a container that has a rank: they are not those of the ranks."""
+    for name, value in {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "RANK": "3"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("WORLD_SIZE", "7")
+    ended = run("-n", ranks, *FAST, script)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("done") == int(ranks)
+
+
+def test_ranks_draw_the_same_numbers(tmp_path: Path) -> None:
+    """And other ones in the next job; a status may be a truth value, as unittest's is."""
+    path = tmp_path / "draw.py"
+    path.write_text(
+        "import random, sys\n"
+        "import numpy as np\n"
+        "print(random.random(), np.random.rand(), flush=True)\n"
+        "sys.exit(len(sys.argv) > 1)\n"
+    )
+    first, second = run("-n", "2", str(path)), run("-n", "2", str(path), "fail")
+    assert (first.returncode, second.returncode) == (0, 1), first.stderr + second.stderr
+    drawn = [set(ended.stdout.splitlines()) for ended in (first, second)]
+    assert [len(lines) for lines in drawn] == [1, 1]
+    assert drawn[0] != drawn[1]
+    assert "ended with status 1" in second.stderr
+
+
 @pytest.mark.slow
 def test_the_traceback_is_the_script_s_own(script: str) -> None:
     ended = run("-n", "1", *FAST, script, "raise")

@@ -5,6 +5,7 @@ As a script it makes them and prints how to use them: ``python two_hosts.py``.
 
 import contextlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,12 +21,17 @@ while [ "${1#-}" != "$1" ]; do shift; done
 host=$1
 shift
 case $host in
-    {a}) exec ip netns exec {name_a} sh -c "$*" ;;
-    {b}) exec ip netns exec {name_b} sh -c "$*" ;;
+    {a}) TMPDIR={folder}/a; namespace={name_a} ;;
+    {b}) TMPDIR={folder}/b; namespace={name_b} ;;
+    *) echo "no host $host" >&2; exit 255 ;;
 esac
-echo "no host $host" >&2
-exit 255
+mkdir -p $TMPDIR  # where Open MPI's daemons keep what they take for their host's own
+export TMPDIR
+exec ip netns exec $namespace {called} $namespace sh -c "$*"
 """
+
+CALLED = 'unshare --uts sh -c \'echo "$0" > /proc/sys/kernel/hostname; exec "$@"\''
+"""Runs a command under another name of the host: Open MPI takes those of one name for one host."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,8 @@ class TwoHosts:
 
     def on(self, host: int, command: Sequence[str]) -> list[str]:
         """A command line that runs a command on a host."""
-        return ["ip", "netns", "exec", self.names[host], *command]
+        name = self.names[host]
+        return ["ip", "netns", "exec", name, *shlex.split(CALLED), name, *command]
 
     def link(self, state: str) -> None:
         """Sets the link of the second host "up" or "down"."""
@@ -81,9 +88,10 @@ def two_hosts() -> Iterator[TwoHosts]:
     number = os.getpid() % 250 + 1
     name_a, name_b = (f"flow{os.getpid()}{side}" for side in "ab")
     a, b = f"10.77.{number}.1", f"10.77.{number}.2"
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         agent = Path(folder) / "agent"
-        text = AGENT.replace("{a}", a).replace("{b}", b)
+        text = AGENT.replace("{a}", a).replace("{b}", b).replace("{folder}", folder)
+        text = text.replace("{called}", CALLED)
         agent.write_text(text.replace("{name_a}", name_a).replace("{name_b}", name_b))
         agent.chmod(0o755)
         hosts = TwoHosts((name_a, name_b), (a, b), str(agent))

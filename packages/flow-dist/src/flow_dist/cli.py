@@ -64,6 +64,8 @@ def main() -> None:
 @click.option("--address", metavar="A", help="Where this host listens for the processes.")
 @click.option("--agent", metavar="PROGRAM", help="What reaches other hosts, instead of ssh.")
 @click.option("--mpiexec", metavar="PROGRAM", help="Launcher of MPICH or Open MPI.")
+@click.option("--ray", is_flag=True, help="Start them on the Ray cluster of this host.")
+@click.option("--each", default="", metavar="CPU=1,GPU=1", help="What Ray reserves for each.")
 @_limit("beat", "Between two signs of life of a process.")
 @_limit("silence", "Without any, after which a process counts as lost.")
 @_limit("exchange", "That one exchange between processes may take.")
@@ -81,6 +83,8 @@ def run(
     address: str | None,
     agent: str | None,
     mpiexec: str | None,
+    ray: bool,
+    each: str,
     script: str,
     args: tuple[str, ...],
     **limits: float,
@@ -90,6 +94,7 @@ def run(
     Ends with status 0 only when every process has ended well.  Options stand before SCRIPT.
     """
     check_script(script)
+    _check_ray(ray, hosts, agent, mpiexec, each)
     job = Job(
         script,
         args,
@@ -102,4 +107,30 @@ def run(
         address,
         Limits(**limits),
     )
-    ctx.exit(supervise(job))
+    ctx.exit(_run_on_ray(job, each) if ray else supervise(job))
+
+
+def _check_ray(ray: bool, hosts: str, agent: str | None, mpiexec: str | None, each: str) -> None:
+    """Refuses options that mean nothing: Ray chooses the hosts, and nobody else knows of room."""
+    given = {"--hosts": hosts, "--agent": agent, "--mpiexec": mpiexec} if ray else {"--each": each}
+    for name in filter(given.get, given):
+        raise click.UsageError(f"{name} {'cannot go with' if ray else 'needs'} --ray")
+
+
+def _run_on_ray(job: Job, each: str) -> int:
+    from flow_dist.ray import Cluster
+
+    with Cluster(_resources(each)) as cluster:
+        return supervise(job, cluster)
+
+
+def _resources(text: str) -> dict[str, float]:
+    """The numbers in ``CPU=2,GPU=1``."""
+    found = {"CPU": 1.0}
+    for part in filter(None, text.split(",")):
+        name, _, number = part.partition("=")
+        try:
+            found[name.strip()] = float(number)
+        except ValueError:
+            raise click.BadParameter(f"{part!r} is not name=number", param_hint="--each") from None
+    return found

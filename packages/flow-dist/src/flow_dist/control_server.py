@@ -103,9 +103,10 @@ class ControlServer:
         return self._board.over
 
     @property
-    def in_doubt(self) -> bool:
-        """Whether somebody has died, and it is not clear yet that it was the first to fail."""
-        return self._board.in_doubt
+    def unsettled(self) -> bool:
+        """Whether there are ranks that have neither hung up nor said goodbye: silence may tell."""
+        ranks = list(self._board.ranks.values())
+        return any(rank.gone is None and rank.ended is None for rank in ranks)
 
     @property
     def hosts(self) -> dict[int, str]:

@@ -21,7 +21,7 @@ from flow_dist.control_board import Failure, Limits
 from flow_dist.control_server import ControlServer
 from flow_dist.control_wire import fresh
 from flow_dist.launch_mpi import Host, Launcher
-from flow_dist.membership import RESTART, LaunchError
+from flow_dist.membership import LAUNCHER, RESTART, LaunchError
 
 _LINGER = 30.0
 """Seconds that a launcher may go on after all ranks have said goodbye."""
@@ -207,10 +207,11 @@ def program(job: Job, module: str = "launch_rank") -> list[str]:
 
 
 def _command(job: Job, told: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    env = {**os.environ, **told}
+    """The command line, and its environment, which says whose variables tell the ranks apart."""
     if job.ranks == 1 and not job.hosts:  # no MPI is needed for one
-        return [sys.executable, *program(job)], env
+        return [sys.executable, *program(job)], {**os.environ, **told, **_ALONE}
     launcher = Launcher.find(job.mpiexec)
+    told = {**told, LAUNCHER: launcher.variables}
     label = sys.stdout.isatty() if job.label is None else job.label
     command = launcher.command(
         job.ranks,
@@ -221,7 +222,10 @@ def _command(job: Job, told: Mapping[str, str]) -> tuple[list[str], dict[str, st
         label=label,
         forwarded=tuple(told),
     )
-    return command, launcher.environment(env)
+    return command, launcher.environment({**os.environ, **told})
+
+
+_ALONE = {LAUNCHER: "flow-dist", "FLOW_DIST_RANK": "0", "FLOW_DIST_SIZE": "1"}
 
 
 def _watch(gang: Gang, server: ControlServer) -> Failure | None:
@@ -237,7 +241,9 @@ def _watch(gang: Gang, server: ControlServer) -> Failure | None:
         if status is not None or server.over:
             ended = ended or now
         patience = _STRAGGLE if status is not None else _LINGER
-        if ended and now - ended > patience and not server.in_doubt:
+        if server.unsettled:  # a launcher that has lost a host may leave before that is silent
+            patience += server.limits.silence
+        if ended and now - ended > patience:
             return _launcher_failure(status, server)
 
 

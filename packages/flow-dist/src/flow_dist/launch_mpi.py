@@ -84,6 +84,11 @@ class Launcher:
             )
         return cls(found, _kind(found))
 
+    @property
+    def variables(self) -> str:
+        """Name of its variables, by which its ranks know their place; see `Membership`."""
+        return {MPICH: "mpich", OPEN_MPI: "openmpi"}[self.kind]
+
     def command(
         self,
         size: int,

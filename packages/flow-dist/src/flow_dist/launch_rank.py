@@ -6,11 +6,15 @@ with its launcher, and tells how it ends.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import random
 import sys
 from collections.abc import Sequence
 from types import ModuleType, TracebackType
 from typing import NoReturn
+
+import numpy as np
 
 from flow_dist import control
 from flow_dist.launch_process import die_with_parent
@@ -21,6 +25,7 @@ def main(argv: Sequence[str]) -> NoReturn:
     """Runs a script as a rank and ends the interpreter with its status."""
     die_with_parent()
     print_whole_lines()
+    share_chance(os.environ.get(control.TOKEN, ""))
     client = control.join()
     status = 0
     try:
@@ -49,10 +54,21 @@ def run(script: str, args: Sequence[str]) -> None:
     exec(code, module.__dict__)
 
 
+def share_chance(secret: str) -> None:
+    """Lets all ranks draw the same numbers where the script seeds nothing, one job not as another.
+
+    All ranks pass their inputs to jobs, and a script may compare what comes back with its own.
+    """
+    if secret:
+        number = int.from_bytes(hashlib.sha256(b"chance " + secret.encode()).digest()[:4])
+        random.seed(number)
+        np.random.seed(number)  # noqa: NPY002 - what scripts use that seed nothing
+
+
 def status_of(error: SystemExit) -> int:
     """The status that Python would end with."""
     if error.code is None or isinstance(error.code, int):
-        return error.code or 0
+        return int(error.code or 0)  # unittest ends with True
     sys.stderr.write(f"{error.code}\n")
     return 1
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from flow_core.checkpoint import store
 from flow_core.checkpoint.manager import CheckpointManager
 from flow_core.checkpoint.snapshot import Snapshot
+from flow_core.dtypes import as_dtype
 from flow_core.errors import user_line
 from flow_core.frontend.session import default_session
 from flow_core.frontend.together import load_together, save_together
@@ -68,10 +71,45 @@ class _Arrays(Mapping[str, Any]):
 def get(path: str) -> Any:
     """The variables of a checkpoint by name, or the one variable whose own folder is given.
 
-    Each has ``shape``, ``dtype`` and ``numpy()``, which reads it.
+    Each has ``shape``, ``dtype`` and ``numpy()``, which reads it.  Of several processes the first
+    one reads all of them at once, and gives them to the others.
     """
-    found = store.open_path(path, _formats())
-    return dict(found.variables) if isinstance(found, Snapshot) else found
+    world = default_session().world
+    if world is None:
+        found = store.open_path(path, _formats())
+        return dict(found.variables) if isinstance(found, Snapshot) else found
+    held = {name: _Held(array) for name, array in load_together(world, _reader(path)).items()}
+    return held[_ALONE] if [*held] == [_ALONE] else held
+
+
+_ALONE = ""
+"""Name of a variable whose own folder is given."""
+
+
+def _reader(path: str) -> Callable[[], Mapping[str, Any]]:
+    formats = _formats()
+
+    def read() -> Mapping[str, Any]:
+        found = store.open_path(path, formats)
+        return found if isinstance(found, Mapping) else {_ALONE: found.numpy()}
+
+    return read
+
+
+class _Held:
+    """A variable of a checkpoint that another process has read."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+        self.shape = array.shape
+        self.dtype = as_dtype(array.dtype)
+
+    def numpy(self) -> Any:
+        """Its value, a copy."""
+        return self._array.copy()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.array(self._array, dtype)
 
 
 def _load(path: str) -> None:
