@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from flow_core.compiler.boxing import Hop, Layout, groups_of, is_there
 from flow_core.compiler.exchanging import exchange_op
 from flow_core.compiler.ledger import BoxingEntry, others_than
-from flow_core.compiler.select import SELECTORS, NdSignature, Problem, Selection
+from flow_core.compiler.select import SELECTORS, NdSignature, Problem, Selection, Selector
 from flow_core.compiler.select.costs import result_layout
 from flow_core.compiler.select.problem import fed_as
 from flow_core.compiler.select.report import Report
@@ -72,14 +72,17 @@ class Physical:
 NO_PLUGINS = Ways()
 
 
-def to_physical(problem: Problem, selector: str = "auto", ways: Ways = NO_PLUGINS) -> Physical:
+def to_physical(
+    problem: Problem, selector: str | Selector = "auto", ways: Ways = NO_PLUGINS
+) -> Physical:
     """The physical graph of a logical one, signatures chosen by a selector, boxed by some way."""
+    select = SELECTORS[selector] if isinstance(selector, str) else selector
     graph = problem.graph
     devices = {op.placement for op in graph.ops.values()}
     devices |= {problem.home(op) for op in graph.of_type("variable")}
     if len(devices) <= 1 and all(p.size == 1 for p in devices):
         return Physical(graph)
-    return _Expansion(problem, graph, SELECTORS[selector](problem), problem.links, ways).run()
+    return _Expansion(problem, graph, select(problem), problem.links, ways).run()
 
 
 @dataclass(slots=True)
