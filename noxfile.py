@@ -25,6 +25,15 @@ SUBSETS = {
 # its dependencies would hold for the whole workspace.
 CONFORMANCE = ("absl-py", "opencv-python-headless", "pycocotools", "scipy", "six", "tensorflow-cpu")
 
+BENCHMARKS = (
+    ("flow_bench.py", "--workload", "mlp,lenet,overhead"),
+    ("devices_bench.py",),
+    ("streams_bench.py",),
+    ("selection.py",),
+    ("loading.py",),
+    ("dist_bench.py", "lenet"),
+)
+
 nox.needs_version = ">=2024.10.9"
 nox.options.default_venv_backend = "uv"
 nox.options.sessions = ["lint", "typecheck", "tests", "facade", "cuda-12", "cuda-13"]
@@ -63,14 +72,6 @@ def sync(session: nox.Session, *arguments: str) -> None:
     env = {"UV_PROJECT_ENVIRONMENT": session.virtualenv.location}
     python = f"--python={session.virtualenv.location}"
     session.run_install(UV, "sync", python, "--no-dev", *arguments, env=env, external=True)
-
-
-def run_each(session: nox.Session, scripts: list[Path]) -> None:
-    """Run scripts one by one, with no window."""
-    if not scripts:
-        session.skip("no scripts yet")
-    for script in scripts:
-        session.run("python", str(script), *session.posargs, env={"MPLBACKEND": "Agg"})
 
 
 @nox.session(python=PYTHONS[0])
@@ -191,11 +192,13 @@ def docs(session: nox.Session) -> None:
 def examples(session: nox.Session) -> None:
     """Every program in examples/."""
     sync(session, "--all-packages", "--group", "examples")
-    run_each(session, sorted(ROOT.glob("examples/*.py")))
+    for script in sorted(ROOT.glob("examples/*.py")):
+        session.run("python", str(script), *session.posargs, env={"MPLBACKEND": "Agg"})
 
 
 @nox.session(python=PYTHONS[0])
 def bench(session: nox.Session) -> None:
-    """Every program in benchmarks/."""
-    sync(session, "--all-packages", "--group", "bench")
-    run_each(session, sorted(ROOT.glob("benchmarks/bench_*.py")))
+    """The benchmarks without peers; with arguments, one: ``-- flow_bench.py --workload mlp``."""
+    sync(session, "--all-packages", "--extra", "mpich", "--group", "bench")
+    for script, *arguments in [session.posargs] if session.posargs else BENCHMARKS:
+        session.run("python", str(ROOT / "benchmarks" / script), *arguments)

@@ -82,16 +82,44 @@ def test_a_callback_error_surfaces_at_sync_with_its_traceback() -> None:
     pipeline.close()
 
 
-def test_an_error_of_a_synchronous_step_is_raised_once() -> None:
-    class Broken:
-        def run(self, feeds: Sequence[Any]) -> tuple[Any, ...]:
-            raise ValueError("kernel is broken")
+class Broken:
+    """An executable that raises."""
 
+    def run(self, feeds: Sequence[Any]) -> tuple[Any, ...]:
+        raise ValueError("kernel is broken")
+
+
+def test_an_error_of_a_synchronous_step_is_raised_once() -> None:
     pipeline = Pipeline()
     with pytest.raises(ValueError, match="kernel is broken"):
         pipeline.run(Step(Broken(), [0], Credit(1)))
     pipeline.sync()
     assert pipeline.in_flight == 0
+
+
+class SlowlyDone(Step):
+    """A step after whose end its actor goes on late."""
+
+    @property
+    def done(self) -> bool:
+        return getattr(self, "ended", False)
+
+    @done.setter
+    def done(self, value: bool) -> None:
+        self.ended = value
+        time.sleep(0.02 * value)
+
+
+def test_who_waits_for_a_step_finds_its_error_to_forget() -> None:
+    pipeline = Pipeline()
+    step = SlowlyDone(Broken(), [0], Credit(1))
+    pipeline.submit(step)
+    while not step.done:
+        time.sleep(0.001)
+    assert isinstance(step.error, ValueError)
+    pipeline.forget(step.error)
+    pipeline.sync()
+    pipeline.close()
 
 
 def test_a_call_inside_a_callback_that_could_never_run_is_refused() -> None:

@@ -14,9 +14,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 from flow_core.errors import JobError, user_line
+from flow_core.runtime.changes import Changes
 from flow_core.runtime.registers import Register
 
 COMPUTE, CALLBACK = "compute", "callback"
@@ -106,14 +108,12 @@ class Step:
         self.feeds = ()
 
     def finish(self) -> None:
-        """Delivers the results and wakes who waits."""
+        """Delivers the results, unless there is an error."""
         try:
             if self.deliver is not None and self.error is None:
                 self.deliver(self)
         except BaseException as error:  # noqa: BLE001 - raised where the user waits for it
             self.error = error
-        finally:
-            self.done = True
 
 
 class Pipeline:
@@ -126,7 +126,7 @@ class Pipeline:
         self._delivering: Step | None = None
         self._inline: threading.Thread | None = None
         self._device = threading.Lock()
-        self._changed = threading.Condition()
+        self._changes = Changes()
         self._threads: dict[str, threading.Thread] = {}
         self._errors: list[BaseException] = []
         self._closed = False
@@ -169,7 +169,7 @@ class Pipeline:
             raise step.error
 
     def _enter_inline(self, step: Step) -> bool:
-        with self._changed:
+        with self._changes.lock:
             if self._inline is not None or not self._actors_idle:
                 return False
             self._take_token(step)
@@ -187,6 +187,7 @@ class Pipeline:
         with self._device:
             step.compute()
         step.finish()
+        step.done = True
 
     def submit(self, step: Step) -> None:
         """Feeds a step; blocks while its job has no token left."""
@@ -198,21 +199,25 @@ class Pipeline:
 
         With the token the feeds of ``credit.width`` steps ago are free to be overwritten.
         """
-        with self._changed:
-            while not step.credit.free:
-                self._refuse_deadlock(step.credit)
-                self._wait()
-            self._take_token(step)
+
+        def attempt() -> bool:
+            if step.credit.free:
+                self._take_token(step)
+                return True
+            self._refuse_deadlock(step.credit)
+            return False
+
+        self._wait_until(attempt)
 
     def enter(self, step: Step) -> None:
         """Feeds a step whose token is taken."""
-        with self._changed:
+        with self._changes.lock:
             self._start()
             step.fed = True
             if not self._fed.try_put(step):
                 step.fed = False
                 raise JobError("feeding a step", found="no free slot", allowed="one per token")
-            self._changed.notify_all()
+            self._changes.tell()
 
     def give_up(self, step: Step) -> None:
         """Gives back the token of a step unless it is on its way."""
@@ -231,9 +236,9 @@ class Pipeline:
 
     def give_back(self, step: Step) -> None:
         """Gives back the token of a step that has ended, or was never fed."""
-        with self._changed:
+        with self._changes.lock:
             step.credit.give_back(step)
-            self._changed.notify_all()
+            self._changes.tell()
 
     def _refuse_deadlock(self, credit: Credit) -> None:
         if self.in_callback:
@@ -254,25 +259,30 @@ class Pipeline:
         Raises:
             JobError: called by the callback of an earlier step, which is in the way.
         """
-        with self._changed:
-            while not step.done:
-                if self.in_callback:
-                    raise JobError(
-                        "waiting for a step inside a callback",
-                        at=user_line(2),
-                        found="a step that comes after this callback",
-                        allowed="steps that are delivered",
-                        hint="give it a callback of its own",
-                    )
-                self._wait()
+        if self.in_callback and not step.done:
+            raise JobError(
+                "waiting for a step inside a callback",
+                at=user_line(2),
+                found="a step that comes after this callback",
+                allowed="steps that are delivered",
+                hint="give it a callback of its own",
+            )
+        self._wait_until(lambda: step.done)
 
-    def _wait(self) -> None:
-        """Waits for a change; a delivery that waits for its user must not hold this up."""
-        step = self._delivering
-        if step is not None and step.release is not None:
-            step.release()
-        self._changed.notify_all()  # an interrupt may have kept somebody from saying so
-        self._changed.wait()
+    def _wait_until(self, attempt: Callable[[], bool]) -> None:
+        """Waits as `Changes.until`; a delivery that waits for its user must not hold this up."""
+
+        def hurry() -> bool:
+            if attempt():
+                return True
+            step = self._delivering
+            if step is not None and step.release is not None:
+                step.release()
+            return False
+
+        with self._changes.lock:
+            self._changes.tell()  # an interrupt may have kept somebody from saying so
+        self._changes.until(hurry)
 
     def sync(self) -> None:
         """Blocks until nothing else is in flight; raises what callbacks raised.
@@ -285,9 +295,7 @@ class Pipeline:
         self.raise_pending()
 
     def _drain(self) -> None:
-        with self._changed:
-            while not (self._actors_idle and (self._inline is None or self._in_handler)):
-                self._wait()
+        self._wait_until(lambda: self._actors_idle and (self._inline is None or self._in_handler))
 
     @contextmanager
     def still(self) -> Iterator[None]:
@@ -303,14 +311,14 @@ class Pipeline:
         """Raises the first error of an asynchronous step that nobody has seen yet."""
         if not self._errors:
             return
-        with self._changed:
+        with self._changes.lock:
             error = self._errors.pop(0) if self._errors else None
         if error is not None:
             raise error
 
     def forget(self, error: BaseException) -> None:
         """Takes note that somebody has seen an error."""
-        with self._changed:
+        with self._changes.lock:
             self._errors = [e for e in self._errors if e is not error]
 
     def close(self) -> tuple[BaseException, ...]:
@@ -327,9 +335,9 @@ class Pipeline:
                 allowed="outside of callbacks",
             )
         self._drain()
-        with self._changed:
+        with self._changes.lock:
             self._closed = True
-            self._changed.notify_all()
+            self._changes.tell()
         for thread in self._threads.values():
             thread.join()
         self._threads = {}
@@ -348,32 +356,29 @@ class Pipeline:
 
     def _take(self, register: Register, actor: str) -> Any:
         """The actor's next step; None when the pipeline is closed."""
-        with self._changed:
-            while not register.readable(actor):
-                if self._closed:
-                    return None
-                self._changed.wait()
-            return register.try_take(actor)
+        self._changes.until(lambda: register.readable(actor) or self._closed)
+        with self._changes.lock:
+            return register.try_take(actor) if register.readable(actor) else None
 
     def _compute(self) -> None:
         while (step := self._take(self._fed, COMPUTE)) is not None:
             with self._device:
                 step.compute()
-            with self._changed:
-                while not self._results.try_put(step):
-                    self._changed.wait()
+            self._changes.until(partial(self._results.try_put, step))
+            with self._changes.lock:
                 self._fed.acknowledge(COMPUTE)
-                self._changed.notify_all()
+                self._changes.tell()
 
     def _callback(self) -> None:
         while (step := self._take(self._results, CALLBACK)) is not None:
-            with self._changed:
+            with self._changes.lock:
                 self._delivering = step
-                self._changed.notify_all()
+                self._changes.tell()
             step.finish()
-            with self._changed:
+            with self._changes.lock:
                 self._delivering = None
                 if step.error is not None:
                     self._errors.append(step.error)
+                step.done = True  # now: who waits for it has the error forgotten
                 self._results.acknowledge(CALLBACK)
             self.give_back(step)

@@ -38,9 +38,8 @@ class Register:
         self.name = name
         self.consumers = tuple(consumers)
         self.slots = slots
-        self._queues: dict[str, deque[Any]] = {c: deque() for c in consumers}
         self._taken = dict.fromkeys(consumers, 0)
-        self._busy: deque[set[str]] = deque()
+        self._busy: deque[tuple[Any, set[str]]] = deque()  # items, and who has yet to acknowledge
 
     @property
     def free(self) -> int:
@@ -56,9 +55,7 @@ class Register:
         """Fills a free slot; False when there is none."""
         if self.free == 0:
             return False
-        for queue in self._queues.values():
-            queue.append(item)
-        self._busy.append(set(self.consumers))
+        self._busy.append((item, set(self.consumers)))  # one step, which no interrupt can halve
         return True
 
     def widen(self, slots: int) -> None:
@@ -67,14 +64,17 @@ class Register:
 
     def readable(self, consumer: str) -> bool:
         """Whether a consumer has an item to take (one at a time: take, then acknowledge)."""
-        return bool(self._queues[consumer]) and self._taken[consumer] == 0
+        return self._taken[consumer] == 0 and any(consumer in left for _, left in self._busy)
 
     def try_take(self, consumer: str) -> Any:
         """The consumer's next item, None when there is none."""
         if not self.readable(consumer):
             return None
         self._taken[consumer] = 1
-        return self._queues[consumer].popleft()
+        return self._next(consumer)[0]
+
+    def _next(self, consumer: str) -> tuple[Any, set[str]]:
+        return next(slot for slot in self._busy if consumer in slot[1])
 
     def acknowledge(self, consumer: str) -> None:
         """Tells that a consumer is done with the item that it took."""
@@ -84,6 +84,6 @@ class Register:
                 found=f"an acknowledgement of {consumer!r}, which has taken nothing",
             )
         self._taken[consumer] = 0
-        next(waiting for waiting in self._busy if consumer in waiting).discard(consumer)
-        while self._busy and not self._busy[0]:
+        self._next(consumer)[1].discard(consumer)
+        while self._busy and not self._busy[0][1]:
             self._busy.popleft()

@@ -8,7 +8,6 @@ thread, so any number of threads will do, and one runs everything in the order o
 from __future__ import annotations
 
 import heapq
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from functools import lru_cache
 
 from flow_core.device import Launch
 from flow_core.plan import Task
+from flow_core.runtime.changes import Changes
 
 
 @dataclass(slots=True)
@@ -103,7 +103,7 @@ class StreamRunner:
         self._parts = tuple(parts)
         self._needs = [part.needs for part in parts]
         self._workers = workers
-        self._changed = threading.Condition()
+        self._changes = Changes()
         self._left: list[int] = []
         self._ready: list[int] = []
         self._remaining = 0
@@ -116,7 +116,10 @@ class StreamRunner:
         self._remaining = len(self._parts)
         self._error = None
         helpers = [_pool().submit(self._work) for _ in range(self._workers - 1)]
-        self._work()
+        try:
+            self._work()
+        except BaseException as error:  # noqa: BLE001 - an interrupt: the helpers end first
+            self._fail(error)
         for helper in helpers:
             helper.result()
         if self._error is not None:
@@ -133,27 +136,29 @@ class StreamRunner:
                 self._finish(index)
 
     def _next(self) -> int | None:
-        with self._changed:
-            while not self._ready:
+        while True:
+            with self._changes.lock:
                 if self._remaining == 0 or self._error is not None:
                     return None
-                self._changed.wait()
-            return None if self._error is not None else heapq.heappop(self._ready)
+                if self._ready:
+                    return heapq.heappop(self._ready)
+                gate = self._changes.gate()
+            gate.get()
 
     def _finish(self, index: int) -> None:
-        with self._changed:
+        with self._changes.lock:
             self._remaining -= 1
             for other in self._parts[index].followers:
                 self._left[other] -= 1
                 if self._left[other] == 0:
                     heapq.heappush(self._ready, other)
             if self._remaining == 0 or len(self._ready) > 1:
-                self._changed.notify_all()
+                self._changes.tell()
 
     def _fail(self, error: BaseException) -> None:
-        with self._changed:
+        with self._changes.lock:
             self._error = self._error or error
-            self._changed.notify_all()
+            self._changes.tell()
 
 
 @lru_cache(maxsize=1)

@@ -142,18 +142,19 @@ def _keeping(launch: Launch, *arrays: Any) -> Launch:
 # --- sums
 
 
-def _sum_form(query: KernelQuery) -> tuple[str, int, int] | None:
-    """Which loop sums, and its rows and columns; None where neither leading nor last axes go."""
+def _sum_form(query: KernelQuery) -> tuple[str, int, int, int] | None:
+    """Which loop sums, its stack, rows and columns; None where other axes lie between."""
     shape, axes = query.inputs[0].shape, query.attrs["axis"]
     if not isinstance(axes, tuple) or not axes:
         return None
     gone = sorted(a % len(shape) for a in axes)
-    if gone == list(range(len(gone))) and len(gone) < len(shape):
-        return "column", prod(shape[: len(gone)]), prod(shape[len(gone) :])
-    if gone == list(range(len(shape) - len(gone), len(shape))):
-        cut = len(shape) - len(gone)
-        return "row", prod(shape[:cut]), prod(shape[cut:])
-    return None
+    first, end = gone[0], gone[-1] + 1
+    if end - first > len(gone):
+        return None
+    stack, rows, columns = prod(shape[:first]), prod(shape[first:end]), prod(shape[end:])
+    if end == len(shape):
+        return "row", 1, stack, rows
+    return ("column" if first == 0 else "stack"), stack, rows, columns
 
 
 def _sums(query: KernelQuery) -> bool:
@@ -167,16 +168,18 @@ def parts_of(rows: int) -> int:
 
 def _sum_bytes(query: KernelQuery) -> int:
     form = _sum_form(query)
-    if form is None or form[0] == "row":
+    if form is None or form[0] != "column":
         return 0
-    return padded(parts_of(form[1]) * form[2] * FLOAT_BYTES)
+    return padded(parts_of(form[2]) * form[3] * FLOAT_BYTES)
 
 
 def _sum(ctx: BindContext) -> Launch:
     form = _sum_form(ctx.query)
     lib = compiler.native()
     x, y = pointer(ctx.inputs[0]), pointer(ctx.outputs[0])
-    kind, rows, columns = form or ("row", 1, ctx.inputs[0].size)
+    kind, stack, rows, columns = form or ("row", 1, 1, ctx.inputs[0].size)
+    if kind == "stack":
+        return partial(lib.stack_sums, x, y, stack, rows, columns)
     if kind == "row":
         return partial(lib.row_sums, x, y, rows, columns)
     partial_sums = pointer(ctx.workspace)
@@ -283,7 +286,9 @@ KERNELS: tuple[KernelSpec, ...] = (
     loop_kernel("lars_update", _lars, _is_lars, _lars_bytes),
     loop_kernel("lamb_update", _lamb, workspace=_lamb_bytes),
     loop_kernel("random_mask_like", _mask, _is_mask),
+    # numpy sums by BLAS, whose threads then spin for tens of milliseconds beside those of OpenMP
     loop_kernel("reduce_sum", _sum, _sums, _sum_bytes),
+    loop_kernel("reduce_sum_like", _sum, _sums, _sum_bytes),
     loop_kernel("sparse_softmax_cross_entropy", _loss, _labelled),
     loop_kernel("sparse_softmax_cross_entropy_grad", _loss_grad, _labelled),
     loop_kernel("layer_norm", _layer_norm, _params_per_row),

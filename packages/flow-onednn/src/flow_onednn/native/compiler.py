@@ -177,6 +177,7 @@ void spread_pixels(float *y, float *x, long n, long h, long w, long c, long oh, 
     long sw);
 void mask(int8_t *keep, const int64_t *step, uint64_t seed, long n, float rate);
 void column_sums(const float *x, float *y, float *partial, long rows, long columns, int parts);
+void stack_sums(const float *x, float *y, long stack, long rows, long columns);
 void row_sums(const float *x, float *y, long rows, long columns);
 long cross_entropy(const float *x, const void *label, float *prob, float *loss,
     long rows, long columns, int width);

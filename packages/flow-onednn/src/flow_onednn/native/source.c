@@ -187,6 +187,19 @@ void column_sums(const float *x, float *y, float *partial, long rows, long colum
     add_parts(partial, y, columns, parts);
 }
 
+void stack_sums(const float *x, float *y, long stack, long rows, long columns) {
+#pragma omp parallel for if (stack * rows * columns > PARALLEL) schedule(static)
+    for (long s = 0; s < stack; s++) {
+        float *sum = y + s * columns;
+        memset(sum, 0, columns * sizeof(float));
+        for (long i = s * rows; i < (s + 1) * rows; i++) {
+            const float *row = x + i * columns;
+#pragma omp simd
+            for (long j = 0; j < columns; j++) sum[j] += row[j];
+        }
+    }
+}
+
 void row_sums(const float *x, float *y, long rows, long columns) {
 #pragma omp parallel for if (rows * columns > PARALLEL) schedule(static)
     for (long i = 0; i < rows; i++) {
