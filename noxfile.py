@@ -36,7 +36,7 @@ BENCHMARKS = (
     ("streams_bench.py",),
     ("selection.py",),
     ("loading.py",),
-    ("dist_bench.py", "lenet"),
+    ("bench_ddp.py",),
 )
 
 nox.needs_version = ">=2024.10.9"

@@ -21,18 +21,29 @@ import oneflow as flow
 from flow_core.exchange import exchanges, links_of
 from flow_core.frontend.session import default_session
 
+
+class Patient(Form):
+    """A form whose search for signatures does not run out of time on a busy machine."""
+
+    def config(self) -> Any:
+        config = super().config()
+        if not self.hierarchy:  # the search over two dimensions takes all the time there is
+            config.sbp_selector_seconds(60.0)
+        return config
+
+
 FORMS = {
-    "data": Form(4),
-    "model": Form(4, weights=0),
-    "columns": Form(3, weights=1),
-    "hybrid": Form(4, weights=0, hybrid=True),
-    "pipeline": Form(4, stages=4, micro=3),
-    "pipeline-data": Form(4, stages=2),
-    "grid": Form(4, weights=1, hierarchy=(2, 2)),
-    "zero": Form(4, optimizer="distributed_split"),
-    "zero-owners": Form(3, optimizer="non_distributed"),
-    "zero-pipeline": Form(4, stages=2, optimizer="distributed_split", micro=2),
-    "mirrored": Form(4, mirrored=True),
+    "data": Patient(4),
+    "model": Patient(4, weights=0),
+    "columns": Patient(3, weights=1),
+    "hybrid": Patient(4, weights=0, hybrid=True),
+    "pipeline": Patient(4, stages=4, micro=3),
+    "pipeline-data": Patient(4, stages=2),
+    "grid": Patient(4, weights=1, hierarchy=(2, 2)),
+    "zero": Patient(4, optimizer="distributed_split"),
+    "zero-owners": Patient(3, optimizer="non_distributed"),
+    "zero-pipeline": Patient(4, stages=2, optimizer="distributed_split", micro=2),
+    "mirrored": Patient(4, mirrored=True),
 }
 TOLERANCE = 1e-10
 

@@ -54,6 +54,34 @@ def test_tensors_of_changing_shape_go_between_processes() -> None:
     assert on_many(2, script) == printed(on_one(script))
 
 
+HURRIED = f"""
+import os, sys
+sys.path.insert(0, {str(SCRIPTS)!r})
+import run_forms
+
+rank = int(os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or 0)
+usual = run_forms.Patient.config
+
+
+def config(self):
+    found = usual(self)
+    found.sbp_selector_seconds(1e-9 if rank == 1 else 60.0)
+    return found
+
+
+run_forms.Patient.config = config
+run_forms.main(["transformer:model"])
+"""
+
+
+@pytest.mark.slow
+def test_a_search_that_ends_too_soon_in_one_process_decides_nothing(tmp_path: Path) -> None:
+    """All processes take the layouts that the first one finds, where greedy's are others."""
+    script = tmp_path / "hurried.py"
+    script.write_text(HURRIED)
+    assert on_many(2, script) == printed(on_one(script))
+
+
 def test_ops_read_what_their_own_device_has() -> None:
     """Also where a library changes layouts: only exchanges cross devices."""
     flow.clear_default_session()

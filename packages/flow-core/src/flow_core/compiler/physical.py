@@ -17,14 +17,15 @@ from dataclasses import dataclass, field, replace
 from flow_core.compiler.boxing import Hop, Layout, groups_of, is_there
 from flow_core.compiler.exchanging import exchange_op
 from flow_core.compiler.ledger import BoxingEntry, others_than
-from flow_core.compiler.select import SELECTORS, NdSignature, Problem, Selection
+from flow_core.compiler.select import SELECTORS, NdSignature, Problem, Selection, Selector
 from flow_core.compiler.select.costs import result_layout
+from flow_core.compiler.select.problem import fed_as
 from flow_core.compiler.select.report import Report
 from flow_core.compiler.ways import Ways
 from flow_core.errors import SourceLine
 from flow_core.ir import Attrs, Graph, Op, TensorType, Value, tensor_type
 from flow_core.plugins.specs import LocalContext, Part, local_attrs
-from flow_core.sbp import Region, Split, coordinates, region_shape
+from flow_core.sbp import Region, region_shape
 from flow_core.topology import LinkModel, Placement
 
 
@@ -71,14 +72,17 @@ class Physical:
 NO_PLUGINS = Ways()
 
 
-def to_physical(problem: Problem, selector: str = "auto", ways: Ways = NO_PLUGINS) -> Physical:
+def to_physical(
+    problem: Problem, selector: str | Selector = "auto", ways: Ways = NO_PLUGINS
+) -> Physical:
     """The physical graph of a logical one, signatures chosen by a selector, boxed by some way."""
+    select = SELECTORS[selector] if isinstance(selector, str) else selector
     graph = problem.graph
     devices = {op.placement for op in graph.ops.values()}
     devices |= {problem.home(op) for op in graph.of_type("variable")}
     if len(devices) <= 1 and all(p.size == 1 for p in devices):
         return Physical(graph)
-    return _Expansion(problem, graph, SELECTORS[selector](problem), problem.links, ways).run()
+    return _Expansion(problem, graph, select(problem), problem.links, ways).run()
 
 
 @dataclass(slots=True)
@@ -301,30 +305,6 @@ class _Expansion:
             there.update({rank: op.output(i) for i, rank in enumerate(group.targets)})
         self.found.ledger.append(replace(entry, exchanges=tuple(names)))
         return tuple(there[rank] for rank in range(hop.target.placement.size))
-
-
-def fed_as(layout: Layout) -> Layout | None:
-    """Where an array is fed that shall be laid out in parts: each part once, on its first device.
-
-    None for a layout without parts.
-
-    >>> from flow_core.sbp import B, S
-    >>> grid = Placement.parse("gpu", "0:0-3", (2, 2))
-    >>> print(fed_as(Layout(grid, (S(0), B))), fed_as(Layout(grid, (B, S(1)))), sep="; ")
-    gpu[0:0,0:2] S(0); gpu[0:0-1] S(1)
-    """
-    hierarchy, devices = layout.placement.hierarchy, layout.placement.devices
-    axes = [isinstance(s, Split) and n > 1 for s, n in zip(layout.sbp, hierarchy, strict=True)]
-    if not any(axes):
-        return None
-    first = [
-        device
-        for rank, device in enumerate(devices)
-        if not any(c for c, a in zip(coordinates(rank, hierarchy), axes, strict=True) if not a)
-    ]
-    sizes = tuple([n for n, a in zip(hierarchy, axes, strict=True) if a])
-    sbp = tuple([s for s, a in zip(layout.sbp, axes, strict=True) if a])
-    return Layout(Placement(layout.placement.device_type, tuple(first), sizes), sbp)
 
 
 def _device(placement: Placement, rank: int) -> Placement:

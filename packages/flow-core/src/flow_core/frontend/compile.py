@@ -13,7 +13,7 @@ from flow_core.compiler.boxing import Layout
 from flow_core.compiler.ledger import BoxingEntry, settled
 from flow_core.compiler.lower import CompileOptions, lower
 from flow_core.compiler.physical import Physical, to_physical
-from flow_core.compiler.select import Problem
+from flow_core.compiler.select import Problem, Selector
 from flow_core.compiler.sharing import Sharing
 from flow_core.compiler.ways import Ways
 from flow_core.errors import JobError, OutOfMemoryError, SourceLine
@@ -220,7 +220,11 @@ def uncollected() -> Iterator[None]:
 
 @uncollected()
 def compile_graph(
-    build: JobBuild, results: Sequence[Value], inputs: Sequence[str], effects: bool = True
+    build: JobBuild,
+    results: Sequence[Value],
+    inputs: Sequence[str],
+    effects: bool = True,
+    select: Selector | None = None,
 ) -> Compiled:
     """The plan of a traced job.
 
@@ -229,6 +233,7 @@ def compile_graph(
         results: values to fetch at each step.
         inputs: names of the ``input`` ops in the order in which they are fed.
         effects: whether ops run that are there for their effects.
+        select: the selector; the one of the job's settings when None.
     """
     session = build.session
     build.builder.results = tuple(results)
@@ -245,7 +250,9 @@ def compile_graph(
         "to_physical",
         len(spread),
         lambda: to_physical(
-            _problem(build, spread), build.config.get("sbp_selector"), Ways.of(session.registry)
+            _problem(build, spread),
+            select or str(build.config.get("sbp_selector")),
+            Ways.of(session.registry),
         ),
     )
     graph = after.run(physical.graph, _with_devices(build, physical, context))

@@ -23,6 +23,7 @@ from flow_core.annotations import (
     parse_signature,
     structure,
 )
+from flow_core.compiler.select import Selector
 from flow_core.dtypes import tensor_buffer
 from flow_core.errors import FeedError, JobError, SourceLine, nearest, user_line
 from flow_core.frontend.blob import BlobDef, MirroredBlob
@@ -41,7 +42,7 @@ from flow_core.frontend.jobs import JobBuild, Watch, defining, maybe_current_job
 from flow_core.frontend.mirrored import flat
 from flow_core.frontend.results import FORMS, Fetched, Pending
 from flow_core.frontend.session import Session, default_session
-from flow_core.frontend.together import check_same_plan
+from flow_core.frontend.together import compiled_alike
 from flow_core.ir import Value
 from flow_core.plan import Plan
 from flow_core.runtime.executable import Executable
@@ -207,12 +208,12 @@ class JobFunction:
         placement = default_placement(self.config) or session.default_placement
         return JobBuild(self.name, self.kind, session.registry.ops, placement, self.config, session)
 
-    def _compiled(self, variant: _Variant) -> Compiled:
+    def _compiled(self, variant: _Variant, select: Selector | None = None) -> Compiled:
         if variant.compiled is None:
             with self._session().compiling:
                 traced = variant.traced
                 variant.compiled = variant.compiled or compile_graph(
-                    traced.build, traced.results, traced.inputs
+                    traced.build, traced.results, traced.inputs, select=select
                 )
         return variant.compiled
 
@@ -220,8 +221,7 @@ class JobFunction:
         if variant.executable is None:
             session = self._session()
             with session.compiling:
-                compiled = self._compiled(variant)
-                check_same_plan(session, variant.traced.build, compiled)
+                compiled = compiled_alike(session, variant, self._compiled)
                 variant.executable = variant.executable or self._bind(session, compiled.plan)
         return variant.executable
 
@@ -364,10 +364,7 @@ class _Traced:
         self._staged = 0
 
     def stage(self, arrays: Sequence[Any], windows: Sequence[tuple[int, Any]]) -> list[Any]:
-        """Copies of what a process takes of fed arrays: windows of them, by position.
-
-        They lie in the slots of the step that left the pipeline longest ago.
-        """
+        """Copies of windows of fed arrays, in the slots of the step that left longest ago."""
         with self._lock:
             if len(self._staging) < self._width:
                 self._staging.append([np.empty_like(x, order="C") for x in arrays])

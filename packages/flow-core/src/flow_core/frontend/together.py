@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.compiler.select import SELECTORS, NdSignature, Problem, Selection, Selector
+from flow_core.compiler.select.costs import Costs
+from flow_core.compiler.select.report import Report
 from flow_core.device import World
 from flow_core.dtypes import as_dtype
 from flow_core.errors import CheckpointError, JobError
@@ -17,17 +20,89 @@ from flow_core.frontend.compile import Compiled, stages
 from flow_core.frontend.jobs import JobBuild
 from flow_core.ir_text import print_graph
 from flow_core.plan import Plan, Task
+from flow_core.sbp import format_nd_sbp, parse_nd_sbp
 
 
-def check_same_plan(session: Any, build: JobBuild, compiled: Compiled) -> None:
+class SameSelection:
+    """Selects signatures as the first process does, in one meeting: for one compilation.
+
+    A search that runs out of time may end elsewhere in each process.
+    """
+
+    def __init__(self, world: World, build: JobBuild) -> None:
+        self._world = world
+        self._selector = SELECTORS[str(build.config.get("sbp_selector"))]
+        self._what = f"choosing how the values of job {build.name!r} lie on devices"
+        self._met = False
+
+    def __call__(self, problem: Problem) -> Selection:
+        """The first process's selection, if that is one of these ops."""
+        if self._world.rank:
+            return _selection(problem, self._meet({})) or self._selector(problem)
+        try:
+            selection = self._selector(problem)
+        except BaseException:
+            self._meet({})
+            raise
+        self._meet(selection.signatures)
+        return selection
+
+    def settle(self, signatures: Mapping[str, NdSignature]) -> None:
+        """Meets the others where nothing had to be chosen: on one device, or once more."""
+        if not self._met:
+            self._meet({} if self._world.rank else signatures)
+
+    def _meet(self, signatures: Mapping[str, NdSignature]) -> Any:
+        self._met = True
+        texts = {
+            name: [list(map(format_nd_sbp, side)) for side in (chosen.inputs, chosen.outputs)]
+            for name, chosen in signatures.items()
+        }
+        return json.loads(self._world.gather(json.dumps(texts).encode(), self._what)[0])
+
+
+def compiled_alike(
+    session: Any, variant: Any, compiled: Callable[[Any, Selector | None], Compiled]
+) -> Compiled:
+    """The compilation of a job, the same in all processes.
+
+    Args:
+        session: the session.
+        variant: the traced job; it may have been compiled before, in some processes.
+        compiled: compiles it with a selector, None for the job's own.
+
+    Raises:
+        JobError: the plans differ; see `check_same_plan`.
+    """
+    world: World | None = session.world
+    if world is None:
+        return compiled(variant, None)
+    select = SameSelection(world, variant.traced.build)
+    found = compiled(variant, select)
+    select.settle(found.physical.signatures)
+    check_same_plan(world, variant.traced.build, found)
+    return found
+
+
+def _selection(problem: Problem, texts: Mapping[str, Any]) -> Selection | None:
+    """The selection that another process tells of; None where its ops are others."""
+    if texts.keys() != problem.graph.ops.keys():
+        return None
+    selection = Selection()
+    for name, op in problem.graph.ops.items():
+        sides = [tuple(map(parse_nd_sbp, side)) for side in texts[name]]
+        selection.take(problem, op, NdSignature(*sides))
+    cost = Costs(problem).evaluate(selection)
+    selection.report = Report("rank 0", "in the first process", cost, None, None, 0.0)
+    return selection
+
+
+def check_same_plan(world: World, build: JobBuild, compiled: Compiled) -> None:
     """Holds the plans of all processes against each other, before anybody runs one.
 
     Raises:
         JobError: they differ: in all processes, with the first pass and op after which they do.
     """
-    world: World | None = session.world
-    if world is None:
-        return
     what = f"comparing the plans of job {build.name!r}"
     if len(set(world.gather(_digest(_plan_lines(compiled.plan)), what))) > 1:
         raise _difference(world, build, compiled, what)

@@ -9,8 +9,8 @@ All costs are whole picoseconds, so that sums are the same whatever their order:
 * buckets: what gradients on their way to an update save, as they travel in buckets: the latency and
   the start of their all-reduces, less their share of a bucket's.  Not positive;
 * memory: a price per byte that outputs, variables and copies occupy on the fullest device;
-* convention: what scattering a fed batch would take, charged once more for each other layout in
-  which it is wanted: fed batches arrive split, unless there is something to gain.
+* convention: what scattering a fed batch would take, charged for each other way than by samples
+  in which it is fed in parts: fed batches arrive split, unless there is something to gain.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 from flow_core.compiler.boxing import BoxingError, Hop, Layout, plan_boxing
 from flow_core.compiler.select.candidates import NdSignature, first_device
-from flow_core.compiler.select.problem import Problem, Selection
+from flow_core.compiler.select.problem import Problem, Selection, fed_as
 from flow_core.ir import Op, TensorType, Value, tensor_type
 from flow_core.plugins.specs import SbpContext
 from flow_core.sbp import B, NdSbp, Split, region_shape
@@ -149,10 +149,23 @@ class Costs:
                 saved += hop.seconds(size, links) - hop.seconds(size, instant(links))
         return -picoseconds(saved * (1 - type_.nbytes / BUCKET))
 
+    def begin(self, value: Value, source: Layout, target: Layout) -> tuple[Layout, Cost]:
+        """Whence a value is boxed: a fed one from where it is fed in parts, at the cost of that."""
+        is_fed = self.problem.graph.ops[value.op].type == "input"
+        parts = fed_as(target) if is_fed else None
+        if parts is None:
+            return source, NOTHING
+        nbytes = local_type(self.problem.graph.type_of(value), parts).nbytes
+        device = device_model(parts.placement.device_type)
+        return parts, Cost(
+            compute=picoseconds(device.launch + device.seconds(0.0, 2 * nbytes)),
+            memory=picoseconds(device.held * nbytes),
+        )
+
     def unsplit(self, value: Value, target: Layout) -> int:
-        """What is charged for a fed batch in another layout than the one in which it arrives."""
+        """What is charged for a fed batch in other parts than those in which it arrives."""
         arrival = self.problem.arrival(value, target.placement)
-        if arrival is None or arrival == target or target.placement.size == 1:
+        if arrival is None or arrival == target or fed_as(target) is None:
             return 0
         source = Layout(first_device(target.placement), (B,))
         return self.move(self.problem.graph.type_of(value), source, arrival).cost.communication
@@ -161,12 +174,14 @@ class Costs:
         """All that it costs to have a value in a layout, once."""
         if source == target:
             return 0
-        move = self.move(self.problem.graph.type_of(value), source, target)
+        begin, fed = self.begin(value, source, target)
+        move = self.move(self.problem.graph.type_of(value), begin, target)
         parts = any(isinstance(sbp, Split) for sbp in source.sbp)
         stays = parts and self.problem.stays(self.problem.graph.ops[value.op])
         if move.hops is None or (stays and move.cost.communication):
             return NEVER
-        return move.total + self.unsplit(value, target) + self.bucketed(value, move.hops)
+        extra = self.unsplit(value, target) + self.bucketed(value, move.hops)
+        return fed.total + move.total + extra
 
     # ------------------------------------------------------------------------- ops
 
@@ -237,10 +252,12 @@ class Costs:
         if target in known:
             return NOTHING
         type_ = self.problem.graph.type_of(value)
-        move = self.move(type_, selection.layouts[value], target)
+        begin, fed = self.begin(value, selection.layouts[value], target)
+        move = self.move(type_, begin, target)
         fresh = [hop for hop in move.hops or () if hop.target not in known]
-        known.update(dict.fromkeys((*(hop.target for hop in fresh), target)))
-        more = Cost(convention=self.unsplit(value, target), buckets=self.bucketed(value, fresh))
+        more = NOTHING if begin in known else fed
+        known.update(dict.fromkeys((begin, *(hop.target for hop in fresh), target)))
+        more += Cost(convention=self.unsplit(value, target), buckets=self.bucketed(value, fresh))
         return sum((self.hop(type_, hop) for hop in fresh), more)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from flow_core.compiler.boxing import Layout
@@ -18,7 +19,7 @@ from flow_core.compiler.select.candidates import (
 from flow_core.errors import GraphError
 from flow_core.ir import Graph, Op, Value
 from flow_core.plugins.specs import OpSpec
-from flow_core.sbp import B, Broadcast, NdSbp, Split
+from flow_core.sbp import B, Broadcast, NdSbp, Split, coordinates
 from flow_core.topology import LinkModel, Placement
 
 if TYPE_CHECKING:
@@ -105,6 +106,31 @@ class Problem:
         every step, unless a hint or another job says so.
         """
         return op.type == "variable" and not op.sbp and self.held(op) is None
+
+
+@lru_cache(maxsize=4096)
+def fed_as(layout: Layout) -> Layout | None:
+    """Where an array is fed that shall be laid out in parts: each part once, on its first device.
+
+    None for a layout without parts.
+
+    >>> from flow_core.sbp import B, S
+    >>> grid = Placement.parse("gpu", "0:0-3", (2, 2))
+    >>> print(fed_as(Layout(grid, (S(0), B))), fed_as(Layout(grid, (B, S(1)))), sep="; ")
+    gpu[0:0,0:2] S(0); gpu[0:0-1] S(1)
+    """
+    hierarchy, devices = layout.placement.hierarchy, layout.placement.devices
+    axes = [isinstance(s, Split) and n > 1 for s, n in zip(layout.sbp, hierarchy, strict=True)]
+    if not any(axes):
+        return None
+    first = [
+        device
+        for rank, device in enumerate(devices)
+        if not any(c for c, a in zip(coordinates(rank, hierarchy), axes, strict=True) if not a)
+    ]
+    sizes = tuple([n for n, a in zip(hierarchy, axes, strict=True) if a])
+    sbp = tuple([s for s, a in zip(layout.sbp, axes, strict=True) if a])
+    return Layout(Placement(layout.placement.device_type, tuple(first), sizes), sbp)
 
 
 @dataclass(slots=True)
