@@ -149,22 +149,20 @@ def hardware_of(session: Any) -> Any:
 
 
 @contextlib.contextmanager
-def counted_allocations() -> Iterator[list[int]]:
+def counted_allocations(hardware: Any) -> Iterator[list[int]]:
     """The bytes of all allocations of device memory within."""
-    from flow_cuda.driver import GpuDriver
-
     found: list[int] = []
-    made = GpuDriver.allocate
+    made = hardware.allocate
 
-    def allocate(driver: GpuDriver, nbytes: int) -> Any:
+    def allocate(nbytes: int) -> Any:
         found.append(nbytes)
-        return made(driver, nbytes)
+        return made(nbytes)
 
-    GpuDriver.allocate = allocate  # type: ignore[method-assign]
+    hardware.allocate = allocate
     try:
         yield found
     finally:
-        GpuDriver.allocate = made  # type: ignore[method-assign]
+        del hardware.allocate  # the class has it
 
 
 @contextlib.contextmanager
@@ -233,7 +231,9 @@ def products(run: Run) -> Iterator[Row]:
 
 def like_the_cpu(run: Run) -> Iterator[Row]:
     """Training steps on the GPU and on the CPU: an MLP with dropout, a small LeNet, a table."""
-    for name, (make, feeds) in small_programs().items():
+    import cuda_small
+
+    for name, (make, feeds) in cuda_small.programs().items():
         losses = {}
         for device in ("cpu", "gpu"):
             start(run, device)
@@ -244,87 +244,16 @@ def like_the_cpu(run: Run) -> Iterator[Row]:
         yield Row(f"{name} like the CPU's", verdict(off < 2e-3 and moved), f"off by {off:.1e}")
 
 
-def small_programs() -> dict[str, tuple[Callable[[str], Any], tuple[Any, ...]]]:
-    """Programs by name, each with its feeds."""
-    rng, batch = np.random.default_rng(0), 16
-    labels = rng.integers(0, 5, batch).astype(np.int32)
-    rows = rng.normal(size=(batch, 24)).astype(np.float32)
-    images = rng.uniform(0, 1, (batch, 1, 12, 12)).astype(np.float32)
-    return {
-        "mlp": (functools.partial(small_job, small_mlp, rows), (rows, labels)),
-        "lenet": (functools.partial(small_job, small_lenet, images), (images, labels)),
-        "table": (functools.partial(small_job, small_table, rows), (rows, labels)),
-    }
-
-
-def small_job(body: Callable[..., Any], example: Any, device: str) -> Any:
-    """A train job on a device."""
-    import oneflow as flow
-    import oneflow.typing as tp
-
-    @flow.global_function("train")
-    def job(
-        x: tp.Numpy.Placeholder(example.shape), y: tp.Numpy.Placeholder((len(example),), flow.int32)
-    ) -> tp.Numpy:
-        with flow.scope.placement(device, "0:0"):
-            loss = flow.math.reduce_mean(body(x, y))
-            schedule = flow.optimizer.CosineScheduler(0.05, 50)
-            flow.optimizer.SGD(schedule, momentum=0.9).minimize(loss)
-        return loss
-
-    return job
-
-
-def small_mlp(x: Any, y: Any) -> Any:
-    import oneflow as flow
-
-    first = flow.random_uniform_initializer(-0.3, 0.3)
-    x = flow.layers.dense(x, 32, flow.nn.relu, kernel_initializer=first, name="first")
-    x = flow.nn.dropout(flow.layers.layer_norm(x, name="norm"), rate=0.3, name="drop")
-    logits = flow.layers.dense(x, 5, kernel_initializer=first, name="last")
-    return flow.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
-
-
-def small_lenet(x: Any, y: Any) -> Any:
-    import oneflow as flow
-
-    first = flow.random_uniform_initializer(-0.3, 0.3)
-    conv = functools.partial(flow.layers.conv2d, kernel_initializer=first)
-    x = conv(x, 4, 3, padding="SAME", activation=flow.nn.relu, name="c1")
-    x = flow.nn.max_pool2d(x, 2, 2, "VALID", "NCHW")
-    x = flow.layers.batch_normalization(conv(x, 6, 3, padding="VALID", name="c2"), axis=1, name="b")
-    x = flow.reshape(flow.nn.avg_pool2d(flow.nn.relu(x), 2, 2, "VALID", "NCHW"), (x.shape[0], -1))
-    logits = flow.layers.dense(x, 5, kernel_initializer=first, name="last")
-    return flow.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
-
-
-def small_table(x: Any, y: Any) -> Any:
-    import oneflow as flow
-
-    rows = flow.get_variable("table", (9, 24), initializer=flow.random_uniform_initializer())
-    return flow.math.square(flow.gather(rows, y) - x)
-
-
 def dropout_bits(run: Run) -> Iterator[Row]:
     """Dropout drops the same elements as on the CPU."""
-    import oneflow as flow
-    import oneflow.typing as tp
+    import cuda_small
 
-    shape = (40, 30) if run.rehearsed else (512, 1000)
+    ones = np.ones((40, 30) if run.rehearsed else (512, 1000), np.float32)
     kept = {}
     for device in ("cpu", "gpu"):
         start(run, device)
-
-        @flow.global_function("train")
-        def job(x: tp.Numpy.Placeholder(shape), device: str = device) -> tp.Numpy:
-            with flow.scope.placement(device, "0:0"):
-                w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
-                dropped = flow.nn.dropout(x, rate=0.4, name="drop")
-                schedule = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
-                flow.optimizer.SGD(schedule).minimize(flow.math.reduce_mean(dropped * w))
-            return dropped
-
-        kept[device] = [job(np.ones(shape, np.float32)) for _ in range(4)]
+        job = cuda_small.dropout_on(ones, device)
+        kept[device] = [job(ones) for _ in range(4)]
     same = all(np.array_equal(a, b) for a, b in zip(*kept.values(), strict=True))
     changes = not np.array_equal(kept["gpu"][0], kept["gpu"][1])
     yield Row("dropout bits", verdict(same and changes), "4 steps")
@@ -333,36 +262,24 @@ def dropout_bits(run: Run) -> Iterator[Row]:
 def steady(run: Run) -> Iterator[Row]:
     """A step of the mlp: host time, allocations, memory."""
     session, job, feeds = bench_job(run, "mlp")
-    with counted_allocations() as made:
-        job(*feeds)
-        plan = job.plan()
+    hardware = hardware_of(session)
+    with counted_allocations(hardware) as made:
         for _ in range(WARM):
             job(*feeds)
-        held = sum(made)
+        held, free = sum(made), hardware.free_bytes()
         made.clear()
-        free = session.driver("gpu:0:0").memory()
         with timed_steps() as times:
             for _ in range(10 if run.rehearsed else 500):
                 job(*feeds)
-        less = (free or 0) - (session.driver("gpu:0:0").memory() or 0)
+        less = free - hardware.free_bytes()
     host = float(np.median(times)) * 1e6
     fast = run.rehearsed or host < 20
     yield Row("host time of a replayed step", verdict(fast), f"{host:.1f} us in the median")
     yield Row("allocations of a step", verdict(not made), f"{len(made)}, {less} bytes less free")
-    predicted = sum(arena.nbytes for arena in plan.arenas)
-    variables = sum(x.nbytes for x in session_arrays(session))
-    rest = held - predicted - variables
-    yield Row(
-        "arena as predicted", verdict(0 <= rest < 1 << 16),
-        f"{predicted} predicted, {held} allocated with {variables} of variables, {rest} besides",
-    )  # fmt: skip
-
-
-def session_arrays(session: Any) -> Iterator[Any]:
-    """The device arrays of all variables."""
-    for stored in session._stored.values():
-        for part in stored.parts.values():
-            yield part.array
+    predicted = sum(arena.nbytes for arena in job.plan().arenas)
+    rest = held - predicted
+    note = f"{predicted} predicted, {held} allocated: {rest} for tables and numbers"
+    yield Row("arena as predicted", verdict(0 <= rest < 1 << 16), note)
 
 
 def programs(run: Run) -> Iterator[Row]:
@@ -405,8 +322,12 @@ def kernel_kit(run: Run) -> Iterator[Row]:
     """All samples of all ops in all types, against the references, on the device."""
     from cuda_cases import CudaKit, DeviceKernels
 
-    kit = (CudaKit if run.rehearsed else DeviceKernels)()
-    ops = REHEARSED_OPS if run.rehearsed else kit.covered_ops()
+    class RehearsedKernels(CudaKit):
+        ops = ("relu", "cuda_matmul", "sort", "softmax")
+        dtypes = ("float32",)
+
+    kit = RehearsedKernels() if run.rehearsed else DeviceKernels()
+    ops = kit.covered_ops()
     stop = time.monotonic() + min(run.left(), 200.0)
     if not run.rehearsed:
         kernels = kit.all_kernels()
@@ -418,7 +339,7 @@ def kernel_kit(run: Run) -> Iterator[Row]:
         if time.monotonic() > stop:
             failed.append(f"cut short before {op}")
             break
-        for dtype in kit.dtypes_of(op)[: 1 if run.rehearsed else None]:
+        for dtype in kit.dtypes_of(op):
             for case in kit.cases(op, dtype):
                 try:
                     kit.check(case)
@@ -426,9 +347,6 @@ def kernel_kit(run: Run) -> Iterator[Row]:
                 except Exception as error:  # noqa: BLE001  # counted and named
                     failed.append(f"{op}-{dtype}: {str(error).strip().splitlines()[:1]}")
     yield Row("kernels", verdict(not failed), f"{passed} cases; {failed[:8] or ''}")
-
-
-REHEARSED_OPS = ("relu", "cuda_matmul", "sort", "softmax")
 
 
 def preloaded(hardware: Any, kernels: list[Any]) -> float:
@@ -532,7 +450,7 @@ def floor_of(session: Any, job: Any, found: dict[str, float], amp: bool) -> tupl
     """Seconds that the step's bytes and its operations take at measured rates."""
     from flow_core.plugins.specs import SbpContext
 
-    graph, specs = job.compile().physical, session.registry.ops
+    graph, specs = job.compile().graph, session.registry.ops
     nbytes = flops = 0.0
     for op in graph.ops.values():
         if op.type in ("input", "variable"):

@@ -92,10 +92,14 @@ def update_launches(
     for shape in shapes:
         host = [np.asarray(rng.uniform(0.5, 2, shape)).astype(kind) for _ in range(2 + row.states)]
         model, diff, *states = (on_device(driver, x) for x in host)
-        inputs = (model, diff, rate, *states)
+        step = [on_device(driver, np.array(3))] if op == "lars_update" else []
+        powers = [np.array(x, kind) for x in ((0.81, 0.98) if op == "lamb_update" else ())]
+        states += [on_device(driver, x) for x in powers]
+        inputs = (model, diff, rate, *step, *states)
         types = tuple(tensor_type(x.shape, as_dtype(x.dtype)) for x in inputs)
         asked = KernelQuery(op, {**spec.attrs, "weight_decay": 0.01}, types, ())
-        launches.append(kernel.load(BindContext(asked, inputs, ())))  # type: ignore[operator]
+        made: Any = kernel.load(BindContext(asked, inputs, ()))  # type: ignore[operator]
+        launches += made if isinstance(made, tuple) else [made]
         kept.append([model, *states])
     return launches, kept
 

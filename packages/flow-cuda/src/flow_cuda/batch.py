@@ -103,6 +103,8 @@ def _batch(group: Sequence[Any]) -> KernelLaunch:
 
 def _blocks(launch: Any) -> int:
     items: int = launch.shared.items
+    if launch.shared.blocks:
+        return min(items, MOST_BLOCKS)
     per_block: int = ITEMS * launch.hardware.threads
     return max(1, min(-(-items // per_block), MOST_BLOCKS))
 
@@ -116,17 +118,18 @@ def _words(launch: Any) -> Iterator[int]:
 def batch_kernel(shared: Shared) -> Kernel:
     """The kernel that does a call per row of a table."""
     at, given = 1, []
+    own = "part" if shared.blocks else "threads_of(part)"
     for kind in shared.kinds:
         given.append(_argument(kind, at))
         at += _SIZES.get(kind, 1)
     body = (
         f"const u64 *row = row_of_block(table, rows, {at});\n"
         f"Part part = part_of_block(row, {at}, rows, table);\n"
-        f"{shared.function}({', '.join(given)}, part);"
+        f"{shared.function}({', '.join(given)}, {own});"
     )
     stem = f"many_{shared.function.partition('<')[0]}"
     parameters = (("const u64 *", "table"), ("i64", "rows"))
-    return named(stem, parameters, body, shared.headers)
+    return named(stem, parameters, body, shared.headers, barriers=shared.blocks)
 
 
 _SIZES = {"Terms": 4}

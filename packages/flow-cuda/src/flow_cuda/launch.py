@@ -131,13 +131,15 @@ class Shared:
         function: the call without arguments.
         headers: files that it needs.
         kinds: types of its arguments in C++.
-        items: how many items its threads share.
+        items: how many items its threads, or blocks, share.
+        blocks: whether a block works on an item.
     """
 
     function: str
     headers: tuple[str, ...]
     kinds: tuple[str, ...]
     items: int
+    blocks: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -380,7 +382,7 @@ def call(
     if not joins:
         return launch
     kinds = tuple(kind for kind, _ in typed)
-    return replace(launch, shared=Shared(function + template, headers, kinds, items))
+    return replace(launch, shared=Shared(function + template, headers, kinds, items, blocks))
 
 
 def host_number(hardware: Hardware, host: Any) -> HostNumber:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from flow_core.device import Launch
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.plugins.specs import BindContext, KernelSpec
 from flow_cuda.arrays import DeviceArray
-from flow_cuda.kernels.binding import c_type, kernel, listed, padded
+from flow_cuda.kernels.binding import c_type, kernel, listed
 from flow_cuda.kernels.move import copied
 from flow_cuda.kernels.reduce import parts_of
 from flow_cuda.kernels.schedule import rate_kernel
@@ -88,62 +88,54 @@ def _simple(ctx: BindContext) -> Launch:
     return call(b.row.function, HEADER, types, *values, b.terms, *b.extra, items=b.size, joins=True)
 
 
-def _sums(ctx: BindContext, b: Bound) -> tuple[DeviceArray, int]:
-    """Room for a pair of sums per part, and the number of parts."""
-    parts = parts_of(b.size)
-    return ctx.workspace.part(0, (2 * parts,), b.wide.numpy), parts
+def _sums(b: Bound) -> tuple[DeviceArray, int]:
+    """Room for a pair of sums per part, and the number of parts.
+
+    Not in the plan's workspace, which updates share: those of many variables could not be joined.
+    """
+    parts, hardware = parts_of(b.size), b.model.hardware
+    memory = hardware.allocate(2 * parts * b.wide.itemsize)
+    return DeviceArray(memory, memory.address, (2 * parts,), b.wide.numpy, hardware), parts
 
 
 def _lars(ctx: BindContext) -> Iterator[Launch]:
     b = Bound(ctx)
-    sums, parts = _sums(ctx, b)
+    sums, parts = _sums(b)
     step, momentum = ctx.inputs[RATE + 1 : RATE + 3]
     wide = c_type(b.wide)
     yield call(
         "norms", HEADER, (*b.kinds, b.factor_type, wide),
         Read(b.model), Read(b.diff), b.factor, sums, b.size, parts, b.terms,
-        items=parts, blocks=True,
+        items=parts, blocks=True, joins=True,
     )  # fmt: skip
     kinds = (*b.kinds, c_type(ctx.query.inputs[RATE + 2]), b.factor_type, wide)
     yield call(
         "lars", HEADER, kinds,
         b.model, Read(b.diff), momentum, Read(b.rate), Read(step), b.factor, b.skip, Read(sums),
-        b.size, parts, b.terms, *b.extra, items=b.size,
+        b.size, parts, b.terms, *b.extra, items=b.size, joins=True,
     )  # fmt: skip
 
 
 def _lamb(ctx: BindContext) -> Iterator[Launch]:
     b = Bound(ctx)
-    sums, parts = _sums(ctx, b)
-    change = ctx.workspace.part(padded(sums.nbytes), (b.size,), b.wide.numpy)
-    m, v, power1, power2 = ctx.inputs[RATE + 1 : RATE + 5]
-    state, wide = c_type(ctx.query.inputs[RATE + 1]), c_type(b.wide)
-    model = b.kinds[0]
+    sums, parts = _sums(b)
+    m, v, *powers = ctx.inputs[RATE + 1 : RATE + 5]
+    state, wide, known = c_type(ctx.query.inputs[RATE + 1]), c_type(b.wide), map(Read, powers)
+    power1, power2 = known
     yield call(
-        "lamb_change", HEADER, (*b.kinds, state, b.factor_type, wide),
-        Read(b.model), Read(b.diff), m, v, power1, power2, b.factor, b.skip, change, b.size,
-        b.terms, *b.extra, items=b.size,
+        "lamb_norms", HEADER, (*b.kinds, state, b.factor_type, wide),
+        Read(b.model), Read(b.diff), m, v, power1, power2, b.factor, b.skip, sums, b.size, parts,
+        b.terms, *b.extra, items=parts, blocks=True, joins=True,
     )  # fmt: skip
     yield call(
-        "pair_norms", HEADER, (model, wide), Read(b.model), Read(change), sums, b.size, parts,
-        items=parts, blocks=True,
+        "lamb_step", HEADER, (b.kinds[0], state, wide),
+        b.model, Read(m), Read(v), power1, power2, Read(sums), Read(b.rate), b.skip, b.size, parts,
+        float(ctx.attrs["weight_decay"]), *b.extra, items=b.size, joins=True,
     )  # fmt: skip
     yield call(
-        "lamb_step", HEADER, (model, wide),
-        b.model, Read(change), Read(sums), Read(b.rate), b.skip, b.size, parts,
-        float(ctx.attrs["weight_decay"]), items=b.size,
+        "grow_powers", HEADER, (c_type(ctx.query.inputs[RATE + 3]),), *powers, b.skip,
+        *b.extra[:2], items=1, joins=True,
     )  # fmt: skip
-    yield call(
-        "grow_powers", HEADER, (c_type(ctx.query.inputs[RATE + 3]),),
-        power1, power2, b.skip, *b.extra[:2], items=1,
-    )  # fmt: skip
-
-
-def _norm_bytes(query: KernelQuery) -> int:
-    model = query.inputs[MODEL]
-    size = model.dtype.accumulate.itemsize
-    sums = padded(2 * parts_of(model.size) * size)
-    return sums + (padded(model.size * size) if query.op == "lamb_update" else 0)
 
 
 def _advance(ctx: BindContext) -> Launch:
@@ -180,8 +172,8 @@ def _assign(ctx: BindContext) -> tuple[Launch, ...]:
 
 KERNELS: tuple[KernelSpec, ...] = (
     *(kernel(op, _simple) for op, row in UPDATES.items() if row.function),
-    kernel("lars_update", listed(_lars), None, _norm_bytes),
-    kernel("lamb_update", listed(_lamb), None, _norm_bytes),
+    kernel("lars_update", listed(_lars)),
+    kernel("lamb_update", listed(_lamb)),
     kernel("advance_step", _advance),
     kernel("adam_bias_correction_learning_rate", _corrected),
     kernel("dynamic_loss_scale_schedule", _adapt),

@@ -8,13 +8,10 @@ from flow_core.ir import Graph, Op, rebuild
 from flow_core.topology import Placement
 
 JOINED = (
-    "sgd_update",
-    "momentum_update",
-    "adam_update",
-    "rmsprop_update",
-    "centered_rmsprop_update",
-)
-"""Updates whose kernels join; those of LARS and LAMB need norms between their parts."""
+    "sgd_update", "momentum_update", "adam_update", "rmsprop_update", "centered_rmsprop_update",
+    "lars_update", "lamb_update",
+)  # fmt: skip
+"""Updates whose kernels join."""
 DIFF = 1
 
 

@@ -17,6 +17,10 @@ FN Part whole() {
     Part part = {first_item(), all_threads()};
     return part;
 }
+FN Part whole_blocks() {
+    Part part = {(i64)blockIdx.x, (i64)gridDim.x};
+    return part;
+}
 #define EACH_OF(part, i, count) for (i64 i = part.first; i < (count); i += part.step)
 
 // Row ``t`` of a table has the first block of a variable, and then arguments of 8 bytes each.
@@ -31,7 +35,11 @@ FN const u64 *row_of_block(const u64 *table, i64 rows, i64 words) {
 FN Part part_of_block(const u64 *row, i64 words, i64 rows, const u64 *table) {
     i64 own = (row - table) / words, first = (i64)row[0];
     i64 stop = own + 1 < rows ? (i64)row[words] : (i64)gridDim.x;
-    Part part = {(blockIdx.x - first) * blockDim.x + threadIdx.x, (stop - first) * blockDim.x};
+    Part part = {(i64)blockIdx.x - first, stop - first};
+    return part;
+}
+FN Part threads_of(Part blocks) {
+    Part part = {blocks.first * blockDim.x + threadIdx.x, blocks.step * blockDim.x};
     return part;
 }
 
@@ -99,10 +107,11 @@ FN void rmsprop(W *w, const G *g, S *square, S *mean, const float *rate, const F
 
 // The squares of the variable and of its slope, a pair per part.
 template <class W, class G, class F, class A>
-FN void norms(const W *w, const G *g, const F *factor, A *sums, i64 n, i64 parts, Terms terms) {
+FN void norms(const W *w, const G *g, const F *factor, A *sums, i64 n, i64 parts, Terms terms,
+              Part own = whole_blocks()) {
     double scale = SCALE;
     i64 length = (n + parts - 1) / parts;
-    EACH_BLOCK(part, parts) {
+    EACH_OF(own, part, parts) {
         i64 stop = part * length + length < n ? part * length + length : n;
         A first = 0, second = 0;
         for (i64 i = part * length + threadIdx.x; i < stop; i += blockDim.x) {
@@ -128,14 +137,14 @@ template <class A> FN A norm_of(const A *sums, i64 parts, int which) {
 template <class W, class G, class S, class F, class A>
 FN void lars(W *w, const G *g, S *m, const float *rate, const i64 *train_step, const F *factor,
              const i64 *skip, const A *sums, i64 n, i64 parts, Terms terms, double beta,
-             double epsilon, double coefficient) {
+             double epsilon, double coefficient, Part part = whole()) {
     typedef typename In<W>::type V;
     UNLESS_SKIPPED
     double scale = SCALE, root = sqrt((double)(n > 1 ? n : 1));
     double model = norm_of(sums, parts, 0) / root, diff = norm_of(sums, parts, 1) / root;
     double below = epsilon + diff + (*train_step ? terms.decay * model : 0.0);
     double local = below != 0 ? *rate * coefficient * model / below : 0.0;
-    EACH(i, n) {
+    EACH_OF(part, i, n) {
         V now = load(w + i), step = slope(g, now, i, scale, terms);
         V next = (V)load(m + i) * (V)beta - (V)local * step - (V)(local * terms.decay) * now;
         store(m + i, next);
@@ -143,62 +152,70 @@ FN void lars(W *w, const G *g, S *m, const float *rate, const i64 *train_step, c
     }
 }
 
+// How far LAMB moves an element, but for its rate.
+template <class V> struct Lamb {
+    double grow1, grow2, epsilon;
+    __device__ V change(V first, V second) const {
+        return first * (V)grow1 / (sqrt_(second * (V)grow2) + (V)epsilon);
+    }
+};
+template <class V, class S>
+FN Lamb<V> lamb_of(const S *power1, const S *power2, double beta1, double beta2, double epsilon) {
+    Lamb<V> lamb = {1 / (1 - (double)load(power1) * beta1), 1 / (1 - (double)load(power2) * beta2),
+                    epsilon};
+    return lamb;
+}
+
+// New moments, and the squares of the variable and of its change, a pair per part.
 template <class W, class G, class S, class F, class A>
-FN void lamb_change(const W *w, const G *g, S *m, S *v, S *power1, S *power2, const F *factor,
-                    const i64 *skip, A *change, i64 n, Terms terms, double beta1, double beta2,
-                    double epsilon) {
+FN void lamb_norms(const W *w, const G *g, S *m, S *v, const S *power1, const S *power2,
+                   const F *factor, const i64 *skip, A *sums, i64 n, i64 parts, Terms terms,
+                   double beta1, double beta2, double epsilon, Part own = whole_blocks()) {
     typedef typename In<W>::type V;
     UNLESS_SKIPPED
     double scale = SCALE;
-    double grow1 = 1 / (1 - (double)load(power1) * beta1);
-    double grow2 = 1 / (1 - (double)load(power2) * beta2);
-    EACH(i, n) {
-        V now = load(w + i), step = slope(g, now, i, scale, terms);
-        V first = (V)load(m + i) * (V)beta1 + step * (V)(1 - beta1);
-        V second = (V)load(v + i) * (V)beta2 + step * step * (V)(1 - beta2);
-        store(m + i, first);
-        store(v + i, second);
-        change[i] = (A)(first * (V)grow1 / (sqrt_(second * (V)grow2) + (V)epsilon));
-    }
-}
-
-template <class W, class A>
-FN void pair_norms(const W *w, const A *change, A *sums, i64 n, i64 parts) {
+    Lamb<V> lamb = lamb_of<V>(power1, power2, beta1, beta2, epsilon);
     i64 length = (n + parts - 1) / parts;
-    EACH_BLOCK(part, parts) {
+    EACH_OF(own, part, parts) {
         i64 stop = part * length + length < n ? part * length + length : n;
-        A first = 0, second = 0;
+        A squares = 0, changes = 0;
         for (i64 i = part * length + threadIdx.x; i < stop; i += blockDim.x) {
-            A now = (A)load(w + i);
-            first += now * now;
-            second += change[i] * change[i];
+            V now = load(w + i), step = slope(g, now, i, scale, terms);
+            store(m + i, (V)load(m + i) * (V)beta1 + step * (V)(1 - beta1));
+            store(v + i, (V)load(v + i) * (V)beta2 + step * step * (V)(1 - beta2));
+            A change = (A)lamb.change((V)load(m + i), (V)load(v + i));
+            squares += (A)now * (A)now;
+            changes += change * change;
         }
-        first = over_block<Sum>(first);
-        second = over_block<Sum>(second);
+        squares = over_block<Sum>(squares);
+        changes = over_block<Sum>(changes);
         if (threadIdx.x == 0) {
-            sums[2 * part] = first;
-            sums[2 * part + 1] = second;
+            sums[2 * part] = squares;
+            sums[2 * part + 1] = changes;
         }
     }
 }
 
-template <class W, class A>
-FN void lamb_step(W *w, const A *change, const A *sums, const float *rate, const i64 *skip, i64 n,
-                  i64 parts, double decay) {
+template <class W, class S, class A>
+FN void lamb_step(W *w, const S *m, const S *v, const S *power1, const S *power2, const A *sums,
+                  const float *rate, const i64 *skip, i64 n, i64 parts, double decay, double beta1,
+                  double beta2, double epsilon, Part part = whole()) {
     typedef typename In<W>::type V;
     UNLESS_SKIPPED
+    Lamb<V> lamb = lamb_of<V>(power1, power2, beta1, beta2, epsilon);
     double model = norm_of(sums, parts, 0), size = norm_of(sums, parts, 1);
     double lr = *rate * (model > 0 && size > 0 ? model / size : 1.0);
-    EACH(i, n) {
-        V now = load(w + i);
-        store(w + i, now * (V)(1 - lr * decay) - (V)lr * (V)change[i]);
+    EACH_OF(part, i, n) {
+        V now = load(w + i), change = lamb.change((V)load(m + i), (V)load(v + i));
+        store(w + i, now * (V)(1 - lr * decay) - (V)lr * change);
     }
 }
 
 template <class S>
-FN void grow_powers(S *power1, S *power2, const i64 *skip, double beta1, double beta2) {
+FN void grow_powers(S *power1, S *power2, const i64 *skip, double beta1, double beta2,
+                    Part part = whole()) {
     UNLESS_SKIPPED
-    if (first_item()) return;
+    if (part.first) return;
     store(power1, (double)load(power1) * beta1);
     store(power2, (double)load(power2) * beta2);
 }
