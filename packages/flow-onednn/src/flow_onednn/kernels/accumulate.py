@@ -28,11 +28,6 @@ ONTO, BASE = "matmul_onto", 2
 class Onto(Pieces):
     """Recipes that add to their output, which must hold the base first."""
 
-    @property
-    def allocates(self) -> bool:
-        """Whether the library takes memory at each launch."""
-        return self.product.allocates
-
     def bind(self, ctx: BindContext) -> list[Launch]:
         """The launches on the op's arrays."""
         base, (out,) = ctx.inputs[BASE], ctx.outputs
