@@ -27,7 +27,7 @@ def on_one(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "ONEFLOW_EMULATE_GPUS": "4"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
 
