@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from onerec_files import example, framed
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import DataError, InferenceError
+from flow_core.errors import DataError, InferenceError, UnsupportedError
 from flow_data import toplevel
 from flow_data.codec import encode_jpeg
 
@@ -113,3 +114,19 @@ def test_corrupt_pictures_of_coco(tmp_path: Path) -> None:
     assert str(tmp_path / "1.jpg") in "".join(caught.value.__notes__)
     (tmp_path / "2.jpg").unlink()
     assert job("skip")()[1].tolist() == [0, 0, 0, 3]
+
+
+def test_codecs_fill_messages_that_they_are_given() -> None:
+    resize = flow.data.ImageResizePreprocessor(4, 5)
+    codec = flow.data.ImageCodec([resize, flow.data.ImagePreprocessor("mirror")])
+    message = MagicMock()
+    assert codec.to_proto(message) is message
+    filled = message.jpeg.preprocess.add()
+    assert (filled.resize.width, filled.resize.height) == (4, 5)
+    filled.mirror.SetInParent.assert_called_once()
+    assert flow.data.RawCodec(True).to_proto(message).raw.auto_zero_padding is True
+    flow.data.BytesListCodec().to_proto(message).bytes_list.SetInParent.assert_called_once()
+    norm = flow.data.NormByChannelPreprocessor((1.0, 2.0, 3.0)).to_proto(message)
+    norm.norm_by_channel_conf.mean_value.extend.assert_called_once_with((1.0, 2.0, 3.0))
+    with pytest.raises(UnsupportedError, match=r"ImageCodec\.to_proto"):
+        codec.to_proto()

@@ -473,3 +473,15 @@ def test_joined_arrays_need_not_fit_at_their_largest() -> None:
     ones, zeros = [np.ones(3, "f4")] * 2, [np.zeros(1, "f4")] * 2
     for found in job(ones, zeros):
         np.testing.assert_array_equal(found, [1, 1, 1, 0])
+
+
+def test_blobs_say_where_they_are() -> None:
+    seen = []
+
+    @flow.global_function(function_config=config(2))
+    def job(x: tp.ListNumpy.Placeholder((4, 3))) -> tp.ListNumpy:
+        seen.append(x.parallel_conf)
+        return x
+
+    job([np.ones((4, 3), "f4")] * 2)
+    assert (seen[0].device_tag(), seen[0].device_name()) == ("gpu", ["0:0", "0:1"])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from flow_core.dtypes import as_dtype
-from flow_core.errors import InferenceError, user_line
+from flow_core.errors import InferenceError, UnsupportedError, user_line
 from flow_core.plugins.emission import emit
 from flow_data.readers import ofrecord_reader
 
@@ -29,6 +29,19 @@ def _refuse(what: str, found: object, allowed: str) -> NoReturn:
     raise InferenceError(what, at=user_line(2), found=found, allowed=allowed)
 
 
+def _message(what: object, proto: Any) -> Any:
+    """The message to fill, which the caller has to bring: there are none of ops here."""
+    if proto is None:
+        raise UnsupportedError(
+            f"{type(what).__name__}.to_proto",
+            at=user_line(2),
+            found="no message to fill",
+            allowed="a message with OneFlow's fields",
+            hint="flow.data.decode_ofrecord takes the object itself",
+        )
+    return proto
+
+
 @dataclass(frozen=True)
 class ImagePreprocessor:
     """A step on an image: "bgr2rgb" swaps colours, "mirror" left and right.
@@ -48,6 +61,12 @@ class ImagePreprocessor:
         """The step as an attribute."""
         return (self.preprocessor.lower(),)
 
+    def to_proto(self, proto: Any = None) -> Any:
+        """Fills a given message of OneFlow's with the step, and gives it back."""
+        proto = _message(self, proto)
+        getattr(proto, self.preprocessor.lower()).SetInParent()
+        return proto
+
 
 @dataclass(frozen=True)
 class ImageResizePreprocessor:
@@ -64,6 +83,12 @@ class ImageResizePreprocessor:
     def literal(self) -> tuple[Any, ...]:
         """The step as an attribute."""
         return ("resize", self.width, self.height)
+
+    def to_proto(self, proto: Any = None) -> Any:
+        """Fills a given message of OneFlow's with the step, and gives it back."""
+        proto = _message(self, proto)
+        proto.resize.width, proto.resize.height = self.width, self.height
+        return proto
 
 
 @dataclass(frozen=True)
@@ -89,6 +114,14 @@ class NormByChannelPreprocessor:
         mean, std = tuple(map(float, self.mean_values)), tuple(map(float, self.std_values))
         return ("normalize", mean, std, self.data_format)
 
+    def to_proto(self, proto: Any = None) -> Any:
+        """Fills a given message of OneFlow's with the step, and gives it back."""
+        proto = _message(self, proto)
+        proto.norm_by_channel_conf.mean_value.extend(self.mean_values)
+        proto.norm_by_channel_conf.std_value.extend(self.std_values)
+        proto.norm_by_channel_conf.data_format = self.data_format
+        return proto
+
 
 @dataclass(frozen=True)
 class ImageCodec:
@@ -106,6 +139,14 @@ class ImageCodec:
         """The steps as an attribute."""
         return tuple(p.literal for p in self.image_preprocessors or ())
 
+    def to_proto(self, proto: Any = None) -> Any:
+        """Fills a given message of OneFlow's with codec and steps, and gives it back."""
+        proto = _message(self, proto)
+        proto.jpeg.SetInParent()
+        for step in self.image_preprocessors or ():
+            step.to_proto(proto.jpeg.preprocess.add())
+        return proto
+
 
 @dataclass(frozen=True)
 class RawCodec:
@@ -118,12 +159,25 @@ class RawCodec:
     auto_zero_padding: bool = False
     kind: str = field(default="raw", init=False)
 
+    def to_proto(self, proto: Any = None) -> Any:
+        """Fills a given message of OneFlow's with the codec, and gives it back."""
+        proto = _message(self, proto)
+        proto.raw.dim1_varying_length = False
+        proto.raw.auto_zero_padding = self.auto_zero_padding
+        return proto
+
 
 @dataclass(frozen=True)
 class BytesListCodec:
     """Bytes, padded with zeros."""
 
     kind: str = field(default="bytes_list", init=False)
+
+    def to_proto(self, proto: Any = None) -> Any:
+        """Fills a given message of OneFlow's with the codec, and gives it back."""
+        proto = _message(self, proto)
+        proto.bytes_list.SetInParent()
+        return proto
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,8 @@ def softmax_cross_entropy_with_logits(
     """``-sum(labels * log(softmax(logits)))`` over the last axis; no gradient for ``labels``.
 
     Args:
-        labels: a distribution per example: shape and type of ``logits``.
+        labels: a distribution per example: shape and type of ``logits``.  The gradient is that of
+            labels that add up to 1, ``softmax(logits) - labels``, also where they do not.
         logits: floating point, of shape (..., classes).
         name: name of the op.
 

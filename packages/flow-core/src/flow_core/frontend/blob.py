@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flow_core.dtypes import DType
 from flow_core.errors import JobError, user_line
 from flow_core.frontend.per_device import per_device
+from flow_core.frontend.scope import ParallelConf
 from flow_core.ir import TensorType, Value, tensor_type
 from flow_core.topology import Placement
 
@@ -90,6 +91,11 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
     def logical_blob_name(self) -> str:
         """Same as `unique_name`."""
         return self.unique_name
+
+    @property
+    def parallel_conf(self) -> ParallelConf:
+        """The devices of the op that makes this blob."""
+        return ParallelConf(self._job.builder.ops[self._value.op].placement)
 
     @property
     def split_axis(self) -> int | None:
@@ -284,6 +290,11 @@ class MirroredBlob(BlobDef):
     def parts(self) -> tuple[Value, ...]:
         """The values of the devices, in order."""
         return self._parts
+
+    @property
+    def parallel_conf(self) -> ParallelConf:
+        """The devices of the mirrored view."""
+        return ParallelConf(self.placement)
 
     @property
     def shape(self) -> tuple[int, ...]:

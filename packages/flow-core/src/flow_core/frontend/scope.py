@@ -39,6 +39,21 @@ class ParallelDesc:
 
 
 @dataclass(frozen=True, slots=True)
+class ParallelConf:
+    """The devices of a blob, as OneFlow's messages name them."""
+
+    placement: Placement
+
+    def device_tag(self) -> str:
+        """The device type."""
+        return self.placement.device_type
+
+    def device_name(self) -> list[str]:
+        """The devices, such as ``["0:0", "0:1"]``."""
+        return [f"{machine}:{device}" for machine, device in self.placement.devices]
+
+
+@dataclass(frozen=True, slots=True)
 class Scope:
     """What is in force at a point of a program.
 

@@ -21,7 +21,7 @@ from flow_core.ops.rules import (
     with_falling,
 )
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
-from flow_core.sbp import B, P, Sbp, Signature, Signatures
+from flow_core.sbp import B, P, S, Sbp, Signature, Signatures
 
 SMALLEST_PROBABILITY = 1e-20
 """Probabilities below this count as this in logarithms and divisions."""
@@ -64,8 +64,11 @@ def _batch_axes_linear_dy(ctx: SbpContext) -> Signatures:
     return (*_batch_axes(ctx), linear_in(ctx, 2))
 
 
-def _batch_axes_linear_label_dy(ctx: SbpContext) -> Signatures:
-    return (*_batch_axes(ctx), linear_in(ctx, 1), linear_in(ctx, 2))
+def _difference_times_dy(ctx: SbpContext) -> Signatures:
+    """Elementwise, but for dy, of which there is one per row."""
+    classes = S(len(ctx.inputs[0].shape) - 1)
+    own = (Signature((classes, classes, B), (classes,)), Signature((P, P, B), (P,)))
+    return (*_batch_axes(ctx), *own, linear_in(ctx, 2))
 
 
 def _all_axes_linear_dy(ctx: SbpContext) -> Signatures:
@@ -217,7 +220,7 @@ def _dense(prediction: Any, label: Any) -> Any:
 
 
 def _dense_grad(prob: Any, label: Any, dy: Any) -> Any:
-    return dy[..., None] * (prob * label.sum(-1, keepdims=True) - label)
+    return dy[..., None] * (prob - label)
 
 
 def _at_label(x: Any, label: Any) -> Any:
@@ -423,11 +426,11 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("prob", "label", "dy"),
         outputs=("prediction_diff",),
         infer=_loss_grad(_check_dense),
-        sbp=_batch_axes_linear_label_dy,
+        sbp=_difference_times_dy,
         reference=_dense_grad,
         samples=_dense_grad_samples,
         inplace=(0,),
-        doc="Right for labels of any sum, not only for distributions.",
+        doc="The derivative where labels add up to 1; this for others, too, as in OneFlow.",
     ),
     OpSpec(
         type="sparse_softmax_cross_entropy",

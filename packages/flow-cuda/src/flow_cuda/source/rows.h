@@ -113,14 +113,10 @@ FN void dense_loss(const T *x, const T *label, T *prob, T *loss, i64 rows, i64 n
 
 template <class T>
 FN void dense_loss_grad(const T *prob, const T *label, const T *dy, T *dx, i64 rows, i64 n) {
-    typedef typename In<T>::type V;
     EACH_BLOCK(r, rows) {
-        V sum = 0;
-        EACH_THREAD(i, n) sum += load(label + r * n + i);
-        sum = over_block<Sum>(sum);
         EACH_THREAD(i, n) {
             i64 at = r * n + i;
-            store(dx + at, load(dy + r) * (load(prob + at) * sum - load(label + at)));
+            store(dx + at, load(dy + r) * (load(prob + at) - load(label + at)));
         }
     }
 }

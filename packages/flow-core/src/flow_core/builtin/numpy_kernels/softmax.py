@@ -242,11 +242,8 @@ def _dense_softmax_loss(ctx: BindContext) -> Launches:
 def _dense_softmax_loss_grad(ctx: BindContext) -> Launches:
     prob, label = _matrix(ctx.inputs[0]), _matrix(ctx.inputs[1])
     dy, dx = ctx.inputs[2].reshape(-1), _matrix(ctx.outputs[0])
-    row, _ = carve(ctx.workspace, *_row_parts(ctx.query))
     return (
-        row_sum(label, row),
-        call(np.multiply, prob, row, out=dx),
-        call(np.subtract, dx, label, out=dx),
+        call(np.subtract, prob, label, out=dx),
         call(np.multiply, dx, dy[:, None], out=dx),
     )
 
@@ -372,7 +369,7 @@ KERNELS: tuple[KernelSpec, ...] = (
     widened("log_softmax", _log_softmax, workspace=_along_axis_bytes),
     widened("log_softmax_grad", _log_softmax_grad, workspace=_along_axis_bytes),
     widened("softmax_cross_entropy", _dense_softmax_loss, workspace=_loss_bytes),
-    widened("softmax_cross_entropy_grad", _dense_softmax_loss_grad, workspace=_row_bytes),
+    widened("softmax_cross_entropy_grad", _dense_softmax_loss_grad),
     widened("sparse_softmax_cross_entropy", _sparse_softmax_loss, workspace=_loss_bytes),
     widened("sparse_softmax_cross_entropy_grad", _sparse_softmax_loss_grad, workspace=_row_bytes),
     widened("sparse_cross_entropy", _sparse_loss, workspace=_row_bytes),
