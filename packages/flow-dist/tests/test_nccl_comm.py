@@ -39,6 +39,13 @@ def backwards(exchange: Exchange) -> Exchange:
     return replace(exchange, blocks=blocks)
 
 
+def summed(exchange: Exchange) -> Exchange:
+    """All parts of an all-gather in one place."""
+    blocks = tuple(replace(b, at=(0,), first=b.source == 0) for b in exchange.blocks)
+    fills = tuple((index, "sum") for index in range(len(exchange.outputs)))
+    return replace(exchange, blocks=blocks, fills=fills)
+
+
 def rotated(group: Sequence[str], dtype: DType) -> Exchange:
     """Each device gives each other one another part of the same size."""
     found = comms.all_gather((4, 4, 4, 4))(group, dtype)
@@ -54,6 +61,7 @@ ODD = {
     "all_gather_added": added(odd("all_gather_added", comms.all_gather((2, 2, 2, 2)))),
     "all_to_all_added": added(odd("all_to_all_added", comms.all_to_all(lambda s, t: 2))),
     "reduce_added": added(odd("reduce_added", comms.reduce_to(3, (4,)))),
+    "all_gather_summed": summed(odd("summed", comms.all_gather((3, 3, 3, 3)))),
     "all_gather_backwards": backwards(odd("backwards", comms.all_gather((3, 3, 3, 3)))),
     "all_gather_rotated": odd("rotated", rotated),
 }

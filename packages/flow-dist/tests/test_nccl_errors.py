@@ -171,7 +171,7 @@ def test_one_communicator_per_group_for_all_plans() -> None:
     groups = [*rows, *columns, FOUR]
     exchanges = [
         replace(comms.all_reduce((3,))(group, float32), name=f"sum{i}")
-        for i, group in enumerate([*groups, *groups])
+        for i, group in enumerate([*groups, *groups, FOUR[::-1]])
     ]
 
     def body(rank: Rank) -> None:
@@ -230,8 +230,25 @@ def test_replayed_steps_count() -> None:
     run(2, body)
 
 
-def test_exchanges_take_turns_in_the_memory_for_packing() -> None:
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_large_sum_is_counted_once(ordered: bool) -> None:
+    """In the plan's order it takes two stages."""
+    exchange = comms.all_reduce((5001,))(DEVICES, float32)
+
+    def body(rank: Rank) -> None:
+        comm = NcclComm(DEVICES, rank.groups, ordered=ordered)
+        for launch in comm.bind(exchange, *rank.arrays(exchange)):
+            launch()
+        assert len(rank.library.depths) == 1 + ordered
+        own = {link: n for link, n in exchange.links().items() if link[0] in comm.local}
+        assert dict(comm.sent()) == own
+
+    run(2, body).check()
+
+
+def test_exchanges_take_turns_in_the_memory_for_packing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten exchanges that pack take the memory of one, and each gets its own numbers."""
+    monkeypatch.setattr(nccl, "SLAB", 256)
     columns = comms._columns(DEVICES, float32)
     exchanges = [replace(columns, name=f"columns{i}") for i in range(10)]
 
