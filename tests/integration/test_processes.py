@@ -99,8 +99,10 @@ def test_ops_read_what_their_own_device_has() -> None:
     flow.clear_default_session()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("threads", ["1", "3"])
+@pytest.mark.parametrize(
+    "threads",
+    [pytest.param("1", marks=pytest.mark.slow), pytest.param("3", marks=pytest.mark.exhaustive)],
+)
 def test_four_processes_train_all_forms_as_one_does(threads: str) -> None:
     lines = printed(on_one(FORMS))
     assert len(lines.splitlines()) == 33

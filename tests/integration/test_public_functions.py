@@ -89,7 +89,7 @@ def expected(key: str, arrays: Any) -> tuple[Any, ...]:
         return tuple(np.asarray(y) for y in as_tuple(CALLS[key][2](*arrays)))
 
 
-PLACES = [pytest.param(("cpu", "0:0"), id="one", marks=pytest.mark.slow), ("gpu", "0:0-1")]
+PLACES = [pytest.param(("cpu", "0:0"), id="one", marks=pytest.mark.exhaustive), ("gpu", "0:0-1")]
 
 
 @pytest.mark.parametrize("key", CALLS)
@@ -102,7 +102,7 @@ def test_a_function_is_numpy_s(key: str, place: tuple[str, str]) -> None:
         assert_same(y, w)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("key", CALLS)
 def test_in_the_mirrored_view(key: str) -> None:
     function, arrays, _ = CALLS[key]
@@ -115,7 +115,7 @@ def test_in_the_mirrored_view(key: str) -> None:
             assert_same(y, w)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("key", CALLS)
 @pytest.mark.parametrize(("name", "tolerance"), [("float16", 3e-2), ("float64", 1e-9)])
 def test_other_floating_types(key: str, name: str, tolerance: float) -> None:

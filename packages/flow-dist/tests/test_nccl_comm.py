@@ -137,12 +137,12 @@ def test_what_collectives_are_not(form: str) -> None:
     kit.everywhere(body)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 class TestAllTypes(RanksKit):
     ranks = 3
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 class TestAllTypesInOrder(RanksKit):
     ranks = 4
     ordered = True
