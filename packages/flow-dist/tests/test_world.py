@@ -1,6 +1,8 @@
 """Which process has which device, shared memory, and waiting: all without MPI."""
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -8,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flow_core.plugins.specs import Unavailable
+from flow_dist.joining import bootstrap
 from flow_dist.membership import LaunchError
 from flow_dist.phases import Box
 from flow_dist.shared import Segment, SharedMemory, neighbours, open_segment
 from flow_dist.waiting import VERDICT, wait
-from flow_dist.world import MpiWorld, bootstrap
+from flow_dist.world import MpiWorld
 
 
 class Lonely:
@@ -102,3 +105,23 @@ def test_a_process_alone_joins_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PMI_RANK", "PMI_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     assert isinstance(bootstrap(), Unavailable)
+
+
+def test_a_process_alone_loads_nothing_of_what_joins() -> None:
+    """Else every program of one process would pay for it at its first job."""
+    program = """
+import sys
+import oneflow as flow
+import oneflow.typing as tp
+import numpy as np
+
+@flow.global_function()
+def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+    return x + 1
+
+job(np.zeros(2, np.float32))
+loaded = {"flow_dist.world", "flow_dist.control", "psutil", "mpi4py"} & set(sys.modules)
+assert not loaded, loaded
+"""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "OMPI_"))}
+    subprocess.run([sys.executable, "-c", program], check=True, env=env)

@@ -28,14 +28,13 @@ NCCL_EXTRA = "uv add 'flow-dist[cu12]' (or flow-dist[cu13])"
 def flow_register_comms(config: Settings) -> tuple[CommSpec, ...]:
     """MPI, between devices that compute in host memory; NCCL between GPUs, unless emulated."""
     types = ("cpu", "gpu") if config.emulate_gpus else ("cpu",)
-    world = "flow_dist.world"
     mpi = CommSpec(
         "mpi",
         types,
-        f"{world}:bootstrap",
+        "flow_dist.joining:bootstrap",
         "flow_dist.mpi:MpiComm",
         priority=10,
-        world=f"{world}:world",
+        world="flow_dist.world:world",
     )
     nccl = CommSpec("nccl", ("gpu",), "flow_dist.nccl:bootstrap", "flow_dist.nccl:NcclComm", 10)
     return (mpi,) if config.emulate_gpus else (mpi, nccl)

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from flow_core.device import Launch
-from flow_core.plugins.specs import Available, Unavailable
 from flow_dist.control import join
 from flow_dist.mailboxes import IN_ORDER, Tokens
-from flow_dist.membership import LaunchError, Membership
+from flow_dist.membership import LaunchError
 from flow_dist.output import choose_output
 from flow_dist.pmi import joined_by_launcher, start_mpi
 from flow_dist.point_to_point import Wire
@@ -28,27 +27,6 @@ from flow_dist.watch import WATCH, Site
 
 TAGS = 1 << 20
 """Messages that can be told apart; MPI promises 32767, MPICH and Open MPI know far more."""
-
-
-def bootstrap() -> Available | Unavailable:
-    """Joins the processes that a launcher started, if there are several.
-
-    Raises:
-        LaunchError: there are several, but MPI does not join them.
-    """
-    membership = Membership.from_env()
-    if membership.alone:
-        return Unavailable("one process", "start several: flow-dist run -n 4 script.py")
-    joined = world()
-    if (joined.rank, joined.size) != (membership.rank, membership.size):
-        raise LaunchError(
-            "joining the processes by MPI",
-            found=f"rank {joined.rank} of {joined.size} by MPI, but {membership.rank} of "
-            f"{membership.size} by the variables of {membership.source}",
-            allowed="processes that an MPI launcher started",
-            hint="start them with flow-dist run, or mpiexec of the MPI that mpi4py uses",
-        )
-    return Available(joined.size, f"processes, {membership}")
 
 
 @cache
