@@ -17,6 +17,7 @@ from flow_core.device import Launch, Strided, Workbench, World, strided
 from flow_core.errors import ConfigError
 from flow_core.exchange import Exchange, check_arrays
 from flow_core.plugins.specs import Available, Unavailable
+from flow_dist.joining import bootstrap as join_processes
 from flow_dist.membership import Membership
 from flow_dist.nccl_groups import Clique, Groups
 from flow_dist.nccl_guard import Guard
@@ -46,9 +47,7 @@ def bootstrap() -> Available | Unavailable:
     found = probe_nccl()
     if isinstance(found, Unavailable) or Membership.from_env().alone:
         return found
-    from flow_dist import world
-
-    joined = world.bootstrap()
+    joined = join_processes()
     if isinstance(joined, Unavailable):
         return joined
     return Available(joined.count, f"{found.note}; {joined.note}")
