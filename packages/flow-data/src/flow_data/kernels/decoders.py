@@ -13,7 +13,7 @@ from flow_core.plugins.specs import BindContext
 from flow_data import codec
 from flow_data.instances import Array
 from flow_data.kernels.crops import RowDraws, crop_box, limits_of
-from flow_data.kernels.rows import each, each_instance
+from flow_data.kernels.rows import FromStep, each, each_instance
 from flow_data.records.record import Record, corrupt
 
 
@@ -94,7 +94,7 @@ def image_random_crop(ctx: BindContext) -> Sequence[Launch]:
         top, left, h, w = crop_box(pixels.shape[:2], limits, draws.numbers[row].tolist())
         out[row] = pixels[top : top + h, left : left + w]
 
-    return (draws.draw, each("ofrecord_image_decoder_random_crop", len(out), one))
+    return (FromStep(draws.draw), each("ofrecord_image_decoder_random_crop", len(out), one))
 
 
 # ------------------------------------------------------------------------------------ OneRec

@@ -13,7 +13,7 @@ from flow_core.plugins.specs import BindContext
 from flow_data import codec
 from flow_data.instances import POOL, Array, describe, fail
 from flow_data.kernels.crops import RowDraws, crop_box, limits_of
-from flow_data.kernels.rows import each, each_instance
+from flow_data.kernels.rows import FromStep, each, each_instance
 
 
 def _check_image(op: str, row: int, x: Array, channels: int | None = None) -> None:
@@ -98,7 +98,7 @@ def random_crop(ctx: BindContext) -> Sequence[Launch]:
         top, left, h, w = crop_box(x[row].shape[:2], limits, draws.numbers[row].tolist())
         out[row] = x[row][top : top + h, left : left + w]
 
-    return (draws.draw, each("image_random_crop", len(x), one))
+    return (FromStep(draws.draw), each("image_random_crop", len(x), one))
 
 
 def crop_mirror_normalize(ctx: BindContext) -> Launch:

@@ -28,15 +28,12 @@ from flow_core.philox import op_seed
 from flow_core.plugins.specs import BindContext, KernelQuery, load
 from flow_data.instances import RowError
 from flow_data.loading.body import Member, copies, decode
+from flow_data.loading.chains import Stage, chained
 from flow_data.loading.source import READERS, Source, open_source
 from flow_data.loading.stats import LoaderStats, new_stats
 from flow_data.loading.workers import prefetch_count, worker_count, workers
 
 log = logging.getLogger("flow_data")
-
-
-class Stopped(Exception):
-    """The loader is gone."""
 
 
 class Slot:
@@ -46,6 +43,9 @@ class Slot:
         members: the loader's ops.
         ctx: the loader's own.
         sources: what its readers read, by member.
+        kept: the outputs that steps take.
+        stop: set when the loader is gone.
+        stats: counts what the slot does.
     """
 
     def __init__(
@@ -53,18 +53,20 @@ class Slot:
         members: Sequence[Member],
         ctx: BindContext,
         sources: dict[int, Source],
+        kept: Sequence[tuple[int, int]],
         stop: threading.Event,
         stats: LoaderStats,
     ) -> None:
         self.step = np.zeros((), np.int64)
         self.arrays = [[_buffer(t.shape, t.dtype.numpy) for t in m.outputs] for m in members]
         self._sources = sources
-        self._stages = [
-            (m.name, launch)
+        stages = [
+            Stage(i, m.name, launch)
             for i, m in enumerate(members)
             if i not in sources
             for launch in self._bind(m, i, ctx)
         ]
+        self._parts = chained(stages, members, self.arrays, kept)
         self._stop = stop
         self._stats = stats
 
@@ -148,12 +150,8 @@ class Slot:
                 _put(source, refs[i][row], row, self.arrays[i])
                 unread[i].remove(row)
         seconds["read"] = time.perf_counter() - started
-        for name, launch in self._stages:
-            if self._stop.is_set():
-                raise Stopped
-            started = time.perf_counter()
-            launch()
-            seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - started
+        for part in self._parts:
+            part.run(self._stop, seconds)
         self._stats.add_stages(seconds)
 
 
@@ -196,8 +194,10 @@ class Loader:
         count = ceil(worker_count() / _devices(members)) + prefetch_count()
         self.stats = new_stats(_name(members), count)
         stop = threading.Event()
-        slots = (Slot(members, ctx, self._sources, stop, self.stats) for _ in range(count))
-        self._free: list[Slot] = list(slots)
+        self._free = [
+            Slot(members, ctx, self._sources, self._slots_of, stop, self.stats)
+            for _ in range(count)
+        ]
         self._queue: deque[tuple[int, Slot, Future[None]]] = deque()
         weakref.finalize(self, stop.set)
 
