@@ -14,7 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flow_core.compiler.streams import blas_threads, micro_batches, stream_name, timetable
+from flow_core.compiler.streams import (
+    Timetable,
+    micro_batches,
+    stream_name,
+    timetable,
+    useful_workers,
+)
 from flow_core.compiler.waits import Access, find_waits
 from flow_core.dtypes import float32
 from flow_core.errors import GraphError, PlanError
@@ -207,9 +213,30 @@ def test_streams_are_named_after_devices_and_work() -> None:
     assert stream_name(replace(op, type="boxing")) == "gpu[0:2] transfer"
 
 
-def test_matrix_products_use_what_the_environment_says() -> None:
-    assert blas_threads({"OPENBLAS_NUM_THREADS": "3", "OMP_NUM_THREADS": "1"}) == 3
-    assert blas_threads({"OMP_NUM_THREADS": "many"}) >= 1
+def table(products: float, rest: float, ops: int, overlap: float, streams: int = 2) -> Timetable:
+    """A timetable whose streams end after the given part of the time of all ops."""
+    order: list[Op] = [graph(("x", 0, ())).ops["x"]] * ops
+    total = products + rest
+    return Timetable(order, [], total, overlap * total, products, streams)
+
+
+@pytest.mark.parametrize(
+    ("found", "cores", "all_scale", "workers"),
+    [
+        (table(0.1, 0.0, 20, 0.5), 2, False, 1),  # products have both cores anyway
+        (table(0.01, 0.1, 20, 0.5), 2, False, 2),  # numpy's loops have one
+        (table(0.01, 0.1, 20, 0.5), 2, True, 1),  # others' loops have all
+        (table(0.01, 0.1, 20, 0.5), 1, False, 1),  # there is one core
+        (table(0.01, 0.1, 20, 1.0), 2, False, 1),  # streams wait for one another
+        (table(0.0, 0.01, 500, 0.5), 2, False, 1),  # ops are short
+        (table(0.01, 0.1, 20, 0.3, 4), 3, False, 3),  # no more threads than cores
+        (table(0.1, 0.0, 1000, 0.25, 4), 64, False, 4),  # 64 threads mostly wait for each other
+    ],
+)
+def test_streams_have_threads_where_kernels_leave_cores_idle(
+    found: Timetable, cores: int, all_scale: bool, workers: int
+) -> None:
+    assert useful_workers(found, cores, all_scale) == workers
 
 
 PROCESSES = 3

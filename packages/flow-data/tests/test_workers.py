@@ -1,30 +1,117 @@
-"""How many threads make batches."""
+"""How many threads make batches, and when."""
 
 from __future__ import annotations
 
-import os
+import threading
+from collections.abc import Iterator
 
 import pytest
 
+from flow_core.cores import Cores
 from flow_core.errors import ConfigError
-from flow_data.loading.workers import worker_count
+from flow_core.pools import settled
+from flow_data.loading.stats import LoaderStats
+from flow_data.loading.workers import Share, Workers
+from flow_data.report import text_report
+
+BUSY = Cores(4, "a test", kernels=4, products=4, loaders=1)
+"""Steps that leave nothing."""
 
 
 @pytest.fixture(autouse=True)
 def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("FLOW_DATA_WORKERS", "ONEFLOW_CPU_THREADS"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("FLOW_DATA_WORKERS", raising=False)
 
 
-def test_one_per_core_unless_the_program_has_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert worker_count() == min(16, len(os.sched_getaffinity(0)))
-    monkeypatch.setenv("ONEFLOW_CPU_THREADS", "3")
-    assert worker_count() == 3
+@pytest.fixture
+def crew() -> Iterator[Workers]:
+    made = Workers()
+    yield made
+    made.stop()
+
+
+def test_the_plan_says_how_many_unless_the_program_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Share.of(BUSY) == Share(1, 4, "4 cores")
+    assert Share.of(Cores(64, "a test", 8, 8, 56)).computing == 16
+    assert Share.of(Cores()).waiting == min(16, settled().count)
     monkeypatch.setenv("FLOW_DATA_WORKERS", "5")
-    assert worker_count() == 5
+    assert Share.of(BUSY) == Share(5, 5, "FLOW_DATA_WORKERS")
 
 
 def test_what_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ONEFLOW_CPU_THREADS", "all")
-    with pytest.raises(ConfigError, match="reading ONEFLOW_CPU_THREADS"):
-        worker_count()
+    monkeypatch.setenv("FLOW_DATA_WORKERS", "all")
+    with pytest.raises(ConfigError, match="reading FLOW_DATA_WORKERS"):
+        Share.of(BUSY)
+
+
+class Batches:
+    """Jobs that are at work until somebody says that one of them may end."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.may_end = threading.Semaphore(0)
+
+    def __call__(self) -> None:
+        self.begun.release()
+        self.may_end.acquire(timeout=20)
+
+    def begin(self, count: int) -> bool:
+        """Whether so many more begin."""
+        return all(self.begun.acquire(timeout=20) for _ in range(count))
+
+
+def test_loaders_have_what_a_step_leaves_until_it_waits(crew: Workers) -> None:
+    batches = Batches()
+    futures = [crew.submit(batches, Share.of(BUSY)) for _ in range(8)]
+    assert batches.begin(1)
+    assert not batches.begun.acquire(timeout=0.05)
+    assert crew.active == 1
+    with crew.waited_for():
+        assert batches.begin(3)
+        assert not batches.begun.acquire(timeout=0.05)
+        assert crew.active == 4
+    for _ in range(3):  # the step goes on: who is done does not begin another one
+        batches.may_end.release()
+    assert not batches.begun.acquire(timeout=0.05)
+    for _ in range(5):
+        batches.may_end.release()
+    assert batches.begin(4)
+    for future in futures:
+        future.result(timeout=20)
+
+
+def test_several_loaders_share_what_is_left(crew: Workers) -> None:
+    one, other = Batches(), Batches()
+    crew.submit(one, Share.of(BUSY))
+    crew.submit(other, Share.of(BUSY))
+    assert one.begin(1)
+    assert not other.begun.acquire(timeout=0.05)
+    one.may_end.release()
+    assert other.begin(1)
+    other.may_end.release()
+
+
+def test_an_error_of_a_job_is_its_own(crew: Workers) -> None:
+    def fails() -> None:
+        raise ValueError("no batch")
+
+    failed, fine = crew.submit(fails, Share.of(BUSY)), crew.submit(list, Share.of(BUSY))
+    with pytest.raises(ValueError, match="no batch"):
+        failed.result(timeout=20)
+    assert fine.result(timeout=20) is None
+
+
+def test_what_has_not_begun_is_not_done_after_the_end(crew: Workers) -> None:
+    batches = Batches()
+    first, later = (crew.submit(batches, Share.of(BUSY)) for _ in range(2))
+    assert batches.begin(1)
+    crew.stop(seconds=0.01)
+    assert later.cancelled()
+    batches.may_end.release()
+    assert first.result(timeout=20) is None
+
+
+def test_statistics_tell_how_many_were_at_work() -> None:
+    stats = LoaderStats("reader", 6, share=Share.of(BUSY))
+    text = text_report([stats])
+    assert "6 slots, 1 in work while a step computes, 4 while one waits (by 4 cores)" in text

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from flow_dist import waiting
-from flow_dist.waiting import CROWDED, EAGER, PATIENCE, VERDICT, suit_to_host, wait
+from flow_dist.waiting import CROWDED, EAGER, PATIENCE, VERDICT, share_of_host, suit_to_host, wait
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +36,25 @@ def test_who_shares_cores_offers_them_sooner(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     suit_to_host(lambda mine: [mine, *(json.dumps(row).encode() for row in others)])
     assert PATIENCE.at_once == at_once
+
+
+@pytest.mark.parametrize(
+    ("others", "count"),
+    [
+        ([], 4),
+        ([["here", [0, 1, 2, 3]]], 2),
+        ([["here", [4, 5, 6, 7]]], 4),  # each is bound to cores of its own
+        ([["there", [0, 1]]], 2),  # as many as the poorest has: all make the same plan
+        ([["here", [0, 1, 2, 3]]] * 8, 1),
+    ],
+)
+def test_processes_divide_the_cores_of_their_hosts(
+    others: list[list[object]], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "node", lambda: "here")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+    told = [json.dumps(row).encode() for row in others]
+    assert share_of_host(lambda mine: [mine, *told]).count == count
 
 
 def test_a_wait_ends_when_it_is_done_or_with_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:

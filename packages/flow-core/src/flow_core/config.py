@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from flow_core.cores import Budget, asked
 from flow_core.errors import ConfigError
 
 
@@ -22,6 +23,8 @@ class Settings:
         verify_passes: verify the graph after every pass (FLOW_VERIFY_PASSES).
         stream_threads: threads for the streams of a plan, None for as many as pay
             (FLOW_STREAM_THREADS: "auto" or a number).
+        cores: how many cores the process may keep busy (ONEFLOW_CPU_THREADS, else
+            OMP_NUM_THREADS), None for as many as there are.
     """
 
     emulate_gpus: int = 0
@@ -31,6 +34,7 @@ class Settings:
     trace_plugins: bool = False
     verify_passes: bool = False
     stream_threads: int | None = None
+    cores: Budget | None = None
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Settings:
@@ -48,6 +52,7 @@ class Settings:
             trace_plugins=_flag(env, "FLOW_TRACE_PLUGINS"),
             verify_passes=_flag(env, "FLOW_VERIFY_PASSES"),
             stream_threads=_count(env, "FLOW_STREAM_THREADS", "auto") or None,
+            cores=asked(env),
         )
 
 

@@ -240,7 +240,9 @@ class World(Protocol):
     """The processes that run one program together, each the devices that are its own.
 
     All of them run the same script, so all come to each meeting, in the same order.  Meetings
-    may be held in one thread while another one runs a step.
+    may be held in one thread while another one runs a step.  A world that shares the cores of its
+    hosts among its processes has an attribute ``cores``, a `flow_core.cores.Budget`, the same in
+    all processes.
 
     Attributes:
         rank: of this process, from 0.

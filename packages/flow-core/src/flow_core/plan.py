@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from flow_core.cores import NOT_DIVIDED, Cores
 from flow_core.dtypes import as_dtype
 from flow_core.errors import BudgetError, PlanError, nearest
 from flow_core.ir import Attrs, AttrValue, TensorType, tensor_type
@@ -197,6 +198,7 @@ class Plan:
         flows: what goes from stream to stream: slots of each logical value between its
             producer and its consumers, as the arenas have them.
         workers: threads that run the streams; 1 runs all tasks in the order of the plan.
+        cores: how many threads each of them has for its kernels, and what loaders have.
     """
 
     job: str
@@ -217,6 +219,7 @@ class Plan:
     flows: tuple[RegisterPlan, ...] = ()
     workers: int = 1
     fed: tuple[tuple[int, Region], ...] = ()
+    cores: Cores = NOT_DIVIDED
 
     @property
     def bytes_per_step(self) -> int:
@@ -342,6 +345,7 @@ def _decode(data: Mapping[str, Any]) -> Plan:
         flows=tuple(map(_register, data["flows"])),
         workers=data["workers"],
         fed=_frozen(data["fed"]),
+        cores=Cores(**data["cores"]),
     )
 
 

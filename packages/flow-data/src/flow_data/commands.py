@@ -9,9 +9,10 @@ from typing import Any
 
 import click
 
+from flow_core.cores import Cores
 from flow_data.convert import convert, open_samples
 from flow_data.loading.stats import all_stats
-from flow_data.loading.workers import worker_count
+from flow_data.loading.workers import Share
 from flow_data.report import svg_report, text_report
 
 
@@ -48,7 +49,7 @@ def convert_command(
             samples,
             target,
             parts,
-            workers=workers or worker_count(),
+            workers=workers or Share.of(Cores()).waiting,
             seed=shuffle,
             progress=lambda: bar.advance(task),
         )

@@ -19,7 +19,7 @@ def text_report(loaders: Sequence[LoaderStats]) -> str:
 
 def _lines(stats: LoaderStats) -> Iterator[str]:
     taken = max(1, stats.batches)
-    yield f"loader {stats.name}: {stats.batches} batches, {stats.slots} slots"
+    yield f"loader {stats.name}: {stats.batches} batches, {stats.slots} slots{_workers(stats)}"
     for name, seconds, share in stages(stats):
         bar = "█" * round(share * _WIDTH)
         yield f"  {name:<44.44} {seconds * 1e3 / taken:9.2f} ms/batch {share:6.1%} {bar}"
@@ -37,6 +37,15 @@ def _lines(stats: LoaderStats) -> Iterator[str]:
     if stats.broken:
         yield f"  {len(stats.broken)} files left out from where they are broken:"
         yield from (f"    {message}" for message in stats.broken)
+
+
+def _workers(stats: LoaderStats) -> str:
+    """How many of its batches are in work at a time, and who says so."""
+    share = stats.share
+    if share is None:
+        return ""
+    more = f", {share.waiting} while one waits" if share.waiting > share.computing else ""
+    return f", {share.computing} in work while a step computes{more} (by {share.source})"
 
 
 def stages(stats: LoaderStats) -> list[tuple[str, float, float]]:

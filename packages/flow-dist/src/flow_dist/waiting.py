@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from flow_core.cores import Budget, fair_share
+
 POLITE = 2000
 """Looks with the core offered to others in between; after that it sleeps."""
 
@@ -55,6 +57,23 @@ def suit_to_host(gather: Callable[[bytes], Sequence[bytes]]) -> None:
     told = [json.loads(text) for text in gather(json.dumps([host, cores]).encode())]
     here = [set(theirs) for other, theirs in told if other == host]
     PATIENCE.at_once = EAGER if len(here) <= len(set().union(*here)) else CROWDED
+
+
+def share_of_host(gather: Callable[[bytes], Sequence[bytes]]) -> Budget:
+    """The cores that each process may keep busy: as many as the one with the fewest has.
+
+    So that all of them make the same plan.
+
+    Args:
+        gather: gives what all processes say, in the order of the ranks.
+    """
+    mine = json.dumps([platform.node(), sorted(_cores())]).encode()
+    told = [json.loads(text) for text in gather(mine)]
+    shares = []
+    for rank, (host, cores) in enumerate(told):
+        here = [theirs for i, (other, theirs) in enumerate(told) if other == host and i != rank]
+        shares.append(fair_share(cores, here))
+    return min(shares, key=lambda share: share.count)
 
 
 def _cores() -> Iterable[int]:

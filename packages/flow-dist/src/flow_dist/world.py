@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.cores import Budget
 from flow_core.device import Launch
 from flow_dist.control import join
 from flow_dist.mailboxes import IN_ORDER, Tokens
@@ -22,7 +23,7 @@ from flow_dist.output import choose_output
 from flow_dist.pmi import joined_by_launcher, start_mpi
 from flow_dist.point_to_point import Wire
 from flow_dist.shared import Meeting, neighbours
-from flow_dist.waiting import suit_to_host, wait
+from flow_dist.waiting import share_of_host, suit_to_host, wait
 from flow_dist.watch import WATCH, Site
 
 TAGS = 1 << 20
@@ -158,6 +159,11 @@ class MpiWorld:
         if IN_ORDER and max(map(len, found)) > 1:
             self._tokens_here = Tokens(self.rank, self.size, gather, found[self.rank])
         return found
+
+    @cached_property
+    def cores(self) -> Budget:
+        """The cores that each process may keep busy; a meeting, at the first use."""
+        return share_of_host(partial(self.gather, what="dividing the cores"))
 
     def share_memory(self, ranks: Iterable[int]) -> bool:
         """Whether some processes all share memory with each other."""

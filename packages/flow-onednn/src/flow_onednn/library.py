@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flow_core.errors import FlowError
+from flow_core.pools import settled
 from flow_onednn import binding, threads
 
 SETTING = "FLOW_ONEDNN_LIBRARY"
@@ -239,10 +240,6 @@ def doctor() -> list[str]:
     return [
         f"oneDNN: {version} at {found.path}",
         f"instruction sets: {found.isa}; threads: {found.runtime}"
-        + (
-            f", {threads.text()}"
-            if found.runtime == OPENMP
-            else f"; of loops in C: {threads.text()}"
-        ),
+        + (f", {settled()}" if found.runtime == OPENMP else f"; of loops in C: {settled()}"),
         "bfloat16: " + ("products in AMX" if found.tiles else NO_TILES),
     ]

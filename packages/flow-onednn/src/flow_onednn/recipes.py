@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from flow_core.device import Launch
 from flow_core.ir import AttrValue, TensorType
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
-from flow_onednn import binding
+from flow_onednn import binding, threads
 from flow_onednn.library import available, halves, tiles
 from flow_onednn.primitives import (
     Carver,
@@ -198,8 +198,16 @@ Made = TypeVar("Made")
 
 
 def cached(make: Callable[[Problem], Made]) -> Callable[[Problem], Made]:
-    """The same function, which answers each problem once: a plan asks three times."""
-    return functools.lru_cache(maxsize=4096)(make)
+    """The same function, which answers each problem once: a plan asks three times.
+
+    Once for each number of threads: a primitive is made for those that it finds.
+    """
+
+    @functools.lru_cache(maxsize=4096)
+    def known(problem: Problem, count: int) -> Made:
+        return make(problem)
+
+    return lambda problem: known(problem, threads.count())
 
 
 def is_float32(query: KernelQuery) -> bool:

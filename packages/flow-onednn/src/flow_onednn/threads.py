@@ -1,4 +1,9 @@
-"""The one OpenMP thread pool that oneDNN and our compiled kernels share, and its size."""
+"""The one OpenMP thread pool that oneDNN and our compiled kernels share, and its size.
+
+How many threads kernels have is the plan's business: core sizes the pool (`flow_core.pools`) in the
+thread that looks them up, binds and runs them.  Here the runtime is loaded with the budget of the
+process, so that it holds in all threads of which nobody has said anything.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +13,8 @@ import os
 import sys
 from typing import Any
 
-SETTING = "ONEFLOW_CPU_THREADS"
-STANDARD = "OMP_NUM_THREADS"
+from flow_core.cores import STANDARD
+from flow_core.pools import grant, granted, look, settled
 
 
 @functools.cache
@@ -21,10 +26,9 @@ def runtime() -> Any:
     """
     if sys.platform != "linux":
         return None
-    before, count = os.environ.get(STANDARD), wanted()
+    before = os.environ.get(STANDARD)
     try:
-        if count is not None:
-            os.environ[STANDARD] = str(count)
+        os.environ[STANDARD] = str(settled().count)
         return ctypes.CDLL("libgomp.so.1")
     except OSError:
         return None
@@ -39,37 +43,18 @@ def _restore(value: str | None) -> None:
         os.environ[STANDARD] = value
 
 
-def wanted() -> int | None:
-    """The number of threads that the environment asks for; None leaves it to the runtime.
-
-    ``ONEFLOW_CPU_THREADS`` goes before ``OMP_NUM_THREADS``, which the runtime reads itself.
-    """
-    text = os.environ.get(SETTING, "")
-    return int(text) if text.isdigit() and int(text) > 0 else None
-
-
 def apply() -> None:
-    """Sizes the pool also where something else has loaded the runtime before us.
-
-    Without a wish, there is one thread per core that this process may use.
-    """
-    pool = runtime()
-    if pool is None or (wanted() is None and os.environ.get(STANDARD)):
-        return
-    pool.omp_set_num_threads(wanted() or len(os.sched_getaffinity(0)))
+    """Sizes the pool also where something else has loaded the runtime before us."""
+    if runtime() is not None:
+        look()
+        grant(granted())
 
 
 def count() -> int:
-    """How many threads the pool has.
+    """How many threads the pool has for what the calling thread does.
 
     >>> count() >= 1
     True
     """
     pool = runtime()
     return int(pool.omp_get_max_threads()) if pool is not None else 1
-
-
-def text() -> str:
-    """For ``flow doctor``: how many threads, and who says so."""
-    source = SETTING if wanted() else STANDARD if os.environ.get(STANDARD) else "cores"
-    return f"{count()} by {source}"

@@ -12,8 +12,10 @@ from importlib import metadata
 from pathlib import Path
 
 import flow_core
+from flow_core import pools
 from flow_core.cli.plugin_commands import collect_commands
 from flow_core.config import Settings
+from flow_core.cores import find_budget, usable_cores
 from flow_core.errors import PluginError
 from flow_core.observe.tables import Table
 from flow_core.plugins.host import Host
@@ -61,6 +63,7 @@ def diagnose(settings: Settings, commands: Iterable[str] = ()) -> Diagnosis:
     if registry is not None:
         tables += [_devices(registry), _lines(registry, settings)]
         problems += _command_problems(registry, commands)
+    tables.append(_cores(settings))
     shown = tuple(table for table in tables if table.rows)
     return Diagnosis(shown, tuple(problems), tuple(f.traceback for f in failures))
 
@@ -129,6 +132,19 @@ def _device(registry: Registry, device_type: str) -> tuple[str, ...]:
         return (device_type, provider, "available", details)
     hint = f"; next: {found.hint}" if found.hint else ""
     return (device_type, provider, "unavailable", found.reason + hint)
+
+
+def _cores(settings: Settings) -> Table:
+    """The budget, and the pools that obey it; after plugins have loaded theirs."""
+    found = pools.blas()
+    blas = f"{found.name}, {found.get()} threads now" if found else "its threads cannot be counted"
+    rows = (
+        ("usable", str(len(usable_cores()))),
+        ("budget", str(find_budget(settings.cores))),
+        ("numpy's BLAS", blas),
+        ("OpenMP", ", ".join(pools.open_mp()) or "not loaded"),
+    )
+    return Table("Cores", ("what", "how many"), rows)
 
 
 def _lines(registry: Registry, settings: Settings) -> Table:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
 from flow_core.compiler.arena import Block, Layout, aligned, plan_arena
+from flow_core.compiler.dividing import divided
 from flow_core.compiler.schedule import alias_roots, constraints, overwritten, schedule
 from flow_core.compiler.sharing import NOTHING_SHARED, Sharing
 from flow_core.compiler.streams import Timetable, flows, stream_name, timetable, useful_workers
 from flow_core.compiler.summing import ONTO, with_sums
 from flow_core.compiler.waits import Access, find_waits
+from flow_core.cores import Budget, Cores, asked, find_budget
 from flow_core.dtypes import uint8
 from flow_core.errors import KernelNotFoundError, OutOfMemoryError
 from flow_core.exchange import BOXING
@@ -29,6 +32,7 @@ from flow_core.plan import (
     check_no_deadlock,
 )
 from flow_core.plugins.specs import KernelQuery, KernelSpec, OpSpec
+from flow_core.pools import granting, open_mp
 from flow_core.sbp import Region
 
 
@@ -56,6 +60,7 @@ class CompileOptions:
         origins: logical op of each physical one, where the names differ.
         workers: threads for the streams of several devices; None for as many as pay.
         sharing: what devices with one memory have, and do, only once.
+        budget: the cores of the process.
     """
 
     seed: int = 0
@@ -66,6 +71,7 @@ class CompileOptions:
     origins: Mapping[str, str] = field(default_factory=dict)
     workers: int | None = None
     sharing: Sharing = NOTHING_SHARED
+    budget: Budget = field(default_factory=lambda: find_budget(asked(os.environ)))
 
 
 @dataclass(slots=True)
@@ -109,7 +115,8 @@ def lower(
     _protect_results(state)
     _find_constants(state)
     _put_in_order(state)
-    _find_kernels(state)
+    with granting(_divided(state)):
+        _find_kernels(state)
     _own_memory(state)
     _hold_while_running(state)
     return _emit(state, inputs, job)
@@ -386,6 +393,7 @@ def _emit(state: _Lowering, inputs: Sequence[str], job: str) -> Plan:
         streams=tuple(streams),
         flows=_flows(state) if len(streams) > 1 else (),
         workers=_workers(state, len(streams)),
+        cores=_divided(state),
     )
 
 
@@ -443,8 +451,23 @@ def _flows(state: _Lowering) -> tuple[RegisterPlan, ...]:
 def _workers(state: _Lowering, streams: int) -> int:
     if state.table is None or streams < 2:
         return 1
-    asked = state.options.workers
-    return min(streams, useful_workers(state.table) if asked is None else asked)
+    wish = state.options.workers
+    useful = useful_workers(state.table, state.options.budget.count, bool(open_mp()))
+    return min(streams, useful if wish is None else wish)
+
+
+def _divided(state: _Lowering) -> Cores:
+    """Who has how many of the cores."""
+    running = [op for op in state.order if op.type not in LEAVES and op.name not in state.constant]
+    computing = {stream_name(op) for op in running if op.type != BOXING}
+    return divided(
+        state.graph,
+        running,
+        state.found,
+        state.kernels.ops,
+        state.options.budget,
+        _workers(state, len(computing)),
+    )
 
 
 ACTORS = ("feed", "compute", "callback")

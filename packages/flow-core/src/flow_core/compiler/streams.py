@@ -12,11 +12,10 @@ real speed, results are the same bits.
 from __future__ import annotations
 
 import heapq
-import os
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from math import prod, sqrt
+from math import log2, prod, sqrt
 from typing import NoReturn
 
 from flow_core.compiler.sharing import NOTHING_SHARED, Sharing
@@ -45,11 +44,16 @@ def op_seconds(graph: Graph, op: Op) -> float:
     inputs, outputs = graph.input_types(op), graph.types[op.name]
     moved = sum(t.nbytes for t in (*inputs, *outputs))
     seconds = LAUNCH + moved / BANDWIDTH
-    if ("matmul" in op.type or "conv" in op.type) and len(inputs) > 1 and outputs:
+    if is_product(op) and len(inputs) > 1 and outputs:
         sizes = [t.size for t in (*inputs[:2], outputs[0])]
         batch = prod(outputs[0].shape[:-2]) if "matmul" in op.type else 1
         seconds += 2 * sqrt(prod(sizes) / max(1, batch)) / FLOPS
     return seconds
+
+
+def is_product(op: Op) -> bool:
+    """Whether an op is made of matrix products, which use several cores with any library."""
+    return "matmul" in op.type or "conv" in op.type
 
 
 def micro_batches(graph: Graph) -> dict[str, int]:
@@ -70,12 +74,16 @@ class Timetable:
         until: per op, the position of the last op that starts before it ends.
         total: seconds of all ops together.
         span: seconds from the first start to the last end.
+        products: seconds of matrix products and convolutions together.
+        streams: how many streams compute.
     """
 
     order: list[Op]
     until: list[int]
     total: float
     span: float
+    products: float = 0.0
+    streams: int = 1
 
 
 @dataclass(slots=True)
@@ -198,8 +206,10 @@ class _Simulation:
         if len(self.order) != len(self.graph.ops):
             _stuck(self.graph, self.waiting)
         until = [max(i, bisect_left(self.starts, end) - 1) for i, end in enumerate(self.ends)]
-        total = sum(b - a for a, b in zip(self.starts, self.ends, strict=True))
-        return Timetable(self.order, until, total, now)
+        seconds = [b - a for a, b in zip(self.starts, self.ends, strict=True)]
+        products = sum(s for s, op in zip(seconds, self.order, strict=True) if is_product(op))
+        computing = sum(name.endswith(COMPUTE) for name in self.streams)
+        return Timetable(self.order, until, sum(seconds), now, products, computing)
 
     def _ready(self, name: str) -> None:
         self.streams[self.stream_of[name]].put(self._gate(name), self.rank[name], name)
@@ -227,44 +237,35 @@ class _Simulation:
 
 
 WORTH_IT = 1.3
-"""Streams get threads when the timetable is so many times shorter than the ops one by one ..."""
+"""Streams get threads when they are so many times faster than kernels with all cores in turn ..."""
 LONG = 8e-5
 """... and an op takes so many seconds on average: shorter ones mostly wait for one another."""
 
 
-def useful_workers(table: Timetable) -> int:
+FORK = 1.5e-6
+"""Seconds that a kernel's threads take to begin and to end together, per doubling of them."""
+
+
+def useful_workers(table: Timetable, cores: int, all_scale: bool = False) -> int:
     """How many threads pay for the streams of a plan: 1 when they would only get in the way.
 
-    Matrix products of numpy run on several cores by themselves unless they are told not to:
-    where they do, streams share one thread.
+    The cores are either all each kernel's, one after the other, or divided among the streams.
+
+    Args:
+        table: the timetable, with times on one core.
+        cores: the budget.
+        all_scale: whether all kernels use several cores, and not only products.
     """
-    cores = usable_cores() // blas_threads()
-    worth = table.total >= WORTH_IT * table.span and table.total >= LONG * len(table.order)
-    return max(1, cores) if worth else 1
+    scaling = table.total if all_scale else table.products
 
+    def seconds(threads: int) -> float:
+        serial = table.total - scaling + FORK * log2(threads) * len(table.order)
+        return serial + scaling / threads
 
-def usable_cores() -> int:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def blas_threads(env: Mapping[str, str] = os.environ) -> int:
-    """Threads of one matrix product: what the environment says, else one for each core.
-
-    ONEFLOW_CPU_THREADS is what flow-onednn's kernels have, the others are BLAS's and OpenMP's; the
-    most that any of them has counts.
-
-    >>> blas_threads({"OMP_NUM_THREADS": "1"})
-    1
-    >>> blas_threads({"OMP_NUM_THREADS": "1", "ONEFLOW_CPU_THREADS": "3"})
-    3
-    """
-    names = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
-    given = next((env[n] for n in names if env.get(n, "").isdigit()), "0")
-    own = env.get("ONEFLOW_CPU_THREADS", "")
-    return max(int(given) or usable_cores(), int(own) if own.isdigit() else 0)
+    workers = min(cores, table.streams)
+    overlap = max(table.span / table.total, 1 / workers) if table.total else 1.0
+    gain = seconds(cores) / (overlap * seconds(max(1, cores // workers)) or 1.0)
+    return workers if gain >= WORTH_IT and table.total >= LONG * len(table.order) else 1
 
 
 def _stuck(graph: Graph, waiting: Mapping[str, int]) -> NoReturn:

@@ -462,6 +462,7 @@ def _options(build: JobBuild, physical: Physical, sharing: Sharing) -> CompileOp
         workers=build.session.settings.stream_threads,
         memory_limit=lambda device: build.session.driver(device).memory(),
         sharing=sharing,
+        budget=build.session.budget,
     )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from flow_core.compiler.boxing import Layout
 from flow_core.config import Settings
+from flow_core.cores import find_budget
 from flow_core.device import Driver, World
 from flow_core.errors import (
     DeviceUnavailableError,
@@ -31,6 +32,7 @@ from flow_core.philox import op_seed
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import Available
+from flow_core.pools import settle
 from flow_core.runtime.pipeline import Pipeline
 from flow_core.sbp import Region, region_shape
 from flow_core.shapes import num_elements
@@ -183,6 +185,7 @@ class Session:
         layouts: of the variables, as the first job that was compiled has laid them out.
         sharing: of the variables that several devices hold, whether they do so in one memory,
             as the first job that was compiled has it.
+        budget: the cores of this process.
     """
 
     def __init__(self, registry: Registry | None = None, settings: Settings | None = None) -> None:
@@ -200,6 +203,8 @@ class Session:
         self.layouts: dict[str, Layout] = {}
         self.sharing: dict[str, bool] = {}
         self._world: World | None = self.registry.world()
+        self.budget = find_budget(self.settings.cores, getattr(self._world, "cores", None))
+        settle(self.budget)
         self._initial: tuple[StoredVariable, Any] | None = None
 
     # ------------------------------------------------------------------ devices

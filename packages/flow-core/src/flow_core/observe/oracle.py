@@ -114,7 +114,11 @@ class _Oracle:
         rng = np.random.default_rng(seed)
         names = [op.name for op in graph.of_type("variable")]
         values = {name: draw_variable(session.declared[name], rng) for name in names}
-        options = CompileOptions(seed=int(job.config.get("random_seed") or 0))
+        options = CompileOptions(
+            seed=int(job.config.get("random_seed") or 0),
+            workers=session.settings.stream_threads,
+            budget=session.budget,
+        )
         copies = overwritten_copies(graph, session.registry.ops)
         values |= {c.name: values[c.variable][c.window].copy() for c in copies.values()}
         return cls(

@@ -45,6 +45,8 @@ def plan_tables(doc: PlanDocument) -> Iterator[Table]:
         yield _table("if a hint were dropped", "", doc.hints)
     yield from ledger_tables(plan.ledger)
     yield from _streams(plan)
+    if plan.cores.budget:
+        yield _table("cores", "", plan.cores.rows())
     yield _table("registers", "", _registers(plan))
     yield _table("compile time", "", _timings(doc))
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from flow_core.cores import NOT_DIVIDED, Cores
 from flow_core.dtypes import DType
 from flow_core.errors import InferenceError, PluginError, SourceLine
 from flow_core.ir import Attrs, AttrValue, TensorType
@@ -269,6 +270,8 @@ class BindContext:
         step: 0-d int64 host array that holds the number of the running step.
         seed: 64-bit seed of the op, derived from the job's seed and the op's name.
         stream: where to queue the work.
+        cores: how the plan divides the cores of the process.  Kernels need not look at it: when
+            they are looked up, bound and run, the thread's OpenMP and numpy's BLAS are sized.
     """
 
     query: KernelQuery
@@ -278,6 +281,7 @@ class BindContext:
     step: Any = None
     seed: int = 0
     stream: Any = None
+    cores: Cores = NOT_DIVIDED
 
     @property
     def attrs(self) -> Mapping[str, AttrValue]:

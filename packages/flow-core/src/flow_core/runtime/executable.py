@@ -10,12 +10,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from flow_core.cores import Cores
 from flow_core.device import Arena, Comm, Driver, Launch, World
 from flow_core.dtypes import tensor_buffer
 from flow_core.errors import PlanError, UnsupportedError
 from flow_core.exchange import BOXING, exchange_of, pack, unpack
 from flow_core.plan import ArenaPlan, Buffer, Plan, Task, check_no_deadlock, check_streams
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
+from flow_core.pools import granting, is_usual
 from flow_core.runtime.streams import StreamRunner, own_tasks, segments
 from flow_core.sbp import Region
 
@@ -101,8 +103,9 @@ class Executable:
         self.windows = tuple(self._windows())
         fed = [i for i, array in enumerate(self.feeds) if array is not None]
         self._copies = [self._copy_in(i, driver) for i in fed]
-        self._driver.compile(self.bind(plan.prologue))()
-        self._launch = self._compiled(lambda _, launches: launches)
+        with granting(plan.cores):
+            self._driver.compile(self.bind(plan.prologue))()
+            self._launch = self._compiled(lambda _, launches: launches)
         self._roots = self._owners_of_fetches(world) if world else ()
 
     def _arena(self, plan: ArenaPlan, driver: Driver) -> Arena:
@@ -156,6 +159,7 @@ class Executable:
             workspace=None if task.workspace is None else arrays[task.workspace],
             step=self.step,
             seed=task.seed,
+            cores=self.plan.cores,
         )
         bound = load(find(query).load)(context)
         return bound if isinstance(bound, tuple | list) else (bound,)
@@ -173,14 +177,16 @@ class Executable:
             wrap: gives the launches of a task, by its position, what goes around them.
         """
         bound = [wrap(i, self.bind_task(task)) for i, task in enumerate(self.plan.tasks)]
+        cores = self.plan.cores
         if self.plan.workers <= 1:
-            return self._driver.compile([launch for launches in bound for launch in launches])
+            run = self._driver.compile([launch for launches in bound for launch in launches])
+            return run if is_usual(cores) else partial(_granted, cores, run)
         positions, tasks = own_tasks(self.plan.tasks, self._takes_part)
         parts = segments(tasks)
         for part in parts:
             launches = [x for i in part.tasks for x in bound[positions[i]]]
             part.launch = self._driver.compile(launches)
-        return StreamRunner(parts, self.plan.workers)
+        return StreamRunner(parts, self.plan.workers, cores)
 
     def _takes_part(self, task: Task) -> tuple[bool, bool]:
         """Whether a task, or a part of it, is this process's; whether it meets others in it."""
@@ -199,7 +205,9 @@ class Executable:
 
             return (partial(stamp, starts), *launches, partial(stamp, stops))
 
-        usual, self._launch = self._launch, self._compiled(timed)
+        usual = self._launch
+        with granting(self.plan.cores):
+            self._launch = self._compiled(timed)
         try:
             self.run(feeds)
         finally:
@@ -310,6 +318,11 @@ class Executable:
     def measured(self) -> Mapping[str, int]:
         """Bytes really allocated, by device: what the plan predicted, to the byte."""
         return {device: arena.nbytes for device, arena in self.arenas.items()}
+
+
+def _granted(cores: Cores, run: Launch) -> None:
+    with granting(cores):
+        run()
 
 
 def _has_exchanges(plan: Plan) -> bool:

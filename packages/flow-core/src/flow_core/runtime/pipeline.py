@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from flow_core.errors import JobError, user_line
+from flow_core.pools import grant, settled
 from flow_core.runtime.changes import Changes
 from flow_core.runtime.registers import Register
 
@@ -361,6 +362,7 @@ class Pipeline:
             return register.try_take(actor) if register.readable(actor) else None
 
     def _compute(self) -> None:
+        grant(settled().count)  # a new thread has what OpenMP's runtime was loaded with
         while (step := self._take(self._fed, COMPUTE)) is not None:
             with self._device:
                 step.compute()

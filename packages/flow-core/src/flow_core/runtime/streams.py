@@ -13,8 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from flow_core.cores import NOT_DIVIDED, Cores
 from flow_core.device import Launch
 from flow_core.plan import Task
+from flow_core.pools import grant, granting
 from flow_core.runtime.changes import Changes
 
 
@@ -97,12 +99,14 @@ class StreamRunner:
     Args:
         parts: the segments, with their launches.
         workers: how many threads at most.
+        cores: how many threads the kernels have that each of them runs.
     """
 
-    def __init__(self, parts: Sequence[Segment], workers: int) -> None:
+    def __init__(self, parts: Sequence[Segment], workers: int, cores: Cores = NOT_DIVIDED) -> None:
         self._parts = tuple(parts)
         self._needs = [part.needs for part in parts]
         self._workers = workers
+        self._cores = cores
         self._changes = Changes()
         self._left: list[int] = []
         self._ready: list[int] = []
@@ -115,7 +119,11 @@ class StreamRunner:
         self._ready = [i for i, needs in enumerate(self._needs) if needs == 0]
         self._remaining = len(self._parts)
         self._error = None
-        helpers = [_pool().submit(self._work) for _ in range(self._workers - 1)]
+        with granting(self._cores):
+            self._step()
+
+    def _step(self) -> None:
+        helpers = [_pool().submit(self._help) for _ in range(self._workers - 1)]
         try:
             self._work()
         except BaseException as error:  # noqa: BLE001 - an interrupt: the helpers end first
@@ -124,6 +132,12 @@ class StreamRunner:
             helper.result()
         if self._error is not None:
             raise self._error
+
+    def _help(self) -> None:
+        """Works in another thread than the caller's."""
+        if self._cores.kernels:
+            grant(self._cores.kernels)
+        self._work()
 
     def _work(self) -> None:
         """Runs segments until none is left."""

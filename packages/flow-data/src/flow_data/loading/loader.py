@@ -15,7 +15,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from functools import partial
 from math import ceil
 from typing import Any
@@ -31,7 +31,7 @@ from flow_data.loading.body import Member, copies, decode
 from flow_data.loading.chains import Stage, chained
 from flow_data.loading.source import READERS, Source, open_source
 from flow_data.loading.stats import LoaderStats, new_stats
-from flow_data.loading.workers import prefetch_count, worker_count, workers
+from flow_data.loading.workers import Share, prefetch_count, workers
 
 log = logging.getLogger("flow_data")
 
@@ -191,8 +191,9 @@ class Loader:
         self._slots_of = tuple(ctx.attrs["outputs"])
         self._step = ctx.step
         self._sources = _sources(members, ctx.seed)
-        count = ceil(worker_count() / _devices(members)) + prefetch_count()
-        self.stats = new_stats(_name(members), count)
+        self._share = Share.of(ctx.cores)
+        count = ceil(self._share.waiting / _devices(members)) + prefetch_count()
+        self.stats = new_stats(_name(members), count, self._share)
         stop = threading.Event()
         self._free = [
             Slot(members, ctx, self._sources, self._slots_of, stop, self.stats)
@@ -209,6 +210,9 @@ class Loader:
         level = sum(future.done() for _, __, future in self._queue)
         started = time.perf_counter()
         _, slot, future = self._queue[0]
+        if not future.done():
+            with workers().waited_for():
+                wait((future,))
         future.result()
         arrived = time.perf_counter()
         for out, (member, index) in zip(self._outputs, self._slots_of, strict=True):
@@ -231,7 +235,8 @@ class Loader:
     def _submit(self, slot: Slot) -> None:
         step = self._next
         self._next += 1
-        self._queue.append((step, slot, workers().submit(partial(slot.fill, step))))
+        work = partial(slot.fill, step)
+        self._queue.append((step, slot, workers().submit(work, self._share)))
 
 
 def _sources(members: Sequence[Member], seed: int) -> dict[int, Source]:

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from flow_data.loading.workers import Share
+
 
 @dataclass(slots=True)
 class LoaderStats:
@@ -14,6 +16,7 @@ class LoaderStats:
     Attributes:
         name: its reader's name.
         slots: how many batches may be in work or ready at a time.
+        share: how many may be in work, None where nobody has said.
         batches: batches that steps took.
         waited: seconds that steps waited for a batch, the first one left out.
         first: seconds that the first step waited.
@@ -36,6 +39,7 @@ class LoaderStats:
     skipped: int = 0
     messages: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
+    share: Share | None = None
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def add_stages(self, seconds: dict[str, float]) -> None:
@@ -73,9 +77,9 @@ class LoaderStats:
 _known: list[LoaderStats] = []
 
 
-def new_stats(name: str, slots: int) -> LoaderStats:
+def new_stats(name: str, slots: int, share: Share) -> LoaderStats:
     """Counters for a new loader, which `all_stats` lists."""
-    stats = LoaderStats(name, slots)
+    stats = LoaderStats(name, slots, share=share)
     _known.append(stats)
     del _known[:-64]
     return stats

@@ -1,0 +1,146 @@
+"""One budget of cores per process, and how a plan divides it among all that computes at once.
+
+Users of cores are the kernels (threads of OpenMP), numpy's matrix products (threads of BLAS), the
+threads that run streams, and the loaders of flow-data.  Steps of a process, asynchronous ones
+too, run one at a time, so that each plan has the whole budget; `divide` says who has which part.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from flow_core.errors import ConfigError
+
+SETTING = "ONEFLOW_CPU_THREADS"
+STANDARD = "OMP_NUM_THREADS"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The cores that a process may keep busy.
+
+    Attributes:
+        count: how many, at least 1.
+        source: who says so, for people.
+    """
+
+    count: int
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.count} by {self.source}"
+
+
+def asked(env: Mapping[str, str]) -> Budget | None:
+    """The budget that an environment asks for.
+
+    `SETTING` goes before `STANDARD`, of whose list (a number per level) the first one counts.
+
+    Raises:
+        ConfigError: `SETTING` is no positive number.
+
+    >>> print(asked({"OMP_NUM_THREADS": "4,2", "ONEFLOW_CPU_THREADS": "3"}))
+    3 by ONEFLOW_CPU_THREADS
+    >>> print(asked({"OMP_NUM_THREADS": "4,2"}), asked({"OMP_NUM_THREADS": "all"}))
+    4 by OMP_NUM_THREADS None
+    """
+    text = env.get(SETTING, "")
+    if text and not (text.isdigit() and int(text)):
+        raise ConfigError(f"setting {SETTING}", found=repr(text), allowed="a positive integer")
+    if text:
+        return Budget(int(text), SETTING)
+    found = re.match(r"\s*(\d+)\s*(,|$)", env.get(STANDARD, ""))
+    return Budget(int(found[1]), STANDARD) if found and int(found[1]) else None
+
+
+def find_budget(wish: Budget | None = None, share: Budget | None = None) -> Budget:
+    """What is asked for, else a share of the host's cores, else the cores that there are.
+
+    Args:
+        wish: what the environment asks for, see `asked`; None for nothing.
+        share: what other processes of the same program leave; None where there are none.
+    """
+    return wish or share or Budget(len(usable_cores()), "its cores")
+
+
+def usable_cores() -> Collection[int]:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return range(os.cpu_count() or 1)
+
+
+def fair_share(own: Collection[int], others: Collection[Collection[int]]) -> Budget:
+    """The cores of one of several processes on a host.
+
+    Each core is divided among those that may use it: processes that are bound to cores of their
+    own have all of these, others as many as each other.
+
+    Args:
+        own: the cores that the process may use.
+        others: those of each other process of the host.
+
+    >>> print(fair_share({0, 1, 2, 3}, [{0, 1, 2, 3}]))
+    2 by 4 cores for 2 processes
+    >>> print(fair_share({0, 1}, [{2, 3}]))
+    2 by 2 cores for 1 processes
+    """
+    users = [1 + sum(core in theirs for theirs in others) for core in own]
+    count = int(sum(Fraction(1, n) for n in users))
+    return Budget(max(1, count), f"{len(own)} cores for {max(users, default=1)} processes")
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """How a plan divides the budget.
+
+    Attributes:
+        budget: cores of the process; 0 where nobody has divided any.
+        source: who says so.
+        kernels: threads of a kernel, OpenMP's: where several streams run at once, of each stream's.
+        products: threads of a matrix product of numpy's.
+        loaders: batches that loaders make at a time while a step computes.  While one waits for
+            a batch, it leaves them the whole budget.
+    """
+
+    budget: int = 0
+    source: str = ""
+    kernels: int = 0
+    products: int = 0
+    loaders: int = 0
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """Who has how many, in words."""
+        yield "budget", f"{self.budget} by {self.source}"
+        yield "each kernel", str(self.kernels)
+        yield "each product by numpy", str(self.products)
+        yield "loaders while a step computes", str(self.loaders)
+
+
+NOT_DIVIDED = Cores()
+
+
+def divide(budget: Budget, streams: int, computes: bool, foreign: bool) -> Cores:
+    """The division of a budget.
+
+    Args:
+        budget: of the process.
+        streams: how many streams compute at once.
+        computes: whether steps compute on these cores, and not on devices of their own.
+        foreign: whether most of that is in kernels with threads that are not BLAS's.  BLAS's then
+            only get in their way: they go on spinning for tens of milliseconds after their work.
+
+    >>> divide(Budget(4, "its cores"), 2, True, False)
+    Cores(budget=4, source='its cores', kernels=2, products=2, loaders=1)
+    >>> divide(Budget(4, "its cores"), 1, False, False).loaders
+    4
+    """
+    kernels = max(1, budget.count // max(1, streams))
+    used = kernels * max(1, streams) if computes else 0
+    products = 1 if foreign else kernels
+    left = max(1, budget.count - used)
+    return Cores(budget.count, budget.source, kernels, products, left)

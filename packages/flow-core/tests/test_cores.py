@@ -1,0 +1,86 @@
+"""One budget of cores: who says how many, and how it is divided."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flow_core.config import Settings
+from flow_core.cores import Budget, Cores, asked, divide, fair_share, find_budget, usable_cores
+from flow_core.errors import ConfigError
+from flow_core.plan import Plan
+
+counts = st.integers(1, 64)
+core_sets = st.sets(st.integers(0, 15), min_size=1)
+
+
+def test_our_own_setting_goes_before_the_standard_one() -> None:
+    both = {"ONEFLOW_CPU_THREADS": "3", "OMP_NUM_THREADS": "5"}
+    assert Settings.from_env(both).cores == Budget(3, "ONEFLOW_CPU_THREADS")
+    assert Settings.from_env({"OMP_NUM_THREADS": "5"}).cores == Budget(5, "OMP_NUM_THREADS")
+    assert Settings.from_env({}).cores is None
+
+
+@pytest.mark.parametrize("text", ["0", "all", "-2", "2.5"])
+def test_what_is_no_number_of_cores_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="ONEFLOW_CPU_THREADS"):
+        Settings.from_env({"ONEFLOW_CPU_THREADS": text})
+
+
+@pytest.mark.parametrize("text", ["", "0", "many", "x,4"])
+def test_what_openmp_would_not_understand_is_no_wish(text: str) -> None:
+    assert asked({"OMP_NUM_THREADS": text}) is None
+
+
+def test_a_wish_goes_before_a_share_and_that_before_all_cores() -> None:
+    wish, share = Budget(3, "a wish"), Budget(2, "a share")
+    assert find_budget(wish, share) is wish
+    assert find_budget(None, share) is share
+    assert find_budget().count == len(usable_cores())
+
+
+@given(st.lists(core_sets, min_size=1, max_size=6))
+def test_shares_do_not_exceed_the_cores_that_are_shared(processes: list[set[int]]) -> None:
+    shares = []
+    for i, own in enumerate(processes):
+        others = [*processes[:i], *processes[i + 1 :]]
+        share = fair_share(own, others).count
+        assert 1 <= share <= len(own)
+        if not any(own & theirs for theirs in others):
+            assert share == len(own)
+        shares.append(share if share > 1 else 0)  # one core is the least, even of a crowded host
+    assert sum(shares) <= len(set().union(*processes))
+
+
+@given(counts, counts, st.booleans(), st.booleans())
+def test_what_computes_at_once_fits_the_budget(
+    cores: int, streams: int, computes: bool, foreign: bool
+) -> None:
+    found = divide(Budget(cores, "a test"), streams, computes, foreign)
+    busy = found.kernels * streams
+    assert found.kernels >= 1
+    assert found.loaders >= 1
+    if streams <= cores:
+        assert busy <= cores
+        assert found.kernels == cores // streams
+    if computes and busy < cores:
+        assert busy + found.loaders == cores
+    if not computes:
+        assert found.loaders == cores
+    assert found.products == (1 if foreign else found.kernels)
+
+
+def test_two_stages_on_two_cores_take_one_thread_each() -> None:
+    two = Budget(2, "a test")
+    assert divide(two, 2, True, False) == Cores(2, "a test", 1, 1, 1)
+    assert divide(two, 1, True, False) == Cores(2, "a test", 2, 2, 1)
+
+
+def test_a_plan_keeps_its_division_in_a_file() -> None:
+    cores = Cores(4, "a test", 2, 1, 1)
+    plan = Plan("job", (), (), (), (), (), (), {}, cores=cores)
+    assert Plan.from_json(plan.to_json()).cores == cores
+    assert json.loads(plan.to_json())["cores"]["kernels"] == 2

@@ -1,0 +1,162 @@
+"""The pools of BLAS and OpenMP obey the plan in the threads that it concerns."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from flow_core import pools
+from flow_core.cores import Budget, Cores
+from flow_core.plan import Task
+from flow_core.pools import grant, granting, is_usual, settle, settled
+from flow_core.runtime.pipeline import Credit, Pipeline, Step
+from flow_core.runtime.streams import StreamRunner, segments
+
+
+class FakeRuntime:
+    """An OpenMP runtime: a number per thread."""
+
+    def __init__(self) -> None:
+        self.count: dict[int, int] = {}
+
+    def omp_set_num_threads(self, count: int) -> None:
+        self.count[threading.get_ident()] = count
+
+    @property
+    def here(self) -> int:
+        return self.count.get(threading.get_ident(), 99)
+
+
+class FakeBlas:
+    """A BLAS: a number for the process."""
+
+    def __init__(self) -> None:
+        self.count = 99
+
+    def get(self) -> int:
+        return self.count
+
+    def put(self, count: int) -> None:
+        self.count = count
+
+
+Pools = tuple[FakeRuntime, FakeBlas]
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pools]:
+    """Pools of a process with a budget of four cores."""
+    runtime, blas = FakeRuntime(), FakeBlas()
+    before = settled()
+    found = pools.Blas("fake", blas.put, blas.get, 8)
+    with monkeypatch.context() as patch:
+        patch.setattr(pools, "blas", lambda: found)
+        patch.setattr(pools, "_open_mp", {"fake": runtime})
+        settle(Budget(4, "a test"))
+        yield runtime, blas
+    settle(before)
+
+
+def test_pools_have_the_budget_unless_a_plan_says_otherwise(fakes: Pools) -> None:
+    runtime, blas = fakes
+    assert (runtime.here, blas.count) == (4, 4)
+    with granting(Cores(4, "a test", kernels=2, products=1, loaders=1)):
+        assert (runtime.here, blas.count) == (2, 1)
+    assert (runtime.here, blas.count) == (4, 4)
+    with granting(Cores()):
+        assert (runtime.here, blas.count) == (4, 4)
+
+
+def test_what_a_program_has_set_by_itself_is_put_back(fakes: Pools) -> None:
+    _, blas = fakes
+    blas.put(3)
+    with granting(Cores(4, "a test", kernels=4, products=1, loaders=1)):
+        assert blas.count == 1
+    assert blas.count == 3
+
+
+def test_an_error_puts_sizes_back(fakes: Pools) -> None:
+    runtime, blas = fakes
+    with pytest.raises(ValueError, match="x"), granting(Cores(4, "a test", 1, 1, 1)):
+        raise ValueError("x")
+    assert (runtime.here, blas.count) == (4, 4)
+
+
+def test_only_unusual_sizes_cost_a_step_anything(fakes: Pools) -> None:
+    assert is_usual(Cores())
+    assert is_usual(Cores(4, "a test", kernels=4, products=4, loaders=1))
+    assert not is_usual(Cores(4, "a test", kernels=4, products=1, loaders=1))
+    assert not is_usual(Cores(4, "a test", kernels=2, products=2, loaders=1))
+
+
+def test_an_own_limit_of_blas_is_kept() -> None:
+    blas = FakeBlas()
+    pools.Blas("fake", blas.put, blas.get, 2).size(4)
+    assert blas.count == 2
+
+
+def test_the_library_of_this_numpy_is_found() -> None:
+    """It is OpenBLAS in the wheels that the tests run with."""
+    found = pools.blas()
+    assert found is not None
+    before = found.get()
+    try:
+        found.put(1)
+        assert found.get() == 1
+    finally:
+        found.put(before)
+
+
+def stream_tasks(streams: int) -> list[Task]:
+    return [Task("t", "t", {}, (), (), None, "cpu:0:0", "t", stream=i) for i in range(streams)]
+
+
+def test_streams_that_run_at_once_divide_the_cores(fakes: Pools) -> None:
+    """Each of two threads runs kernels of two threads, and numpy's products have two."""
+    runtime, blas = fakes
+    together = threading.Barrier(2, timeout=20)
+    seen: list[tuple[int, int, int]] = []
+
+    def launch() -> None:
+        together.wait()
+        seen.append((threading.get_ident(), runtime.here, blas.count))
+        together.wait()
+
+    parts = segments(stream_tasks(2))
+    for part in parts:
+        part.launch = launch
+    run = StreamRunner(parts, 2, Cores(4, "a test", kernels=2, products=2, loaders=1))
+    for _ in range(2):
+        seen.clear()
+        run()
+        assert len({thread for thread, _, _ in seen}) == 2
+        assert [sizes for _, *sizes in seen] == [[2, 2], [2, 2]]
+        assert (runtime.here, blas.count) == (4, 4)
+
+
+def test_asynchronous_steps_have_the_whole_budget(fakes: Pools) -> None:
+    """They run one at a time in a thread of their own, so nothing is divided."""
+    runtime, _ = fakes
+    seen: list[int] = []
+
+    class Job:
+        def run(self, feeds: object) -> tuple[()]:
+            seen.append(runtime.here)
+            return ()
+
+    pipeline = Pipeline()
+    for _ in range(2):
+        pipeline.submit(Step(Job(), (), Credit(2)))
+    pipeline.close()
+    assert seen == [4, 4]
+
+
+def test_a_thread_that_is_granted_less_keeps_it_to_itself(fakes: Pools) -> None:
+    runtime, _ = fakes
+    other = threading.Thread(target=grant, args=(1,))
+    other.start()
+    other.join()
+    assert runtime.here == 4
+    assert pools.granted() == 4
