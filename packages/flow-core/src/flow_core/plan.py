@@ -12,7 +12,7 @@ from typing import Any
 
 from flow_core.dtypes import as_dtype
 from flow_core.errors import BudgetError, PlanError, nearest
-from flow_core.ir import Attrs, AttrValue, TensorType, tensor_type
+from flow_core.ir import NO_ATTRS, Attrs, AttrValue, TensorType, tensor_type
 from flow_core.sbp import Region
 
 COLLECTIVES: Mapping[str, str] = {
@@ -197,6 +197,7 @@ class Plan:
         flows: what goes from stream to stream: slots of each logical value between its
             producer and its consumers, as the arenas have them.
         workers: threads that run the streams; 1 runs all tasks in the order of the plan.
+        settings: what session and job ask of kernels; see `flow_core.plugins.specs.KernelQuery`.
     """
 
     job: str
@@ -217,6 +218,7 @@ class Plan:
     flows: tuple[RegisterPlan, ...] = ()
     workers: int = 1
     fed: tuple[tuple[int, Region], ...] = ()
+    settings: Mapping[str, AttrValue] = NO_ATTRS
 
     @property
     def bytes_per_step(self) -> int:
@@ -295,6 +297,7 @@ class Plan:
         data = asdict(self)
         for task in (*data["prologue"], *data["tasks"]):
             task["attrs"] = dict(task["attrs"])
+        data["settings"] = dict(self.settings)
         return data
 
     @classmethod
@@ -342,6 +345,7 @@ def _decode(data: Mapping[str, Any]) -> Plan:
         flows=tuple(map(_register, data["flows"])),
         workers=data["workers"],
         fed=_frozen(data["fed"]),
+        settings=Attrs({k: _frozen(v) for k, v in data["settings"].items()}),
     )
 
 

@@ -16,7 +16,7 @@ from flow_core.compiler.waits import Access, find_waits
 from flow_core.dtypes import uint8
 from flow_core.errors import KernelNotFoundError, OutOfMemoryError
 from flow_core.exchange import BOXING
-from flow_core.ir import Graph, Op, TensorType, Value, tensor_type
+from flow_core.ir import NO_ATTRS, AttrValue, Graph, Op, TensorType, Value, tensor_type
 from flow_core.passes.checkpointing import first_name
 from flow_core.passes.gradient_accumulation import draws_by_place, logical_name
 from flow_core.philox import op_seed
@@ -56,6 +56,7 @@ class CompileOptions:
         origins: logical op of each physical one, where the names differ.
         workers: threads for the streams of several devices; None for as many as pay.
         sharing: what devices with one memory have, and do, only once.
+        settings: what kernels are asked; part of the plan.
     """
 
     seed: int = 0
@@ -66,6 +67,7 @@ class CompileOptions:
     origins: Mapping[str, str] = field(default_factory=dict)
     workers: int | None = None
     sharing: Sharing = NOTHING_SHARED
+    settings: Mapping[str, AttrValue] = NO_ATTRS
 
 
 @dataclass(slots=True)
@@ -188,9 +190,10 @@ def _find_constants(state: _Lowering) -> None:
 
 def _query(state: _Lowering, op: Op, find: Callable[[KernelQuery], KernelSpec]) -> KernelQuery:
     inputs, outputs = state.graph.input_types(op), state.graph.types[op.name]
+    rest = (outputs, find, state.options.settings)
     if op.name in state.options.sharing.onto:
-        return KernelQuery(ONTO[op.type], op.attrs, (*inputs, *outputs), outputs, find)
-    return KernelQuery(op.type, op.attrs, inputs, outputs, find)
+        return KernelQuery(ONTO[op.type], op.attrs, (*inputs, *outputs), *rest)
+    return KernelQuery(op.type, op.attrs, inputs, *rest)
 
 
 def _find_kernels(state: _Lowering) -> None:
@@ -386,6 +389,7 @@ def _emit(state: _Lowering, inputs: Sequence[str], job: str) -> Plan:
         streams=tuple(streams),
         flows=_flows(state) if len(streams) > 1 else (),
         workers=_workers(state, len(streams)),
+        settings=state.options.settings,
     )
 
 
