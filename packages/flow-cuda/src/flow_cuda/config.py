@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flow_core.errors import ConfigError
-from flow_core.plugins.specs import KernelQuery
 
 FALLBACK, TANH_GELU = "FLOW_CUDA_ALLOW_CPU_FALLBACK", "FLOW_CUDA_TANH_GELU"
 TENSOR_FLOAT_32 = "enable_tensor_float_32_compute"
@@ -44,10 +43,14 @@ def _flag(env: Mapping[str, str], name: str) -> bool:
     return text == "1"
 
 
-def allows_tf32(query: KernelQuery) -> bool:
-    """Whether a kernel may round float32 to the tensor cores' 10 bits of mantissa.
+def allows_tf32(asked: Mapping[str, object]) -> bool:
+    """Whether kernels may round float32 to the tensor cores' 10 bits of mantissa.
 
     Plans say so unless the program calls ``flow.config.enable_tensor_float_32_compute(False)``;
     a query that is of no plan does not.
+
+    Args:
+        asked: ``KernelQuery.settings``; a pass on the physical graph finds the same in its
+            context's ``options["kernels"]``.
     """
-    return query.settings.get(TENSOR_FLOAT_32) is True
+    return asked.get(TENSOR_FLOAT_32) is True

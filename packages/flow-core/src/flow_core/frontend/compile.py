@@ -295,8 +295,8 @@ def stages(build: JobBuild, compiled: Compiled) -> Iterator[tuple[str, Graph]]:
 
 def _with_devices(build: JobBuild, physical: Physical, context: PassContext) -> PassContext:
     """What passes may know of a graph with an op per device, besides."""
-    copies = shared_copies(build, physical)
-    return replace(context, options={**context.options, "shared_copies": copies})
+    more = {"shared_copies": shared_copies(build, physical), "kernels": kernel_settings(build)}
+    return replace(context, options={**context.options, **more})
 
 
 FUSED_BY_DEFAULT = ("all_reduce",)

@@ -35,7 +35,7 @@ def product_of(query: KernelQuery) -> Product:
     alpha: Any = attrs["alpha"]
     return Product(
         m, n, k, t_a, t_b, c.dtype.name, prod(c.shape[:-2]), float(alpha),
-        (m * k, k * n, m * n), allows_tf32(query), epilogue=_epilogue(query),
+        (m * k, k * n, m * n), allows_tf32(query.settings), epilogue=_epilogue(query),
     )  # fmt: skip
 
 

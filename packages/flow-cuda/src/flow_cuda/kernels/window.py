@@ -213,7 +213,7 @@ def conv_of(query: KernelQuery, x: TensorType, y: TensorType) -> Conv:
     )  # fmt: skip
     last = attrs["data_format"] == "channels_last"
     sizes, groups = attrs["kernel_size"], attrs["groups"]
-    return Conv(big, small, window, sizes, groups, last, x.dtype, allows_tf32(query))
+    return Conv(big, small, window, sizes, groups, last, x.dtype, allows_tf32(query.settings))
 
 
 def _unfold(conv: Conv, x: DeviceArray, columns: DeviceArray) -> Launch:
