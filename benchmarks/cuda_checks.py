@@ -1,531 +1,289 @@
 """Everything about flow-cuda that only a GPU can show, in one table, in under eight minutes.
 
-    python benchmarks/cuda_checks.py [--seconds 480] [--only NAME ...] [--rehearse]
+    python benchmarks/cuda_checks.py [--out FOLDER] [--seconds 480] [--only PART ...]
+        [--shared FOLDER] [--wheels FOLDER] [--rehearse]
 
-Without a GPU it says what is missing and ends with status 1.  ``--rehearse`` runs the checks on the
-host, as far as they go there: that shows that the script works, and nothing about a device.
-Peers are measured where they are installed.
+Each part (`cuda_parts.py`) is a process of its own with a time limit, so that one that hangs or
+crashes ends alone; parts come in the order of what they tell.  Rows are written to
+``FOLDER/rows.jsonl`` as they come, with what each part prints beside them: a run that is cut off
+leaves what it has done.  ``FOLDER/table.txt`` is the table.
+
+It needs no installation and no network: packages that are not installed are taken from the
+checkout, and ``--wheels`` names a folder of wheels that were brought along, such as those of
+nvmath-python, nccl4py and nvidia-cudnn-frontend.  Peers are measured where they are installed.
+``--shared`` is a folder with ``data/mnist.npz`` and ``programs``.
+
+Without a GPU it says what is missing and ends with status 1.  ``--rehearse`` runs all parts on the
+host with small shapes: that shows that the script works, and nothing about a device.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import functools
-import importlib.util
-import io
+import json
 import os
 import re
-import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from importlib import metadata
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path += map(str, ROOT.glob("packages/*/src"))  # behind what is installed
 
-ROOT = Path(__file__).resolve().parent.parent
-SHARED = next((p for p in (ROOT / "shared", ROOT.parent / "shared") if p.is_dir()), ROOT.parent)
-sys.path[:0] = [str(ROOT / "tests" / "helpers"), str(ROOT / "benchmarks")]
+from flow_cuda.families import FAMILIES  # noqa: E402 - found by the line above
 
-STEPS, WARM = 20, 5
+NETWORKS = ("mlp", "lenet", "bert_base", "resnet50", "wide_deep_sgd")
+PEERS = {"torch eager": "torch", "torch.compile": "torch", "jax jit": "jax"}
+"""What else steps are measured in, and the package that it needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table."""
+    """One line of the table.
+
+    Attributes:
+        name: what was looked at.
+        result: "passed", "FAILED", "skipped", or a number with its unit.
+        note: what else there is to say.
+        data: numbers by name.
+    """
 
     name: str
     result: str
     note: str = ""
+    data: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """What a check knows.
+class Part:
+    """What one process checks.
 
     Attributes:
-        rehearsed: whether the device is the host.
-        deadline: when all must be over, by `time.monotonic`.
+        name: a function of `cuda_parts.py`, and its arguments behind colons.
+        seconds: when it is cut off.
+        together: parts that follow each other with the same text here run at once: they time
+            nothing.
     """
 
-    rehearsed: bool
-    deadline: float
-
-    def left(self) -> float:
-        """Seconds until then."""
-        return self.deadline - time.monotonic()
+    name: str
+    seconds: float = 60.0
+    together: str = ""
 
 
-Check = Callable[[Run], Iterator[Row]]
+PARTS: tuple[Part, ...] = (
+    Part("environment", 40),
+    Part("products", together="first"),
+    Part("training", together="first"),
+    Part("dropout", together="first"),
+    Part("steady"),
+    Part("rates", 40),
+    *(Part(f"step:{name}") for name in ("mlp", "lenet")),
+    *(Part(f"peer:{name}:{peer}", 40) for name in ("mlp", "lenet") for peer in PEERS
+      if peer != "torch.compile"),
+    *(Part(f"kernels:{family}", 120, "kernels") for family in FAMILIES if family != "fallback"),
+    *(Part(f"step:{name}") for name in NETWORKS[2:]),
+    *(Part(f"programs:{device}", 90, "programs") for device in ("gpu", "cpu")),
+    *(Part(f"peer:{name}:torch eager", 45) for name in NETWORKS[2:]),
+    Part("nccl", 40),
+    *(Part(f"peer:{name}:torch.compile", 90) for name in NETWORKS),
+    *(Part(f"peer:{name}:jax jit", 60) for name in NETWORKS[2:]),
+)  # fmt: skip
+"""All parts, by what they tell."""
 
 
-def main() -> int:
-    """Runs all checks until the time is over; status 0 if nothing failed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=480.0)
-    parser.add_argument("--only", nargs="*", choices=list(CHECKS), default=list(CHECKS))
+@dataclass(slots=True)
+class Report:
+    """Rows on their way to the files.
+
+    Attributes:
+        folder: where the files are.
+        rows: all rows so far.
+    """
+
+    folder: Path
+    rows: list[Row] = field(default_factory=list)
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Prints and keeps rows."""
+        for row in rows:
+            self.rows.append(row)
+            print(line(row), flush=True)
+            with (self.folder / "rows.jsonl").open("a") as file:
+                file.write(json.dumps(asdict(row)) + "\n")
+
+    def finish(self) -> int:
+        """Writes the table, the steps in it side by side; status 0 if nothing failed."""
+        self.add(comparison(self.rows))
+        width = max(len(row.name) for row in self.rows)
+        table = "\n".join(line(row, width) for row in self.rows)
+        (self.folder / "table.txt").write_text(table + "\n")
+        failed = [row.name for row in self.rows if row.result == "FAILED"]
+        print(f"{len(failed)} failed: {', '.join(failed)}" if failed else "nothing failed")
+        return int(bool(failed))
+
+
+def line(row: Row, width: int = 44) -> str:
+    """A row as text."""
+    return f"{row.name:<{width}}  {row.result:<12}  {row.note}".rstrip()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs parts until the time is over; status 0 if nothing failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("cuda-checks"))
+    parser.add_argument("--seconds", type=float, default=470.0)
+    parser.add_argument("--only", nargs="*", default=[], help="parts, or how their names begin")
+    parser.add_argument("--shared", type=Path, default=next(filter(Path.is_dir, SHARED), ROOT))
+    parser.add_argument("--wheels", type=Path)
     parser.add_argument("--rehearse", action="store_true")
-    given = parser.parse_args()
-    run = Run(given.rehearse, time.monotonic() + given.seconds)
-    missing = [] if run.rehearsed else list(what_is_missing())
-    if missing:
-        show([Row("device", "missing", text) for text in missing])
-        return 1
-    rows: list[Row] = []
-    for name in given.only:
-        started = time.monotonic()
-        if run.left() < 0:
-            rows.append(Row(name, "skipped", "the time is over"))
-            continue
-        rows.extend(guarded(name, CHECKS[name], run))
-        print(f"... {name}: {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
-    show(rows)
-    return int(any(row.result == "FAILED" for row in rows))
-
-
-def what_is_missing() -> Iterator[str]:
-    """Why there is no GPU to check."""
-    from flow_core.plugins.specs import Unavailable
-    from flow_cuda.plugin import facts, judge
-
-    found = judge(facts())
-    if isinstance(found, Unavailable):
-        yield f"{found.reason}; {found.hint}"
-
-
-def guarded(name: str, check: Check, run: Run) -> Iterator[Row]:
-    """The rows of a check; one that says so where it raises."""
-    try:
-        yield from check(run)
-    except Exception as error:  # noqa: BLE001  # the other checks shall still run
-        text = " ".join(str(error).split())[:300]
-        yield Row(name, "FAILED", f"{type(error).__name__}: {text}")
-
-
-def show(rows: list[Row]) -> None:
-    """Prints the table."""
-    width = max(len(row.name) for row in rows)
-    middle = max(len(row.result) for row in rows)
-    for row in rows:
-        print(f"{row.name:<{width}}  {row.result:<{middle}}  {row.note}".rstrip())
-
-
-def verdict(ok: object) -> str:
-    return "passed" if ok else "FAILED"
-
-
-# --- sessions and devices
-
-
-def start(run: Run, device: str = "gpu") -> Any:
-    """A fresh session whose jobs run on a device, and gives it."""
-    from cuda_cases import core_registry, rehearsed_registry
-
-    import oneflow as flow
-    from flow_core.frontend import session as sessions
-    from flow_core.plugins.host import load_plugins
-
-    flow.clear_default_session()
-    if run.rehearsed:
-        registry = rehearsed_registry() if device == "gpu" else core_registry()
-    else:
-        registry = load_plugins()
-    session = sessions.Session(registry)
-    sessions._default[:] = [session]
-    flow.config.gpu_device_num(int(device == "gpu"))
-    return session
-
-
-def hardware_of(session: Any) -> Any:
-    """The GPU that a session has used."""
-    from flow_cuda.driver import GpuDriver
-
-    return next(d for d in session._drivers.values() if isinstance(d, GpuDriver)).hardware
-
-
-@contextlib.contextmanager
-def counted_allocations(hardware: Any) -> Iterator[list[int]]:
-    """The bytes of all allocations of device memory within."""
-    found: list[int] = []
-    made = hardware.allocate
-
-    def allocate(nbytes: int) -> Any:
-        found.append(nbytes)
-        return made(nbytes)
-
-    hardware.allocate = allocate
-    try:
-        yield found
-    finally:
-        del hardware.allocate  # the class has it
-
-
-@contextlib.contextmanager
-def timed_steps() -> Iterator[list[float]]:
-    """Seconds that the host spends in each call of a step: what queues it, without waiting."""
-    from flow_cuda.driver import Step
-
-    found: list[float] = []
-    called = Step.__call__
-
-    def call(step: Step) -> None:
-        started = time.perf_counter()
-        called(step)
-        found.append(time.perf_counter() - started)
-
-    Step.__call__ = call  # type: ignore[method-assign]
-    try:
-        yield found
-    finally:
-        Step.__call__ = called  # type: ignore[method-assign]
-
-
-# --- checks
-
-
-def environment(run: Run) -> Iterator[Row]:
-    """Date, device and versions."""
-    from importlib import metadata
-
-    yield Row("date", time.strftime("%Y-%m-%d"))
-    if run.rehearsed:
-        yield Row("device", "rehearsed", "the host")
-        return
-    import cupy
-
-    name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
-    number = cupy.cuda.runtime.runtimeGetVersion()
-    versions = [f"CUDA {number // 1000}.{number % 1000 // 10}", f"CuPy {cupy.__version__}"]
-    for package in ("nvmath-python", "torch", "jax"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions.append(f"{package} {metadata.version(package)}")
-    yield Row("device", name, ", ".join(versions))
-
-
-def products(run: Run) -> Iterator[Row]:
-    """What cuBLASLt has algorithms for, and whether its masks are ours."""
-    from flow_cuda.hardware import EPILOGUES, Product
-    from flow_cuda.masks import masks_are_ours
-
-    hardware = start(run).driver("gpu:0:0").hardware
-    kinds, sizes = ("float32", "float16", "bfloat16"), ((256, 512, 512), (100, 10, 512))
-    refused, count = [], 0
-    for kind in kinds:
-        for m, n, k in sizes:
-            for name in EPILOGUES:
-                for flips in ((False, True), (False, False), (True, False)):
-                    problem = Product(m, n, k, *flips, kind, epilogue=name)
-                    count += 1
-                    if not hardware.supports(problem, 32 << 20):
-                        refused.append(f"{name or 'plain'}/{kind}/{m}x{n}x{k}/{flips}")
-    note = f"refused: {refused[:6]}" if refused else ""
-    yield Row("cuBLASLt epilogues", f"{count - len(refused)} of {count}", note)
-    ours = masks_are_ours(hardware)
-    yield Row("cuBLASLt masks", "ours" if ours else "others", "" if ours else "kernels do relu")
-
-
-def like_the_cpu(run: Run) -> Iterator[Row]:
-    """Training steps on the GPU and on the CPU: an MLP with dropout, a small LeNet, a table."""
-    import cuda_small
-
-    for name, (make, feeds) in cuda_small.programs().items():
-        losses = {}
-        for device in ("cpu", "gpu"):
-            start(run, device)
-            job = make(device)
-            losses[device] = [job(*feeds).item() for _ in range(4 if run.rehearsed else STEPS)]
-        off = float(np.max(np.abs(np.subtract(losses["cpu"], losses["gpu"]))))
-        moved = abs(losses["gpu"][0] - losses["gpu"][-1]) > 1e-4
-        yield Row(f"{name} like the CPU's", verdict(off < 2e-3 and moved), f"off by {off:.1e}")
-
-
-def dropout_bits(run: Run) -> Iterator[Row]:
-    """Dropout drops the same elements as on the CPU."""
-    import cuda_small
-
-    ones = np.ones((40, 30) if run.rehearsed else (512, 1000), np.float32)
-    kept = {}
-    for device in ("cpu", "gpu"):
-        start(run, device)
-        job = cuda_small.dropout_on(ones, device)
-        kept[device] = [job(ones) for _ in range(4)]
-    same = all(np.array_equal(a, b) for a, b in zip(*kept.values(), strict=True))
-    changes = not np.array_equal(kept["gpu"][0], kept["gpu"][1])
-    yield Row("dropout bits", verdict(same and changes), "4 steps")
-
-
-def steady(run: Run) -> Iterator[Row]:
-    """A step of the mlp: host time, allocations, memory."""
-    session, job, feeds = bench_job(run, "mlp")
-    hardware = hardware_of(session)
-    with counted_allocations(hardware) as made:
-        for _ in range(WARM):
-            job(*feeds)
-        held, free = sum(made), hardware.free_bytes()
-        made.clear()
-        with timed_steps() as times:
-            for _ in range(10 if run.rehearsed else 500):
-                job(*feeds)
-        less = free - hardware.free_bytes()
-    host = float(np.median(times)) * 1e6
-    fast = run.rehearsed or host < 20
-    yield Row("host time of a replayed step", verdict(fast), f"{host:.1f} us in the median")
-    yield Row("allocations of a step", verdict(not made), f"{len(made)}, {less} bytes less free")
-    predicted = sum(arena.nbytes for arena in job.plan().arenas)
-    rest = held - predicted
-    note = f"{predicted} predicted, {held} allocated: {rest} for tables and numbers"
-    yield Row("arena as predicted", verdict(0 <= rest < 1 << 16), note)
-
-
-def programs(run: Run) -> Iterator[Row]:
-    """The seeds' programs, unmodified, on gpu 0:0."""
-    data = SHARED / "data" / "mnist.npz"
-    folder = SHARED / "programs"
-    if run.rehearsed or not (data.exists() and folder.is_dir()):
-        yield Row("programs", "skipped", "rehearsed" if run.rehearsed else f"no {data}")
-        return
-    with tempfile.TemporaryDirectory() as scratch:
-        shutil.copy(data, Path(scratch, "mnist.npz"))
-        for name, pattern in PROGRAMS.items():
-            started = time.perf_counter()
-            done = subprocess.run(
-                [sys.executable, "-c", WRAPPER, str(folder / name), "2"], cwd=scratch,
-                capture_output=True, text=True, timeout=max(1.0, run.left()), check=False,
-            )  # fmt: skip
-            found = re.findall(pattern, done.stdout)
-            last = done.stderr.strip().splitlines()[-1:] if done.returncode else found[-1:]
-            took = f"{time.perf_counter() - started:.1f} s"
-            yield Row(name, verdict(not done.returncode and found), f"{last} in {took}")
-
-
-PROGRAMS = {
-    "lenet_train.py": r"model saved",
-    "lenet_eval.py": r"accuracy: [\d.]+%",
-    "async_single_job.py": r"\d+\.\d+",
-    "async_batch_job.py": r"accuracy: [\d.]+%",
-}
-# Cuts the epochs by wrapping: the program's own ``range`` counts no further than this.
-WRAPPER = """
-import builtins, runpy, sys
-path, epochs = sys.argv[1], int(sys.argv[2])
-short = lambda *args: builtins.range(*args[:-1], min(args[-1], epochs))
-runpy.run_path(path, init_globals={"range": short}, run_name="__main__")
-"""
-
-
-def kernel_kit(run: Run) -> Iterator[Row]:
-    """All samples of all ops in all types, against the references, on the device."""
-    from cuda_cases import CudaKit, DeviceKernels
-
-    class RehearsedKernels(CudaKit):
-        ops = ("relu", "cuda_matmul", "sort", "softmax")
-        dtypes = ("float32",)
-
-    kit = RehearsedKernels() if run.rehearsed else DeviceKernels()
-    ops = kit.covered_ops()
-    stop = time.monotonic() + min(run.left(), 200.0)
-    if not run.rehearsed:
-        kernels = kit.all_kernels()
-        seconds = preloaded(kit.driver().hardware, kernels)
-        yield Row("kernels compiled", str(len(kernels)), f"{seconds:.0f} s, or from the cache")
-    failed: list[str] = []
-    passed = 0
-    for op in ops:
-        if time.monotonic() > stop:
-            failed.append(f"cut short before {op}")
-            break
-        for dtype in kit.dtypes_of(op):
-            for case in kit.cases(op, dtype):
-                try:
-                    kit.check(case)
-                    passed += 1
-                except Exception as error:  # noqa: BLE001  # counted and named
-                    failed.append(f"{op}-{dtype}: {str(error).strip().splitlines()[:1]}")
-    yield Row("kernels", verdict(not failed), f"{passed} cases; {failed[:8] or ''}")
-
-
-def preloaded(hardware: Any, kernels: list[Any]) -> float:
-    """Seconds to compile kernels, many at once."""
-    started = time.perf_counter()
-    hardware.preload(kernels)
-    return time.perf_counter() - started
-
-
-# --- step times
-
-
-def bench_job(run: Run, workload: str, amp: bool = False, size: int = 0) -> tuple[Any, Any, Any]:
-    """A session, a job of a benchmark network, and its feeds."""
-    import data
-    import flow_bench
-
-    import oneflow as flow
-
-    session = start(run)
-    feeds = bench_feeds(workload, size)
-    plain = flow_bench.settings
-
-    def settings(name: str) -> Any:
-        config = plain(name)
-        config.enable_auto_mixed_precision(amp)
-        return config
-
-    flow_bench.settings = settings
-    try:
-        job = flow_bench.make_job(workload, feeds)
-    finally:
-        flow_bench.settings = plain
-    flow.load_variables(data.parameters(workload))
-    return session, job, feeds
-
-
-def bench_feeds(workload: str, size: int) -> tuple[Any, ...]:
-    """A batch, of another size than `data.py`'s where one is given."""
-    import data
-
-    rng = np.random.RandomState(99)
-    if workload == "bert_base":
-        return data.bert_batch(rng, size)  # type: ignore[no-any-return]
-    if workload == "resnet50":
-        x = rng.standard_normal((size, 3, 224, 224)).astype("f4")
-        return x, rng.randint(0, 1000, size).astype("i4")
-    return data.batch(rng, workload)  # type: ignore[no-any-return]
-
-
-def best_of(call: Callable[[], object], seconds: float) -> float:
-    """Seconds per call: the least of means of some calls, for about as long as is said."""
-    for _ in range(3):
-        call()
-    started = time.perf_counter()
-    call()
-    one = max(time.perf_counter() - started, 1e-6)
-    count = max(1, min(100, int(seconds / 5 / one)))
-    found = []
-    for _ in range(5):
-        started = time.perf_counter()
-        for _ in range(count):
-            call()
-        found.append((time.perf_counter() - started) / count)
-    return min(found)
-
-
-def rates(run: Run) -> Iterator[Row]:
-    """Measured bytes and floating point operations per second."""
-    hardware = start(run).driver("gpu:0:0").hardware
-    for name, value in measured_rates(hardware, run.rehearsed).items():
-        yield Row(f"rate: {name}", f"{value / 1e12:.2f} T/s")
-
-
-@functools.cache
-def measured_rates(hardware: Any, rehearsed: bool) -> dict[str, float]:
-    """Bytes copied (read and written), and operations of products by type, per second."""
-    from flow_cuda.hardware import Operands, Product
-
-    size = 1 << (16 if rehearsed else 30)
-    memory, other = hardware.allocate(size), hardware.allocate(size)
-    stream, n = hardware.compute, 64 if rehearsed else 8192
-
-    def timed(work: Callable[[], None]) -> float:
-        def call() -> None:
-            work()
-            hardware.synchronize(hardware.record(stream))
-
-        return best_of(call, 0.5)
-
-    copy = functools.partial(hardware.copy, stream, other.address, memory.address, size)
-    found = {"bytes": 2 * size / timed(copy)}
-    for kind in ("float32", "float16"):
-        where = Operands(memory.address, memory.address, other.address)
-        product = Product(n, n, n, False, False, kind)
-        found[kind] = 2 * n**3 / timed(functools.partial(hardware.product, stream, product, where))
+    given = parser.parse_args(arguments)
+    given.out.mkdir(parents=True, exist_ok=True)
+    parts = [p for p in PARTS if not given.only or p.name.startswith(tuple(given.only))]
+    if given.rehearse:
+        parts = [replace(part, seconds=10 * part.seconds) for part in parts]
+    report, stop = Report(given.out), time.monotonic() + given.seconds
+    with tempfile.TemporaryDirectory() as site:
+        env = environment(Path(site), given.wheels, given.shared)
+        mode = ["--rehearse"] if given.rehearse else []
+        for together, group in groupby(parts, key=lambda p: p.together):
+            workers = max(1, min(8, (os.cpu_count() or 2) // 2)) if together else 1
+            with ThreadPoolExecutor(workers) as pool:
+                jobs = [pool.submit(run, part, mode, given.out, env, stop) for part in group]
+                for job in jobs:
+                    report.add(job.result())
+            if any(row.name == "device" and row.result == "missing" for row in report.rows):
+                break
+    missing = any(row.result == "missing" for row in report.rows)
+    return report.finish() or int(missing)
+
+
+SHARED = (ROOT / "shared", ROOT.parent / "shared", ROOT.parents[1] / "shared")
+
+
+def run(
+    part: Part, mode: Sequence[str], out: Path, env: Mapping[str, str], stop: float
+) -> list[Row]:
+    """The rows of a part, and one that says so if it did not come to its end."""
+    left = min(part.seconds, stop - time.monotonic())
+    if left < 5:
+        return [Row(part.name, "skipped", "the time is over")]
+    stem = re.sub(r"\W+", "-", part.name)
+    rows, log = out / f"{stem}.rows", out / f"{stem}.log"
+    rows.unlink(missing_ok=True)
+    command = [sys.executable, str(HERE / "cuda_parts.py"), part.name, "--rows", str(rows), *mode]
+    with log.open("w") as file:
+        child = subprocess.Popen(
+            [*command, "--seconds", f"{left:.0f}"], stdout=file, stderr=file, env=dict(env),
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            code = child.wait(left)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            return [*read(rows), Row(part.name, "FAILED", f"cut off after {left:.0f} s")]
+    found = read(rows)
+    if code:
+        last = log.read_text(errors="replace").strip().splitlines()[-1:]
+        found.append(Row(part.name, "FAILED", f"status {code}; {' '.join(last)[:200]}"))
     return found
 
 
-def floor_of(session: Any, job: Any, found: dict[str, float], amp: bool) -> tuple[float, float]:
-    """Seconds that the step's bytes and its operations take at measured rates."""
-    from flow_core.plugins.specs import SbpContext
+def read(file: Path) -> list[Row]:
+    """The rows that a part has written: whole lines only."""
+    if not file.exists():
+        return []
+    return [Row(**json.loads(text)) for text in file.read_text().split("\n")[:-1]]
 
-    graph, specs = job.compile().graph, session.registry.ops
-    nbytes = flops = 0.0
-    for op in graph.ops.values():
-        if op.type in ("input", "variable"):
+
+# --- packages, installed or not
+
+
+def environment(site: Path, wheels: Path | None, shared: Path) -> dict[str, str]:
+    """The environment of the parts, in which the packages of the checkout are there."""
+    if wheels is not None:
+        files = [str(path) for path in sorted(wheels.glob("*.whl"))]
+        options = ["--no-index", "--no-deps", "--no-compile", "-q", "--target", str(site)]
+        subprocess.run([sys.executable, "-m", "pip", "install", *options, *files], check=True)
+    sources = [str(path) for path in place_packages(site)]
+    before = os.environ.get("PYTHONPATH", "")
+    paths = [*sources, str(site), str(ROOT / "tests" / "helpers"), *filter(None, [before])]
+    return {
+        "OPENBLAS_NUM_THREADS": "4",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONUNBUFFERED": "1",
+        "FLOW_CHECKS_SHARED": str(shared),
+    }
+
+
+def place_packages(site: Path) -> Iterator[Path]:
+    """Makes packages of the checkout that are not installed known to plugins; their sources."""
+    for file in sorted(ROOT.glob("packages/*/pyproject.toml")):
+        project = tomllib.loads(file.read_text())["project"]
+        name, source = project["name"], file.parent / "src"
+        with suppress(metadata.PackageNotFoundError):
+            metadata.version(name)
             continue
-        inputs, outputs = graph.input_types(op), graph.types[op.name]
-        if specs[op.type].alias is None:
-            nbytes += sum(t.size * t.dtype.itemsize for t in (*inputs, *outputs))
-        if op.type.startswith("cuda_matmul"):
-            k = inputs[0].shape[0 if op.attrs["transpose_a"] else 1]
-            flops += 2.0 * outputs[0].size * k
-        elif specs[op.type].work is not None:
-            flops += specs[op.type].work(SbpContext(inputs, outputs, op.attrs))
-    return nbytes / found["bytes"], flops / found["float16" if amp else "float32"]
+        stem = name.replace("-", "_")
+        version = re.search(r'__version__ = "(.*)"', (source / stem / "__init__.py").read_text())
+        number = version[1] if version else "0"
+        folder = site / f"{stem}-{number}.dist-info"
+        folder.mkdir()
+        head = f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\n"
+        (folder / "METADATA").write_text(head)
+        groups = project.get("entry-points", {})
+        text = "".join(
+            f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in rows.items())
+            for group, rows in groups.items()
+        )
+        (folder / "entry_points.txt").write_text(text)
+        yield source
 
 
-def step_time(workload: str, amp: bool, size: int, run: Run) -> Iterator[Row]:
-    """A network's step beside its floor, then peers."""
-    import cuda_peers
+# --- the summary
 
-    session, job, feeds = bench_job(run, workload, amp, size)
-    seconds = 0.1 if run.rehearsed else 3.0
-    loss = float(job(*feeds).reshape(-1)[0])
-    own = best_of(lambda: job(*feeds), seconds)
-    found = measured_rates(hardware_of(session), run.rehearsed)
-    by_bytes, by_work = floor_of(session, job, found, amp)
-    floor = f"floor {by_bytes * 1e6:.0f} us of bytes, {by_work * 1e6:.0f} us of work"
-    yield Row(f"{workload} step", f"{own * 1e6:.0f} us", f"{floor}; first loss {loss:.4f}")
-    for name, make in cuda_peers.PEERS.items():
-        package = name.split(".")[0].split()[0]
-        if importlib.util.find_spec(package) is None or run.left() < 10:
-            yield Row(f"{workload} step, {name}", "skipped", f"no {package}, or no time")
+
+def comparison(rows: Sequence[Row]) -> Iterator[Row]:
+    """Each network's step beside its floor and the best peer."""
+    found: dict[str, Any] = {row.name: row for row in rows}
+    rate = {k: v for row in rows if row.name.startswith("rate") for k, v in row.data.items()}
+    for name in NETWORKS:
+        own = found.get(f"{name}: step")
+        if own is None or "seconds" not in own.data:
             continue
-        if name.startswith("jax") and workload not in ("mlp", "lenet"):
-            continue
-        check = functools.partial(_peer, name, make, workload, amp, feeds, own)
-        yield from guarded(f"{workload} step, {name}", check, run)
+        times = {
+            peer: found[f"{name}: {peer}"].data["seconds"]
+            for peer in PEERS
+            if "seconds" in getattr(found.get(f"{name}: {peer}"), "data", {})
+        }
+        words = [f"{peer} {seconds * 1e6:.0f}" for peer, seconds in times.items()]
+        result = "no peer"
+        if times:
+            result = f"{min(times.values()) / own.data['seconds']:.2f} x"
+        if rate:
+            by_bytes = own.data["bytes"] / rate["bytes"]
+            by_work = own.data["operations"] / rate[f"operations {own.data['bits']:.0f}"]
+            words.append(f"floor {by_bytes * 1e6:.0f} of bytes, {by_work * 1e6:.0f} of work")
+        yield Row(
+            f"{name}: beside the best peer", result,
+            f"us: own {own.data['seconds'] * 1e6:.0f}, {', '.join(words)}",
+        )  # fmt: skip
 
-
-def _peer(
-    name: str, make: Any, workload: str, amp: bool, feeds: Any, own: float, run: Run
-) -> Iterator[Row]:
-    with contextlib.redirect_stdout(io.StringIO()):  # autotuning is talkative
-        step = make(workload, feeds, amp)
-        loss = step()
-        time_ = best_of(step, 0.1 if run.rehearsed else 2.0)
-    note = f"{time_ / own:.2f} x ours; first loss {loss:.4f}"
-    yield Row(f"{workload} step, {name}", f"{time_ * 1e6:.0f} us", note)
-
-
-def _step(workload: str, amp: bool = False, size: int = 0) -> Check:
-    def check(run: Run) -> Iterator[Row]:
-        if run.rehearsed and workload != "mlp":
-            yield Row(f"{workload} step", "skipped", "rehearsed")
-        else:
-            yield from step_time(workload, amp, size, run)
-
-    return check
-
-
-CHECKS: dict[str, Check] = {
-    "environment": environment,
-    "products": products,
-    "like the CPU": like_the_cpu,
-    "dropout": dropout_bits,
-    "steady": steady,
-    "rates": rates,
-    "mlp": _step("mlp"),
-    "lenet": _step("lenet"),
-    "kernels": kernel_kit,
-    "programs": programs,
-    "wide_deep": _step("wide_deep_sgd"),
-    "bert_base": _step("bert_base", True, 64),
-    "resnet50": _step("resnet50", True, 256),
-}
 
 if __name__ == "__main__":
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "4")
     raise SystemExit(main())

@@ -23,6 +23,7 @@ def torch_step(workload: str, feeds: tuple[Any, ...], compiled: bool, amp: bool)
     import torch
 
     torch.backends.cudnn.benchmark = True
+    torch.set_float32_matmul_precision("high")  # TF32, as our jobs and JAX's have it
     device = "cuda" if torch.cuda.is_available() else "cpu"
     p = {
         name: torch.from_numpy(value).to(device).requires_grad_(_trained(name))
@@ -155,53 +156,166 @@ class TorchNets:
         return self.f.binary_cross_entropy_with_logits(logits, labels)
 
 
-def jax_step(workload: str, feeds: tuple[Any, ...]) -> Step:
-    """A step in JAX, jitted, of the networks that are bound by launches."""
+def jax_step(workload: str, feeds: tuple[Any, ...], amp: bool) -> Step:
+    """A step in JAX, jitted; moving statistics of normalisations stay as they are."""
     import jax
 
-    body = {"mlp": _jax_mlp, "lenet": _jax_lenet}[workload]
-    rate = RATES[workload]
+    jax.config.update("jax_default_matmul_precision", "tensorfloat32")
+    values = data.parameters(workload)
+    fixed = {name: jax.device_put(x) for name, x in values.items() if not _trained(name)}
+    trained = {name: jax.device_put(x) for name, x in values.items() if _trained(name)}
 
-    def update(p: Any, key: Any, *given: Any) -> Any:
+    def loss_of(p: Any, key: Any, *given: Any) -> Any:
+        return JaxNets({**p, **fixed}, key, amp).body(workload)(*given)
+
+    def update(p: Any, states: Any, count: Any, key: Any, *given: Any) -> Any:
         key, own = jax.random.split(key)
-        loss, slopes = jax.value_and_grad(lambda q: body(jax, q, own, *given))(p)
-        return {name: x - rate * slopes[name] for name, x in p.items()}, key, loss
+        loss, slopes = jax.value_and_grad(loss_of)(p, own, *given)
+        change = _jax_adam if workload in ADAM else _jax_sgd
+        rows = {name: change(workload, p[name], slopes[name], states[name], count) for name in p}
+        new, states = ({name: row[k] for name, row in rows.items()} for k in (0, 1))
+        return new, states, count + 1, key, loss
 
-    jitted = jax.jit(update, donate_argnums=(0, 1))
-    state = {name: jax.device_put(x) for name, x in data.parameters(workload).items()}
-    held = [state, jax.random.PRNGKey(0)]
+    jitted = jax.jit(update, donate_argnums=(0, 1, 2, 3))
+    zeros = {name: (0 * x, 0 * x) for name, x in trained.items()}
+    held = [trained, zeros, jax.numpy.zeros((), "int32"), jax.random.PRNGKey(0)]
 
     def step() -> float:
-        held[0], held[1], loss = jitted(*held, *feeds)
+        *held[:], loss = jitted(*held, *feeds)
         return float(loss)
 
     return step
 
 
-def _jax_loss(jax: Any, y: Any, logits: Any) -> Any:
-    rows = jax.nn.log_softmax(logits)
-    return -jax.numpy.take_along_axis(rows, y[:, None], 1).mean()
+def _jax_sgd(workload: str, x: Any, slope: Any, states: Any, _: Any) -> Any:
+    speed = states[0] * (0.9 if workload == "resnet50" else 0) + slope
+    return x - RATES[workload] * speed, (speed, states[1])
 
 
-def _jax_mlp(jax: Any, p: Any, _: Any, x: Any, y: Any) -> Any:
-    h = jax.nn.relu(x @ p["fc1.w"] + p["fc1.b"])
-    return _jax_loss(jax, y, h @ p["fc2.w"] + p["fc2.b"])
+def _jax_adam(_: str, x: Any, slope: Any, states: Any, count: Any) -> Any:
+    mean = 0.9 * states[0] + 0.1 * slope
+    square = 0.999 * states[1] + 0.001 * slope * slope
+    steps = count + 1
+    size = (square / (1 - 0.999**steps)) ** 0.5 + 1e-8
+    return x - 1e-4 * mean / (1 - 0.9**steps) / size, (mean, square)
 
 
-def _jax_lenet(jax: Any, p: Any, key: Any, x: Any, y: Any) -> Any:
-    for name in ("conv1", "conv2"):
-        x = jax.lax.conv(x, p[name + ".w"], (1, 1), "SAME") + p[name + ".b"][None, :, None, None]
-        window = (1, 1, 2, 2)
-        x = jax.lax.reduce_window(
-            jax.nn.relu(x), -jax.numpy.inf, jax.lax.max, window, window, "VALID"
-        )
-    h = jax.nn.relu(x.reshape(x.shape[0], -1) @ p["fc1.w"] + p["fc1.b"])
-    h = jax.numpy.where(jax.random.bernoulli(key, 0.5, h.shape), h / 0.5, 0)
-    return _jax_loss(jax, y, h @ p["fc2.w"] + p["fc2.b"])
+class JaxNets:
+    """The networks of `networks.py` on JAX's arrays.
+
+    Args:
+        p: parameters by name.
+        key: for dropout.
+        amp: whether products are those of bfloat16.
+    """
+
+    def __init__(self, p: dict[str, Any], key: Any, amp: bool) -> None:
+        import jax
+
+        self.p, self.key, self.jax, self.np = p, key, jax, jax.numpy
+        self.kind = jax.numpy.bfloat16 if amp else jax.numpy.float32
+
+    def body(self, workload: str) -> Callable[..., Any]:
+        """From feeds to loss."""
+        if workload in networks.BERT:
+            return lambda *feeds: self.bert(networks.BERT[workload], *feeds)
+        return getattr(self, workload.removesuffix("_sgd"))  # type: ignore[no-any-return]
+
+    def cast(self, name: str) -> Any:
+        return self.p[name].astype(self.kind)
+
+    def dense(self, name: str, x: Any) -> Any:
+        return x.astype(self.kind) @ self.cast(name + ".w") + self.cast(name + ".b")
+
+    def conv(self, name: str, x: Any, stride: int, pad: int) -> Any:
+        y = self.jax.lax.conv_general_dilated(
+            x.astype(self.kind), self.cast(name + ".w"), (stride, stride), [(pad, pad)] * 2,
+            dimension_numbers=("NCHW", "OIHW", "NCHW"),
+        )  # fmt: skip
+        return y + self.cast(name + ".b")[None, :, None, None] if name + ".b" in self.p else y
+
+    def pool(self, x: Any, size: int, stride: int, pad: int) -> Any:
+        pads = [(0, 0), (0, 0), (pad, pad), (pad, pad)]
+        window, steps = (1, 1, size, size), (1, 1, stride, stride)
+        return self.jax.lax.reduce_window(x, -self.np.inf, self.jax.lax.max, window, steps, pads)
+
+    def loss(self, y: Any, logits: Any) -> Any:
+        rows = self.jax.nn.log_softmax(logits.astype("float32"))
+        return -self.np.take_along_axis(rows, y[:, None], 1).mean()
+
+    def mlp(self, x: Any, y: Any) -> Any:
+        return self.loss(y, self.dense("fc2", self.jax.nn.relu(self.dense("fc1", x))))
+
+    def lenet(self, x: Any, y: Any) -> Any:
+        relu = self.jax.nn.relu
+        for name in ("conv1", "conv2"):
+            x = self.pool(relu(self.conv(name, x, 1, 2)), 2, 2, 0)
+        h = relu(self.dense("fc1", x.reshape(x.shape[0], -1)))
+        h = self.np.where(self.jax.random.bernoulli(self.key, 0.5, h.shape), h / 0.5, 0)
+        return self.loss(y, self.dense("fc2", h))
+
+    def norm(self, name: str, x: Any) -> Any:
+        wide = x.astype("float32")
+        mean = wide.mean((0, 2, 3), keepdims=True)
+        spread = wide.var((0, 2, 3), keepdims=True)
+        g, b = (self.p[f"{name}.{k}"][None, :, None, None] for k in "gb")
+        return ((wide - mean) * self.jax.lax.rsqrt(spread + 1e-5) * g + b).astype(self.kind)
+
+    def resnet50(self, x: Any, y: Any) -> Any:
+        relu = self.jax.nn.relu
+        x = self.pool(relu(self.norm("stem_bn", self.conv("stem", x, 2, 3))), 3, 2, 1)
+        for stage, (blocks, _, stride) in enumerate(networks.RESNET_STAGES):
+            for block in range(blocks):
+                name, step = f"s{stage}.{block}", stride if block == 0 else 1
+                r = relu(self.norm(name + ".bn0", self.conv(name + ".c0", x, 1, 0)))
+                r = relu(self.norm(name + ".bn1", self.conv(name + ".c1", r, step, 1)))
+                r = self.norm(name + ".bn2", self.conv(name + ".c2", r, 1, 0))
+                if block == 0:
+                    x = self.norm(name + ".down_bn", self.conv(name + ".down", x, step, 0))
+                x = relu(r + x)
+        return self.loss(y, self.dense("fc", x.mean((2, 3))))
+
+    def layer_norm(self, name: str, x: Any) -> Any:
+        wide = x.astype("float32")
+        mean, spread = wide.mean(-1, keepdims=True), wide.var(-1, keepdims=True)
+        y = (wide - mean) * self.jax.lax.rsqrt(spread + 1e-5)
+        return y * self.p[name + ".g"] + self.p[name + ".b"]
+
+    def bert(
+        self, config: Any, ids: Any, segments: Any, mask: Any, positions: Any, labels: Any
+    ) -> Any:
+        p, hidden = self.p, config["hidden"]
+        x = self.layer_norm("emb_ln", p["tok"][ids] + p["seg"][segments] + p["pos"])
+        bias = ((1.0 - mask.astype("float32")) * -1e4)[:, None, None, :]
+        for i in range(config["layers"]):
+            x = self.encoder(f"{i}.", x, bias, config)
+        g = self.np.take_along_axis(x, positions[:, :, None], 1).reshape(-1, hidden)
+        g = self.layer_norm("mlm_ln", self.jax.nn.gelu(self.dense("mlm", g), approximate=False))
+        logits = g.astype(self.kind) @ self.cast("tok").T + self.cast("mlm_bias")
+        return self.loss(labels.reshape(-1), logits)
+
+    def encoder(self, name: str, x: Any, bias: Any, config: Any) -> Any:
+        batch, length, hidden = x.shape
+        heads = (batch, length, config["heads"], -1)
+        q, k, v = (self.dense(name + n, x).reshape(heads).swapaxes(1, 2) for n in "qkv")
+        scores = q @ k.swapaxes(2, 3) * q.shape[-1] ** -0.5
+        shares = self.jax.nn.softmax(scores.astype("float32") + bias).astype(self.kind)
+        a = (shares @ v).swapaxes(1, 2).reshape(batch, length, hidden)
+        x = self.layer_norm(name + "ln1", x + self.dense(name + "o", a))
+        h = self.jax.nn.gelu(self.dense(name + "ff1", x), approximate=False)
+        return self.layer_norm(name + "ln2", x + self.dense(name + "ff2", h))
+
+    def wide_deep(self, features: Any, wide: Any, deep: Any, labels: Any) -> Any:
+        rows = self.p["deep"][deep].reshape(deep.shape[0], -1)
+        h = self.np.concatenate([rows, features], 1)
+        for i in (1, 2, 3):
+            h = self.jax.nn.relu(self.dense(f"fc{i}", h))
+        x = self.dense("fc4", h) + self.p["wide"][wide].sum(1)
+        return (self.np.maximum(x, 0) - x * labels + self.np.log1p(self.np.exp(-abs(x)))).mean()
 
 
 PEERS: dict[str, Callable[[str, tuple[Any, ...], bool], Step]] = {
     "torch eager": lambda workload, feeds, amp: torch_step(workload, feeds, False, amp),
     "torch.compile": lambda workload, feeds, amp: torch_step(workload, feeds, True, amp),
-    "jax jit": lambda workload, feeds, _: jax_step(workload, feeds),
+    "jax jit": jax_step,
 }

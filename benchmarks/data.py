@@ -6,6 +6,8 @@ import numpy as np
 from networks import BERT, RESNET_STAGES
 
 SEQUENCE, VOCABULARY, PREDICTIONS = 128, 30522, 20
+IMAGE, ROWS = 224, 1_000_000
+"""The width of an image of `resnet50`, and the rows of the tables of `wide_deep`."""
 
 
 def dense(name, inputs, outputs, init="glorot"):
@@ -59,7 +61,7 @@ def bert(config):
 
 def wide_deep():
     sizes = (429, 1024, 512, 256, 1)
-    spec = [("deep", (1_000_000, 16), "normal0.01"), ("wide", (1_000_000, 1), "normal0.01")]
+    spec = [("deep", (ROWS, 16), "normal0.01"), ("wide", (ROWS, 1), "normal0.01")]
     for i in range(4):
         spec += dense(f"fc{i + 1}", sizes[i], sizes[i + 1])
     return spec
@@ -121,8 +123,8 @@ def bert_batch(rng, size):
 
 
 def wide_deep_batch(rng, size=512):
-    deep = (rng.rand(size, 26) ** 3 * 1_000_000).astype("i4")
-    wide = (rng.rand(size, 2) ** 3 * 1_000_000).astype("i4")
+    deep = (rng.rand(size, 26) ** 3 * ROWS).astype("i4")
+    wide = (rng.rand(size, 2) ** 3 * ROWS).astype("i4")
     features = rng.rand(size, 13).astype("f4")
     return features, wide, deep, (rng.rand(size, 1) < 0.3).astype("f4")
 
@@ -132,7 +134,7 @@ def batch(rng, workload):
         shape = (100, 784) if workload == "mlp" else (100, 1, 28, 28)
         return (rng.rand(*shape) - 0.5).astype("f4"), rng.randint(0, 10, 100).astype("i4")
     if workload == "resnet50":
-        x = rng.standard_normal((8, 3, 224, 224)).astype("f4")
+        x = rng.standard_normal((8, 3, IMAGE, IMAGE)).astype("f4")
         return x, rng.randint(0, 1000, 8).astype("i4")
     if workload in BERT:
         return bert_batch(rng, BERT[workload]["batch"])

@@ -13,6 +13,7 @@ BERT = {
     "bert_base": {"layers": 12, "hidden": 768, "heads": 12, "ffn": 3072, "batch": 2},
 }
 CHAIN = 1000
+ROWS = 1_000_000
 UNROLLED = {"compile_5k": 5000, "compile_20k": 20000}
 
 
@@ -124,12 +125,12 @@ def encoder(name, x, bias, config, shape):
 
 
 def wide_deep(features, wide, deep, labels):
-    rows = flow.gather(variable("deep", (1_000_000, 16)), deep)
+    rows = flow.gather(variable("deep", (ROWS, 16)), deep)
     h = flow.concat([flow.reshape(rows, (rows.shape[0], -1)), features], axis=1)
     sizes = (429, 1024, 512, 256)
     for i in (1, 2, 3):
         h = flow.nn.relu(dense(f"fc{i}", h, sizes[i - 1], sizes[i]))
-    linear = flow.math.reduce_sum(flow.gather(variable("wide", (1_000_000, 1)), wide), axis=1)
+    linear = flow.math.reduce_sum(flow.gather(variable("wide", (ROWS, 1)), wide), axis=1)
     logits = dense("fc4", h, 256, 1) + linear
     return flow.math.reduce_mean(flow.nn.sigmoid_cross_entropy_with_logits(labels, logits))
 

@@ -4,18 +4,16 @@ A rank is a thread with one device, and NCCL is the fake of flow-dist's tests: w
 do is queued on the device's stream, and runs when somebody waits for it.
 """
 
-import ctypes
 import importlib.util
 import sys
-import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from cuda_cases import core_registry, rehearsed_registry
+from nccl_rehearsed import GPUS, Fabric, rank
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -26,107 +24,17 @@ from flow_core.frontend import session as sessions
 from flow_core.runtime.executable import Executable
 from flow_core.testing import CommKit, comms
 from flow_cuda import host_compiler
-from flow_cuda.arrays import DeviceArray
 from flow_cuda.capture import describe
-from flow_cuda.driver import GpuDriver
-from flow_cuda.hardware import Access
-from flow_cuda.host_compiler import HostCompiler, HostFunction
-from flow_cuda.program import Kernel
-from flow_cuda.rehearsal import Rehearsal
 from flow_dist.nccl import NcclComm
-from flow_dist.nccl_groups import Groups
 from flow_dist.waiting import VERDICT
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "packages" / "flow-dist" / "tests"))
-from nccl_fakes import NUMPY, Fabric, FakeNccl, Operation, on_ranks
+from nccl_fakes import on_ranks
 
 pytestmark = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
 )
 DEVICES = tuple(f"gpu:0:{index}" for index in range(4))
-
-
-class OneAtATime(HostCompiler):
-    """Kernels of the host know one block and one thread at a time: ranks take turns."""
-
-    turn = threading.Lock()
-
-    def function(self, kernel: Kernel) -> HostFunction:
-        with self.turn:
-            found = super().function(kernel)
-
-        def call(*arguments: Any) -> Any:
-            with self.turn:
-                return found.call(*arguments)
-
-        return HostFunction(kernel, call)
-
-
-COMPILER = OneAtATime()
-
-
-class Gpu:
-    """A rehearsed device, as the fake of NCCL sees it."""
-
-    def __init__(self, index: int) -> None:
-        self.hardware = Rehearsal(index, compiler=COMPILER)
-        self.driver = GpuDriver(self.hardware, chunk=1 << 12)
-
-    @property
-    def stream(self) -> int:
-        return self.hardware.handle(self.hardware.compute)
-
-    def bytes_at(self, address: int, nbytes: int) -> Any:
-        return np.frombuffer((ctypes.c_char * nbytes).from_address(address), np.uint8)
-
-    def array(self, value: Any) -> "Settable":
-        made = self.driver.allocate(value.nbytes).view(0, value.shape, value.dtype)
-        array = Settable(made.memory, made.address, made.shape, made.dtype, made.hardware)
-        self.driver.copy_in(array, value)
-        return array
-
-
-class Settable(DeviceArray):
-    """A device array that takes numbers of the host, as the kit gives them."""
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        assert index is ...
-        GPUS[self.hardware.index].driver.copy_in(self, value)
-
-
-GPUS: dict[int, Gpu] = {}
-
-
-class QueuedNccl(FakeNccl):
-    """A library whose groups are queued on the stream of its one device."""
-
-    gpu: Gpu
-
-    def current(self) -> Gpu:
-        return self.gpu
-
-    def submit(self, operations: Any) -> None:
-        spans = [span(op, name) for op in operations for name in ("send", "receive")]
-        touched = tuple(found for found in spans if found is not None)
-        run = partial(self._run, list(operations))
-        names = ", ".join(op.name for op in operations)
-        self.gpu.hardware.enqueue(self.gpu.stream, names, run, Access(touched, touched))
-
-
-def span(operation: Operation, name: str) -> tuple[int, int] | None:
-    told = operation.arguments
-    if name not in told:
-        return None
-    size = told["count"] * np.dtype(NUMPY[told["dtype"]]).itemsize
-    return told[name], told[name] + size
-
-
-def rank(fabric: Fabric, world: Any) -> tuple[Gpu, Groups]:
-    gpu = GPUS[world.rank] = Gpu(world.rank)
-    fabric.groups.append([])
-    library = QueuedNccl(fabric, fabric.groups[-1], 23203)
-    library.gpu = gpu
-    return gpu, Groups(library, world)
 
 
 class TestOnRehearsedGpus(CommKit):

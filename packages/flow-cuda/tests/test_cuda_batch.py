@@ -56,10 +56,13 @@ def test_other_types_do_not_join() -> None:
 
 def test_a_launch_does_not_move_over_what_it_needs() -> None:
     driver = GpuDriver(Rehearsal(compiler=Collector()))
-    (first, second), _ = update_launches(driver, "sgd_update", SHAPES[:2])
-    between = ZeroLaunch(driver.hardware, on_device(driver, np.zeros(4, np.float32)))
-    assert len(joined([first, between, second])) == 3, "nothing is known of other launches"
-    assert len(joined([first, second, between])) == 2
+    (first, second), (_, kept) = update_launches(driver, "sgd_update", SHAPES[:2])
+    other = ZeroLaunch(driver.hardware, on_device(driver, np.zeros(4, np.float32)))
+    needed = ZeroLaunch(driver.hardware, kept[0])
+    assert len(joined([first, other, second])) == 2
+    assert len(joined([first, needed, second])) == 3
+    assert len(joined([first, print, second])) == 3, "nothing is known of calls of the host"
+    assert len(joined([first, second, needed])) == 2
     assert len(joined([first, second, first])) == 2, "twice the same variable"
 
 

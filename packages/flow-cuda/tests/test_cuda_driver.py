@@ -213,6 +213,9 @@ def test_a_failing_capture_leaves_the_stream_usable(driver: GpuDriver) -> None:
         hardware = driver.hardware
         calls = 0
 
+        def touched(self) -> Access:
+            return Access()
+
         def queue(self, stream: object) -> None:
             Broken.calls += 1
             if Broken.calls == 2:
@@ -229,7 +232,7 @@ def test_waiting_while_a_stream_is_captured_is_refused(driver: GpuDriver) -> Non
     hardware = driver.hardware
     hardware.begin_capture(hardware.compute)
     with pytest.raises(RehearsalError, match="being captured"):
-        hardware.record(hardware.compute)
+        hardware.synchronize(hardware.record(hardware.compute))
 
 
 def test_numbers_of_the_host_reach_each_replay(driver: GpuDriver) -> None:

@@ -47,7 +47,11 @@ class Arena(Protocol):
 
 @runtime_checkable
 class Driver(Protocol):
-    """A device type's way to allocate, copy and run.  One object per device."""
+    """A device type's way to allocate, copy and run.  One object per device.
+
+    One whose launches only queue work may have an attribute ``queues`` that is True: it is then
+    given the launches of all devices of a plan at once, in the plan's order, and no threads.
+    """
 
     def allocate(self, nbytes: int) -> Arena:
         """One plain allocation of ``nbytes`` bytes, not initialised."""

@@ -13,7 +13,7 @@ from typing import Any
 from flow_core.cores import NOT_DIVIDED, Cores
 from flow_core.dtypes import as_dtype
 from flow_core.errors import BudgetError, PlanError, nearest
-from flow_core.ir import Attrs, AttrValue, TensorType, tensor_type
+from flow_core.ir import NO_ATTRS, Attrs, AttrValue, TensorType, tensor_type
 from flow_core.sbp import Region
 
 COLLECTIVES: Mapping[str, str] = {
@@ -199,6 +199,7 @@ class Plan:
             producer and its consumers, as the arenas have them.
         workers: threads that run the streams; 1 runs all tasks in the order of the plan.
         cores: how many threads each of them has for its kernels, and what loaders have.
+        settings: what session and job ask of kernels; see `flow_core.plugins.specs.KernelQuery`.
     """
 
     job: str
@@ -220,6 +221,7 @@ class Plan:
     workers: int = 1
     fed: tuple[tuple[int, Region], ...] = ()
     cores: Cores = NOT_DIVIDED
+    settings: Mapping[str, AttrValue] = NO_ATTRS
 
     @property
     def bytes_per_step(self) -> int:
@@ -298,6 +300,7 @@ class Plan:
         data = asdict(self)
         for task in (*data["prologue"], *data["tasks"]):
             task["attrs"] = dict(task["attrs"])
+        data["settings"] = dict(self.settings)
         return data
 
     @classmethod
@@ -346,6 +349,7 @@ def _decode(data: Mapping[str, Any]) -> Plan:
         workers=data["workers"],
         fed=_frozen(data["fed"]),
         cores=Cores(**data["cores"]),
+        settings=Attrs({k: _frozen(v) for k, v in data["settings"].items()}),
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from flow_core.device import Launch
 from flow_cuda.arrays import DeviceArray
 from flow_cuda.hardware import Access, Hardware, Span
-from flow_cuda.launch import Arguments, KernelLaunch, Shared
+from flow_cuda.launch import Arguments, KernelLaunch, Queued, Shared
 from flow_cuda.program import Kernel, named
 
 ITEMS = 4
@@ -61,10 +61,11 @@ def _alike(first: Launch, launch: KernelLaunch) -> bool:
 
 
 def _conflict(a: Launch, b: KernelLaunch) -> bool:
-    """Whether the order of two launches matters; nothing is known of other launches."""
-    if not isinstance(a, KernelLaunch):
+    """Whether the order of two launches matters; nothing is known of calls of the host."""
+    if not isinstance(a, Queued):
         return True
-    return _meet(a.access, b.access) or _meet(b.access, a.access)
+    touched = a.touched()
+    return _meet(touched, b.access) or _meet(b.access, touched)
 
 
 def _meet(a: Access, b: Access) -> bool:

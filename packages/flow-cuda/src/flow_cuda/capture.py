@@ -29,13 +29,6 @@ class Part:
         """Whether it becomes a graph."""
         return not self.reason
 
-    def run(self, stream: Any) -> None:
-        """Queues the work on a stream, or makes the calls."""
-        for work in self.queued:
-            work.queue(stream)
-        for call in self.calls:
-            call()
-
 
 def parts(launches: Sequence[Launch]) -> tuple[Part, ...]:
     """A step, cut into as few parts as possible.

@@ -1,4 +1,4 @@
-"""Settings of flow-cuda that the environment gives."""
+"""Settings of flow-cuda: those that the environment gives, and those that come with a plan."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from flow_core.errors import ConfigError
 
-TF32, FALLBACK = "FLOW_CUDA_TF32", "FLOW_CUDA_ALLOW_CPU_FALLBACK"
-TANH_GELU = "FLOW_CUDA_TANH_GELU"
+FALLBACK, TANH_GELU = "FLOW_CUDA_ALLOW_CPU_FALLBACK", "FLOW_CUDA_TANH_GELU"
+TENSOR_FLOAT_32 = "enable_tensor_float_32_compute"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +17,11 @@ class CudaSettings:
     """What the environment says about kernels.
 
     Attributes:
-        tf32: whether float32 products may use the tensor cores' 10 bits of mantissa.
         allow_cpu_fallback: whether ops without a kernel for the device run on the host.
         tanh_gelu: whether products may end with gelu in the form with tanh, the only one that the
             library has; it differs from the exact one by up to 5e-4.
     """
 
-    tf32: bool = False
     allow_cpu_fallback: bool = False
     tanh_gelu: bool = False
 
@@ -31,11 +29,11 @@ class CudaSettings:
 def settings(env: Mapping[str, str] | None = None) -> CudaSettings:
     """The settings of an environment (default: the process's own).
 
-    >>> settings({"FLOW_CUDA_TF32": "1"}).tf32
+    >>> settings({"FLOW_CUDA_TANH_GELU": "1"}).tanh_gelu
     True
     """
     given = os.environ if env is None else env
-    return CudaSettings(*(_flag(given, name) for name in (TF32, FALLBACK, TANH_GELU)))
+    return CudaSettings(*(_flag(given, name) for name in (FALLBACK, TANH_GELU)))
 
 
 def _flag(env: Mapping[str, str], name: str) -> bool:
@@ -43,3 +41,16 @@ def _flag(env: Mapping[str, str], name: str) -> bool:
     if text not in ("0", "1", ""):
         raise ConfigError(f"setting {name}", found=repr(text), allowed="0 or 1")
     return text == "1"
+
+
+def allows_tf32(asked: Mapping[str, object]) -> bool:
+    """Whether kernels may round float32 to the tensor cores' 10 bits of mantissa.
+
+    Plans say so unless the program calls ``flow.config.enable_tensor_float_32_compute(False)``;
+    a query that is of no plan does not.
+
+    Args:
+        asked: ``KernelQuery.settings``; a pass on the physical graph finds the same in its
+            context's ``options["kernels"]``.
+    """
+    return asked.get(TENSOR_FLOAT_32) is True

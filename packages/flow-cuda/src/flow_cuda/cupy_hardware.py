@@ -18,6 +18,7 @@ from flow_cuda.masks import masks_are_ours
 from flow_cuda.program import Kernel
 
 _DEFAULT_ALGORITHM = -1
+_ALREADY_ENABLED = 704  # cudaErrorPeerAccessAlreadyEnabled
 PART = 24
 """Kernels that are compiled together."""
 
@@ -60,6 +61,8 @@ class CupyHardware:
         self._device = cupy.cuda.Device(index)
         self.architecture = f"sm_{self._device.compute_capability}"
         self.numbers: dict[int, Any] = {}
+        self.uploads: Any = None
+        self._lanes: dict[str, Any] = {}
         self._functions: dict[str, CupyFunction] = {}
         self.compute = self.stream("compute")
         with self._device:
@@ -111,6 +114,24 @@ class CupyHardware:
         """A new stream that does not wait for the default one."""
         with self._device:
             return self._cupy.cuda.Stream(non_blocking=True)
+
+    def lane(self, name: str) -> Any:
+        """The stream of a name."""
+        if name not in self._lanes:
+            self._lanes[name] = self.stream(name) if name else self.compute
+        return self._lanes[name]
+
+    def reach(self, other: int) -> None:
+        """Peer access, where the machine has it; without, copies go through the host's memory."""
+        runtime = self._cupy.cuda.runtime
+        if other == self.index or not runtime.deviceCanAccessPeer(self.index, other):
+            return
+        with self._device:
+            try:
+                runtime.deviceEnablePeerAccess(other)
+            except runtime.CUDARuntimeError as error:
+                if error.status != _ALREADY_ENABLED:
+                    raise
 
     def launch(
         self,

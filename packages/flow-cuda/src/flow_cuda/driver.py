@@ -1,13 +1,14 @@
 """The driver: arenas, streams, copies through pinned memory, and steps as captured graphs.
 
 It is written against `flow_cuda.hardware.Hardware` and so runs on a device and in a rehearsal.
-Kernels are queued on one compute stream; copies to the device and back have streams of their own,
-joined to it by events.
+Each device has a compute stream for its kernels; copies to it and back have streams of their own,
+and so have copies between devices, all joined by events.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from flow_cuda.arrays import DeviceArray
 from flow_cuda.batch import joined
 from flow_cuda.capture import Part, parts
 from flow_cuda.hardware import Hardware, Memory
+from flow_cuda.lanes import Course, course
 from flow_cuda.launch import HostNumber
 from flow_cuda.staging import Staging
 
@@ -80,13 +82,18 @@ class GpuDriver:
     Args:
         hardware: the device.
         chunk: bytes of a piece of pinned memory.
+
+    Attributes:
+        queues: calls of launches only queue work, so that threads would gain nothing.
     """
+
+    queues = True
 
     def __init__(self, hardware: Hardware, chunk: int = CHUNK) -> None:
         self.hardware = hardware
         self._to = Staging(hardware, "h2d", chunk)
         self._back = Staging(hardware, "d2h", chunk)
-        self._numbers = Staging(hardware, "numbers", 64, stream=hardware.compute, slots=64)
+        hardware.uploads = Staging(hardware, "numbers", 64, stream=hardware.compute, slots=64)
 
     def allocate(self, nbytes: int) -> GpuArena:
         """One plain allocation."""
@@ -119,63 +126,89 @@ class GpuDriver:
         return result
 
     def compile(self, launches: Sequence[Launch]) -> Launch:
-        """A step: runs of launches as graphs, captured when it is called the second time."""
+        """A step: runs of launches as graphs, captured when it is called the second time.
+
+        Launches may be those of several devices of the process, in an order that is right.
+        """
         return Step(self, parts(joined(launches)))
 
     def memory(self) -> int | None:
         """Bytes that can still be allocated."""
         return self.hardware.free_bytes()
 
-    def upload(self, numbers: Sequence[HostNumber]) -> None:
-        """Queues copies of numbers of the host before what is queued next."""
-        for number in numbers:
-            self._numbers.upload(number.device.address, number.host.reshape(1).view(np.uint8))
-
 
 class Step:
-    """What a step does: graphs, and calls of the host between them.
+    """What a step does on one device or on several: graphs, and calls of the host between them.
 
     The first call queues launch by launch, so that libraries make their plans outside of a
-    capture, and what runs only once is never captured.
+    capture, and what runs only once is never captured.  From the second call on, what lies
+    between two calls of the host is one graph, with the work of all devices in it.
+
+    Args:
+        driver: of the device where graphs are launched.
+        cut: the parts.
     """
 
     def __init__(self, driver: GpuDriver, cut: Sequence[Part]) -> None:
         self.parts = tuple(cut)
-        self._driver = driver
-        found = {id(n): n for part in cut for work in part.queued for n in work.numbers}
+        hardware = driver.hardware
+        works = [work for part in cut for work in part.queued]
+        self._first = hardware
+        devices = {id(x): x for work in works for x in (work.hardware, *work.peers)}
+        devices.pop(id(hardware), None)
+        self._others = tuple(devices.values())
+        self._courses = [course(part.queued, hardware) for part in cut]
+        found = {id(number): number for work in works for number in work.numbers}
         self._numbers = tuple(found.values())
         self._calls = 0
         self._graphs: list[Any] = []
 
     def __call__(self) -> None:
-        self._driver.upload(self._numbers)
+        for number in self._numbers:
+            upload(number)
         self._calls += 1
         if self._calls == 1:
-            for part in self.parts:
-                part.run(self._driver.hardware.compute)
-            return
-        if self._calls == 2:
-            self._graphs = [self._captured(part) for part in self.parts]
-        for part, graph in zip(self.parts, self._graphs, strict=True):
-            self._replay(part, graph)
+            self._graphs = [None] * len(self.parts)
+        elif self._calls == 2:
+            self._graphs = list(map(self._captured, self.parts, self._courses))
+        for part, own, graph in zip(self.parts, self._courses, self._graphs, strict=True):
+            if part.queued:
+                self._run(own, graph)
+            for call in part.calls:
+                call()
 
-    def _captured(self, part: Part) -> Any:
-        hardware = self._driver.hardware
+    def _captured(self, part: Part, own: Course) -> Any:
         if not part.captured:
             return None
-        hardware.begin_capture(hardware.compute)
+        first = self._first
+        first.begin_capture(first.compute)
         try:
-            part.run(hardware.compute)
-        finally:
-            graph = hardware.end_capture(hardware.compute)
-        return graph
+            own.queue()
+        except BaseException:
+            with suppress(Exception):  # of a capture that is broken
+                first.end_capture(first.compute)
+            raise
+        return first.end_capture(first.compute)
 
-    def _replay(self, part: Part, graph: Any) -> None:
-        hardware = self._driver.hardware
+    def _run(self, own: Course, graph: Any) -> None:
+        """Queues a part behind all that the devices are to compute, and before what comes later."""
+        first = self._first
+        for other in self._others:
+            first.wait(first.compute, other.record(other.compute))
         if graph is None:
-            part.run(hardware.compute)
+            own.queue()
         else:
-            hardware.replay(hardware.compute, graph)
+            first.replay(first.compute, graph)
+        if self._others:
+            over = first.record(first.compute)
+            for other in self._others:
+                other.wait(other.compute, over)
+
+
+def upload(number: HostNumber) -> None:
+    """Queues the copy of a number of the host before what its device computes next."""
+    where = number.device
+    where.hardware.uploads.upload(where.address, number.host.reshape(1).view(np.uint8))
 
 
 def CudaDriver(index: int) -> GpuDriver:  # named in records like a class

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from flow_core.dtypes import as_dtype
 from flow_cuda.program import Kernel
 
 Span = tuple[int, int]
@@ -109,6 +110,39 @@ class Operands:
     room: int = 0
 
 
+def touched_by(p: Product, o: Operands) -> Access:
+    """The addresses that a product reads and writes.
+
+    >>> touched_by(Product(2, 3, 4, False, False, "float32"), Operands(0, 100, 200)).reads
+    ((0, 32), (100, 148))
+    """
+    size = as_dtype(p.dtype).itemsize
+    stored = (
+        (p.k, p.m) if p.transpose_a else (p.m, p.k),
+        (p.n, p.k) if p.transpose_b else (p.k, p.n),
+    )
+    shapes = (*stored, (p.m, p.n))
+    spans: list[Span] = []
+    for start, (rows, columns), lead, step in zip(
+        (o.a, o.b, o.c), shapes, p.leads, p.strides, strict=True
+    ):
+        last = (p.batch - 1) * step + (rows - 1) * (lead or columns) + columns
+        spans.append((start, start + last * size))
+    reads, writes = spans[:2], spans[2:]
+    if o.bias:
+        count = p.m if p.epilogue == "sum_a" else p.n
+        made = "sum" in p.epilogue
+        (writes if made else reads).append((o.bias, o.bias + count * size))
+    if o.saved:
+        nbytes = p.m * p.saved_lead * size
+        if p.epilogue.startswith("relu"):
+            nbytes = p.m * p.saved_lead // 8
+        (writes if "saved" in p.epilogue else reads).append((o.saved, o.saved + nbytes))
+    if o.workspace:
+        writes.append((o.workspace, o.workspace + o.room))
+    return Access(tuple(reads), tuple(writes))
+
+
 class Hardware(Protocol):
     """One device.  Streams, events, graphs and functions are its own objects.
 
@@ -119,6 +153,7 @@ class Hardware(Protocol):
         most_blocks: blocks of a launch at most; kernels walk over what is left.
         compute: the stream for kernels.
         numbers: copies of numbers of the host, by identity; see `flow_cuda.launch.host_number`.
+        uploads: the pinned memory through which their values travel, a `flow_cuda.staging.Staging`.
     """
 
     index: int
@@ -127,6 +162,7 @@ class Hardware(Protocol):
     most_blocks: int
     compute: Any
     numbers: dict[int, Any]
+    uploads: Any
 
     def allocate(self, nbytes: int) -> Memory:
         """One allocation, aligned to 256 bytes."""
@@ -143,6 +179,12 @@ class Hardware(Protocol):
     def stream(self, name: str) -> Any:
         """A new stream."""
 
+    def lane(self, name: str) -> Any:
+        """The stream of a name, made at its first use; ``compute`` for the empty one."""
+
+    def reach(self, other: int) -> None:
+        """Lets copies from the device of that number come directly, where the machine can."""
+
     def launch(
         self,
         stream: Any,
@@ -155,7 +197,7 @@ class Hardware(Protocol):
         """Queues a kernel with its `flow_cuda.launch.Arguments`."""
 
     def copy(self, stream: Any, target: int, source: int, nbytes: int) -> None:
-        """Queues a copy between any two addresses, of the device or of pinned memory."""
+        """Queues a copy between any two addresses: of the device, another one, or pinned memory."""
 
     def zero(self, stream: Any, target: int, nbytes: int) -> None:
         """Queues the clearing of memory."""
@@ -167,10 +209,10 @@ class Hardware(Protocol):
         """Queues matrix products."""
 
     def record(self, stream: Any) -> Any:
-        """An event behind all that is queued."""
+        """An event behind all that is queued; part of the capture while the stream is captured."""
 
     def wait(self, stream: Any, event: Any) -> None:
-        """Queues the wait for an event."""
+        """Queues the wait for an event of any device; an event of a capture draws the stream in."""
 
     def synchronize(self, event: Any) -> None:
         """Blocks the caller until an event has happened."""
@@ -185,7 +227,7 @@ class Hardware(Protocol):
         """From now on work is recorded, not run."""
 
     def end_capture(self, stream: Any) -> Any:
-        """The recorded graph, ready to replay."""
+        """The recorded graph, ready to replay; streams that were drawn in have been waited for."""
 
     def replay(self, stream: Any, graph: Any) -> None:
         """Queues a graph."""

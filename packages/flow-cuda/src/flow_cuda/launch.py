@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 
 from flow_core.dtypes import as_dtype
 from flow_cuda.arrays import DeviceArray
-from flow_cuda.hardware import Access, Function, Hardware, Operands, Product
+from flow_cuda.hardware import Access, Function, Hardware, Operands, Product, touched_by
 from flow_cuda.program import C_TYPES, Kernel, named
 
 AXES = 8
@@ -88,23 +89,31 @@ def _access(kernel: Kernel, values: Sequence[Any]) -> Access:
     return Access(tuple(span for _, span in pointers), writes)
 
 
-class Queued:
+class Queued(ABC):
     """Work that is queued on a stream.  Calling it queues it where the device computes.
 
     Attributes:
         hardware: the device.
         splits: why it cannot be part of a captured graph; empty when it can.
         numbers: numbers of the host that must be on the device before it runs.
+        lane: which of the device's streams a step has it on; empty for the one that computes.
+        peers: other devices whose memory it touches.
     """
 
     __slots__ = ()
     hardware: Hardware
     splits: str = ""
     numbers: tuple[HostNumber, ...] = ()
+    lane: str = ""
+    peers: tuple[Hardware, ...] = ()
 
+    @abstractmethod
     def queue(self, stream: Any) -> None:
-        """Queues it on a stream."""
-        raise NotImplementedError
+        """Queues it on a stream of its device."""
+
+    @abstractmethod
+    def touched(self) -> Access:
+        """The addresses that it reads and writes."""
 
     def __call__(self) -> None:
         self.queue(self.hardware.compute)
@@ -178,18 +187,32 @@ class KernelLaunch(Queued):
             self.access,
         )
 
+    def touched(self) -> Access:
+        """What its arguments say."""
+        return self.access
+
 
 @dataclass(frozen=True, eq=False)
 class CopyLaunch(Queued):
-    """A copy between arrays of one device."""
+    """A copy between arrays; the source may be another device's."""
 
     hardware: Hardware
     target: DeviceArray
     source: DeviceArray
 
+    @property
+    def peers(self) -> tuple[Hardware, ...]:  # type: ignore[override]
+        """The device that it copies from."""
+        other = self.source.hardware
+        return () if other is self.hardware else (other,)
+
     def queue(self, stream: Any) -> None:
         """Queues it on a stream."""
         self.hardware.copy(stream, self.target.address, self.source.address, self.source.nbytes)
+
+    def touched(self) -> Access:
+        """Both arrays."""
+        return Access((self.source.span,), (self.target.span,))
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,6 +228,10 @@ class UploadLaunch(Queued):
         source = self.pinned.ctypes.data
         self.hardware.copy(stream, self.target.address, source, self.target.nbytes)
 
+    def touched(self) -> Access:
+        """The array; nobody writes the memory of the host."""
+        return Access((), (self.target.span,))
+
 
 @dataclass(frozen=True, eq=False)
 class ZeroLaunch(Queued):
@@ -216,6 +243,10 @@ class ZeroLaunch(Queued):
     def queue(self, stream: Any) -> None:
         """Queues it on a stream."""
         self.hardware.zero(stream, self.target.address, self.target.nbytes)
+
+    def touched(self) -> Access:
+        """The array."""
+        return Access((), (self.target.span,))
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,11 +264,17 @@ class ProductLaunch(Queued):
 
     def queue(self, stream: Any) -> None:
         """Queues it on a stream."""
+        self.hardware.product(stream, self.product, self._operands())
+
+    def touched(self) -> Access:
+        """The matrices, and what its epilogue takes or makes."""
+        return touched_by(self.product, self._operands())
+
+    def _operands(self) -> Operands:
         given = (self.a, self.b, self.c, self.bias, self.saved, self.workspace)
         a, b, c, bias, saved, workspace = (0 if x is None else x.address for x in given)
         room = 0 if self.workspace is None else self.workspace.nbytes
-        operands = Operands(a, b, c, bias, saved, workspace, room)
-        self.hardware.product(stream, self.product, operands)
+        return Operands(a, b, c, bias, saved, workspace, room)
 
 
 def _hardware(values: Sequence[Any]) -> Hardware:

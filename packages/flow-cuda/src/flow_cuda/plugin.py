@@ -17,6 +17,7 @@ from importlib import metadata
 from flow_core.config import Settings
 from flow_core.plugins.specs import (
     Available,
+    CommSpec,
     DeviceSpec,
     KernelSpec,
     OpSpec,
@@ -126,6 +127,17 @@ def flow_register_devices(config: Settings) -> Iterable[DeviceSpec]:
     if config.emulate_gpus:
         return ()
     return (DeviceSpec("gpu", "flow_cuda.plugin:probe", "flow_cuda.driver:CudaDriver"),)
+
+
+def flow_register_comms(config: Settings) -> Iterable[CommSpec]:
+    """What joins the GPUs of one process; NCCL goes first where it is."""
+    return () if config.emulate_gpus else (peers_comm(),)
+
+
+def peers_comm() -> CommSpec:
+    """Copies between devices of this process."""
+    module = "flow_cuda.peers"
+    return CommSpec("peers", ("gpu",), f"{module}:bootstrap", f"{module}:PeerComm")
 
 
 def flow_register_kernels(config: Settings) -> Iterable[KernelSpec]:

@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.dtypes import as_dtype
 from flow_core.errors import FlowError
-from flow_cuda.hardware import Access, Operands, Product, Span
+from flow_cuda.hardware import Access, Operands, Product, Span, touched_by
 from flow_cuda.host_compiler import HostCompiler, HostFunction
 from flow_cuda.lt import LtProducts
 from flow_cuda.program import Kernel
@@ -59,25 +58,145 @@ class Work:
 
 @dataclass(eq=False)
 class FakeStream:
-    """A queue; its clock says what is ordered before the next work."""
+    """A queue; its clock says what is ordered before the next work.
+
+    Attributes:
+        name: unlike any other one's.
+        device: whose it is.
+        clock: of the last work; while the stream is captured, of the last recorded work.
+        recording: the capture that it is part of.
+    """
 
     name: str
+    device: int
     clock: Clock = field(default_factory=dict)
-    recording: list[tuple[str, Callable[[], None], Access]] | None = None
+    recording: Capture | None = None
+
+
+@dataclass(eq=False)
+class Capture:
+    """Work that is recorded, of the stream that it began on and of those that were drawn in.
+
+    Attributes:
+        origin: the stream on which it began.
+        before: the clock of each stream when it was drawn in, in that order.
+        steps: the work, with clocks that begin at nothing.
+    """
+
+    origin: FakeStream
+    before: dict[FakeStream, Clock] = field(default_factory=dict)
+    steps: list[Work] = field(default_factory=list)
+
+    def draw_in(self, stream: FakeStream) -> None:
+        """Makes a stream part of it."""
+        self.before[stream] = stream.clock
+        stream.clock, stream.recording = {}, self
+
+    def end(self) -> tuple[str, ...]:
+        """Gives the streams back; names those that the first one has not waited for."""
+        late = [
+            stream.name
+            for stream in self.before
+            if stream.clock.get(stream.name, 0) > self.origin.clock.get(stream.name, 0)
+        ]
+        for stream, clock in self.before.items():
+            stream.clock, stream.recording = clock, None
+        return tuple(late)
 
 
 @dataclass(frozen=True)
 class FakeEvent:
-    """A point in a stream."""
+    """A point in a stream, or in a capture."""
 
     clock: Clock
+    capture: Capture | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class FakeGraph:
-    """Recorded work."""
+    """Recorded work.
 
-    steps: tuple[tuple[str, Callable[[], None], Access], ...]
+    Attributes:
+        name: unlike any other one's.
+        steps: the work.
+        clock: of the end of its last replay, which the next one waits for.
+    """
+
+    name: str
+    steps: tuple[Work, ...]
+    clock: Clock = field(default_factory=dict)
+
+
+class Machine:
+    """What the rehearsed devices of a process have in common.
+
+    Attributes:
+        clock: what the host has waited for.
+        queue: work that has not run, in the order in which it was queued.
+        past: work that later work is compared with.
+        spans: where allocations lie: from, to, and the device; None for page-locked memory.
+        count: of streams and graphs, which are numbered.
+    """
+
+    def __init__(self) -> None:
+        self.clock: Clock = {}
+        self.queue: list[Work] = []
+        self.past: list[Work] = []
+        self.spans: dict[int, tuple[int, int, int | None]] = {}
+        self.count = 0
+
+    def named(self, name: str) -> str:
+        """A name that nothing else has."""
+        self.count += 1
+        return f"{name}#{self.count}"
+
+    def keep(self, owner: Any, start: int, nbytes: int, device: int | None) -> None:
+        """Takes note of an allocation, for as long as its owner lives."""
+        key = id(owner)
+        self.spans[key] = start, start + nbytes, device
+        weakref.finalize(owner, self.spans.pop, key, None)
+
+    def used(self, device: int) -> int:
+        """Bytes of a device that are taken."""
+        return sum(stop - start for start, stop, of in self.spans.values() if of == device)
+
+    def place(self, span: Span) -> int | None:
+        """The device of some bytes, None for page-locked memory.
+
+        Raises:
+            LookupError: they are not all of one allocation.
+        """
+        for start, stop, device in self.spans.values():
+            if start <= span[0] and span[1] <= stop:
+                return device
+        raise LookupError(span)
+
+    def add(self, work: Work) -> None:
+        """Queues a piece of work."""
+        self.check(work.name, work.access, work.clock)
+        self.queue.append(work)
+        self.past.append(work)
+
+    def check(self, name: str, access: Access, clock: Clock) -> None:
+        """Compares what is to be queued, or done by the host, with all that was queued before."""
+        for work in self.past:
+            if not _before(work, clock) and _conflict(work.access, access):
+                raise OrderError(
+                    f"queueing {name}",
+                    found=f"{work.name} on {work.stream} touches the same bytes, "
+                    "and nothing orders the two",
+                    allowed="a wait for an event recorded after it",
+                )
+
+    def reach(self, clock: Clock) -> None:
+        """Runs what comes before a point, and nothing else; the host has waited for it."""
+        self.clock = _merged(self.clock, clock)
+        for work in self.queue:
+            if _before(work, clock):
+                work.run()
+                work.done = True
+        self.queue = [w for w in self.queue if not w.done]
+        self.past = [w for w in self.past if not _before(w, self.clock)]
 
 
 class Rehearsal:
@@ -88,6 +207,7 @@ class Rehearsal:
         nbytes: memory that it pretends to have.
         compiler: shared by rehearsals that run the same kernels.
         library: in place of cuBLASLt.
+        machine: shared with the other devices of the process; one of its own when None.
 
     Attributes:
         log: names of what was queued or called, in order.
@@ -103,17 +223,16 @@ class Rehearsal:
         nbytes: int = 1 << 32,
         compiler: HostCompiler | None = None,
         library: RehearsedLt | None = None,
+        machine: Machine | None = None,
     ) -> None:
         self.index, self._nbytes = index, nbytes
+        self.machine = machine or Machine()
         self.compiler = compiler or HostCompiler()
         self.products = LtProducts(library or RehearsedLt())
         self.log: list[str] = []
         self.numbers: dict[int, Any] = {}
-        self.clock: Clock = {}
-        self._streams = 0
-        self._queue: list[Work] = []
-        self._past: list[Work] = []
-        self._spans: dict[int, Span] = {}
+        self.uploads: Any = None
+        self._lanes: dict[str, FakeStream] = {}
         self._handles: dict[int, FakeStream] = {}
         self.compute = self.stream("compute")
 
@@ -126,89 +245,105 @@ class Rehearsal:
         self.log.append(f"allocate {nbytes}")
         raw = np.full(nbytes + 256, 0xA5, np.uint8)
         memory = HostMemory(nbytes, raw, raw.ctypes.data + -raw.ctypes.data % 256)
-        key = id(memory)
-        self._spans[key] = memory.address, memory.address + nbytes
-        weakref.finalize(memory, self._spans.pop, key, None)
+        self.machine.keep(memory, memory.address, nbytes, self.index)
         return memory
 
     def pinned(self, nbytes: int) -> Any:
         """Host memory."""
         self.log.append(f"pinned {nbytes}")
         made = np.full(nbytes, 0xA5, np.uint8)
-        self._spans[id(made)] = made.ctypes.data, made.ctypes.data + nbytes
-        weakref.finalize(made, self._spans.pop, id(made), None)
+        self.machine.keep(made, made.ctypes.data, nbytes, None)
         return made
 
     def free_bytes(self) -> int:
         """What is left of the memory that it pretends to have."""
-        return self._nbytes - sum(stop - start for start, stop in self._spans.values())
+        return self._nbytes - self.machine.used(self.index)
 
     # -------------------------------------------------------------------------------- order
 
     def stream(self, name: str) -> FakeStream:
         """A new queue."""
-        self._streams += 1
-        return FakeStream(f"{name}#{self._streams}")
+        return FakeStream(self.machine.named(name), self.index)
+
+    def lane(self, name: str) -> FakeStream:
+        """The queue of a name."""
+        if name not in self._lanes:
+            self._lanes[name] = self.stream(name) if name else self.compute
+        return self._lanes[name]
+
+    def reach(self, other: int) -> None:
+        """Nothing to do: all memory is the host's."""
 
     def record(self, stream: Any) -> FakeEvent:
         """The clock of a stream."""
         if stream.recording is not None:
-            raise RehearsalError("recording an event", found="a stream that is being captured")
-        return FakeEvent(_merged(stream.clock, self.clock))
+            return FakeEvent(dict(stream.clock), stream.recording)
+        return FakeEvent(_merged(stream.clock, self.machine.clock))
 
     def wait(self, stream: Any, event: Any) -> None:
         """The stream's later work comes after the event."""
         self.log.append(f"{stream.name} waits")
+        if stream.recording is None and event.capture is not None:
+            event.capture.draw_in(stream)
+        if stream.recording is not event.capture:
+            raise RehearsalError(
+                f"a wait of {stream.name}",
+                found="a stream that is being captured, and an event outside of that capture",
+                allowed="events recorded in streams of the same capture",
+            )
         stream.clock = _merged(stream.clock, event.clock)
 
     def synchronize(self, event: Any) -> None:
         """Runs what comes before the event, and nothing else."""
         self.log.append("synchronize")
-        self.clock = _merged(self.clock, event.clock)
-        for work in self._queue:
-            if _before(work, event.clock):
-                work.run()
-                work.done = True
-        self._queue = [w for w in self._queue if not w.done]
-        self._past = [w for w in self._past if not _before(w, self.clock)]
+        if event.capture is not None:
+            raise RehearsalError(
+                "waiting for an event", found="one of a stream that is being captured"
+            )
+        self.machine.reach(event.clock)
 
     def host_writes(self, spans: Sequence[Span]) -> None:
         """Checks that nothing pending touches pinned memory."""
-        self._check("the host", Access((), tuple(spans)), self.clock)
+        self.machine.check("the host", Access((), tuple(spans)), self.machine.clock)
 
     def host_reads(self, spans: Sequence[Span]) -> None:
         """Checks that nothing pending writes pinned memory."""
-        self._check("the host", Access(tuple(spans)), self.clock)
+        self.machine.check("the host", Access(tuple(spans)), self.machine.clock)
 
-    def _add(self, stream: Any, name: str, run: Callable[[], None], access: Access) -> None:
-        self._check_inside(name, access)
-        if stream.recording is not None:
-            stream.recording.append((name, run, access))
-            return
-        self.log.append(f"{stream.name}: {name}")
-        clock = _merged(stream.clock, self.clock)
-        self._check(name, access, clock)
-        clock[stream.name] = clock.get(stream.name, 0) + 1
-        stream.clock = clock
+    def _add(
+        self, stream: Any, name: str, run: Callable[[], None], access: Access, peers: bool = False
+    ) -> None:
+        self._check_place(stream, name, access, peers)
+        clock = stream.clock if stream.recording else _merged(stream.clock, self.machine.clock)
+        clock = {**clock, stream.name: clock.get(stream.name, 0) + 1}
         work = Work(name, stream.name, run, access, clock)
-        self._queue.append(work)
-        self._past.append(work)
+        if stream.recording is not None:
+            stream.recording.steps.append(work)
+        else:
+            self.log.append(f"{stream.name}: {name}")
+            self.machine.add(work)
+        stream.clock = clock
 
-    def _check(self, name: str, access: Access, clock: Clock) -> None:
-        for work in self._past:
-            if not _before(work, clock) and _conflict(work.access, access):
-                raise OrderError(
-                    f"queueing {name}",
-                    found=f"{work.name} on {work.stream} touches the same bytes, "
-                    "and nothing orders the two",
-                    allowed="a wait for an event recorded after it",
-                )
-
-    def _check_inside(self, name: str, access: Access) -> None:
-        for start, stop in (*access.reads, *access.writes):
-            if not any(a <= start and stop <= b for a, b in self._spans.values()):
+    def _check_place(self, stream: Any, name: str, access: Access, peers: bool) -> None:
+        """Work is queued on streams of its device, in whose memory it stays unless it copies."""
+        if stream.device != self.index:
+            raise RehearsalError(
+                f"queueing {name}",
+                found=f"{stream.name}, a stream of device {stream.device}",
+                allowed=f"streams of device {self.index}",
+            )
+        for span in (*access.reads, *access.writes):
+            try:
+                place = self.machine.place(span)
+            except LookupError:
                 raise RehearsalError(
                     f"queueing {name}", found="an address outside of all allocations"
+                ) from None
+            if place not in (None, self.index) and not peers:
+                raise RehearsalError(
+                    f"queueing {name} on device {self.index}",
+                    found=f"memory of device {place}",
+                    allowed="copies alone between devices",
                 )
 
     # --------------------------------------------------------------------------------- work
@@ -242,7 +377,7 @@ class Rehearsal:
         access = Access(((source, source + nbytes),), ((target, target + nbytes),))
         run = _Call(ctypes.memmove, target, source, nbytes)
         if nbytes:
-            self._add(stream, f"copy {nbytes}", run, access)
+            self._add(stream, f"copy {nbytes}", run, access, peers=True)
 
     def zero(self, stream: Any, target: int, nbytes: int) -> None:
         """Queues the clearing of memory."""
@@ -256,29 +391,42 @@ class Rehearsal:
 
     def product(self, stream: Any, product: Product, operands: Operands) -> None:
         """Queues matrix products."""
-        reads, writes = _spans(product, operands)
         run = _Call(self.products.queue, product, operands, 0)
         name = f"product {product.epilogue}".strip()
-        self._add(stream, name, run, Access(tuple(reads), tuple(writes)))
+        self._add(stream, name, run, touched_by(product, operands))
 
     # ------------------------------------------------------------------------------- graphs
 
     def begin_capture(self, stream: Any) -> None:
         """From now on work is recorded."""
         self.log.append("begin capture")
-        stream.recording = []
+        Capture(stream).draw_in(stream)
 
     def end_capture(self, stream: Any) -> FakeGraph:
         """What was recorded."""
         self.log.append("end capture")
-        steps, stream.recording = stream.recording or [], None
-        return FakeGraph(tuple(steps))
+        capture = stream.recording
+        if late := capture.end():
+            raise RehearsalError(
+                f"ending the capture of {stream.name}",
+                found=f"work on {', '.join(late)} that it does not wait for",
+                allowed="streams that are joined to the one where the capture began",
+            )
+        return FakeGraph(self.machine.named("graph"), tuple(capture.steps))
 
     def replay(self, stream: Any, graph: Any) -> None:
-        """Queues what was recorded."""
+        """Queues what was recorded, each stream's work on one of the graph's own."""
         self.log.append(f"replay {len(graph.steps)}")
+        start = _merged(_merged(stream.clock, self.machine.clock), graph.clock)
+        end = start
         for step in graph.steps:
-            self._add(stream, *step)
+            own = {f"{graph.name}/{name}": count for name, count in step.clock.items()}
+            clock = {**start, **{lane: start.get(lane, 0) + n for lane, n in own.items()}}
+            lane = f"{graph.name}/{step.stream}"
+            self.log.append(f"{lane}: {step.name}")
+            self.machine.add(Work(step.name, lane, step.run, step.access, clock))
+            end = _merged(end, clock)
+        stream.clock = graph.clock = end
 
     # ---------------------------------------------------------------------- other libraries
 
@@ -326,32 +474,3 @@ def _conflict(a: Access, b: Access) -> bool:
 
 def _meet(some: Sequence[Span], others: Sequence[Span]) -> bool:
     return any(a < d and c < b for a, b in some for c, d in others)
-
-
-def _spans(p: Product, o: Operands) -> tuple[list[Span], list[Span]]:
-    """What a product reads and writes."""
-    size = as_dtype(p.dtype).itemsize
-    stored = (
-        (p.k, p.m) if p.transpose_a else (p.m, p.k),
-        (p.n, p.k) if p.transpose_b else (p.k, p.n),
-    )
-    shapes = (*stored, (p.m, p.n))
-    spans: list[Span] = []
-    for start, (rows, columns), lead, step in zip(
-        (o.a, o.b, o.c), shapes, p.leads, p.strides, strict=True
-    ):
-        last = (p.batch - 1) * step + (rows - 1) * (lead or columns) + columns
-        spans.append((start, start + last * size))
-    reads, writes = spans[:2], spans[2:]
-    if o.bias:
-        count = p.m if p.epilogue == "sum_a" else p.n
-        made = "sum" in p.epilogue
-        (writes if made else reads).append((o.bias, o.bias + count * size))
-    if o.saved:
-        nbytes = p.m * p.saved_lead * size
-        if p.epilogue.startswith("relu"):
-            nbytes = p.m * p.saved_lead // 8
-        (writes if "saved" in p.epilogue else reads).append((o.saved, o.saved + nbytes))
-    if o.workspace:
-        writes.append((o.workspace, o.workspace + o.room))
-    return reads, writes

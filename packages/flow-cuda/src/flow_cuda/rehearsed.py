@@ -8,6 +8,7 @@ from functools import partial
 
 from flow_core.plugins.specs import (
     Available,
+    CommSpec,
     DeviceSpec,
     KernelSpec,
     OpSpec,
@@ -18,8 +19,8 @@ from flow_cuda import host_compiler
 from flow_cuda.driver import GpuDriver
 from flow_cuda.families import kernels
 from flow_cuda.ops import OPS
-from flow_cuda.plugin import products_pass, updates_pass
-from flow_cuda.rehearsal import Rehearsal
+from flow_cuda.plugin import peers_comm, products_pass, updates_pass
+from flow_cuda.rehearsal import Machine, Rehearsal
 
 FLOW_PLUGIN_API = "1.0"
 
@@ -30,12 +31,25 @@ def compiler() -> host_compiler.HostCompiler:
     return host_compiler.HostCompiler()
 
 
-def driver(index: int) -> GpuDriver:
-    """The driver of a rehearsed device."""
-    return GpuDriver(Rehearsal(index, compiler=compiler()), chunk=1 << 20)
+class Drivers:
+    """The drivers of rehearsed devices: those that one session asks for are of one machine.
+
+    A device that is asked for again is another session's, and begins another machine.
+    """
+
+    def __init__(self) -> None:
+        self._machine = Machine()
+        self._given: set[int] = set()
+
+    def __call__(self, index: int) -> GpuDriver:
+        if index in self._given:
+            self._machine, self._given = Machine(), set()
+        self._given.add(index)
+        hardware = Rehearsal(index, compiler=compiler(), machine=self._machine)
+        return GpuDriver(hardware, chunk=1 << 20)
 
 
-def probe(count: int = 2) -> Available | Unavailable:
+def probe(count: int = 4) -> Available | Unavailable:
     """As many devices as are asked for, where there is a compiler."""
     if host_compiler.compiler() is None:
         return Unavailable("there is no C++ compiler to rehearse with", "install g++")
@@ -44,7 +58,12 @@ def probe(count: int = 2) -> Available | Unavailable:
 
 def flow_register_devices() -> tuple[DeviceSpec, ...]:
     """The device type "gpu"."""
-    return (DeviceSpec("gpu", partial(probe), driver),)
+    return (DeviceSpec("gpu", partial(probe), Drivers()),)
+
+
+def flow_register_comms() -> tuple[CommSpec, ...]:
+    """What joins the devices."""
+    return (peers_comm(),)
 
 
 def flow_register_ops() -> tuple[OpSpec, ...]:

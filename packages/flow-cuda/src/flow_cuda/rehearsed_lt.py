@@ -45,12 +45,17 @@ class RehearsedLt:
 
     Args:
         refuses: epilogues that it has no algorithm for.
+
+    Attributes:
+        calls: how many products it has made.
+        summed_in: the compute types of these, cuBLASLt's numbers.  Numbers are not rounded for any.
     """
 
     def __init__(self, refuses: Collection[str] = ()) -> None:
         self._refuses = refuses
         self._made: list[dict[Any, Any]] = []
         self.calls = 0
+        self.summed_in: set[int] = set()
 
     def _new(self, **content: Any) -> int:
         self._made.append(content)
@@ -142,6 +147,7 @@ class RehearsedLt:
         """The product, at once; half types are summed in float32."""
         self.calls += 1
         product = self._made[desc - 1]
+        self.summed_in.add(product["compute"])
         name = EPILOGUES[product[EPILOGUE]]
         x, y, out = (
             self._matrices(address, layout)

@@ -57,6 +57,10 @@ class ForeignLaunch(Queued):
         handle = hardware.handle(stream)
         hardware.within(lambda: self.function(handle))
 
+    def touched(self) -> Access:
+        """What it was said to touch."""
+        return self.access
+
 
 @dataclass(frozen=True, slots=True)
 class GpuWorkbench:
@@ -80,7 +84,7 @@ class GpuWorkbench:
         if not target.size:
             return ()
         if target.is_contiguous and source.is_contiguous:
-            return (CopyLaunch(self.hardware, _row(target), _row(source)),)
+            return (CopyLaunch(self.hardware, row_of(target), row_of(source)),)
         steps = (source.strides, target.strides)
         first = (source.offset, target.offset)
         return tuple(moved(source.array, target.array, target.shape, steps, first))
@@ -97,7 +101,7 @@ class GpuWorkbench:
         """Fills a box that is all in a row."""
         if not target.size:
             return ()
-        array, kind = _row(target), UNSIGNED[int(target.dtype.itemsize)]
+        array, kind = row_of(target), UNSIGNED[int(target.dtype.itemsize)]
         bits = bits_of(value, array.dtype)
         if bits == 0:
             return (ZeroLaunch(self.hardware, array),)
@@ -127,14 +131,14 @@ class GpuWorkbench:
         return found
 
 
-def _row(box: Strided) -> DeviceArray:
+def row_of(box: Strided) -> DeviceArray:
     """A box that is all in a row, as an array of its own."""
     array: DeviceArray = box.array
     return array.part(box.offset * array.itemsize, (box.size,), array.dtype)
 
 
 def _span(box: Strided) -> Span:
-    return _row(box).span
+    return row_of(box).span
 
 
 def _combined(how: int, target: Strided, parts: Sequence[Strided]) -> Iterator[Launch]:

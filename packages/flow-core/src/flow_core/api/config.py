@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flow_core.errors import ConfigError, UnsupportedError, user_line
+from flow_core.frontend.compile import TENSOR_FLOAT_32
 from flow_core.frontend.session import default_session
 from flow_core.passes.bucket_all_reduces import FUSIBLE
 
@@ -17,7 +18,6 @@ REMEMBERED: tuple[str, ...] = (
     "enable_legacy_model_io",
     "enable_model_io_v2",
     "enable_numa_aware_cuda_malloc_host",
-    "enable_tensor_float_32_compute",
     "max_mdsave_worker_num",
     "persistence_buf_byte",
     "rdma_mem_block_mbyte",
@@ -114,6 +114,7 @@ collective_boxing = CollectiveBoxing()
 __all__ = [
     "collective_boxing",
     "cpu_device_num",
+    "enable_tensor_float_32_compute",
     "gpu_device_num",
     "legacy_model_io_enabled",
     "load_library",
@@ -153,6 +154,17 @@ def machine_num(val: int) -> None:
     resources = default_session().resources
     resources.machine_num = _count("machine_num", val)
     resources.others["env.machine_num"] = val
+
+
+def enable_tensor_float_32_compute(val: bool = True) -> None:
+    """Whether devices may compute float32 products with 10 bits of mantissa: True if not said.
+
+    It holds for the jobs that are compiled from now on.  Kernels of CPUs do not heed it.
+    """
+    if not isinstance(val, bool):
+        attempted = f"config.{TENSOR_FLOAT_32}"
+        raise ConfigError(attempted, at=user_line(2), found=repr(val), allowed="True or False")
+    default_session().resources.others[TENSOR_FLOAT_32] = val
 
 
 def load_library(val: str) -> None:

@@ -19,7 +19,7 @@ from flow_core.cores import Budget, Cores, asked, find_budget
 from flow_core.dtypes import uint8
 from flow_core.errors import KernelNotFoundError, OutOfMemoryError
 from flow_core.exchange import BOXING
-from flow_core.ir import Graph, Op, TensorType, Value, tensor_type
+from flow_core.ir import NO_ATTRS, AttrValue, Graph, Op, TensorType, Value, tensor_type
 from flow_core.passes.checkpointing import first_name
 from flow_core.passes.gradient_accumulation import draws_by_place, logical_name
 from flow_core.philox import op_seed
@@ -61,6 +61,7 @@ class CompileOptions:
         workers: threads for the streams of several devices; None for as many as pay.
         sharing: what devices with one memory have, and do, only once.
         budget: the cores of the process.
+        settings: what kernels are asked; part of the plan.
     """
 
     seed: int = 0
@@ -72,6 +73,7 @@ class CompileOptions:
     workers: int | None = None
     sharing: Sharing = NOTHING_SHARED
     budget: Budget = field(default_factory=lambda: find_budget(asked(os.environ)))
+    settings: Mapping[str, AttrValue] = NO_ATTRS
 
 
 @dataclass(slots=True)
@@ -195,9 +197,10 @@ def _find_constants(state: _Lowering) -> None:
 
 def _query(state: _Lowering, op: Op, find: Callable[[KernelQuery], KernelSpec]) -> KernelQuery:
     inputs, outputs = state.graph.input_types(op), state.graph.types[op.name]
+    rest = (outputs, find, state.options.settings)
     if op.name in state.options.sharing.onto:
-        return KernelQuery(ONTO[op.type], op.attrs, (*inputs, *outputs), outputs, find)
-    return KernelQuery(op.type, op.attrs, inputs, outputs, find)
+        return KernelQuery(ONTO[op.type], op.attrs, (*inputs, *outputs), *rest)
+    return KernelQuery(op.type, op.attrs, inputs, *rest)
 
 
 def _find_kernels(state: _Lowering) -> None:
@@ -394,6 +397,7 @@ def _emit(state: _Lowering, inputs: Sequence[str], job: str) -> Plan:
         flows=_flows(state) if len(streams) > 1 else (),
         workers=_workers(state, len(streams)),
         cores=_divided(state),
+        settings=state.options.settings,
     )
 
 

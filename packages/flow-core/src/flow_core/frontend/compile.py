@@ -46,6 +46,8 @@ from flow_core.plugins.specs import OpSpec, load
 from flow_core.sbp import B
 from flow_core.topology import Placement
 
+TENSOR_FLOAT_32 = "enable_tensor_float_32_compute"
+
 STEP_VARIABLE = "System-Train-TrainStep-{job}"
 """Name under which a train job counts its steps, as OneFlow's checkpoints have it."""
 
@@ -293,8 +295,8 @@ def stages(build: JobBuild, compiled: Compiled) -> Iterator[tuple[str, Graph]]:
 
 def _with_devices(build: JobBuild, physical: Physical, context: PassContext) -> PassContext:
     """What passes may know of a graph with an op per device, besides."""
-    copies = shared_copies(build, physical)
-    return replace(context, options={**context.options, "shared_copies": copies})
+    more = {"shared_copies": shared_copies(build, physical), "kernels": kernel_settings(build)}
+    return replace(context, options={**context.options, **more})
 
 
 FUSED_BY_DEFAULT = ("all_reduce",)
@@ -463,7 +465,14 @@ def _options(build: JobBuild, physical: Physical, sharing: Sharing) -> CompileOp
         memory_limit=lambda device: build.session.driver(device).memory(),
         sharing=sharing,
         budget=build.session.budget,
+        settings=kernel_settings(build),
     )
+
+
+def kernel_settings(build: JobBuild) -> Attrs:
+    """What session and job ask of kernels: part of the plan."""
+    allowed = build.session.resources.others.get(TENSOR_FLOAT_32, True)
+    return Attrs({TENSOR_FLOAT_32: allowed})
 
 
 def updated_variables(plan: Plan, specs: Mapping[str, OpSpec]) -> dict[str, set[str]]:

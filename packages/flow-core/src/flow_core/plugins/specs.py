@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from flow_core.cores import NOT_DIVIDED, Cores
 from flow_core.dtypes import DType
 from flow_core.errors import InferenceError, PluginError, SourceLine
-from flow_core.ir import Attrs, AttrValue, TensorType
+from flow_core.ir import NO_ATTRS, Attrs, AttrValue, TensorType
 from flow_core.sbp import Region, Signatures, region_shape
 from flow_core.topology import Placement
 
@@ -242,6 +242,9 @@ class KernelQuery:
         inputs, outputs: types of inputs and outputs.
         find: finds the kernel of another query on the same device, for kernels of ``fused``
             groups, which are made of their members' kernels.
+        settings: what session and job ask of kernels, as the plan has it; what is not there is not
+            asked for.  ``enable_tensor_float_32_compute``: whether float32 products may be rounded
+            to 10 bits of mantissa.
     """
 
     op: str
@@ -251,6 +254,7 @@ class KernelQuery:
     find: Callable[[KernelQuery], KernelSpec] | None = field(
         default=None, compare=False, repr=False
     )
+    settings: Mapping[str, AttrValue] = NO_ATTRS
 
     @property
     def dtypes(self) -> tuple[DType, ...]:

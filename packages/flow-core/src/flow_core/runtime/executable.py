@@ -103,6 +103,7 @@ class Executable:
         self.windows = tuple(self._windows())
         fed = [i for i, array in enumerate(self.feeds) if array is not None]
         self._copies = [self._copy_in(i, driver) for i in fed]
+        self._results = [self._copy_out(i, driver) for i in range(len(self.fetches))]
         with granting(plan.cores):
             self._driver.compile(self.bind(plan.prologue))()
             self._launch = self._compiled(lambda _, launches: launches)
@@ -151,6 +152,7 @@ class Executable:
             tuple([buffers[i].type for i in task.inputs]),
             tuple([buffers[i].type for i in task.outputs]),
             find,
+            self.plan.settings,
         )
         context = BindContext(
             query=query,
@@ -178,7 +180,7 @@ class Executable:
         """
         bound = [wrap(i, self.bind_task(task)) for i, task in enumerate(self.plan.tasks)]
         cores = self.plan.cores
-        if self.plan.workers <= 1:
+        if self.plan.workers <= 1 or getattr(self._driver, "queues", False):
             run = self._driver.compile([launch for launches in bound for launch in launches])
             return run if is_usual(cores) else partial(_granted, cores, run)
         positions, tasks = own_tasks(self.plan.tasks, self._takes_part)
@@ -223,12 +225,11 @@ class Executable:
         if self._before is not None:
             self._before()
         started = time.perf_counter() if self._finished else 0.0
-        driver = self._driver
         for copy, (index, window) in zip(self._copies, self.windows, strict=True):
             copy(feeds[index][window])
         self._launch()
         self.step += 1
-        results = tuple([None if a is None else _copy_out(driver, a) for a in self.fetches])
+        results = tuple([copy() for copy in self._results])
         if self._after is not None:
             self._after()
         if self._world is not None:
@@ -265,6 +266,15 @@ class Executable:
         if buffer.type.dtype.is_object:
             return partial(target.__setitem__, ...)
         return partial(driver(buffer.device).copy_in, target)
+
+    def _copy_out(self, position: int, driver: Callable[[str], Driver]) -> Callable[[], Any]:
+        """Copies a result to the host; what another process has is nothing here."""
+        source, buffer = self.fetches[position], self.plan.buffers[self.plan.fetches[position]]
+        if source is None:
+            return _nothing
+        if buffer.type.dtype.is_object:
+            return partial(_copied, source)
+        return partial(driver(buffer.memory).copy_out, source)
 
     def _owners_of_fetches(self, world: World) -> tuple[int, ...]:
         buffers = [self.plan.buffers[i] for i in self.plan.fetches]
@@ -339,5 +349,9 @@ def _not_shared(plan: Plan, buffer: Buffer) -> PlanError:
     )
 
 
-def _copy_out(driver: Driver, source: Any) -> Any:
-    return source.copy() if source.dtype == object else driver.copy_out(source)
+def _nothing() -> None:
+    return None
+
+
+def _copied(source: Any) -> Any:
+    return source.copy()

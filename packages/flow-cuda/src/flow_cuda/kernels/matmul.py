@@ -10,7 +10,7 @@ from typing import Any
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_cuda.arrays import DeviceArray
-from flow_cuda.config import settings
+from flow_cuda.config import allows_tf32
 from flow_cuda.hardware import Product
 from flow_cuda.kernels.binding import c_type, kernel, listed
 from flow_cuda.launch import ProductLaunch, Read, Struct, Written, ZeroLaunch, call, space, strides
@@ -35,7 +35,7 @@ def product_of(query: KernelQuery) -> Product:
     alpha: Any = attrs["alpha"]
     return Product(
         m, n, k, t_a, t_b, c.dtype.name, prod(c.shape[:-2]), float(alpha),
-        (m * k, k * n, m * n), settings().tf32, epilogue=_epilogue(query),
+        (m * k, k * n, m * n), allows_tf32(query.settings), epilogue=_epilogue(query),
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from flow_core.ir import TensorType
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_core.shapes import same_padding
 from flow_cuda.arrays import DeviceArray
-from flow_cuda.config import settings
+from flow_cuda.config import allows_tf32
 from flow_cuda.hardware import Product
 from flow_cuda.kernels.binding import c_type, kernel, listed, padded
 from flow_cuda.kernels.matmul import is_floating
@@ -149,6 +149,7 @@ class Conv:
         taps: elements of a filter's window.
         last: whether channels come last.
         dtype: element type.
+        tf32: whether float32 may be rounded to 10 bits of mantissa.
     """
 
     x: Layout
@@ -158,6 +159,7 @@ class Conv:
     groups: int
     last: bool
     dtype: Any
+    tf32: bool = False
 
     @property
     def depth(self) -> int:
@@ -210,7 +212,8 @@ def conv_of(query: KernelQuery, x: TensorType, y: TensorType) -> Conv:
         attrs["dilation_rate"], small.space,
     )  # fmt: skip
     last = attrs["data_format"] == "channels_last"
-    return Conv(big, small, window, attrs["kernel_size"], attrs["groups"], last, x.dtype)
+    sizes, groups = attrs["kernel_size"], attrs["groups"]
+    return Conv(big, small, window, sizes, groups, last, x.dtype, allows_tf32(query.settings))
 
 
 def _unfold(conv: Conv, x: DeviceArray, columns: DeviceArray) -> Launch:
@@ -252,7 +255,7 @@ def _products(
         leads: elements between rows that are parts of wider ones.
     """
     product = Product(
-        *sizes, *transposed, conv.dtype.name, conv.x.batch, 1.0, steps[0], settings().tf32,  # type: ignore[arg-type]
+        *sizes, *transposed, conv.dtype.name, conv.x.batch, 1.0, steps[0], conv.tf32,  # type: ignore[arg-type]
         leads,
     )  # fmt: skip
     for group in range(conv.groups):

@@ -1,0 +1,639 @@
+"""The parts of `cuda_checks.py`, each run in a process of its own.
+
+    python benchmarks/cuda_parts.py steady --rows FILE [--rehearse]
+
+A part writes a line of JSON to the file for each row of the table, as soon as it knows it.  A
+rehearsal runs on the host: the same code, on shapes that are small enough for that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import importlib
+import importlib.util
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path[:0] = [str(HERE), str(ROOT / "tests" / "helpers")]
+
+from cuda_checks import PEERS, Row  # noqa: E402 - found by the line above
+
+STEPS, WARM = 20, 5
+HALVES = {"bert_base": True, "resnet50": True}
+"""Networks that compute in a half type."""
+
+SIZES = {"bert_base": 64, "resnet50": 256}
+SMALL_SIZES = {"bert_base": 2, "resnet50": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a part knows.
+
+    Attributes:
+        rehearsed: whether the device is the host.
+        deadline: when it is cut off, by `time.monotonic`.
+    """
+
+    rehearsed: bool
+    deadline: float
+
+    def left(self) -> float:
+        """Seconds until then."""
+        return self.deadline - time.monotonic()
+
+
+Check = Callable[..., Iterator[Row]]
+
+
+def main() -> int:
+    """Runs one part and writes its rows."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("part")
+    parser.add_argument("--rows", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--rehearse", action="store_true")
+    given = parser.parse_args()
+    run = Run(given.rehearse, time.monotonic() + given.seconds)
+    name, *words = given.part.split(":")
+    if run.rehearsed:
+        shrink()
+    with given.rows.open("a") as file:
+        for row in guarded(given.part, functools.partial(CHECKS[name], run, *words)):
+            file.write(json.dumps(asdict(row)) + "\n")
+            file.flush()
+            print(row.name, row.result, row.note, flush=True)
+    return 0
+
+
+def guarded(name: str, check: Callable[[], Iterator[Row]]) -> Iterator[Row]:
+    """The rows of a check; one that says so where it raises."""
+    try:
+        yield from check()
+    except Exception as error:  # noqa: BLE001 - the row says it
+        import traceback
+
+        traceback.print_exc()
+        text = " ".join(str(error).split())[:300]
+        yield Row(name, "FAILED", f"{type(error).__name__}: {text}")
+
+
+def verdict(ok: object) -> str:
+    return "passed" if ok else "FAILED"
+
+
+# --- sessions and devices
+
+
+def shrink() -> None:
+    """Makes the networks so small that the host can run them."""
+    import data
+    import networks
+
+    networks.BERT["bert_base"] = {"layers": 1, "hidden": 16, "heads": 2, "ffn": 24, "batch": 2}
+    stages = ((1, 4, 1), (1, 4, 2), (1, 4, 1), (1, 512, 1))
+    networks.RESNET_STAGES = data.RESNET_STAGES = stages
+    data.SEQUENCE, data.VOCABULARY, data.PREDICTIONS = 16, 40, 2
+    data.IMAGE, data.ROWS, networks.ROWS = 32, 50, 50
+
+
+def start(run: Run, device: str = "gpu") -> Any:
+    """A fresh session whose jobs run on a device, and gives it."""
+    from cuda_cases import core_registry, rehearsed_registry
+
+    import oneflow as flow
+    from flow_core.frontend import session as sessions
+    from flow_core.plugins.host import load_plugins
+
+    flow.clear_default_session()
+    if run.rehearsed:
+        registry = rehearsed_registry() if device == "gpu" else core_registry()
+    else:
+        registry = load_plugins()
+    session = sessions.Session(registry)
+    sessions._default[:] = [session]
+    flow.config.gpu_device_num(int(device == "gpu"))
+    return session
+
+
+def compiled_at_once(run: Run, make: Callable[[], Callable[[], Any]]) -> Callable[[], Any]:
+    """What ``make`` gives; in a rehearsal, all its kernels are compiled together before."""
+    if run.rehearsed:
+        from unittest import mock
+
+        from cuda_cases import Collector
+
+        from flow_cuda import rehearsed
+
+        collected = Collector()
+        with (
+            mock.patch.object(rehearsed, "compiler", return_value=collected),
+            np.errstate(all="ignore"),
+        ):
+            make()()
+        rehearsed.compiler().preload(collected.found.values())
+    return make()
+
+
+def hardware_of(session: Any) -> Any:
+    """The GPU that a session has used."""
+    from flow_cuda.driver import GpuDriver
+
+    return next(d for d in session._drivers.values() if isinstance(d, GpuDriver)).hardware
+
+
+@contextlib.contextmanager
+def counted_allocations(hardware: Any) -> Iterator[list[int]]:
+    """The bytes of all allocations of device memory within."""
+    found: list[int] = []
+    made = hardware.allocate
+
+    def allocate(nbytes: int) -> Any:
+        found.append(nbytes)
+        return made(nbytes)
+
+    hardware.allocate = allocate
+    try:
+        yield found
+    finally:
+        del hardware.allocate  # the class has it
+
+
+@contextlib.contextmanager
+def timed_steps() -> Iterator[list[float]]:
+    """Seconds that the host spends in each call of a step: what queues it, without waiting."""
+    from flow_cuda.driver import Step
+
+    found: list[float] = []
+    called = Step.__call__
+
+    def call(step: Step) -> None:
+        started = time.perf_counter()
+        called(step)
+        found.append(time.perf_counter() - started)
+
+    Step.__call__ = call  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        Step.__call__ = called  # type: ignore[method-assign]
+
+
+# --- parts
+
+
+def environment(run: Run) -> Iterator[Row]:
+    """Date, device and versions; what is missing, where there is no GPU."""
+    yield Row("date", time.strftime("%Y-%m-%d"))
+    yield Row("versions", f"Python {sys.version.split()[0]}", ", ".join(versions()))
+    if run.rehearsed:
+        yield Row("device", "rehearsed", "the host")
+        return
+    from flow_core.plugins.specs import Unavailable
+    from flow_cuda.plugin import facts, judge
+
+    found = judge(facts())
+    if isinstance(found, Unavailable):
+        yield Row("device", "missing", f"{found.reason}; {found.hint}")
+        return
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    facts_of = runtime.getDeviceProperties(0)
+    numbers = {"driver up to": runtime.driverGetVersion(), "runtime": runtime.runtimeGetVersion()}
+    words = [f"CUDA {n // 1000}.{n % 1000 // 10} ({name})" for name, n in numbers.items()]
+    words += [f"{found.count} devices", f"{facts_of['totalGlobalMem'] >> 20} MiB", *nvidia_smi()]
+    yield Row("device", facts_of["name"].decode(), ", ".join(words))
+
+
+def versions() -> Iterator[str]:
+    """Names and versions of what is installed."""
+    from importlib import metadata
+
+    for package in (
+        "flow-cuda", "numpy", "cupy-cuda13x", "cupy-cuda12x", "nvmath-python", "cuda-bindings",
+        "nvidia-cudnn-frontend", "nccl4py", "torch", "jax",
+    ):  # fmt: skip
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            yield f"{package} {metadata.version(package)}"
+
+
+def nvidia_smi() -> list[str]:
+    """The driver's version, where its tool is there to tell it."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    command = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    return [f"driver {done.stdout.split()[0]}"] if done.stdout.split() else []
+
+
+def products(run: Run) -> Iterator[Row]:
+    """What cuBLASLt has algorithms for, and whether its masks are ours."""
+    from flow_cuda.hardware import EPILOGUES, Product
+    from flow_cuda.masks import masks_are_ours
+
+    hardware = start(run).driver("gpu:0:0").hardware
+    kinds, sizes = ("float32", "float16", "bfloat16"), ((256, 512, 512), (100, 10, 512))
+    refused, count = [], 0
+    for kind in kinds:
+        for m, n, k in sizes:
+            for name in EPILOGUES:
+                for flips in ((False, True), (False, False), (True, False)):
+                    problem = Product(m, n, k, *flips, kind, epilogue=name)
+                    count += 1
+                    if not hardware.supports(problem, 32 << 20):
+                        refused.append(f"{name or 'plain'}/{kind}/{m}x{n}x{k}/{flips}")
+    note = f"refused: {refused[:6]}" if refused else ""
+    yield Row("cuBLASLt: products with algorithms", f"{count - len(refused)} of {count}", note)
+    ours = masks_are_ours(hardware)
+    yield Row("cuBLASLt: masks", "ours" if ours else "others", "" if ours else "kernels do relu")
+
+
+def training(run: Run) -> Iterator[Row]:
+    """Training steps on the GPU and on the CPU: an MLP with dropout, a small LeNet, a table."""
+    import cuda_small
+
+    import oneflow as flow
+
+    steps = 4 if run.rehearsed else STEPS
+    for name, (make, feeds) in cuda_small.programs().items():
+        losses = {}
+        for device in ("cpu", "gpu"):
+
+            def made(device: str = device, make: Any = make, feeds: Any = feeds) -> Any:
+                start(run, device)
+                flow.config.enable_tensor_float_32_compute(False)
+                return functools.partial(make(device), *feeds)
+
+            step = compiled_at_once(run, made) if device == "gpu" else made()
+            losses[device] = [step().item() for _ in range(steps)]
+        off = float(np.max(np.abs(np.subtract(losses["cpu"], losses["gpu"]))))
+        moved = abs(losses["gpu"][0] - losses["gpu"][-1]) > 1e-4
+        note = f"losses of {steps} steps are off by {off:.1e} at most"
+        yield Row(f"{name}: training like the CPU's", verdict(off < 2e-3 and moved), note)
+
+
+def dropout(run: Run) -> Iterator[Row]:
+    """Dropout drops the same elements as on the CPU."""
+    import cuda_small
+
+    ones = np.ones((40, 30) if run.rehearsed else (512, 1000), np.float32)
+    kept = {}
+    for device in ("cpu", "gpu"):
+        start(run, device)
+        job = cuda_small.dropout_on(ones, device)
+        kept[device] = [job(ones) for _ in range(4)]
+    same = all(np.array_equal(a, b) for a, b in zip(*kept.values(), strict=True))
+    changes = not np.array_equal(kept["gpu"][0], kept["gpu"][1])
+    yield Row("dropout: bits as on the CPU", verdict(same and changes), "4 steps")
+
+
+def steady(run: Run) -> Iterator[Row]:
+    """A step of the mlp: host time, allocations, memory."""
+    session, job, feeds = bench_job(run, "mlp")
+    job(*feeds)
+    hardware = hardware_of(session)
+    held = allocated(run, hardware)
+    with counted_allocations(hardware) as made:
+        for _ in range(80):  # as many as there are pieces of memory for numbers
+            job(*feeds)
+        made.clear()
+        free = hardware.free_bytes()
+        with timed_steps() as times:
+            for _ in range(10 if run.rehearsed else 500):
+                job(*feeds)
+        less = free - hardware.free_bytes()
+    host, least = float(np.median(times)) * 1e6, min(times) * 1e6
+    note = f"us in the median, {least:.1f} at least; wanted: below 20"
+    yield Row("mlp: host time of a replayed step", f"{host:.1f}", note, {"us": host})
+    if not run.rehearsed:
+        yield Row("mlp: host time below 20 us", verdict(host < 20))
+    yield Row("mlp: no allocations in a step", verdict(not made), f"{less} bytes less are free")
+    predicted = sum(arena.nbytes for arena in job.plan().arenas)
+    measured = sum(job.executable().measured().values())
+    note = f"{predicted} bytes predicted, {measured} measured; {held} in all allocations"
+    yield Row("mlp: arena as predicted", verdict(predicted == measured), note)
+
+
+def allocated(run: Run, hardware: Any) -> int:
+    """Bytes of the device that are taken; by this process alone where it is rehearsed."""
+    if run.rehearsed:
+        return int(hardware.machine.used(hardware.index))
+    free, total = hardware._device.mem_info
+    return int(total - free)
+
+
+def programs(run: Run, device: str) -> Iterator[Row]:
+    """The seeds' programs, unmodified: on gpu 0:0, and for comparison on CPUs that emulate it."""
+    shared = Path(os.environ.get("FLOW_CHECKS_SHARED", ROOT / "shared"))
+    archive, folder = shared / "data" / "mnist.npz", shared / "programs"
+    if not (archive.exists() and folder.is_dir()):
+        yield Row(f"programs on the {device}", "skipped", "no data/mnist.npz, no programs")
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        copy_mnist(archive, Path(scratch), 2 if run.rehearsed else 0)
+        for name, (epochs, pattern) in PROGRAMS.items():
+            started = time.perf_counter()
+            done = subprocess.run(
+                [sys.executable, "-c", WRAPPER, str(folder / name), str(epochs)], cwd=scratch,
+                capture_output=True, text=True, timeout=max(1.0, run.left()), check=False,
+                env={**os.environ, **program_environment(run, device)},
+            )  # fmt: skip
+            found = re.findall(pattern, done.stdout, re.MULTILINE)
+            words = found[-1:] or done.stderr.strip().splitlines()[-1:]
+            took = time.perf_counter() - started
+            ok = not done.returncode and found
+            yield Row(f"{name} on the {device}", verdict(ok), f"{' '.join(words)} in {took:.1f} s")
+
+
+def copy_mnist(archive: Path, folder: Path, batches: int) -> None:
+    """The images; only some batches of 100 where a number is given."""
+    if not batches:
+        shutil.copy(archive, folder / "mnist.npz")
+        return
+    with np.load(archive) as content:
+        few = {name: content[name][: 100 * batches] for name in content.files}
+    np.savez(folder / "mnist.npz", **few)
+
+
+def program_environment(run: Run, device: str) -> dict[str, str]:
+    """What makes a program's "gpu" a real one, a rehearsed one, or the CPU."""
+    if device == "cpu":
+        return {"ONEFLOW_EMULATE_GPUS": "1"}
+    return {"FLOW_CHECKS_REHEARSE": "1"} if run.rehearsed else {}
+
+
+PROGRAMS = {
+    "lenet_train.py": (1, r"^model saved"),
+    "lenet_eval.py": (1, r"^accuracy: [\d.]+%"),
+    "async_single_job.py": (2, r"^\d+\.\d+(?:e-?\d+)?$"),
+    "async_batch_job.py": (1, r"^accuracy: [\d.]+%"),
+}
+"""How many epochs each program trains, and what it prints."""
+
+# Cuts the epochs by wrapping: the program's own ``range`` counts no further than this.
+WRAPPER = """
+import builtins, os, runpy, sys
+path, epochs = sys.argv[1], int(sys.argv[2])
+if os.environ.get("FLOW_CHECKS_REHEARSE"):
+    from cuda_cases import rehearsed_registry
+    from flow_core.frontend import session as sessions
+    from flow_core.plugins.host import load_plugins
+    from dataclasses import replace
+    from flow_core.config import Settings
+    others = ("flow-cuda", "flow-onednn")
+    settings = replace(Settings.from_env(), disabled_plugins=others)
+    registry = load_plugins(settings, extra=["flow_cuda.rehearsed"])
+    sessions._default[:] = [sessions.Session(registry)]
+short = lambda *args: builtins.range(*args[:-1], min(args[-1], epochs))
+runpy.run_path(path, init_globals={"range": short}, run_name="__main__")
+"""
+
+
+def kernels(run: Run, family: str) -> Iterator[Row]:
+    """All samples of a family's ops in all types, against the references, on the device."""
+    from cuda_cases import WITHOUT_SAMPLES, CudaKit, DeviceKernels
+
+    module = importlib.import_module(f"flow_cuda.kernels.{family}")
+    ops = tuple(sorted({spec.op for spec in module.KERNELS} - {*WITHOUT_SAMPLES, "*"}))
+
+    class Few(CudaKit):
+        dtypes = ("float32",)
+
+    kit = Few() if run.rehearsed else DeviceKernels()
+    type(kit).ops = ops[:1] if run.rehearsed else ops
+    if not run.rehearsed:
+        asked, started = kit.all_kernels(), time.perf_counter()
+        kit.driver().hardware.preload(asked)
+        seconds = time.perf_counter() - started
+        note = f"{seconds:.0f} s, or from the cache"
+        yield Row(f"{family}: kernels compiled", str(len(asked)), note)
+    failed: list[str] = []
+    passed = 0
+    for op in kit.covered_ops():
+        for dtype in kit.dtypes_of(op):
+            for case in kit.cases(op, dtype):
+                if run.left() < 3:
+                    failed.append(f"cut short in {op}-{dtype}")
+                    break
+                try:
+                    kit.check(case)
+                    passed += 1
+                except Exception as error:  # noqa: BLE001 - counted and named
+                    failed.append(f"{op}-{dtype}: {str(error).strip().splitlines()[:1]}")
+    counts = {"green": float(passed), "red": float(len(failed))}
+    note = f"{passed} green, {len(failed)} red; {failed[:6] or ''}"
+    yield Row(f"{family}: kernels", verdict(passed and not failed), note, counts)
+
+
+def nccl(run: Run) -> Iterator[Row]:
+    """Every primitive of NCCL on a communicator of one device, and several where they are."""
+    import nccl_checks
+
+    setup = rehearsed_nccl() if run.rehearsed else nccl_checks.found()
+    if isinstance(setup, str):
+        yield Row("NCCL", "skipped", setup)
+        return
+    for row in nccl_checks.rows_of(setup):
+        yield Row(f"NCCL: {row.name}", row.result, row.note)
+
+
+def rehearsed_nccl() -> Any:
+    """One rehearsed device, and a fake of NCCL that has no other rank."""
+    import nccl_checks
+    from nccl_rehearsed import Fabric, rank
+
+    nccl_checks.DTYPE_NAMES = ("float32", "bool")
+    gpu, groups = rank(Fabric(), None)
+    return nccl_checks.Setup(("gpu:0:0",), {"gpu:0:0": gpu.driver}, groups)
+
+
+# --- step times
+
+
+def bench_job(run: Run, workload: str) -> tuple[Any, Any, Any]:
+    """A session, a job of a benchmark network, and its feeds."""
+    import data
+    import flow_bench
+
+    import oneflow as flow
+
+    feeds = bench_feeds(run, workload)
+    plain = flow_bench.settings
+    kept: list[Any] = []
+
+    def settings(name: str) -> Any:
+        config = plain(name)
+        config.enable_auto_mixed_precision(HALVES.get(name, False))
+        return config
+
+    def made() -> Any:
+        session = start(run)
+        flow_bench.settings = settings
+        try:
+            job = flow_bench.make_job(workload, feeds)
+        finally:
+            flow_bench.settings = plain
+        flow.load_variables(data.parameters(workload))
+        kept[:] = [session, job]
+        return functools.partial(job, *feeds)
+
+    compiled_at_once(run, made)
+    return kept[0], kept[1], feeds
+
+
+def bench_feeds(run: Run, workload: str) -> tuple[Any, ...]:
+    """A batch, of another size than `data.py`'s where there is one."""
+    import data
+
+    rng = np.random.RandomState(99)
+    size = (SMALL_SIZES if run.rehearsed else SIZES).get(workload)
+    if workload == "bert_base":
+        return data.bert_batch(rng, size)  # type: ignore[no-any-return]
+    if workload == "resnet50":
+        x = rng.standard_normal((size, 3, data.IMAGE, data.IMAGE)).astype("f4")
+        return x, rng.randint(0, 1000, size).astype("i4")
+    feeds = data.batch(rng, workload)
+    return tuple(x[:1] for x in feeds) if run.rehearsed else feeds
+
+
+def best_of(run: Run, call: Callable[[], object], seconds: float) -> float:
+    """Seconds per call: the least of means of some calls, for about as long as is said."""
+    warm, rounds = (1, 1) if run.rehearsed else (3, 5)
+    for _ in range(warm):
+        call()
+    started = time.perf_counter()
+    call()
+    one = max(time.perf_counter() - started, 1e-6)
+    count = 1 if run.rehearsed else max(1, min(100, int(seconds / rounds / one)))
+    found = []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        for _ in range(count):
+            call()
+        found.append((time.perf_counter() - started) / count)
+    return min(found)
+
+
+def rates(run: Run) -> Iterator[Row]:
+    """Measured bytes and floating point operations per second: what floors are made of."""
+    from flow_cuda.hardware import Operands, Product
+
+    driver = start(run).driver("gpu:0:0")
+    hardware, stream = driver.hardware, driver.hardware.compute
+    size, n = (1 << 16, 64) if run.rehearsed else (1 << 30, 8192)
+    arrays = [driver.allocate(size).view(0, (size // 4,), np.float32) for _ in range(2)]
+    part = np.random.default_rng(0).normal(size=1 << 14).astype(np.float32)
+    for array in arrays:  # products of zeros are faster than those of numbers
+        driver.copy_in(array, np.resize(part, array.shape))
+    memory, other = arrays
+
+    def timed(work: Callable[[], None]) -> float:
+        def call() -> None:
+            for _ in range(3):
+                work()
+            hardware.synchronize(hardware.record(stream))
+
+        return best_of(run, call, 0.5) / 3
+
+    copy = functools.partial(hardware.copy, stream, other.address, memory.address, size)
+    rate = 2 * size / timed(copy)
+    yield Row("rate: bytes", f"{rate / 1e12:.2f} T/s", "read and written", {"bytes": rate})
+    for kind, bits, tf32 in (("float32", 19, True), ("float32", 32, False), ("float16", 16, False)):
+        where = Operands(memory.address, memory.address, other.address)
+        product = Product(n, n, n, False, False, kind, tf32=tf32)
+        call = functools.partial(hardware.product, stream, product, where)
+        with np.errstate(all="ignore"):
+            rate = 2 * n**3 / timed(call)
+        name = f"operations {bits}"
+        note = f"products of {kind}{' rounded to 19 bits' * tf32}"
+        yield Row(f"rate: {name}", f"{rate / 1e12:.2f} T/s", note, {name: rate})
+
+
+def needs_of(session: Any, job: Any) -> tuple[float, float]:
+    """The bytes that a step's ops read and write, each on its own, and its operations."""
+    from flow_core.plugins.specs import SbpContext
+
+    graph, specs = job.compile().graph, session.registry.ops
+    nbytes = flops = 0.0
+    for op in graph.ops.values():
+        if op.type in ("input", "variable"):
+            continue
+        inputs, outputs = graph.input_types(op), graph.types[op.name]
+        if specs[op.type].alias is None:
+            nbytes += sum(t.size * t.dtype.itemsize for t in (*inputs, *outputs))
+        if op.type.startswith("cuda_matmul"):
+            k = inputs[0].shape[0 if op.attrs["transpose_a"] else 1]
+            flops += 2.0 * outputs[0].size * k
+        elif (work := specs[op.type].work) is not None:
+            flops += work(SbpContext(inputs, outputs, op.attrs))
+    return nbytes, flops
+
+
+def step(run: Run, workload: str) -> Iterator[Row]:
+    """A network's step, from numpy to loss, and what it needs."""
+    session, job, feeds = bench_job(run, workload)
+    started = time.perf_counter()
+    loss = float(job(*feeds).reshape(-1)[0])
+    first = time.perf_counter() - started
+    seconds = best_of(run, lambda: job(*feeds), 3.0)
+    nbytes, operations = needs_of(session, job)
+    bits = 16 if workload in HALVES else 19
+    data = {
+        "seconds": seconds, "loss": loss, "bytes": nbytes, "operations": operations, "bits": bits,
+    }  # fmt: skip
+    arena = job.plan().arenas[0].nbytes
+    note = f"first loss {loss:.4f} after {first:.1f} s; arena of {arena >> 20} MiB"
+    yield Row(f"{workload}: step", f"{seconds * 1e6:.0f} us", note, data)
+    with timed_steps() as times:
+        for _ in range(1 if run.rehearsed else WARM):
+            job(*feeds)
+    from flow_cuda.capture import describe
+
+    host, cut = min(times) * 1e6, describe(job.executable()._launch.parts).replace("\n", "; ")
+    yield Row(f"{workload}: host time of a step", f"{host:.1f} us", cut[:200])
+
+
+def peer(run: Run, workload: str, name: str) -> Iterator[Row]:
+    """The same network's step in another library."""
+    if importlib.util.find_spec(PEERS[name]) is None:
+        yield Row(f"{workload}: {name}", "skipped", f"{PEERS[name]} is not installed")
+        return
+    import cuda_peers
+
+    feeds = bench_feeds(run, workload)
+    with contextlib.redirect_stdout(io.StringIO()):  # autotuning is talkative
+        call = cuda_peers.PEERS[name](workload, feeds, HALVES.get(workload, False))
+        loss = call()
+        seconds = best_of(run, call, 2.0)
+    data = {"seconds": seconds, "loss": loss}
+    yield Row(f"{workload}: {name}", f"{seconds * 1e6:.0f} us", f"first loss {loss:.4f}", data)
+
+
+CHECKS: Mapping[str, Check] = {
+    check.__name__: check
+    for check in (
+        environment, products, training, dropout, steady, rates, step, peer, kernels, programs, nccl
+    )
+}  # fmt: skip
+
+if __name__ == "__main__":
+    raise SystemExit(main())

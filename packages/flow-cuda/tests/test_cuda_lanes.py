@@ -1,0 +1,207 @@
+"""Work on several streams of several devices: ordered where it must be, and only there."""
+
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flow_cuda.driver import GpuDriver
+from flow_cuda.hardware import Access
+from flow_cuda.lanes import course
+from flow_cuda.launch import CopyLaunch, Queued, ZeroLaunch
+from flow_cuda.peers import Aside
+from flow_cuda.rehearsal import Machine, OrderError, Rehearsal, RehearsalError
+
+ROOM = 12
+
+
+def drivers(count: int) -> list[GpuDriver]:
+    machine = Machine()
+    return [GpuDriver(Rehearsal(i, machine=machine), chunk=64) for i in range(count)]
+
+
+class Works:
+    """Copies and clearings on arrays of some bytes, an array per device."""
+
+    def __init__(self, rows: list[tuple[int, ...]]) -> None:
+        self.drivers = drivers(3)
+        self.arrays = [d.allocate(ROOM).view(0, (ROOM,), np.uint8) for d in self.drivers]
+        for driver, array in zip(self.drivers, self.arrays, strict=True):
+            driver.copy_in(array, np.arange(ROOM, dtype=np.uint8) + 20 * driver.hardware.index)
+        self.works = [self.work(*row) for row in rows]
+
+    def work(self, kind: int, device: int, at: int, other: int, start: int, size: int) -> Queued:
+        hardware = self.drivers[device].hardware
+        size = min(size, ROOM - at, ROOM - start)
+        target = self.arrays[device].part(at, (size,), np.uint8)
+        source = self.arrays[other].part(start, (size,), np.uint8)
+        if kind == 0 or (device == other and abs(at - start) < size):
+            return ZeroLaunch(hardware, target)
+        made = CopyLaunch(hardware, target, source)
+        return Aside(made) if kind == 2 else made
+
+    def results(self) -> list[Any]:
+        return [d.copy_out(x).tolist() for d, x in zip(self.drivers, self.arrays, strict=True)]
+
+
+ROWS = st.lists(
+    st.tuples(
+        st.integers(0, 2), st.integers(0, 2), st.integers(0, ROOM - 1), st.integers(0, 2),
+        st.integers(0, ROOM - 1), st.integers(1, 6),
+    ),
+    max_size=14,
+)  # fmt: skip
+
+
+def in_order(rows: list[tuple[int, ...]]) -> list[Any]:
+    """The same with numpy, one after the other."""
+    arrays = [np.arange(ROOM, dtype=np.uint8) + 20 * i for i in range(3)]
+    for kind, device, at, other, start, size in rows:
+        size = min(size, ROOM - at, ROOM - start)
+        zero = kind == 0 or (device == other and abs(at - start) < size)
+        arrays[device][at : at + size] = 0 if zero else arrays[other][start : start + size].copy()
+    return [x.tolist() for x in arrays]
+
+
+@settings(max_examples=60, deadline=None)
+@given(ROWS)
+def test_any_work_gives_what_it_gives_in_order(rows: list[tuple[int, ...]]) -> None:
+    """Queued, captured and replayed; the rehearsal refuses what nothing orders."""
+    case = Works(rows)
+    step = case.drivers[0].compile(case.works)
+    want = in_order(rows)
+    step()
+    assert case.results() == want
+    for _ in range(2):
+        for driver, array in zip(case.drivers, case.arrays, strict=True):
+            driver.copy_in(array, np.arange(ROOM, dtype=np.uint8) + 20 * driver.hardware.index)
+        step()
+        assert case.results() == want
+    logs = [line for d in case.drivers for line in d.hardware.log if line.startswith("replay")]
+    assert len(logs) == (2 if rows else 0), "one replay per step, for all devices"
+
+
+@settings(max_examples=60, deadline=None)
+@given(ROWS)
+def test_no_wait_is_superfluous(rows: list[tuple[int, ...]]) -> None:
+    """Without any one of the waits, two pieces that conflict have no order."""
+    case = Works(rows)
+    made = course(case.works, case.drivers[0].hardware)
+    lanes = [turn.lane for turn in made.turns]
+    waits = [set(turn.waits) for turn in made.turns]
+    before = closure(lanes, waits)
+    accesses = [work.touched() for work in case.works]
+    for i, j in combinations(range(len(rows)), 2):
+        assert not meets(accesses[i], accesses[j]) or i in before[j]
+    for j, row in enumerate(waits):
+        for i in row:
+            less = [w - {i} if k == j else w for k, w in enumerate(waits)]
+            found = closure(lanes, less)
+            assert any(
+                meets(accesses[a], accesses[b]) and a not in found[b]
+                for a, b in combinations(range(len(rows)), 2)
+            )
+
+
+def closure(lanes: list[int], waits: list[set[int]]) -> list[set[int]]:
+    found: list[set[int]] = []
+    for position, row in enumerate(waits):
+        own = {i for i in range(position) if lanes[i] == lanes[position]}
+        found.append(set().union(own | row, *(found[i] for i in own | row)))
+    return found
+
+
+def meets(a: Access, b: Access) -> bool:
+    pairs = [(x, y) for x in a.writes for y in (*b.reads, *b.writes)]
+    pairs += [(x, y) for x in a.reads for y in b.writes]
+    return any(x[0] < y[1] and y[0] < x[1] for x, y in pairs)
+
+
+# --- what the rehearsal checks between devices
+
+
+def pair() -> tuple[Rehearsal, Rehearsal, Any, Any]:
+    one, two = (d.hardware for d in drivers(2))
+    return one, two, one.allocate(64), two.allocate(64)
+
+
+def test_a_copy_from_another_device_must_wait_for_it() -> None:
+    one, two, here, there = pair()
+    two.zero(two.compute, there.address, 64)
+    with pytest.raises(OrderError, match="nothing orders the two"):
+        one.copy(one.compute, here.address, there.address, 64)
+    one.wait(one.compute, two.record(two.compute))
+    one.copy(one.compute, here.address, there.address, 64)
+
+
+def test_a_device_must_not_overwrite_what_another_one_still_reads() -> None:
+    one, two, here, there = pair()
+    one.copy(one.compute, here.address, there.address, 64)
+    with pytest.raises(OrderError, match="nothing orders the two"):
+        two.zero(two.compute, there.address, 64)
+    two.wait(two.compute, one.record(one.compute))
+    two.zero(two.compute, there.address, 64)
+
+
+def test_only_copies_go_from_device_to_device() -> None:
+    one, _, _, there = pair()
+    with pytest.raises(RehearsalError, match="memory of device 1"):
+        one.zero(one.compute, there.address, 64)
+
+
+def test_a_stream_takes_work_of_its_device_alone() -> None:
+    one, two, here, _ = pair()
+    with pytest.raises(RehearsalError, match="a stream of device 1"):
+        one.zero(two.compute, here.address, 64)
+
+
+def test_a_wait_runs_what_another_device_has_to_do_before() -> None:
+    one, two, here, there = pair()
+    two.zero(two.compute, there.address, 64)
+    one.wait(one.compute, two.record(two.compute))
+    one.copy(one.compute, here.address, there.address, 64)
+    one.synchronize(one.record(one.compute))
+    assert not np.frombuffer(
+        (np.ctypeslib.ctypes.c_char * 64).from_address(here.address), "u1"
+    ).any()
+
+
+def test_a_capture_must_wait_for_all_streams_that_it_drew_in() -> None:
+    one, two, _, there = pair()
+    one.begin_capture(one.compute)
+    two.wait(two.compute, one.record(one.compute))
+    two.zero(two.compute, there.address, 64)
+    with pytest.raises(RehearsalError, match="does not wait for"):
+        one.end_capture(one.compute)
+    assert one.compute.recording is None
+    assert two.compute.recording is None
+
+
+def test_a_capture_takes_no_events_from_outside() -> None:
+    one, two, _, _ = pair()
+    outside = two.record(two.compute)
+    one.begin_capture(one.compute)
+    with pytest.raises(RehearsalError, match="outside of that capture"):
+        one.wait(one.compute, outside)
+
+
+def test_a_replay_checks_the_order_within_the_graph() -> None:
+    one, two, here, there = pair()
+    one.begin_capture(one.compute)
+    two.wait(two.compute, one.record(one.compute))
+    two.zero(two.compute, there.address, 64)
+    one.copy(one.compute, here.address, there.address, 64)
+    one.wait(one.compute, two.record(two.compute))
+    graph = one.end_capture(one.compute)
+    with pytest.raises(OrderError, match="nothing orders the two"):
+        one.replay(one.compute, graph)
+
+
+def test_memory_is_counted_by_device() -> None:
+    one, two = (driver.hardware for driver in drivers(2))
+    before = one.free_bytes(), two.free_bytes()
+    held = one.allocate(1000)
+    assert (one.free_bytes(), two.free_bytes()) == (before[0] - held.nbytes, before[1])

@@ -1,0 +1,198 @@
+"""The comm between the GPUs of one process, on rehearsed ones; and training on two and four."""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from cuda_cases import Collector, core_registry, rehearsed_registry
+
+import oneflow as flow
+import oneflow.typing as tp
+from flow_core.device import Comm
+from flow_core.exchange import exchanges, links_of
+from flow_core.frontend import session as sessions
+from flow_core.plugins.registry import Registry
+from flow_core.plugins.specs import Available, Unavailable
+from flow_core.testing import CommKit
+from flow_cuda import host_compiler, rehearsed
+from flow_cuda.arrays import DeviceArray
+from flow_cuda.capture import describe
+from flow_cuda.driver import GpuDriver
+from flow_cuda.peers import bootstrap
+from flow_cuda.rehearsal import Machine, Rehearsal
+
+pytestmark = pytest.mark.skipif(
+    host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
+)
+DEVICES = tuple(f"gpu:0:{index}" for index in range(4))
+
+
+class Gpus:
+    """Rehearsed devices of one machine."""
+
+    def __init__(self) -> None:
+        machine, compiler = Machine(), rehearsed.compiler()
+        made = [Rehearsal(i, compiler=compiler, machine=machine) for i in range(len(DEVICES))]
+        self.drivers = [GpuDriver(hardware, chunk=1 << 12) for hardware in made]
+
+    def array(self, device: str, value: Any) -> "Settable":
+        driver = self.drivers[int(device.split(":")[2])]
+        made = driver.allocate(max(1, value.nbytes)).view(0, value.shape, value.dtype)
+        array = Settable(made.memory, made.address, made.shape, made.dtype, made.hardware)
+        OF[id(made.hardware)] = driver
+        driver.copy_in(array, value)
+        return array
+
+
+OF: dict[int, GpuDriver] = {}
+
+
+class Settable(DeviceArray):
+    """A device array that takes numbers of the host, as the kit gives them."""
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        assert index is ...
+        OF[id(self.hardware)].copy_in(self, value)
+
+
+class InSteps:
+    """A comm whose exchanges are each compiled as a step: then the driver orders their streams."""
+
+    def __init__(self, comm: Comm, gpus: Gpus) -> None:
+        self.comm, self.gpus = comm, gpus
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.comm, name)
+
+    def bind(self, *given: Any) -> Any:
+        return (self.gpus.drivers[0].compile(self.comm.bind(*given)),)
+
+
+class TestPeers(CommKit):
+    comm_name = "peers"
+    plugin = "flow_cuda.rehearsed"
+    devices = DEVICES
+    dtypes: ClassVar[tuple[str, ...]] = ("bfloat16",)
+    gpus: Gpus
+
+    def registry(self) -> Registry:
+        return rehearsed_registry()
+
+    def comm(self) -> Comm:
+        self.gpus = Gpus()
+        made: Any = InSteps(super().comm(), self.gpus)
+        return made
+
+    def array(self, device: str, value: Any) -> Any:
+        return self.gpus.array(device, value) if device else value
+
+    def host(self, array: Any) -> Any:
+        return OF[id(array.hardware)].copy_out(array)
+
+
+def test_several_processes_are_not_its_business() -> None:
+    assert isinstance(bootstrap({}), Available)
+    assert isinstance(bootstrap({"WORLD_SIZE": "1"}), Available)
+    found = bootstrap({"FLOW_DIST_SIZE": "4"})
+    assert isinstance(found, Unavailable)
+    assert "FLOW_DIST_SIZE=4" in found.reason
+
+
+# --- training on several devices
+
+
+BATCH, STEPS = 8, 4
+RNG = np.random.default_rng(1)
+IMAGES = RNG.uniform(0, 1, (STEPS, BATCH, 1, 12, 12)).astype(np.float32)
+LABELS = RNG.integers(0, 5, (STEPS, BATCH)).astype(np.int32)
+REGISTRIES = {"gpu": rehearsed_registry(), "cpu": core_registry()}
+
+
+@pytest.fixture(autouse=True)
+def own_sessions() -> Iterator[None]:
+    before = list(sessions._default)
+    yield
+    sessions._default[:] = before
+
+
+def lenet(device: str, count: int, split: bool = False) -> Any:
+    """A small LeNet whose batch is split over some devices, and one of its layers maybe, too."""
+    session = sessions.Session(REGISTRIES[device])
+    sessions._default[:] = [session]
+    if device == "gpu":
+        flow.config.gpu_device_num(count)
+    model = flow.distribute.split(0) if split else flow.distribute.broadcast()
+    init = flow.random_uniform_initializer(-0.3, 0.3)
+
+    @flow.global_function("train")
+    def job(
+        x: tp.Numpy.Placeholder(IMAGES.shape[1:]), y: tp.Numpy.Placeholder((BATCH,), flow.int32)
+    ) -> tuple[tp.Numpy, tp.Numpy]:
+        with flow.scope.placement(device, f"0:0-{count - 1}"):
+            x = x.with_distribute(flow.distribute.split(0)) if count > 1 else x
+            x = flow.layers.conv2d(
+                x, 4, 3, padding="SAME", activation=flow.nn.relu, name="c1", kernel_initializer=init
+            )
+            x = flow.nn.max_pool2d(x, 2, 2, "VALID", "NCHW")
+            x = flow.layers.conv2d(x, 6, 3, padding="VALID", name="c2", kernel_initializer=init)
+            x = flow.nn.avg_pool2d(flow.nn.relu(x), 2, 2, "VALID", "NCHW")
+            x = flow.reshape(x, (BATCH, -1))
+            x = flow.layers.dense(
+                x, 16, flow.nn.relu, name="h", kernel_initializer=init, model_distribute=model
+            )
+            x = flow.nn.dropout(x, rate=0.3, name="drop")
+            logits = flow.layers.dense(x, 5, name="last", kernel_initializer=init)
+            loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+            schedule = flow.optimizer.CosineScheduler(0.05, 20)
+            flow.optimizer.SGD(schedule, momentum=0.9).minimize(loss)
+        return loss, logits
+
+    return session, job
+
+
+def trained(job: Any) -> list[Any]:
+    return [
+        np.concatenate([x.reshape(-1) for x in job(*fed)])
+        for fed in zip(IMAGES, LABELS, strict=True)
+    ]
+
+
+@pytest.fixture(scope="module")
+def wanted() -> list[Any]:
+    """What one CPU gives, and one GPU, too."""
+    before = list(sessions._default)
+    collected = Collector()
+    with pytest.MonkeyPatch.context() as patch:  # to compile all kernels at once
+        patch.setattr(rehearsed, "compiler", lambda: collected)
+        for form in ((1, False), (2, False), (2, True)):
+            _, job = lenet("gpu", *form)
+            job(IMAGES[0], LABELS[0])
+    rehearsed.compiler().preload(collected.found.values())
+    _, job = lenet("cpu", 1)
+    on_cpu = trained(job)
+    on_gpu = trained(lenet("gpu", 1)[1])
+    np.testing.assert_allclose(on_gpu, on_cpu, rtol=2e-4, atol=1e-5)
+    sessions._default[:] = before
+    assert abs(on_cpu[0][:BATCH].mean() - on_cpu[-1][:BATCH].mean()) > 1e-3
+    return on_cpu
+
+
+@pytest.mark.parametrize(("count", "split"), [(2, False), (4, False), (2, True)])
+def test_several_devices_train_like_one(count: int, split: bool, wanted: list[Any]) -> None:
+    session, job = lenet("gpu", count, split)
+    np.testing.assert_allclose(trained(job), wanted, rtol=2e-4, atol=1e-5)
+    hardware = [session.driver(f"gpu:0:{i}").hardware for i in range(count)]
+    replays = [sum(line.startswith("replay") for line in h.log) for h in hardware]
+    assert replays == [STEPS - 1, *[0] * (count - 1)], "one graph for all devices"
+    step = job.executable()._launch
+    assert describe(step.parts) == f"graph of {len(step.parts[0].queued)}"
+    assert {work.hardware.index for work in step.parts[0].queued} == set(range(count))
+    plan, comm = job.plan(), job.executable().comm
+    links = {k: STEPS * n for k, n in links_of(exchanges(plan)).items() if n}
+    assert links
+    assert dict(comm.sent()) == links, "to the byte, also where a graph is replayed"
+    for device in hardware:
+        device.log.clear()
+    trained(job)
+    assert not [x for h in hardware for x in h.log if x.startswith(("allocate", "begin"))]
