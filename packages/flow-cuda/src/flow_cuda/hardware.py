@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from flow_cuda.cudnn import DnnPlans
+from flow_cuda.dnn import Problem
 from flow_cuda.program import Kernel
 
 Span = tuple[int, int]
@@ -109,6 +111,22 @@ class Operands:
     room: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class DnnCall:
+    """A problem of cuDNN's at its addresses.
+
+    Attributes:
+        problem, plan: what is computed, by which plan.
+        addresses: of what it reads and of what it writes.
+        workspace: memory of the plan's size; 0 for none.
+    """
+
+    problem: Problem
+    plan: str
+    addresses: tuple[int, ...]
+    workspace: int
+
+
 class Hardware(Protocol):
     """One device.  Streams, events, graphs and functions are its own objects.
 
@@ -127,6 +145,10 @@ class Hardware(Protocol):
     most_blocks: int
     compute: Any
     numbers: dict[int, Any]
+
+    @property
+    def dnn(self) -> DnnPlans | None:
+        """Plans of cuDNN's graphs; None where there is no cuDNN."""
 
     def allocate(self, nbytes: int) -> Memory:
         """One allocation, aligned to 256 bytes."""
@@ -165,6 +187,9 @@ class Hardware(Protocol):
 
     def product(self, stream: Any, product: Product, operands: Operands) -> None:
         """Queues matrix products."""
+
+    def dnn_call(self, stream: Any, call: DnnCall, access: Access) -> None:
+        """Queues a graph of cuDNN's."""
 
     def record(self, stream: Any) -> Any:
         """An event behind all that is queued."""

@@ -18,10 +18,12 @@ import numpy as np
 
 from flow_core.dtypes import as_dtype
 from flow_core.errors import FlowError
-from flow_cuda.hardware import Access, Operands, Product, Span
+from flow_cuda.cudnn import DnnPlans
+from flow_cuda.hardware import Access, DnnCall, Operands, Product, Span
 from flow_cuda.host_compiler import HostCompiler, HostFunction
 from flow_cuda.lt import LtProducts
 from flow_cuda.program import Kernel
+from flow_cuda.rehearsed_cudnn import RehearsedBench, RehearsedCudnn
 from flow_cuda.rehearsed_lt import RehearsedLt
 
 Clock = dict[str, int]
@@ -88,6 +90,7 @@ class Rehearsal:
         nbytes: memory that it pretends to have.
         compiler: shared by rehearsals that run the same kernels.
         library: in place of cuBLASLt.
+        cudnn: in place of cuDNN.
 
     Attributes:
         log: names of what was queued or called, in order.
@@ -103,10 +106,12 @@ class Rehearsal:
         nbytes: int = 1 << 32,
         compiler: HostCompiler | None = None,
         library: RehearsedLt | None = None,
+        cudnn: RehearsedCudnn | None = None,
     ) -> None:
         self.index, self._nbytes = index, nbytes
         self.compiler = compiler or HostCompiler()
         self.products = LtProducts(library or RehearsedLt())
+        self.dnn = rehearsed_plans(cudnn or RehearsedCudnn())
         self.log: list[str] = []
         self.numbers: dict[int, Any] = {}
         self.clock: Clock = {}
@@ -261,6 +266,14 @@ class Rehearsal:
         name = f"product {product.epilogue}".strip()
         self._add(stream, name, run, Access(tuple(reads), tuple(writes)))
 
+    def dnn_call(self, stream: Any, call: DnnCall, access: Access) -> None:
+        """Queues a graph of cuDNN's."""
+        run = _Call(
+            self.dnn.queue, call.problem, call.plan, call.addresses, call.workspace,
+            self.handle(stream),
+        )  # fmt: skip
+        self._add(stream, f"cudnn {call.problem.title}", run, access)
+
     # ------------------------------------------------------------------------------- graphs
 
     def begin_capture(self, stream: Any) -> None:
@@ -298,6 +311,11 @@ class Rehearsal:
     def enqueue(self, handle: int, name: str, run: Callable[[], None], access: Access) -> None:
         """What another library does to a stream: queues work, or has it captured."""
         self._add(self._handles[handle], name, run, access)
+
+
+def rehearsed_plans(library: RehearsedCudnn) -> DnnPlans:
+    """Plans of a library that is rehearsed; none of its choices lie on disk."""
+    return DnnPlans(library, "sm_90", RehearsedBench(library))
 
 
 class _Call:
