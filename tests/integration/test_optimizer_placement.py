@@ -20,6 +20,7 @@ from parallel_forms import (
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.errors import ConfigError
+from flow_core.frontend import session
 from flow_core.frontend.session import default_session, initial_value
 
 MODES = ("non_distributed", "distributed_split")
@@ -172,17 +173,37 @@ def test_checkpoints_load_into_parts_before_and_after_the_first_step(
 def test_parts_of_a_variable_begin_with_its_initial_value() -> None:
     """Whatever was in the memory that they are given."""
     job = make_job("0:0-2", config=config("distributed_split"))
-    session = default_session()
+    here = default_session()
     job.prepare()
-    info = session.declared["h-weight"]
+    info = here.declared["h-weight"]
     shape = info.type.shape
     regions = [((0, 6), (0, 12)), ((6, 11), (0, 12)), ((11, 16), (0, 12))]
     expected = initial_value(info)
     for i, region in enumerate(regions):
-        part = session.variable("h-weight", f"gpu:0:{i}", region)
+        part = here.variable("h-weight", f"gpu:0:{i}", region)
         junk = [np.full(shape, 7, np.float32) for _ in range(50)]
         del junk
         np.testing.assert_array_equal(part, expected[slice(*region[0])])
+
+
+def test_initial_values_are_made_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when a program asks for them anew: no device needs room for the whole."""
+    made: list[Any] = []
+
+    def seen(info: Any, region: Any = None) -> Any:
+        made.append((info.name, region))
+        return initial_value(info, region)
+
+    monkeypatch.setattr(session, "initial_value", seen)
+    job = make_job("0:0-3", config=config("distributed_split"))
+    job(*batches(1)[0])
+    regions = [((a, a + 4), (0, 12)) for a in range(0, 16, 4)]
+    for _ in range(2):
+        assert sorted(r for name, r in made if name == "h-weight") == regions
+        made.clear()
+        default_session().initialize()
+    stored = default_session().stored()["h-weight"]
+    np.testing.assert_array_equal(stored.numpy(), initial_value(stored.info))
 
 
 def test_replicas_of_tensor_parallelism_keep_parts_of_their_parts() -> None:

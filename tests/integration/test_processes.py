@@ -155,6 +155,25 @@ elif task == "save":
     losses = [float(job(x).sum()) for _ in range(5)]
     flow.checkpoint.save(folder)
     print(losses[-1], float(job(x).sum()))
+elif task == "some":
+    job(x)
+    values = {"w2": flow.get_all_variables()["w"], "rank": np.full((2,), rank, "f4")}
+    flow.checkpoint.save(folder, values)
+    assert os.path.exists(os.path.join(folder, "snapshot_done")), "saved for all processes"
+    flow.checkpoint.save(folder, {**values, "rank": values["rank"] + 7}, overwrite=True)
+    found = {name: value.numpy() for name, value in flow.checkpoint.get(folder).items()}
+    assert (found["w2"] == values["w2"].numpy()).all() and found["rank"].tolist() == [7, 7]
+    series = os.path.join(folder, "series")
+    for step in range(3):
+        manager = flow.train.SimpleCheckPointManager(series)
+        manager.initialize_or_restore()
+        assert (values["w2"].numpy() == found["w2"]).all(), "what the first one saved"
+        assert len(manager.list_checkpoints()) == 1
+        job(x)
+    print("well")
+elif task == "names":
+    job(x)
+    flow.checkpoint.save(folder, {"of all": x, **({} if rank else {"of one": x})})
 elif task == "again":
     job(x)
     flow.checkpoint.save(folder)
@@ -205,6 +224,20 @@ def test_a_save_that_fails_fails_everywhere(script: Path, tmp_path: Path) -> Non
     done = run_script(2, script, str(tmp_path / "model"), "again")
     assert done.returncode != 0
     assert done.stderr.count("a folder with other files") >= 1  # who is stopped first says nothing
+
+
+def test_one_of_two_processes_saves_chosen_variables(script: Path, tmp_path: Path) -> None:
+    """And what a series of checkpoints begins with is the same for both."""
+    done = run_script(2, script, str(tmp_path / "model"), "some", FLOW_DIST_OUTPUT="all")
+    assert printed(done).split() == ["well", "well"]
+
+
+@pytest.mark.slow
+def test_names_that_one_process_has_not_are_refused(script: Path, tmp_path: Path) -> None:
+    done = run_script(2, script, str(tmp_path / "model"), "names")
+    assert done.returncode != 0
+    assert "'of one' in process 0 and not in 1" in done.stderr
+    assert not (tmp_path / "model").exists()
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -103,10 +104,9 @@ class OneDeviceComm:
                 if owner != me:
                     self._give(owner, part)
                     continue
+                parts = [part if d == me else self._wires.get(d, me, part.shape) for d in group]
                 out = outputs[member * len(group) + mine].reshape(-1)[low:high]
-                for rank, other in enumerate(group):
-                    new = part if other == me else self._wires.get(other, me, out.shape)
-                    out[...] = COMBINE[t.combine](out, new) if rank else new
+                out[...] = reduce(COMBINE[t.combine], parts)
         for owner, segments in zip(group, t.chunks(), strict=True):
             for member, low, high in segments:
                 out = outputs[member * len(group) + mine].reshape(-1)[low:high]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import sqrt
+import tracemalloc
+from math import prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flow_core import initializers as core
+from flow_core import philox
 from flow_core.api import initializers as api
 from flow_core.api import regularizers
 from flow_core.dtypes import ALL, bfloat16, float16, float32, float64, int8, int32, int64
@@ -138,6 +140,59 @@ def test_only_the_seed_and_the_index_matter(initializer: Any, seed: int, shape: 
     if values.size and initializer.kind != "variance_scaling":
         flat = numbers(initializer, (values.size + 7,), float32, seed)
         np.testing.assert_array_equal(values.reshape(-1), flat[: values.size])
+
+
+def at_once(mean: float, std: float, count: int, seed: int) -> Any:
+    """Normal numbers by the formula on one long array."""
+    u, v = (philox.uniform(seed, (count,), draw=draw) for draw in (0, 1))
+    z = np.sqrt(-2 * np.log1p(-u.astype(np.float64))) * np.cos(2 * np.pi * v)
+    return (mean + std * z.astype(np.float32).astype(np.float64)).astype(np.float32)
+
+
+@pytest.mark.parametrize("count", [1, 7, philox.CHUNK - 1, philox.CHUNK + 1, 3 * philox.CHUNK + 5])
+def test_numbers_made_chunk_by_chunk_are_those_made_at_once(count: int) -> None:
+    values = numbers(api.random_normal_initializer(1.0, 2.0), (count,), float32, 9)
+    np.testing.assert_array_equal(values, at_once(1.0, 2.0, count, 9))
+
+
+PARTED = (*RANDOM, api.random_uniform_initializer(-3, 9, int32), api.constant_initializer(2.0))
+
+
+@st.composite
+def boxes(draw: Any) -> Any:
+    """A shape, and a box in it."""
+    shape = draw(st.lists(st.integers(1, 40), min_size=1, max_size=3))
+    ends = [sorted(draw(st.tuples(st.integers(0, n), st.integers(0, n)))) for n in shape]
+    return tuple(shape), tuple((low, high) for low, high in ends)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(PARTED), st.integers(0, 2**64 - 1), boxes())
+def test_a_part_is_the_part_of_the_whole(initializer: Any, seed: int, box: Any) -> None:
+    shape, region = box
+    dtype = int32 if initializer.kind == "random_uniform_int" else float32
+    whole = numbers(initializer, shape, dtype, seed)
+    part = core.generate(initializer.to_attr(), shape, dtype, seed, region)
+    assert part.flags.c_contiguous
+    np.testing.assert_array_equal(part, whole[tuple(slice(*ends) for ends in region)])
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("initializer", RANDOM, ids=lambda i: i.kind)
+def test_a_large_part_is_made_alone(initializer: Any, axis: int) -> None:
+    """In little more memory than it takes itself: numbers are drawn chunk by chunk."""
+    shape, seed = (2048, 3072), philox.op_seed(3, "w")
+    region = tuple((n // 4, n // 2) if i == axis else (0, n) for i, n in enumerate(shape))
+    nbytes = prod(shape)  # a quarter of the elements, of four bytes
+    numbers(initializer, (3,))  # imports what it needs
+    tracemalloc.start()
+    part = core.generate(initializer.to_attr(), shape, float32, seed, region)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert part.nbytes == nbytes
+    assert peak < nbytes + 64 * philox.CHUNK
+    whole = numbers(initializer, shape, float32, seed)
+    np.testing.assert_array_equal(part, whole[tuple(slice(*ends) for ends in region)])
 
 
 @pytest.mark.parametrize("initializer", RANDOM, ids=lambda i: i.kind)

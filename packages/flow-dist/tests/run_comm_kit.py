@@ -14,8 +14,8 @@ from flow_dist.mpi import MpiComm
 from flow_dist.world import world
 
 CHECKS = (
-    "is_a_comm", "moves", "is_bound_once", "counts_what_it_sends", "all_hold_the_same_bits",
-    "refuses_what_does_not_fit",
+    "is_a_comm", "moves", "is_bound_once", "sums_in_place", "counts_what_it_sends",
+    "all_hold_the_same_bits", "refuses_what_does_not_fit",
 )  # fmt: skip
 
 
@@ -24,6 +24,18 @@ class MpiKit(CommKit):
 
     def registry(self):
         return load_plugins(Settings(), ())
+
+
+class ArenaKit(MpiKit):
+    """Arrays lie in the memory that plans have, which neighbours read and fill where it is."""
+
+    def _local(self, comm, device, value):
+        arena = comm.arena(device, value.nbytes) if device in comm.local else None
+        if arena is None:
+            return super()._local(comm, device, value)
+        found = arena.view(0, value.shape, value.dtype)
+        found[...] = value
+        return found
 
 
 def run(dtypes: tuple[str, ...]) -> int:
@@ -45,6 +57,8 @@ def large() -> None:
 
 def _large(n: int) -> None:
     body(comms.all_reduce((n,), (3, n), combine="max"), n)
+    for some in (1, 2):
+        body(comms.all_reduce((n,), (3, n)), n, some)
     body(comms.all_gather((n, n + 1, 2 * n, n - 1)), n)
     body(comms.reduce_scatter((n, n + 1, 2 * n, n - 1)), n)
     body(comms.broadcast(1, (n, 3)), n)
@@ -52,13 +66,14 @@ def _large(n: int) -> None:
     body(comms.gather(3, (n, 0, 2 * n, n)), n)
 
 
-def body(draft, n: int) -> None:
+def body(draft, n: int, in_place: int = 0) -> None:
     exchange = draft(CommKit.devices, as_dtype("float32"))
-    run = comms._Run(MpiKit(), MpiComm(CommKit.devices), exchange, n)
-    for step in range(3):
-        run.refill(step)
-        run.launch()
-        run.check()
+    for kit in (MpiKit(), ArenaKit()):
+        run = comms._Run(kit, MpiComm(CommKit.devices), exchange, n, in_place)
+        for step in range(3):
+            run.refill(step)
+            run.launch()
+            run.check()
 
 
 if __name__ == "__main__":

@@ -23,7 +23,10 @@ from flow_dist import nccl
 from flow_dist.nccl_library import PRIMITIVES
 from flow_dist.world import world
 
-CHECKS = ("is_a_comm", "moves", "is_bound_once", "counts_what_it_sends", "all_hold_the_same_bits")
+CHECKS = (
+    "is_a_comm", "moves", "is_bound_once", "sums_in_place", "counts_what_it_sends",
+    "all_hold_the_same_bits",
+)  # fmt: skip
 FOLDER = Path(sys.argv[1])
 
 
@@ -83,7 +86,8 @@ class MpiNccl:
 
         op = {0: MPI.SUM, 2: MPI.MAX, 3: MPI.MIN}[told.get("op", 0)]
         if name == "all_reduce":
-            comm.Allreduce(row("send"), row("receive"), op)
+            given = MPI.IN_PLACE if told["send"] == told["receive"] else row("send")
+            comm.Allreduce(given, row("receive"), op)
         elif name == "reduce_scatter":
             comm.Reduce_scatter_block(row("send", comm.size), row("receive"), op)
         elif name == "reduce":

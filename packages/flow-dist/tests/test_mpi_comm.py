@@ -15,7 +15,7 @@ KIT = HERE / "run_comm_kit.py"
 def test_kit_on_three_processes() -> None:
     """Four devices on three processes: one of them has two."""
     lines = lines_of(run_script(3, KIT, "float32", "bool"))
-    assert lines == 3 * ["159 checks"]
+    assert lines == 3 * ["167 checks"]
 
 
 @pytest.mark.slow
@@ -25,7 +25,7 @@ def test_kit_with_all_element_types(processes: int, shared: str) -> None:
     """Large boxes are sent, or read where they lie."""
     done = run_script(processes, KIT, timeout=300, FLOW_DIST_SHARED_MEMORY=shared)
     lines = lines_of(done)
-    assert lines == processes * ["432 checks"]
+    assert lines == processes * ["440 checks"]
 
 
 @pytest.mark.slow
@@ -37,4 +37,4 @@ def test_kit_over_two_hosts(processes: int) -> None:
         pytest.skip(reason)
     with two_hosts() as hosts:
         done = run_script(processes, KIT, timeout=300, hosts=hosts)
-    assert lines_of(done) == processes * ["432 checks"]
+    assert lines_of(done) == processes * ["440 checks"]

@@ -12,4 +12,4 @@ from launching import HERE, lines_of, run_script
 @pytest.mark.slow
 def test_kit_on_four_processes(tmp_path: Path) -> None:
     lines = lines_of(run_script(4, HERE / "run_nccl_ranks.py", str(tmp_path)))
-    assert lines == 4 * ["119 checks"]
+    assert lines == 4 * ["127 checks"]

@@ -166,7 +166,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.mark.timeout(600)
 def test_kit_on_four_actors(cluster: Cluster) -> None:
     done = cluster.run("-n", "4", str(HERE / "run_comm_kit.py"), "float32", "bool")
-    assert lines_of(done) == 4 * ["159 checks"]
+    assert lines_of(done) == 4 * ["167 checks"]
 
 
 def struck(folder: Path) -> float:

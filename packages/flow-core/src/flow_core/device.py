@@ -225,9 +225,10 @@ class Comm(Protocol):
         Args:
             exchange: what moves.
             inputs, outputs: an array per input and output of the exchange; None where its
-                device is another process's.  Only for a comm whose `CommSpec` says
-                ``shares_memory``, inputs that are the same may be one array, and so may
-                outputs, of an all-reduce also with the first input of their member.
+                device is another process's.  An output of an all-reduce may be the array of the
+                input on its device.  Only for a comm whose `CommSpec` says ``shares_memory``,
+                inputs that are the same may be one array, and so may outputs, of an all-reduce
+                also with the first input of their member.
 
         Raises:
             PlanError: see `flow_core.exchange.check_arrays`.

@@ -1,7 +1,8 @@
 """How variables begin: initializers as literals, and the numbers they stand for.
 
 An initializer is written into graphs as a tuple ``(kind, *params)``.  The numbers depend on the
-seed and the logical element index only, so that they are the same in every layout.
+seed and the logical element index only, so that they are the same in every layout, and a part of
+a variable is made by itself.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import numpy as np
 from flow_core import philox
 from flow_core.dtypes import DType, as_dtype
 from flow_core.errors import InferenceError, nearest
+from flow_core.sbp import Region, region_shape
+from flow_core.shapes import Shape
 
 TRUNCATED_STD = 0.87962566103423978
 """Standard deviation of a standard normal that is cut off at -2 and 2."""
@@ -53,34 +56,52 @@ class Initializer:
         return cls(attr[0], tuple(attr[1:]))
 
 
+Make = Callable[[philox.Numbers], Any]
+"""The numbers of some elements, or one for all of them, by the uniform ones of these elements."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Parameter names of a kind and the function that makes its numbers."""
+    """Parameter names of a kind, and what makes its numbers, by parameters and logical shape."""
 
     params: tuple[str, ...]
-    make: Callable[[tuple[Any, ...], tuple[int, ...], DType, int], Any]
+    make: Callable[[tuple[Any, ...], Shape], Make]
 
 
 def generate(
-    attr: Sequence[Any], shape: Sequence[int], dtype: DType | str, seed: int
+    attr: Sequence[Any],
+    shape: Sequence[int],
+    dtype: DType | str,
+    seed: int,
+    region: Region | None = None,
 ) -> np.ndarray[Any, Any]:
-    """The first value of a variable.
+    """The first value of a variable, or of a part of it.
 
     Args:
         attr: literal ``(kind, *params)``.
         shape: logical shape.
         dtype: element type.
         seed: any 64-bit number; the same seed gives the same numbers.
+        region: the part; all of it when None.
 
     Returns:
         A new C-contiguous array.
 
     >>> generate(("constant", 2), (3,), "int32", 0)
     array([2, 2, 2], dtype=int32)
+    >>> normal = ("random_normal", 0.0, 1.0)
+    >>> whole = generate(normal, (4, 3), "float32", 7)
+    >>> part = generate(normal, (4, 3), "float32", 7, ((2, 4), (0, 3)))
+    >>> bool((whole[2:] == part).all())
+    True
     """
     initializer, shape, dtype = Initializer.from_attr(attr), tuple(shape), as_dtype(dtype)
-    values = _KINDS[initializer.kind].make(initializer.params, shape, dtype, seed)
-    return np.ascontiguousarray(values).reshape(shape).astype(dtype.numpy, copy=False)
+    make = _KINDS[initializer.kind].make(initializer.params, shape)
+    place = None if region is None else (shape, tuple([low for low, _ in region]))
+    values = np.empty(shape if region is None else region_shape(region), dtype.numpy)
+    for elements, numbers in philox.by_chunk(seed, values, place):
+        elements[...] = make(numbers)
+    return values
 
 
 def attr_problem(attr: object) -> str | None:
@@ -116,45 +137,45 @@ def _known() -> str:
     return "; ".join(f"({', '.join((kind, *row.params))})" for kind, row in _KINDS.items())
 
 
-def _unit(shape: tuple[int, ...], seed: int) -> Any:
+def _constant(params: Any, shape: Shape) -> Make:
+    return lambda numbers: params[0]
+
+
+def _unit(numbers: philox.Numbers) -> Any:
     """Uniform float64 numbers in [0, 1) with 48 random bits."""
-    high, low = (philox.uniform(seed, shape, draw=draw) for draw in (0, 1))
+    high, low = numbers(0), numbers(1)
     return high.astype(np.float64) + low * 2.0**-24
 
 
-def _constant(params: Any, shape: tuple[int, ...], dtype: DType, _: int) -> Any:
-    return np.full(shape, params[0], dtype.numpy)
-
-
-def _uniform(params: Any, shape: tuple[int, ...], dtype: DType, seed: int) -> Any:
+def _uniform(params: Any, shape: Shape) -> Make:
     low, high = params
-    return low + (high - low) * _unit(shape, seed)
+    return lambda numbers: low + (high - low) * _unit(numbers)
 
 
-def _uniform_int(params: Any, shape: tuple[int, ...], dtype: DType, seed: int) -> Any:
-    low, high = params
-    return np.minimum(np.floor(low + (high - low) * _unit(shape, seed)), max(low, high - 1))
+def _uniform_int(params: Any, shape: Shape) -> Make:
+    (low, high), make = params, _uniform(params, shape)
+    return lambda numbers: np.minimum(np.floor(make(numbers)), max(low, high - 1))
 
 
-def _normal(params: Any, shape: tuple[int, ...], dtype: DType, seed: int) -> Any:
+def _normal(params: Any, shape: Shape) -> Make:
     mean, std = params
-    return mean + std * philox.normal(seed, shape).astype(np.float64)
+    return lambda numbers: mean + std * philox.normal(numbers).astype(np.float64)
 
 
-def _truncated(params: Any, shape: tuple[int, ...], dtype: DType, seed: int) -> Any:
+def _truncated(params: Any, shape: Shape) -> Make:
     mean, std = params
-    return mean + std * philox.truncated_normal(seed, shape).astype(np.float64)
+    return lambda numbers: mean + std * philox.truncated_normal(numbers).astype(np.float64)
 
 
-def _variance_scaling(params: Any, shape: tuple[int, ...], dtype: DType, seed: int) -> Any:
+def _variance_scaling(params: Any, shape: Shape) -> Make:
     scale, mode, distribution, layout = params
     std = sqrt(scale / max(1.0, fan(shape, mode, layout)))
     if distribution == "truncated_normal":
-        return _truncated((0.0, std / TRUNCATED_STD), shape, dtype, seed)
+        return _truncated((0.0, std / TRUNCATED_STD), shape)
     if distribution == "random_normal":
-        return _normal((0.0, std), shape, dtype, seed)
+        return _normal((0.0, std), shape)
     bound = sqrt(3.0) * std
-    return _uniform((-bound, bound), shape, dtype, seed)
+    return _uniform((-bound, bound), shape)
 
 
 _KINDS: dict[str, _Kind] = {

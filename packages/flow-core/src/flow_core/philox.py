@@ -8,8 +8,9 @@ first: eight 32-bit words.  Element i of a float32 draw is ``(word32[i] >> 8) * 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
@@ -139,6 +140,72 @@ def kept_of(stretch: Stretch, drawn: Any) -> Any:
     return np.lib.stride_tricks.as_strided(drawn, shape, (stretch.period * step, step))
 
 
+Numbers = Callable[[int], Any]
+"""``numbers(draw)``: a new float32 array of uniform numbers, those of a draw."""
+
+
+def by_chunk(
+    seed: int, out: Any, place: Place | None, step: int = 0
+) -> Iterator[tuple[Any, Numbers]]:
+    """A box chunk by chunk: some elements, in a row, and what draws numbers for these.
+
+    Args:
+        seed: of the op.
+        out: C-contiguous array of the box.
+        place: where the box lies, None for the whole tensor.
+        step: number of the step.
+    """
+    flat, source, batch, count = out.reshape(-1), Uniform(seed), [], 0
+    for s in stretches(out.shape, place):
+        batch.append(s)
+        count += s.rows * s.kept
+        if count >= CHUNK:
+            yield flat[batch[0].first :][:count], partial(_drawn, source, batch, count, step)
+            batch, count = [], 0
+    if batch:
+        yield flat[batch[0].first :][:count], partial(_drawn, source, batch, count, step)
+
+
+def _drawn(source: Uniform, batch: Sequence[Stretch], count: int, step: int, draw: int) -> Any:
+    """The numbers of some stretches, one after the other."""
+    found, at = np.empty(count, np.float32), 0
+    for s in batch:
+        numbers, at = found[at : at + s.rows * s.kept], at + s.rows * s.kept
+        if s.rows == 1:
+            source.fill(numbers, step, draw, s.start)
+        else:
+            drawn = np.empty(s.drawn, np.float32)
+            source.fill(drawn, step, draw, s.start)
+            numbers.reshape(s.rows, s.kept)[...] = kept_of(s, drawn)
+    return found
+
+
+def normal(numbers: Numbers, attempt: int = 0) -> Any:
+    """Standard normal float32 numbers by Box and Muller, two uniforms per element.
+
+    >>> ((_, numbers),) = by_chunk(3, np.empty(10000, np.float32), None)
+    >>> round(float(normal(numbers).std()), 1)
+    1.0
+    """
+    u, v = numbers(2 * attempt).astype(np.float64), numbers(2 * attempt + 1)
+    return (np.sqrt(-2 * np.log1p(-u)) * np.cos(2 * np.pi * v)).astype(np.float32)
+
+
+def truncated_normal(numbers: Numbers) -> Any:
+    """Standard normal float32 numbers, redrawn where they leave [-2, 2].
+
+    >>> ((_, numbers),) = by_chunk(3, np.empty(1000, np.float32), None)
+    >>> float(abs(truncated_normal(numbers)).max()) <= 2
+    True
+    """
+    out = normal(numbers)
+    attempt = 1
+    while (far := np.abs(out) > 2).any():
+        out[far] = normal(numbers, attempt)[far]
+        attempt += 1
+    return out
+
+
 def placed_uniform(
     seed: int, shape: Sequence[int], place: Place | None, step: int = 0, draw: int = 0
 ) -> Any:
@@ -148,9 +215,10 @@ def placed_uniform(
     >>> bool((whole[1:3, 2:] == part).all())
     True
     """
-    whole, low = place or (tuple(shape), (0,) * len(shape))
-    box = tuple(slice(a, a + n) for a, n in zip(low, shape, strict=True))
-    return uniform(seed, whole, step, draw)[box]
+    out = np.empty(tuple(shape), np.float32)
+    for elements, numbers in by_chunk(seed, out, place, step):
+        elements[...] = numbers(draw)
+    return out
 
 
 def uniform(seed: int, shape: Sequence[int], step: int = 0, draw: int = 0) -> Any:
@@ -163,29 +231,4 @@ def uniform(seed: int, shape: Sequence[int], step: int = 0, draw: int = 0) -> An
     """
     out = np.empty(tuple(shape), np.float32)
     Uniform(seed).fill(out, step, draw)
-    return out
-
-
-def normal(seed: int, shape: Sequence[int], step: int = 0, draw: int = 0) -> Any:
-    """Standard normal float32 numbers by Box and Muller, two uniforms per element.
-
-    >>> round(float(normal(3, (10000,)).std()), 1)
-    1.0
-    """
-    u = uniform(seed, shape, step, 2 * draw).astype(np.float64)
-    v = uniform(seed, shape, step, 2 * draw + 1)
-    return (np.sqrt(-2 * np.log1p(-u)) * np.cos(2 * np.pi * v)).astype(np.float32)
-
-
-def truncated_normal(seed: int, shape: Sequence[int], step: int = 0) -> Any:
-    """Standard normal float32 numbers, redrawn where they leave [-2, 2].
-
-    >>> float(abs(truncated_normal(3, (1000,))).max()) <= 2
-    True
-    """
-    out = np.asarray(normal(seed, shape, step))  # one number alone is no array
-    attempt = 1
-    while (far := np.abs(out) > 2).any():
-        out[far] = normal(seed, shape, step, attempt)[far]
-        attempt += 1
     return out

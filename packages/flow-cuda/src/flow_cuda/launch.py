@@ -297,12 +297,17 @@ class DnnLaunch(Queued):
 
     def queue(self, stream: Any) -> None:
         """Queues it on a stream."""
-        given, made = list(self.reads.values()), list(self.writes.values())
-        room = [x for x in (self.workspace,) if x is not None]
-        addresses = tuple(x.address for x in (*given, *made))
-        call = DnnCall(self.problem, self.plan, addresses, room[0].address if room else 0)
-        access = Access(tuple(x.span for x in given), tuple(x.span for x in (*made, *room)))
-        self.hardware.dnn_call(stream, call, access)
+        arrays = (*self.reads.values(), *self.writes.values())
+        room = 0 if self.workspace is None else self.workspace.address
+        call = DnnCall(self.problem, self.plan, tuple(x.address for x in arrays), room)
+        self.hardware.dnn_call(stream, call, self.touched())
+
+    def touched(self) -> Access:
+        """The addresses that it reads and writes."""
+        made = list(self.writes.values())
+        if self.workspace is not None:
+            made.append(self.workspace)
+        return Access(tuple(x.span for x in self.reads.values()), tuple(x.span for x in made))
 
 
 def _hardware(values: Sequence[Any]) -> Hardware:

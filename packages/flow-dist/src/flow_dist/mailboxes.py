@@ -190,7 +190,7 @@ def _combined(combine: Callable[..., Any], target: Any, parts: Sequence[Any]) ->
     total = parts[0]
     for i, part in enumerate(parts[1:], 1):
         out = target if i == len(parts) - 1 else between[i % 2]
-        yield partial(combine, total, part, out)
+        yield partial(combine, total, part, out=out)
         total = out
 
 

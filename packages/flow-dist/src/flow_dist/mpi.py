@@ -14,9 +14,10 @@ from flow_core.errors import UnsupportedError
 from flow_core.exchange import Exchange, check_arrays
 from flow_dist.mailboxes import IN_ORDER, bind_mailboxes
 from flow_dist.parcels import bind_parcels
-from flow_dist.phases import Phases, links_from, phases_of, routes
+from flow_dist.phases import Phases, apart, links_from, phases_of, routes
 from flow_dist.point_to_point import bind_point_to_point
 from flow_dist.shared import Meeting, SharedMemory, bind_shared
+from flow_dist.sums import bind_sums
 from flow_dist.watch import WATCH
 from flow_dist.world import MpiWorld, free, world
 
@@ -81,7 +82,7 @@ def _way(
     if len(ranks) < 2 or not joined.share_memory(ranks):
         return None
     if _largest_route(phases, joined) >= SHARED:
-        return bind_shared
+        return bind_sums if len(phases.phases) == 2 else bind_shared
     return bind_mailboxes if IN_ORDER else None
 
 
@@ -127,15 +128,16 @@ class MpiComm:
         """
         check_arrays(exchange, self.local, inputs, outputs)
         self._refuse_records(exchange)
-        phases = phases_of(exchange, inputs, outputs)
+        given, copies = apart(exchange, inputs, outputs)
+        phases = phases_of(exchange, given, outputs)
         bound = _Bound(exchange, phases, self._world, self._memory)
         if not set(exchange.devices) & set(self.local):
             return ()
         meter = _Meter(links_from(exchange, self.local, inputs, outputs))
         if not meter.links:
-            return (bound,)
+            return (*copies, bound)
         self._meters.append(meter)
-        return (bound, meter.count)
+        return (*copies, bound, meter.count)
 
     def _refuse_records(self, exchange: Exchange) -> None:
         owners = {self._world.owner(device) for device in exchange.devices}

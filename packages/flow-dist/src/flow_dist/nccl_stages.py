@@ -462,12 +462,16 @@ def _gathered(
     arrived: Mapping[tuple[int, object], Strided],
     ranks: Mapping[str, int],
 ) -> Sequence[Launch]:
-    """What is done with the parts of a local target."""
+    """What is done with the parts of a local target, which may be one of them."""
     target, bench = gather.target, site.benches[gather.target.device]
-    rank = ranks[target.device]
+    rank, copies = ranks[target.device], []
     parts = [p.view if p.device == target.device else arrived[rank, p.key] for p in gather.parts]
     if len(parts) > 1:
-        return bench.combine(combine, target.view, parts)
+        for i, part in enumerate(parts[2:], 2):  # read after the target is written
+            if _address(part) == _address(target.view):
+                parts[i] = site.scratch(target.device, part.size, part.dtype).reshape(part.shape)
+                copies = list(bench.copy(parts[i], part))
+        return [*copies, *bench.combine(combine, target.view, parts)]
     if _address(parts[0]) == _address(target.view):
         return ()  # received where it belongs
     return bench.copy(target.view, parts[0])

@@ -228,10 +228,45 @@ def links_from(
 
 
 def launches_of(combine: Callable[..., Any], target: Any, parts: Sequence[Any]) -> Iterator[Launch]:
-    """Combines arrays in their order, the first two at once; a single one is copied."""
+    """Combines arrays in their order, the first two at once; a single one is copied.
+
+    The target may be one of the parts.
+    """
     if len(parts) == 1:
         yield partial(np.copyto, target, parts[0])
         return
-    yield partial(combine, parts[0], parts[1], out=target)
-    for part in parts[2:]:
-        yield partial(combine, target, part, out=target)
+    late = any(is_same(target, part) for part in parts[2:])  # read after the target is written
+    sums = np.empty(target.shape, target.dtype) if late else target
+    yield partial(combine, parts[0], parts[1], out=sums)
+    for part in parts[2:-1]:
+        yield partial(combine, sums, part, out=sums)
+    if len(parts) > 2:
+        yield partial(combine, sums, parts[-1], out=target)
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two arrays of the same shape begin at the same place in memory."""
+    ends = (array.__array_interface__["data"][0] for array in (one, other))
+    return len(set(ends)) == 1
+
+
+def apart(
+    exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]
+) -> tuple[tuple[Any, ...], list[Launch]]:
+    """Inputs that no output overwrites while another device of this process needs them.
+
+    That can be where each device combines all it gets, and this process has several of them.
+
+    Returns:
+        The inputs, some as copies, and launches that make these.
+    """
+    is_small = sum(t.nbytes for t in exchange.inputs) <= AT_ONCE
+    local = {d for d, x in zip(exchange.senders, inputs, strict=True) if x is not None}
+    if exchange.collective != "all_reduce" or not is_small or len(local) < 2:
+        return tuple(inputs), []
+    found, copies = list(inputs), []
+    for i, (given, made) in enumerate(zip(inputs, outputs, strict=True)):
+        if given is not None and is_same(given, made):
+            found[i] = np.empty_like(given)
+            copies.append(partial(np.copyto, found[i], given))
+    return tuple(found), copies

@@ -193,7 +193,7 @@ def bind_shared(phases: Phases, memory: SharedMemory, meeting: Meeting) -> Itera
     at the end, those who gave wait until all have read.
     """
     found = [routes(gathers, meeting.owner) for gathers in phases.phases]
-    offers = [_Offers(memory) for _ in found]
+    offers = [Offers(memory) for _ in found]
     told: dict[int, list[Any]] = {}
     for offer, (source, target), box in _each(offers, found):
         if source == meeting.rank:
@@ -201,13 +201,13 @@ def bind_shared(phases: Phases, memory: SharedMemory, meeting: Meeting) -> Itera
     seen = _heard(found, told, memory, meeting)
     yield from phases.fills
     for gathers, offer, views, here in zip(phases.phases, offers, seen, found, strict=True):
-        yield from offer.copies
-        yield from meeting.tokens(*_sides(here, meeting.rank))
+        yield from offer.copies()
+        yield from meeting.tokens(*sides(here, meeting.rank))
         for gather in gathers:
             if meeting.owner(gather.target.device) == meeting.rank:
                 parts = [views[p.key] if p.view is None else p.view for p in gather.parts]
                 yield from _combined(phases.combine, gather.target.view, parts)
-    targets, origins = _sides([route for here in found for route in here], meeting.rank)
+    targets, origins = sides([route for here in found for route in here], meeting.rank)
     yield from meeting.tokens(origins, targets)
 
 
@@ -242,7 +242,7 @@ def _heard(
     return seen
 
 
-def _sides(routes: Iterable[Route], rank: int) -> tuple[frozenset[int], frozenset[int]]:
+def sides(routes: Iterable[Route], rank: int) -> tuple[frozenset[int], frozenset[int]]:
     """Whom a process gives something, and from whom it gets something."""
     found = set(routes)
     return (
@@ -251,17 +251,13 @@ def _sides(routes: Iterable[Route], rank: int) -> tuple[frozenset[int], frozense
     )
 
 
-class _Offers:
-    """The boxes of one phase that this process gives others.
-
-    Attributes:
-        copies: launches that put boxes into shared memory which do not lie there.
-    """
+class Offers:
+    """Boxes of this process that others read or fill, in shared memory: some beside the box."""
 
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
         self._places: dict[object, tuple[Place | None, tuple[int, ...]]] = {}
-        self.copies: list[Launch] = []
+        self._staged: list[tuple[Any, Any]] = []
 
     def place_of(self, box: Box) -> tuple[Place | None, tuple[int, ...]]:
         """Where others find a box, and its strides."""
@@ -269,18 +265,42 @@ class _Offers:
             view = box.view
             if self._memory.place_of(view) is None:
                 view = self._memory.stage(box)
-                self.copies.append(partial(np.copyto, view, box.view))
+                self._staged.append((view, box.view))
             self._places[box.key] = self._memory.place_of(view), view.strides
         return self._places[box.key]
+
+    def copies(self) -> Iterator[Launch]:
+        """Puts boxes that do not lie in shared memory there."""
+        return (partial(np.copyto, slot, view) for slot, view in self._staged)
+
+    def fetches(self) -> Iterator[Launch]:
+        """Gets from there what others have put into such boxes."""
+        return (partial(np.copyto, view, slot) for slot, view in self._staged)
+
+
+def piece_by_piece(
+    combine: Callable[..., Any], targets: Sequence[Any], parts: Sequence[Any]
+) -> Iterator[Launch]:
+    """Combines rows in their order for some targets, any of which may be one of the parts."""
+    first, *others = targets
+    step = PIECE // first.itemsize
+    sums = np.empty(min(step, first.size) if len(parts) > 2 else 0, first.dtype)
+    for low in range(0, first.size, step):
+        target, *pieces = (row[low : low + step] for row in (first, *parts))
+        between = sums[: target.size]
+        first_two = between if len(parts) > 2 else target
+        yield partial(combine, pieces[0], pieces[1], out=first_two)
+        for piece in pieces[2:-1]:
+            yield partial(combine, between, piece, out=between)
+        if len(parts) > 2:
+            yield partial(combine, between, pieces[-1], out=target)
+        for other in others:
+            yield partial(np.copyto, other[low : low + step], target)
 
 
 def _combined(combine: Callable[..., Any], target: Any, parts: Sequence[Any]) -> Iterator[Launch]:
     """As `launches_of`, long rows of three or more parts piece by piece."""
-    step = PIECE // target.itemsize
     rows = [target, *parts]
-    if len(parts) < 3 or target.size <= step or any(row.ndim != 1 for row in rows):
-        yield from launches_of(combine, target, parts)
-        return
-    for low in range(0, target.size, step):
-        pieces = [row[low : low + step] for row in rows]
-        yield from launches_of(combine, pieces[0], pieces[1:])
+    if len(parts) < 3 or target.nbytes <= PIECE or any(row.ndim != 1 for row in rows):
+        return launches_of(combine, target, parts)
+    return piece_by_piece(combine, [target], parts)

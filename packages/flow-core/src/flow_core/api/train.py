@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -26,29 +27,33 @@ def _formats() -> tuple[FormatSpec, ...]:
 def save(path: str, var_dict: Mapping[str, Any] | None = None, overwrite: bool = False) -> None:
     """Saves variables into a new folder, atomically.
 
+    Of several processes, which all call it, the first one writes, and all return when the
+    checkpoint is complete.
+
     Args:
         path: folder that does not exist yet or is empty.
-        var_dict: what to save; all variables of the session when None.
+        var_dict: what to save: arrays, or objects with ``numpy()``, by name; all variables of the
+            session when None.  Arrays are saved as the first process has them.
         overwrite: whether a checkpoint that is there may be replaced.
 
     Raises:
         CheckpointError: the folder holds something, or writing fails; nothing is lost then.
     """
     session = default_session()
+
+    def write(variables: Mapping[str, Any]) -> None:
+        store.save(path, variables, _formats(), overwrite=overwrite)
+
+    def put(variables: Mapping[str, Any]) -> None:
+        arrays, world = _Arrays(variables), session.world
+        write(arrays) if world is None else save_together(world, arrays, write)
+
     if var_dict is not None:
-        session.sync()
-        store.save(path, _Arrays(var_dict), _formats(), overwrite=overwrite)
+        session.sync()  # not still: variables among the values wait for that by themselves
+        put(var_dict)
         return
     with session.still():
-        stored, world = session.stored(), session.world
-
-        def write(variables: Mapping[str, Any]) -> None:
-            store.save(path, variables, _formats(), overwrite=overwrite)
-
-        if world is None:
-            write(_Arrays(stored))
-        else:
-            save_together(world, stored, write)
+        put(session.stored())
 
 
 class _Arrays(Mapping[str, Any]):
@@ -60,6 +65,9 @@ class _Arrays(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         value = self._variables[name]
         return value.numpy() if hasattr(value, "numpy") else value
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._variables  # the inherited one would make the array
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._variables)
@@ -145,7 +153,7 @@ class CheckPoint:
 
 
 class SimpleCheckPointManager(CheckpointManager):
-    """Numbered checkpoints below one folder.
+    """Numbered checkpoints below one folder, of several processes as the first one sees it.
 
     Args:
         root_path: the folder; made when it is not there.
@@ -154,3 +162,15 @@ class SimpleCheckPointManager(CheckpointManager):
 
     def __init__(self, root_path: str, prefix: str = "snapshot_") -> None:
         super().__init__(root_path, prefix, save=save, load=_load)
+
+    def list_checkpoints(self) -> list[str]:
+        """Names of all finished checkpoints, the oldest first.
+
+        Several processes, which must all ask, get the same answer: what they do next depends on it.
+        """
+        world = default_session().world
+        if world is None:
+            return super().list_checkpoints()
+        found = super().list_checkpoints() if world.rank == 0 else []
+        names: list[str] = json.loads(world.gather(json.dumps(found).encode(), "checkpoints")[0])
+        return names

@@ -149,15 +149,22 @@ class _Binding:
     def _gather(
         self, combine: Any, parts: Sequence[tuple[str, Any]], target: str, there: Any
     ) -> Iterator[Launch]:
-        """Combines parts in their order; the first two at once, a single one is copied."""
+        """Combines parts in their order; the first two at once, a single one is copied.
+
+        The target may be one of the parts.
+        """
         if len(parts) == 1:
             yield from self._copy(*parts[0], target, there)
             return
         for source, part in parts:
             self._note(source, target, part)
-        yield call(combine, parts[0][1], parts[1][1], out=there)
-        for _, part in parts[2:]:
-            yield call(combine, there, part, out=there)
+        late = any(_where(part) == _where(there) for _, part in parts[2:])
+        sums = np.empty_like(there) if late else there  # else it is written before it is read
+        yield call(combine, parts[0][1], parts[1][1], out=sums)
+        for _, part in parts[2:-1]:
+            yield call(combine, sums, part, out=sums)
+        if len(parts) > 2:
+            yield call(combine, sums, parts[-1][1], out=there)
 
     def _copy(self, source: str, part: Any, target: str, there: Any) -> Iterator[Launch]:
         """A copy, unless both devices have it in the same place."""

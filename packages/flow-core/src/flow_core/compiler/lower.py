@@ -259,17 +259,14 @@ def _own_memory(state: _Lowering) -> None:
 def _inplace(state: _Lowering, op: Op) -> Iterator[tuple[Value, Sequence[int]]]:
     """Outputs that may lie in the memory of an input, and the inputs that they may overwrite.
 
-    So may a result of an all-reduce that its devices share: in the first device's part of it.
+    So may results of an all-reduce, each in what its device gives.
     """
     if op.type != BOXING:
         if state.graph.types[op.name]:
             yield op.output(), _inplace_inputs(state.kernels.ops, op)
     elif op.attrs["collective"] == "all_reduce":
-        p = op.placement.size
-        same = state.options.sharing.same
-        for first in range(0, len(op.inputs), p):
-            if all(op.output(first + k) in same for k in range(1, p)):
-                yield op.output(first), (first,)
+        for k in range(len(op.inputs)):
+            yield op.output(k), (k,)
 
 
 def _try_inplace(state: _Lowering, op: Op, i: int, value: Value, candidates: Sequence[int]) -> None:

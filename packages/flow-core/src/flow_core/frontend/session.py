@@ -58,7 +58,7 @@ class Part:
     @property
     def window(self) -> tuple[slice, ...]:
         """The part as slices of the logical variable."""
-        return tuple(slice(low, high) for low, high in self.region)
+        return window(self.region)
 
 
 @dataclass(slots=True)
@@ -112,17 +112,18 @@ class StoredVariable:
         self.world.broadcast(value, part.root, f"variable {self.info.name!r}")
         return value
 
-    def known(self) -> Any:
-        """The logical value: what the parts hold, elsewhere the initial value."""
-        if self.is_whole and self.world is None:
-            return self.numpy()
+    def beginning(self, region: Region) -> Any:
+        """What a new part begins with: no process makes more of an initial value than its own.
+
+        With several processes, all of them must ask for a part of one of them.
+        """
         self.refresh()
-        if self.first is None:
-            self.first = initial_value(self.info)
+        if self.first is not None:
+            return self.first[window(region)]
         for part in self.parts.values():
-            if part.array is not None:
-                self.first[part.window] = part.driver.copy_out(part.array)
-        return self.first
+            if part.region == region and part.array is not None:
+                return part.driver.copy_out(part.array)
+        return initial_value(self.info, region)
 
     def refresh(self) -> None:
         """Fetches the value for new parts, in all processes, where it is not that of ``first``."""
@@ -142,6 +143,15 @@ class StoredVariable:
         if self.first is not None:
             self.first[...] = value
 
+    def begin_again(self) -> None:
+        """Gives all parts their initial values, each by itself."""
+        local = [part for part in self.parts.values() if part.array is not None]
+        for region in {part.region for part in local}:
+            value = initial_value(self.info, region)
+            for part in local:
+                if part.region == region:
+                    part.driver.copy_in(part.array, value)
+
     @property
     def is_whole(self) -> bool:
         """Whether the parts hold all of it; they do not while the first job makes them."""
@@ -153,6 +163,11 @@ class StoredVariable:
 def whole(info: VariableInfo) -> Region:
     """The region that is all of a variable."""
     return tuple((0, n) for n in info.type.shape)
+
+
+def window(region: Region) -> tuple[slice, ...]:
+    """A region as slices of the logical variable."""
+    return tuple(slice(low, high) for low, high in region)
 
 
 @dataclass(slots=True)
@@ -205,7 +220,6 @@ class Session:
         self._world: World | None = self.registry.world()
         self.budget = find_budget(self.settings.cores, getattr(self._world, "cores", None))
         settle(self.budget)
-        self._initial: tuple[StoredVariable, Any] | None = None
 
     # ------------------------------------------------------------------ devices
 
@@ -351,24 +365,11 @@ class Session:
         shape = region_shape(region)
         nbytes = num_elements(shape) * dtype.itemsize
         part = Part(region, driver.allocate(nbytes).view(0, shape, dtype.numpy), driver, root)
-        driver.copy_in(part.array, self._known(stored)[part.window])
+        driver.copy_in(part.array, stored.beginning(region))
         return part
-
-    def _known(self, stored: StoredVariable) -> Any:
-        """What a new part begins with; of initial values only the last one is kept.
-
-        One process of several may have no room for all variables.
-        """
-        if stored.world is None or stored.first is not None or not stored.pristine:
-            return stored.known()
-        if self._initial is None or self._initial[0] is not stored:
-            self._initial = None  # gone before the next one is made
-            self._initial = stored, initial_value(stored.info)
-        return self._initial[1]
 
     def adopted(self) -> None:
         """Forgets what new parts of variables began with, once a job has all of its parts."""
-        self._initial = None
         for stored in self._stored.values():
             stored.forget_first()
 
@@ -421,7 +422,7 @@ class Session:
         """Gives every variable its initial value."""
         with self.still():
             for stored in self.stored().values():
-                stored.assign(initial_value(stored.info))
+                stored.begin_again()
             self._resume()
 
     def _resume(self) -> None:
@@ -469,14 +470,15 @@ class Session:
         return errors
 
 
-def initial_value(info: VariableInfo) -> Any:
-    """The initial value of a variable: the same whatever the layout."""
+def initial_value(info: VariableInfo, region: Region | None = None) -> Any:
+    """The initial value of a variable, or of a part of it: the same whatever the layout."""
     seed = info.attrs.get("seed")
     return generate(
         info.attrs["initializer"],
         info.type.shape,
         info.type.dtype,
         op_seed(0 if seed is None else int(seed), info.name),
+        region,
     )
 
 

@@ -174,12 +174,13 @@ def save_together(
 
     Args:
         world: the processes.
-        variables: what has ``numpy()``, which all processes must call together.
+        variables: arrays, made when one is asked for, for which all processes meet.
         save: writes a mapping of arrays, in whatever order.
 
     Raises:
-        CheckpointError: it failed; in all processes.
+        CheckpointError: it failed, or processes save other names; in all processes.
     """
+    _check_names(world, variables)
     if world.rank:
         _serve(world, variables)
         return
@@ -191,10 +192,24 @@ def save_together(
     _say(world, {})
 
 
+def _check_names(world: World, variables: Mapping[str, Any]) -> None:
+    own = json.dumps(sorted(variables)).encode()
+    first, *others = (json.loads(text) for text in world.gather(own, "names in a checkpoint"))
+    for rank, names in enumerate(others, 1):
+        if names != first:
+            odd = min(set(names) ^ set(first))
+            raise CheckpointError(
+                "saving variables",
+                found=f"{odd!r} in process {0 if odd in first else rank} and not in "
+                f"{rank if odd in first else 0}",
+                allowed="the same names in all processes",
+            )
+
+
 def _serve(world: World, variables: Mapping[str, Any]) -> None:
     """Gives what the first process asks for, until it has all."""
     while "name" in (word := _say(world, {})):
-        variables[word["name"]].numpy()
+        _ = variables[word["name"]]
     if "error" in word:
         raise CheckpointError("saving, in the first process", found=word["error"])
 
@@ -212,9 +227,8 @@ class _Asked(Mapping[str, Any]):
         self._variables = variables
 
     def __getitem__(self, name: str) -> Any:
-        variable = self._variables[name]
         _say(self._world, {"name": name})
-        return variable.numpy()
+        return self._variables[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._variables)

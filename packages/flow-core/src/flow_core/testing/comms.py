@@ -68,6 +68,8 @@ class CommKit(Kit):
     def parameters(self, check: str) -> Iterator[Parameters]:
         """Each case, and each element type where a test has one."""
         names = CASES if check in _PER_CASE else [self.comm_name]
+        if check == "sums_in_place":
+            names = [name for name in CASES if name.startswith("all_reduce")]
         if check in _PER_DTYPE:
             return ((name, dtype) for name in names for dtype in self.dtypes)
         return ((name,) for name in names)
@@ -111,6 +113,21 @@ class CommKit(Kit):
                     run.refill(100 + step)
                     run.launch()
                     run.check()
+
+        self.everywhere(body)
+
+    def test_sums_in_place(self, name: str) -> None:
+        """An output of an all-reduce may be the input on its device: of all, or of some."""
+        cases = CASES[name](self.devices, as_dtype("float32"))
+
+        def body(comm: Comm) -> None:
+            for some in (1, 2):
+                runs = [_Run(self, comm, t, seed, some) for seed, t in enumerate(cases)]
+                for step in range(3):
+                    for run in runs:
+                        run.refill(100 + step)
+                        run.launch()
+                        run.check()
 
         self.everywhere(body)
 
@@ -187,12 +204,21 @@ _PER_DTYPE = ("moves",)
 
 
 class _Run:
-    """An exchange bound to arrays with random contents, the same in all processes."""
+    """An exchange bound to arrays with random contents, the same in all processes.
 
-    def __init__(self, kit: CommKit, comm: Comm, exchange: Exchange, seed: int) -> None:
+    With ``in_place``, every so many outputs are inputs.
+    """
+
+    def __init__(
+        self, kit: CommKit, comm: Comm, exchange: Exchange, seed: int, in_place: int = 0
+    ) -> None:
         self._kit, self._exchange, self._comm = kit, exchange, comm
         self.inputs = [self._array(d, t) for d, t in self._ends(True)]
-        self.outputs = [self._array(d, t) for d, t in self._ends(False)]
+        self._overwritten = set(range(0, len(self.inputs), in_place) if in_place else ())
+        self.outputs = [
+            self.inputs[i] if i in self._overwritten else self._array(d, t)
+            for i, (d, t) in enumerate(self._ends(False))
+        ]
         self.refill(seed)
         self._launches = list(comm.bind(exchange, self.inputs, self.outputs))
 
@@ -225,7 +251,8 @@ class _Run:
         rows = [("output", self.outputs, wanted), ("input", self.inputs, self._data)]
         for noun, arrays, values in rows:
             for index, (array, value) in enumerate(zip(arrays, values, strict=True)):
-                if array is not None:
+                kept = noun == "output" or index not in self._overwritten
+                if array is not None and kept:
                     where = f"{noun} {index} of {self._exchange}"
                     np.testing.assert_array_equal(self._kit.host(array), value, where)
 
