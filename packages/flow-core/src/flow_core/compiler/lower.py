@@ -11,7 +11,7 @@ from flow_core.compiler.arena import Block, Layout, aligned, plan_arena
 from flow_core.compiler.schedule import alias_roots, constraints, overwritten, schedule
 from flow_core.compiler.sharing import NOTHING_SHARED, Sharing
 from flow_core.compiler.streams import Timetable, flows, stream_name, timetable, useful_workers
-from flow_core.compiler.summing import ONTO, with_sums
+from flow_core.compiler.summing import form_of, with_sums
 from flow_core.compiler.waits import Access, find_waits
 from flow_core.dtypes import uint8
 from flow_core.errors import KernelNotFoundError, OutOfMemoryError
@@ -139,8 +139,8 @@ def _put_in_order(state: _Lowering) -> None:
     _tell_times(state)
     if state.options.inplace and _workers(state, len(state.graph)) == 1:
         # with threads, devices would wait for one another to add their parts
-        sharing = with_sums(state.graph, state.options.sharing)
-        if sharing.onto:
+        sharing = with_sums(state.graph, state.options.sharing, specs)
+        if sharing.summed:
             state.options = replace(state.options, sharing=sharing)
             _tell_times(state)
 
@@ -149,7 +149,7 @@ def _tell_times(state: _Lowering) -> None:
     specs, sharing = state.kernels.ops, state.options.sharing
     before, rank = constraints(state.graph, specs, sharing)
     views = {v.op for v in alias_roots(state.graph, specs)}
-    free = views | state.constant | sharing.merged.keys()
+    free = views | state.constant | sharing.idle()
     state.table = timetable(state.graph, before, rank, state.options.origins, free)
     state.order = state.table.order
 
@@ -160,7 +160,7 @@ def _hold_while_running(state: _Lowering) -> None:
         return
     for op, end in zip(state.order, state.table.until, strict=True):
         outputs = (Value(op.name, k) for k in range(len(state.graph.types[op.name])))
-        for value in (*op.inputs, *outputs):
+        for value in (*state.options.sharing.reads(state.graph, op), *outputs):
             owner = _owner(state, value)
             state.until[owner] = max(end, state.until.get(owner, end))
 
@@ -187,17 +187,18 @@ def _find_constants(state: _Lowering) -> None:
 
 
 def _query(state: _Lowering, op: Op, find: Callable[[KernelQuery], KernelSpec]) -> KernelQuery:
-    inputs, outputs = state.graph.input_types(op), state.graph.types[op.name]
-    if op.name in state.options.sharing.onto:
-        return KernelQuery(ONTO[op.type], op.attrs, (*inputs, *outputs), outputs, find)
-    return KernelQuery(op.type, op.attrs, inputs, outputs, find)
+    type_, attrs, values = form_of(state.graph, state.options.sharing, op)
+    inputs = tuple(map(state.graph.type_of, values))
+    return KernelQuery(type_, attrs, inputs, state.graph.types[op.name], find)
 
 
 def _find_kernels(state: _Lowering) -> None:
     """The kernel of every op; one error for all ops that have none."""
     missing: list[KernelNotFoundError] = []
+    within = state.options.sharing.within.values()
+    gone = {name for names in within for name in names}
     for op in state.order:
-        if op.type in LEAVES or op.type == BOXING:
+        if op.type in LEAVES or op.type == BOXING or op.name in gone:
             continue
         find = partial(state.kernels.find_kernel, device_type=op.placement.device_type)
         query = _query(state, op, find)
@@ -228,10 +229,11 @@ def _own_memory(state: _Lowering) -> None:
     """Which value owns the bytes of each value: aliases, then in-place results."""
     specs, graph = state.kernels.ops, state.graph
     state.root = dict(alias_roots(graph, specs, state.options.sharing))
-    end = len(state.order)
+    end, sharing = len(state.order), state.options.sharing
     uses: dict[Value, int] = {}
+    idle = sharing.idle()
     for i, op in enumerate(state.order):
-        for value in op.inputs if op.name not in state.options.sharing.merged else ():
+        for value in sharing.reads(graph, op) if op.name not in idle else ():
             uses[state.root.get(value, value)] = i
     for value in graph.results:
         uses[state.root.get(value, value)] = end
@@ -355,8 +357,9 @@ def _emit(state: _Lowering, inputs: Sequence[str], job: str) -> Plan:
     buffers = _make_buffers(state)
     tasks: list[Task] = []
     prologue: list[Task] = []
+    idle = state.options.sharing.idle()
     for i, op in enumerate(state.order):
-        if op.type in LEAVES or _is_aliased(state, op):
+        if op.type in LEAVES or op.name in idle or _is_aliased(state, op):
             continue
         target = prologue if op.name in state.constant else tasks
         target.append(_task(state, op, i, buffers))
@@ -460,8 +463,6 @@ def step_registers(width: int) -> tuple[RegisterPlan, ...]:
 
 
 def _is_aliased(state: _Lowering, op: Op) -> bool:
-    if op.name in state.options.sharing.merged:
-        return True
     return state.kernels.ops[op.type].alias is not None and op.output() in state.root
 
 
@@ -493,13 +494,12 @@ def _task(state: _Lowering, op: Op, i: int, buffers: _Buffers) -> Task:
             Buffer(f"{op.name}/workspace", "workspace", device_of(op), -1, kind, first, last)
         )
     sharing = state.options.sharing
-    onto = op.name in sharing.onto
+    type_, attrs, inputs = form_of(state.graph, sharing, op)
     summed = sharing.summed.get(op.name)
-    inputs = (*op.inputs, op.output()) if onto else op.inputs
     return Task(
         op=op.name,
-        type=ONTO[op.type] if onto else op.type,
-        attrs=op.attrs.with_(summed=summed) if summed else op.attrs,
+        type=type_,
+        attrs=attrs.with_(summed=summed) if summed else attrs,
         inputs=tuple(_view(state, buffers, v) for v in inputs),
         outputs=tuple(
             _view(state, buffers, Value(op.name, k)) for k in range(len(state.graph.types[op.name]))
