@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from flow_core.ops.summed_updates import ROWS as SUMMED
 from flow_core.testing import Gap, GradientKit
 
 pytestmark = pytest.mark.arithmetic
@@ -36,7 +37,7 @@ class TestGradients(GradientKit):
         "min_max_observer": OBSERVED,
         "moving_average_min_max_observer": OBSERVED,
         **dict.fromkeys(
-            ("boxing", "matmul_onto"), "put into graphs that are differentiated already"
+            ("boxing", "matmul_onto", *SUMMED), "put into graphs that are differentiated already"
         ),
         "bernoulli": "a draw does not depend on its probability smoothly",
         "adam_bias_correction_learning_rate": SCHEDULE,

@@ -37,10 +37,12 @@ OPAQUE = (
     "onednn_norm_relu_grad",
     "fused",
     "onednn_matmul_sgd",
+    "summed_sgd_update",
     "onednn_sparse_sgd",
     "onednn_sparse_adam",
 )
-"""Ops with an output in the library's own form; test_pairs.py, test_packed.py have them."""
+"""Ops with an output in the library's own form; test_pairs.py, test_packed.py, test_summed.py have
+them."""
 
 
 SAMPLED = (

@@ -57,6 +57,7 @@ int dnnl_primitive_attr_set_post_ops(dnnl_primitive_attr_t attr, const dnnl_post
 int dnnl_post_ops_create(dnnl_post_ops_t *ops);
 int dnnl_post_ops_destroy(dnnl_post_ops_t ops);
 int dnnl_post_ops_append_eltwise(dnnl_post_ops_t ops, int alg, float alpha, float beta);
+int dnnl_post_ops_append_binary(dnnl_post_ops_t ops, int alg, const dnnl_memory_desc_t other);
 int dnnl_post_ops_append_sum(dnnl_post_ops_t ops, float scale, int32_t zero, int data_type);
 
 int dnnl_primitive_desc_query(const dnnl_primitive_desc_t desc, int what, int index, void *out);
@@ -162,6 +163,7 @@ POOLING = {"max": 0x1FF, "avg": 0x3FF}
 RELU, TANH, LINEAR, LOGISTIC, GELU_ERF = 32, 33, 38, 41, 49
 RELU_FROM_RESULT = 0x100
 SOFTMAX = 0x30000
+BINARY_ADD, BINARY_MUL = 0x1FFF0, 0x1FFF1
 USE_GLOBAL_STATS, USE_SCALE, USE_SHIFT, FUSE_RELU = 1, 2, 4, 8
 
 QUERY_IMPLEMENTATION = 8
@@ -174,6 +176,7 @@ ARG = {
     "src": 1, "dst": 17, "weights": 33, "bias": 41, "mean": 49, "variance": 50, "scale": 51,
     "shift": 52, "workspace": 64, "scratchpad": 80, "diff_src": 129, "diff_dst": 145,
     "diff_weights": 161, "diff_bias": 169, "diff_scale": 255, "diff_shift": 256,
+    "operand 0": 1 << 15 | 2, "operand 1": 2 << 15 | 2,
 }  # fmt: skip
 
 RUNTIMES = {0: "none", 1: "sequential", 2: "OpenMP", 4: "TBB", 8: "threadpool", 512: "SYCL"}
@@ -195,6 +198,7 @@ NAMES: dict[str, dict[int, str]] = {
         RELU: "eltwise_relu", TANH: "eltwise_tanh", LINEAR: "eltwise_linear",
         LOGISTIC: "eltwise_logistic", GELU_ERF: "eltwise_gelu_erf",
         RELU_FROM_RESULT: "eltwise_relu_use_dst_for_bwd",
+        BINARY_ADD: "binary_add", BINARY_MUL: "binary_mul",
     },
     "prop_kind": {
         FORWARD_TRAINING: "forward_training", FORWARD_INFERENCE: "forward_inference",

@@ -31,6 +31,7 @@ FAMILIES = (
     "tables",
     "residual",
     "accumulate",
+    "summed",
     "packed",
 )
 

@@ -100,11 +100,14 @@ class PostOps:
     """What a primitive does with its result before it stores it.
 
     Attributes:
+        operands: functions of two numbers, and descriptors of their second ones, that are applied
+            first; the arguments are "operand 0" and so on.
         scale: factor of the result.
         accumulate: whether what is in the destination is added.
         activation: number of an elementwise function, None for none.
     """
 
+    operands: tuple[tuple[int, Md], ...] = ()
     scale: float = 1.0
     accumulate: bool = False
     activation: int | None = None
@@ -176,6 +179,8 @@ def _append(one: Library, attributes: Any, post: PostOps) -> None:
     out = one.ffi.new("dnnl_post_ops_t *")
     one.check(lib.dnnl_post_ops_create(out), "making post-ops")
     ops = one.ffi.gc(out[0], lib.dnnl_post_ops_destroy)
+    for alg, md in post.operands:
+        one.check(lib.dnnl_post_ops_append_binary(ops, alg, md), "joining an operand")
     rows = [(binding.LINEAR, post.scale)] if post.scale != 1.0 else []
     for alg, alpha in rows:
         one.check(lib.dnnl_post_ops_append_eltwise(ops, alg, alpha, 0.0), "scaling")

@@ -13,8 +13,8 @@ FAMILIES: tuple[str, ...] = (
     "unary", "activation", "binary", "reduce", "convert", "matmul", "softmax", "norm", "dropout",
     "conv", "pool", "upsample", "shape", "pad", "select", "index", "scatter", "sort", "unique",
     "counted", "partial_fc", "quantize",
-    "source", "optim", "indexed_updates", "schedules", "variable", "ssp", "summary", "io", "fused",
-    "boxing", "python_kernel",
+    "source", "optim", "summed_updates", "indexed_updates", "schedules", "variable", "ssp",
+    "summary", "io", "fused", "boxing", "python_kernel",
     "parallel_cast", "mirrored",
 )  # fmt: skip
 """Modules of `flow_core.ops` with ``OPS``, and of the numpy kernels with ``KERNELS``."""

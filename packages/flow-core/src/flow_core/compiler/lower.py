@@ -8,23 +8,23 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
-from flow_core.compiler.arena import Block, Layout, aligned, plan_arena
+from flow_core.compiler.arena import aligned
 from flow_core.compiler.dividing import divided
+from flow_core.compiler.placing import Buffers, Limit, place
 from flow_core.compiler.schedule import alias_roots, constraints, overwritten, schedule
 from flow_core.compiler.sharing import NOTHING_SHARED, Sharing
 from flow_core.compiler.streams import Timetable, flows, stream_name, timetable, useful_workers
-from flow_core.compiler.summing import ONTO, with_sums
+from flow_core.compiler.summing import form_of, with_sums
 from flow_core.compiler.waits import Access, find_waits
 from flow_core.cores import Budget, Cores, asked, find_budget
 from flow_core.dtypes import uint8
-from flow_core.errors import KernelNotFoundError, OutOfMemoryError
+from flow_core.errors import KernelNotFoundError
 from flow_core.exchange import BOXING
 from flow_core.ir import NO_ATTRS, AttrValue, Graph, Op, TensorType, Value, tensor_type
 from flow_core.passes.checkpointing import first_name
 from flow_core.passes.gradient_accumulation import draws_by_place, logical_name
 from flow_core.philox import op_seed
 from flow_core.plan import (
-    ArenaPlan,
     Buffer,
     Plan,
     RegisterPlan,
@@ -68,7 +68,7 @@ class CompileOptions:
     width: int = 4
     inplace: bool = True
     reuse: bool = True
-    memory_limit: Callable[[str], int | None] | None = None
+    memory_limit: Limit | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
     workers: int | None = None
     sharing: Sharing = NOTHING_SHARED
@@ -86,6 +86,7 @@ class _Lowering:
     order: list[Op] = field(default_factory=list)
     constant: set[str] = field(default_factory=set)
     root: dict[Value, Value] = field(default_factory=dict)
+    shift: dict[Value, int] = field(default_factory=dict)
     last: dict[Value, int] = field(default_factory=dict)
     first: dict[Value, int] = field(default_factory=dict)
     found: dict[str, KernelSpec] = field(default_factory=dict)
@@ -148,8 +149,8 @@ def _put_in_order(state: _Lowering) -> None:
     _tell_times(state)
     if state.options.inplace and _workers(state, len(state.graph)) == 1:
         # with threads, devices would wait for one another to add their parts
-        sharing = with_sums(state.graph, state.options.sharing)
-        if sharing.onto:
+        sharing = with_sums(state.graph, state.options.sharing, specs)
+        if sharing.summed:
             state.options = replace(state.options, sharing=sharing)
             _tell_times(state)
 
@@ -158,7 +159,7 @@ def _tell_times(state: _Lowering) -> None:
     specs, sharing = state.kernels.ops, state.options.sharing
     before, rank = constraints(state.graph, specs, sharing)
     views = {v.op for v in alias_roots(state.graph, specs)}
-    free = views | state.constant | sharing.merged.keys()
+    free = views | state.constant | sharing.idle()
     state.table = timetable(state.graph, before, rank, state.options.origins, free)
     state.order = state.table.order
 
@@ -169,7 +170,7 @@ def _hold_while_running(state: _Lowering) -> None:
         return
     for op, end in zip(state.order, state.table.until, strict=True):
         outputs = (Value(op.name, k) for k in range(len(state.graph.types[op.name])))
-        for value in (*op.inputs, *outputs):
+        for value in (*state.options.sharing.reads(state.graph, op), *outputs):
             owner = _owner(state, value)
             state.until[owner] = max(end, state.until.get(owner, end))
 
@@ -196,18 +197,19 @@ def _find_constants(state: _Lowering) -> None:
 
 
 def _query(state: _Lowering, op: Op, find: Callable[[KernelQuery], KernelSpec]) -> KernelQuery:
-    inputs, outputs = state.graph.input_types(op), state.graph.types[op.name]
-    rest = (outputs, find, state.options.settings)
-    if op.name in state.options.sharing.onto:
-        return KernelQuery(ONTO[op.type], op.attrs, (*inputs, *outputs), *rest)
-    return KernelQuery(op.type, op.attrs, inputs, *rest)
+    type_, attrs, values = form_of(state.graph, state.options.sharing, op)
+    inputs = tuple(map(state.graph.type_of, values))
+    outputs = state.graph.types[op.name]
+    return KernelQuery(type_, attrs, inputs, outputs, find, state.options.settings)
 
 
 def _find_kernels(state: _Lowering) -> None:
     """The kernel of every op; one error for all ops that have none."""
     missing: list[KernelNotFoundError] = []
+    within = state.options.sharing.within.values()
+    gone = {name for names in within for name in names}
     for op in state.order:
-        if op.type in LEAVES or op.type == BOXING:
+        if op.type in LEAVES or op.type == BOXING or op.name in gone:
             continue
         find = partial(state.kernels.find_kernel, device_type=op.placement.device_type)
         query = _query(state, op, find)
@@ -238,10 +240,11 @@ def _own_memory(state: _Lowering) -> None:
     """Which value owns the bytes of each value: aliases, then in-place results."""
     specs, graph = state.kernels.ops, state.graph
     state.root = dict(alias_roots(graph, specs, state.options.sharing))
-    end = len(state.order)
+    end, sharing = len(state.order), state.options.sharing
     uses: dict[Value, int] = {}
+    idle = sharing.idle()
     for i, op in enumerate(state.order):
-        for value in op.inputs if op.name not in state.options.sharing.merged else ():
+        for value in sharing.reads(graph, op) if op.name not in idle else ():
             uses[state.root.get(value, value)] = i
     for value in graph.results:
         uses[state.root.get(value, value)] = end
@@ -313,36 +316,26 @@ def _inplace_inputs(specs: Mapping[str, OpSpec], op: Op) -> Sequence[int]:
 
 
 def _owner(state: _Lowering, value: Value) -> Value:
+    return _place_of(state, value)[0]
+
+
+def _place_of(state: _Lowering, value: Value) -> tuple[Value, int]:
+    """Whose bytes a value's are, and how many bytes after the first of them."""
+    shift = 0
     while value in state.root:
+        shift += state.shift.get(value, 0)
         value = state.root[value]
-    return value
+    return value, shift
 
 
-@dataclass(slots=True)
-class _Buffers:
-    """Buffers under construction, and the arena blocks behind some of them."""
-
-    items: list[Buffer] = field(default_factory=list)
-    blocks: list[tuple[int, Block]] = field(default_factory=list)
-    of: dict[Value, int] = field(default_factory=dict)
-
-    def add(self, buffer: Buffer) -> int:
-        self.items.append(buffer)
-        index = len(self.items) - 1
-        if buffer.kind != "variable" and not buffer.type.dtype.is_object:
-            block = Block(buffer.type.nbytes, buffer.first, buffer.last)
-            self.blocks.append((index, block))
-        return index
-
-
-def _make_buffers(state: _Lowering) -> _Buffers:
-    buffers = _Buffers()
+def _make_buffers(state: _Lowering) -> Buffers:
+    buffers = Buffers()
     end = len(state.order)
     for op in state.order:
         for k, type_ in enumerate(state.graph.types[op.name]):
             value = Value(op.name, k)
             if value in state.first:
-                buffers.of[value] = buffers.add(_buffer(state, op, value, type_, end))
+                buffers.owners[value] = buffers.add(_buffer(state, op, value, type_, end))
     return buffers
 
 
@@ -362,8 +355,9 @@ def _emit(state: _Lowering, inputs: Sequence[str], job: str) -> Plan:
     buffers = _make_buffers(state)
     tasks: list[Task] = []
     prologue: list[Task] = []
+    idle = state.options.sharing.idle()
     for i, op in enumerate(state.order):
-        if op.type in LEAVES or _is_aliased(state, op):
+        if op.type in LEAVES or op.name in idle or _is_aliased(state, op):
             continue
         target = prologue if op.name in state.constant else tasks
         target.append(_task(state, op, i, buffers))
@@ -372,7 +366,7 @@ def _emit(state: _Lowering, inputs: Sequence[str], job: str) -> Plan:
     fetches = tuple([_view(state, buffers, v) for v in state.graph.results])
     held = [op for op in state.order if op.type == "variable"]
     variables = {op.name: _view(state, buffers, op.output()) for op in held}
-    arenas, placed = _place(state, buffers)
+    arenas, placed = place(buffers, state.graph.lines, state.options.memory_limit)
     registers = step_registers(state.options.width)
     check_no_deadlock(registers)
     streams = list(dict.fromkeys(stream_name(state.graph.ops[t.op]) for t in tasks))
@@ -484,29 +478,16 @@ def step_registers(width: int) -> tuple[RegisterPlan, ...]:
 
 
 def _is_aliased(state: _Lowering, op: Op) -> bool:
-    if op.name in state.options.sharing.merged:
-        return True
     return state.kernels.ops[op.type].alias is not None and op.output() in state.root
 
 
-def _view(state: _Lowering, buffers: _Buffers, value: Value) -> int:
-    """The buffer of a value; a view of another type or device gets an entry at the same offset."""
-    if value in buffers.of:
-        return buffers.of[value]
-    owner = buffers.of[_owner(state, value)]
-    type_, device = state.graph.type_of(value), _device(state, value)
-    base = buffers.items[owner]
-    if base.type == type_ and base.device == device:
-        buffers.of[value] = owner
-        return owner
-    home = base.device if base.device != device else ""
-    view = Buffer(str(value), f"view:{owner}", device, -1, type_, base.first, base.last, home)
-    buffers.items.append(view)
-    buffers.of[value] = len(buffers.items) - 1
-    return buffers.of[value]
+def _view(state: _Lowering, buffers: Buffers, value: Value) -> int:
+    """The buffer of a value; a view of another type or device gets an entry of its own."""
+    owner, shift = _place_of(state, value)
+    return buffers.view(value, state.graph.type_of(value), _device(state, value), owner, shift)
 
 
-def _task(state: _Lowering, op: Op, i: int, buffers: _Buffers) -> Task:
+def _task(state: _Lowering, op: Op, i: int, buffers: Buffers) -> Task:
     size = state.workspace.get(op.name)
     workspace = None
     if size is not None:
@@ -517,13 +498,12 @@ def _task(state: _Lowering, op: Op, i: int, buffers: _Buffers) -> Task:
             Buffer(f"{op.name}/workspace", "workspace", device_of(op), -1, kind, first, last)
         )
     sharing = state.options.sharing
-    onto = op.name in sharing.onto
+    type_, attrs, inputs = form_of(state.graph, sharing, op)
     summed = sharing.summed.get(op.name)
-    inputs = (*op.inputs, op.output()) if onto else op.inputs
     return Task(
         op=op.name,
-        type=ONTO[op.type] if onto else op.type,
-        attrs=op.attrs.with_(summed=summed) if summed else op.attrs,
+        type=type_,
+        attrs=attrs.with_(summed=summed) if summed else attrs,
         inputs=tuple(_view(state, buffers, v) for v in inputs),
         outputs=tuple(
             _view(state, buffers, Value(op.name, k)) for k in range(len(state.graph.types[op.name]))
@@ -543,81 +523,3 @@ def _seed(state: _Lowering, op: Op) -> int:
     logical = state.options.origins.get(op.name, op.name)
     drawn = logical_name(logical) if draws_by_place(op) else logical
     return op_seed(state.options.seed, first_name(drawn))
-
-
-def _place(state: _Lowering, buffers: _Buffers) -> tuple[tuple[ArenaPlan, ...], tuple[Buffer, ...]]:
-    """The arena of each device, and all buffers with their offsets."""
-    by_device: dict[str, list[tuple[int, Block]]] = {}
-    for index, block in buffers.blocks:
-        by_device.setdefault(buffers.items[index].device, []).append((index, block))
-    for buffer in buffers.items:
-        by_device.setdefault(buffer.device, [])
-    if not by_device:  # a job that does nothing
-        by_device["cpu:0:0"] = []
-    arenas: list[ArenaPlan] = []
-    known: dict[tuple[Block, ...], Layout] = {}
-    offsets: dict[int, int] = {}
-    types = list(dict.fromkeys(device.split(":")[0] for device in by_device))
-    for device in sorted(by_device, key=partial(_position, types)):
-        blocks = by_device[device]
-        layout = _layout([block for _, block in blocks], known)
-        offsets.update(zip([i for i, _ in blocks], layout.offsets, strict=True))
-        owners = _owners(state, buffers, blocks, layout.peak)
-        arena = ArenaPlan(device, layout.nbytes, layout.lower_bound, layout.peak, owners)
-        _check_memory(state, arena)
-        arenas.append(arena)
-    return tuple(arenas), _placed(buffers, offsets)
-
-
-def _position(types: Sequence[str], device: str) -> tuple[int, int, int]:
-    """Where the arena of a device comes among all: those of one type by their numbers."""
-    kind, machine, index = device.split(":")
-    return types.index(kind), int(machine), int(index)
-
-
-def _layout(blocks: Sequence[Block], known: dict[tuple[Block, ...], Layout]) -> Layout:
-    """The layout of a device: that of another one which needs the same in the same order."""
-    times = sorted({time for b in blocks for time in (b.first, b.last)})
-    rank = {time: i for i, time in enumerate(times)}
-    alike = tuple(Block(b.nbytes, rank[b.first], rank[b.last]) for b in blocks)
-    if alike not in known:
-        known[alike] = plan_arena(alike)
-    layout = known[alike]
-    return replace(layout, peak=times[layout.peak] if times else 0)
-
-
-def _placed(buffers: _Buffers, offsets: Mapping[int, int]) -> tuple[Buffer, ...]:
-    placed: list[Buffer] = []
-    for index, buffer in enumerate(buffers.items):
-        source = int(buffer.kind[5:]) if buffer.kind.startswith("view:") else index
-        kind = buffers.items[source].kind
-        name = buffers.items[source].name if kind == "variable" else buffer.name
-        placed.append(replace(buffer, kind=kind, offset=offsets.get(source, -1), name=name))
-    return tuple(placed)
-
-
-def _owners(
-    state: _Lowering, buffers: _Buffers, blocks: Sequence[tuple[int, Block]], peak: int
-) -> tuple[tuple[int, str, str], ...]:
-    rows = []
-    for index, block in blocks:
-        if block.first <= peak <= block.last:
-            name = buffers.items[index].name
-            op = name.rsplit(":", 1)[0].removesuffix("/workspace")
-            rows.append((aligned(block.nbytes), name, str(state.graph.lines.get(op, ""))))
-    return tuple(sorted(rows, reverse=True)[:20])
-
-
-def _check_memory(state: _Lowering, arena: ArenaPlan) -> None:
-    ask = state.options.memory_limit
-    limit: Any = ask(arena.device) if ask else None
-    if limit is not None and arena.nbytes > limit:
-        rows = "\n".join(f"    {n:>14,} bytes  {name}  {line}" for n, name, line in arena.owners)
-        raise OutOfMemoryError(
-            f"planning the memory of {arena.device}",
-            found=f"{arena.nbytes:,} bytes, the largest at the peak:\n{rows}",
-            allowed=f"{limit:,} bytes",
-            hint="make the batch smaller, place ops on more devices, compute activations again "
-            "(flow.experimental.scope.config(checkpointing=True)), or let each device keep a part "
-            "of the optimizer's states (function_config.optimizer_placement_optimization_mode)",
-        )

@@ -65,7 +65,7 @@ def _predecessors(
     running = [op for op in graph.ops.values() if op.name not in sharing.merged]
     readers: dict[Value, set[str]] = {}
     for op in running:
-        for value in op.inputs:
+        for value in sharing.reads(graph, op):
             readers.setdefault(roots.get(value, value), set()).add(op.name)
     changed: dict[Value, str] = {}
     for op in running:

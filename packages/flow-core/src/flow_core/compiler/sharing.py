@@ -30,6 +30,7 @@ class Sharing:
         onto: ops whose results are added to those of another one, which comes before: see
             `flow_core.compiler.summing`.
         summed: of all-reduces, the members that have been summed up by then.
+        within: ops that also do what others would have done for them alone, and those.
     """
 
     same: Mapping[Value, Value] = field(default_factory=dict)
@@ -37,6 +38,16 @@ class Sharing:
     variables: frozenset[str] = frozenset()
     onto: Mapping[str, str] = field(default_factory=dict)
     summed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    within: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def idle(self) -> frozenset[str]:
+        """The ops that need not run, as others do what they do."""
+        return frozenset(self.merged) | {name for names in self.within.values() for name in names}
+
+    def reads(self, graph: Graph, op: Op) -> tuple[Value, ...]:
+        """What an op reads, for itself and for those that it does."""
+        others = (graph.ops[name].inputs for name in self.within.get(op.name, ()))
+        return (*op.inputs, *(value for values in others for value in values))
 
 
 NOTHING_SHARED = Sharing()

@@ -5,36 +5,44 @@ all-reduce that reads all of them.  Devices that share a memory and the sum need
 first device's product is written there, each later device adds its own to it.  That is the order
 in which the all-reduce adds them up, and every product is rounded before it is added, so the bits
 are those of an all-reduce between devices apart.  What would cross devices is still counted.
+
+Where an update of the weight alone reads the sum, the update makes it, too: some rows after the
+others, of which the weight's are the only ones that go to memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from flow_core.compiler.schedule import alias_roots
 from flow_core.compiler.sharing import Sharing
 from flow_core.exchange import BOXING
-from flow_core.ir import Graph, Op, Value
+from flow_core.ir import Attrs, Graph, Op, Value
+from flow_core.ops.optim import BY_TYPE, DIFF, MODEL
+from flow_core.ops.summed_updates import SUMMED, fused_attrs
+from flow_core.plugins.specs import OpSpec
 
 ONTO: Mapping[str, str] = {"matmul": "matmul_onto"}
 """Ops whose results may be added to what is there, and the ops that do so."""
 
 
-def with_sums(graph: Graph, sharing: Sharing) -> Sharing:
+def with_sums(graph: Graph, sharing: Sharing, specs: Mapping[str, OpSpec]) -> Sharing:
     """What devices share, and the sums that they make in place.
 
     Args:
         graph: the physical graph.
         sharing: what its devices have, and do, only once.
+        specs: the ops.
     """
     if not sharing.same:
         return sharing
-    found = _Sums(graph, sharing, graph.consumers())
+    found = _Sums(graph, sharing, graph.consumers(), alias_roots(graph, specs, sharing))
     for op in graph.of_type(BOXING):
         if op.attrs["collective"] == "all_reduce" and op.attrs["combine"] == "sum":
             found.search(op)
     same = {**sharing.same, **found.same}
-    return replace(sharing, same=same, onto=found.onto, summed=found.summed)
+    return replace(sharing, same=same, onto=found.onto, summed=found.summed, within=found.within)
 
 
 @dataclass(slots=True)
@@ -44,19 +52,30 @@ class _Sums:
     graph: Graph
     sharing: Sharing
     readers: Mapping[Value, list[Op]]
+    roots: Mapping[Value, Value]
     same: dict[Value, Value] = field(default_factory=dict)
     onto: dict[str, str] = field(default_factory=dict)
     summed: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    within: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def search(self, exchange: Op) -> None:
         members = tuple(m for m, parts in enumerate(_members(exchange)) if self._fits(*parts))
-        for member, (parts, _) in enumerate(_members(exchange)):
+        for member, (parts, sums) in enumerate(_members(exchange)):
             if member in members:
-                self.same.update(dict.fromkeys(parts[1:], parts[0]))
-                names = [value.op for value in parts]
-                self.onto.update(zip(names[1:], names, strict=False))
+                self._take(parts, sums)
         if members:
             self.summed[exchange.name] = members
+
+    def _take(self, parts: tuple[Value, ...], sums: tuple[Value, ...]) -> None:
+        """Notes who makes a sum: its update, else the products one after the other."""
+        names = [value.op for value in parts]
+        update = self._update(parts, sums)
+        if update is None:
+            self.same.update(dict.fromkeys(parts[1:], parts[0]))
+            self.onto.update(zip(names[1:], names, strict=False))
+        else:
+            self.within[update.name] = tuple(names)
+            self.same.update(dict.fromkeys((*parts, sums[0]), update.inputs[MODEL]))
 
     def _fits(self, parts: tuple[Value, ...], sums: tuple[Value, ...]) -> bool:
         """Whether parts are for the sum alone, and the sum is one for all devices."""
@@ -71,6 +90,38 @@ class _Sums:
         alone = len(self.readers.get(part, ())) == 1 and part not in self.graph.results
         return self.graph.ops[part.op].type in ONTO and alone and not merged
 
+    def _update(self, parts: tuple[Value, ...], sums: tuple[Value, ...]) -> Op | None:
+        """The op that alone reads a sum, if it is an update which can make it."""
+        merged = self.sharing.merged
+        readers = [op for value in sums for op in self.readers.get(value, ())]
+        running = {op.name: op for op in readers if op.name not in merged}
+        if len(running) != 1 or any(value in self.graph.results for value in sums):
+            return None
+        (update,) = running.values()
+        once = sum(value in sums for value in update.inputs) == 1
+        alike = all(merged.get(op.name, op.name) == update.name for op in readers)
+        products = [self.graph.ops[value.op] for value in parts]
+        fits = once and alike and self._may_make(update, products)
+        return update if fits and update.inputs[DIFF] in sums else None
+
+    def _may_make(self, update: Op, products: Sequence[Op]) -> bool:
+        """Whether an update has a form that makes its gradient of some products.
+
+        None with ``skip_if`` does, nor may a product read what the update overwrites.
+        """
+        types = self.graph.input_types(update)
+        if update.type not in SUMMED or types[MODEL] != types[DIFF]:
+            return False
+        row = BY_TYPE[update.type]
+        written = {self._root(update.inputs[i]) for i in row.mutates}
+        read = {self._root(value) for op in products for value in op.inputs}
+        alike = all(op.attrs == products[0].attrs for op in products)
+        floating = all(t.dtype.is_floating for t in types[len(row.inputs) :])
+        return alike and floating and not written & read
+
+    def _root(self, value: Value) -> Value:
+        return self.roots.get(value, value)
+
 
 def _members(exchange: Op) -> Iterator[tuple[tuple[Value, ...], tuple[Value, ...]]]:
     """Inputs and outputs of each member of an all-reduce."""
@@ -80,3 +131,16 @@ def _members(exchange: Op) -> Iterator[tuple[tuple[Value, ...], tuple[Value, ...
             exchange.inputs[first : first + p],
             tuple(map(exchange.output, range(first, first + p))),
         )
+
+
+def form_of(graph: Graph, sharing: Sharing, op: Op) -> tuple[str, Attrs, tuple[Value, ...]]:
+    """Type, attributes and inputs of an op, with what it does for others."""
+    if op.name in sharing.onto:
+        return ONTO[op.type], op.attrs, (*op.inputs, op.output())
+    if op.name not in sharing.within:
+        return op.type, op.attrs, op.inputs
+    products = [graph.ops[name] for name in sharing.within[op.name]]
+    attrs = fused_attrs(op.attrs, products[0].attrs, len(products))
+    others = tuple(value for i, value in enumerate(op.inputs) if i != DIFF)
+    operands = tuple(value for product in products for value in product.inputs)
+    return SUMMED[op.type], attrs, (*others, *operands)

@@ -1,0 +1,110 @@
+"""Updates that make their gradient, against the products, sums and update that they stand for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flow_core.builtin.numpy_kernels import summed_updates
+from flow_core.config import Settings
+from flow_core.dtypes import as_dtype
+from flow_core.ir import Attrs, tensor_type
+from flow_core.ops.optim import COMMON
+from flow_core.ops.summed_updates import ROWS, products, update
+from flow_core.plugins.host import load_plugins
+from flow_core.plugins.specs import KernelQuery, KernelSpec
+from flow_core.testing.checks import run_kernel
+
+REGISTRY = load_plugins(Settings(plugins=()))
+
+SHAPES = [(400, 25, 512), (300, 7, 300), (5, 3, 4), (33, 0, 2), (1000, 1, 3)]
+"""Rows and columns of the variable around the length of the sums."""
+
+
+def find(query: KernelQuery) -> KernelSpec:
+    return REGISTRY.find_kernel(query, "cpu")
+
+
+def asked(name: str, shape: tuple[int, int, int], dtype: str, **attrs: Any) -> KernelQuery:
+    row, kind = ROWS[name], as_dtype(dtype)
+    rows, deep, columns = shape
+    wide, number = kind.accumulate, tensor_type((), as_dtype("float32"))
+    model = tensor_type((rows, columns), kind)
+    states = (tensor_type((rows, columns), wide),) * len(row.states)
+    left = (deep, rows) if attrs.get("transpose_a", True) else (rows, deep)
+    pair = (tensor_type(left, kind), tensor_type((deep, columns), kind))
+    given = {**COMMON, **row.attrs, "transpose_a": True, "transpose_b": False, "alpha": 1.0}
+    inputs = (model, number, *states, *pair * 3)
+    return KernelQuery(name, Attrs({**given, "parts": 3, **attrs}), inputs, (), find)
+
+
+def drawn(query: KernelQuery) -> list[Any]:
+    rng = np.random.default_rng(0)
+    return [np.asarray(rng.random(t.shape) + 0.1).astype(t.dtype.numpy) for t in query.inputs]
+
+
+def launch(query: KernelQuery, arrays: list[Any]) -> None:
+    run_kernel(find(query), query, arrays)
+
+
+def apart(query: KernelQuery, arrays: list[Any]) -> None:
+    """Every product by itself, then their sum, then the update."""
+    operands = arrays[-6:]
+    terms = [
+        run_kernel(find(one), one, operands[2 * k : 2 * k + 2])[0]
+        for k, one in enumerate(products(query))
+    ]
+    total = terms[0] + terms[1] + terms[2]
+    launch(update(query), [arrays[0], total, *arrays[1:-6]])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", ROWS)
+def test_the_bits_of_products_sums_and_an_update(
+    name: str, shape: tuple[int, int, int], dtype: str
+) -> None:
+    query = asked(name, shape, dtype, weight_decay=0.01, l2=0.1)
+    wanted, found = drawn(query), drawn(query)
+    apart(query, wanted)
+    launch(query, found)
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert not np.array_equal(found[0], drawn(query)[0])
+
+
+@pytest.mark.parametrize("attrs", [{"alpha": 0.5}, {"transpose_a": False}, {"scale": 0.25}])
+def test_however_the_products_are_made(attrs: dict[str, Any]) -> None:
+    query = asked("summed_sgd_update", (400, 25, 512), "float32", **attrs)
+    wanted, found = drawn(query), drawn(query)
+    apart(query, wanted)
+    launch(query, found)
+    np.testing.assert_array_equal(found[0], wanted[0])
+
+
+def test_rows_that_are_other_bits_apart_are_not_made_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    query = asked("summed_sgd_update", (784, 25, 512), "float32")
+    kernel = find(query)
+    assert kernel.workspace is not None
+    whole = 4 * 784 * 512
+    assert kernel.workspace(query) < whole / 2
+    monkeypatch.setattr(summed_updates, "_same_bits", lambda *_: False)
+    assert kernel.workspace(query) >= whole
+
+
+def test_kernels_of_others_make_the_whole() -> None:
+    """Rows apart are numpy's own business: nothing is known of other kernels' bits."""
+    query = asked("summed_sgd_update", (784, 25, 512), "float32")
+    kernel = find(query)
+    assert kernel.workspace is not None
+
+    def renamed(one: KernelQuery) -> KernelSpec:
+        found = find(one)
+        return replace(found, name="other.matmul") if one.op == "matmul" else found
+
+    assert kernel.workspace(replace(query, find=renamed)) >= 4 * 784 * 512
