@@ -372,11 +372,20 @@ def test_the_library_may_be_switched_off() -> None:
 )
 def test_settings_reach_the_plan(wishes: dict[str, Any], forward: str, gradient: str) -> None:
     fresh()
+    flow.config.enable_tensor_float_32_compute(False)
     ops = net(**wishes).compile().graph.ops.values()
     found = {op.type: str(op.attrs["plan"]) for op in ops if op.attrs.get("activation") == "relu"}
     assert found == {"cudnn_conv": forward}
     plans = {str(op.attrs["plan"]) for op in ops if op.type == "cudnn_conv_data_grad"}
     assert plans == {gradient}
+
+
+def test_tensor_cores_may_round_float32_unless_the_program_forbids_it() -> None:
+    fresh()
+    ops = net().compile().graph.of_type("cudnn_conv")
+    assert {str(op.attrs["plan"]) for op in ops if op.attrs["activation"] == "relu"} == {
+        "eng1_k2=5"
+    }
 
 
 def test_a_forced_algorithm_that_is_not_there_is_an_error_at_the_line() -> None:

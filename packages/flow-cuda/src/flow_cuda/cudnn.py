@@ -12,8 +12,8 @@ that computes with numpy.  What OneFlow's settings mean for its plans:
   REDUCED_PRECISION_REDUCTION; without it the type of computation is float16.
 * ``cudnn_conv_force_*_algo``: numbers of algorithms that graphs do not have any more.  They stand
   for families of plans, told apart by notes; see `flow_cuda.dnn.ALGORITHMS`.
-* TF32 is off for float32 unless it is asked for: then plans with the notes TENSOR_CORE and
-  DOWN_CONVERT_INPUTS are left out.
+* ``enable_tensor_float_32_compute(False)``: for float32 no plan with the notes TENSOR_CORE and
+  DOWN_CONVERT_INPUTS.
 """
 
 from __future__ import annotations
