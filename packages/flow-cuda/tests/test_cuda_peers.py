@@ -163,7 +163,8 @@ def wanted() -> list[Any]:
     """What one CPU gives, and one GPU, too."""
     before = list(sessions._default)
     collected = Collector()
-    with pytest.MonkeyPatch.context() as patch:  # to compile all kernels at once
+    # to compile all kernels at once: what libraries compute meanwhile is of arbitrary numbers
+    with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
         patch.setattr(rehearsed, "compiler", lambda: collected)
         for form in ((1, False), (2, False), (2, True)):
             _, job = lenet("gpu", *form)

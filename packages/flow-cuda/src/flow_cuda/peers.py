@@ -255,13 +255,16 @@ class _Binding:
                         yield from self._bring((group[owner], done), device, there)
 
     def _gather(self, parts: Sequence[Part], target: str, there: Strided) -> Iterator[Any]:
-        """Combines parts in their order; a single one is brought."""
+        """Combines parts in their order; a single one is brought.
+
+        The target may be one of the parts: then the first two are added up before it is read.
+        """
         if len(parts) == 1:
             yield from self._bring(parts[0], target, there)
             return
         near: list[Strided] = []
-        for source, part in parts:
-            if source != target:
+        for i, (source, part) in enumerate(parts):
+            if source != target or (i > 1 and _start(part) == _start(there)):
                 room = self.rooms[target].like(part)
                 yield from self._bring((source, part), target, room)
                 part = room
@@ -290,6 +293,11 @@ class _Binding:
 def _box(array: Any, start: Iterable[int], size: Iterable[int]) -> Strided:
     window = tuple([slice(a, a + n) for a, n in zip(start, size, strict=True)])
     return strided(array)[window]
+
+
+def _start(box: Strided) -> int:
+    """The address of a box."""
+    return int(box.array.address) + box.offset * int(box.dtype.itemsize)
 
 
 def _flat(array: Any, low: int, high: int) -> Strided:
