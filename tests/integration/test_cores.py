@@ -186,7 +186,7 @@ def watch():
 
 watcher = threading.Thread(target=watch)
 watcher.start()
-for _ in range(60):
+while len(seen) < 80:
     job(feed)
 over.set()
 watcher.join()
@@ -196,14 +196,13 @@ print(json.dumps({"workers": job.plan().workers, "seen": seen}))
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads are counted in /proc")
 @pytest.mark.parametrize("plugins", ["", "flow-onednn"])
-@pytest.mark.parametrize("threads", ["1", "2"])
-def test_no_more_threads_want_to_run_than_there_are_cores(plugins: str, threads: str) -> None:
+def test_no_more_threads_want_to_run_than_there_are_cores(plugins: str) -> None:
     """Sampled while two stages run; a few samples may see a thread on its way to sleep."""
     kept = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
     settings = {
         "ONEFLOW_CPU_THREADS": "2",
         "ONEFLOW_EMULATE_GPUS": "2",
-        "FLOW_STREAM_THREADS": threads,
+        "FLOW_STREAM_THREADS": "2",
         "FLOW_DISABLE_PLUGINS": plugins,
     }
     done = subprocess.run(
@@ -212,6 +211,6 @@ def test_no_more_threads_want_to_run_than_there_are_cores(plugins: str, threads:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["workers"] == int(threads)
+    assert found["workers"] == 2
     crowded = sum(count > 2 for count in found["seen"])
     assert crowded <= 0.05 * len(found["seen"]), found["seen"]
