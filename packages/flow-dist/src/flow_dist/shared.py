@@ -279,7 +279,11 @@ def opened(
     own = [access for access in accesses if access.by == meeting.rank]
     heard = meeting.swap(texts, {access.of for access in own})
     rows = {of: iter(json.loads(text)) for of, text in heard.items()}
-    return {a.box.key: memory.open(*next(rows[a.of]), a.box) for a in own}
+    views: dict[object, Any] = {}
+    for access in own:
+        place, strides = next(rows[access.of])
+        views[access.box.key] = memory.open(place, strides, access.box)
+    return views
 
 
 def piece_by_piece(
