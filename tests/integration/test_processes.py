@@ -1,6 +1,7 @@
 """The same script on several processes: the same bits, the same plan, one checkpoint."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,18 @@ def test_two_processes_train_as_one_does() -> None:
 def test_tensors_of_changing_shape_go_between_processes() -> None:
     script = SCRIPTS / "run_ragged.py"
     assert on_many(2, script) == printed(on_one(script))
+
+
+def test_each_process_reads_its_part_of_every_batch(tmp_path: Path) -> None:
+    """Records stay where they are read: who moves them is told how to do without."""
+    script = SCRIPTS / "run_loaders.py"
+    assert printed(on_one(script, "write", str(tmp_path))) == ""
+    one = printed(on_one(script, "read", str(tmp_path))).splitlines()
+    two = on_many(2, script, "read", str(tmp_path)).splitlines()
+    assert len(one) == 16
+    assert two[:15] == one[:15]
+    assert re.fullmatch(r"binding exchange 'OFRecordReader/box1' \(.*run_loaders.py:\d+\)", two[15])
+    assert "found:   record[6] that goes between ranks [0, 1]" in two[16]
 
 
 HURRIED = f"""

@@ -1,17 +1,19 @@
 """Runs the comm kit in this process, one of several that MPI joins: the test starts them."""
 
-import os
 import sys
-import traceback
+from functools import partial
+from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+from checking import in_ranks
 
 from flow_core.config import Settings
 from flow_core.dtypes import as_dtype
 from flow_core.plugins.host import load_plugins
 from flow_core.testing import CommKit, comms
 from flow_dist.mpi import MpiComm
-from flow_dist.world import world
 
 CHECKS = (
     "is_a_comm", "moves", "is_bound_once", "sums_in_place", "counts_what_it_sends",
@@ -78,12 +80,4 @@ def body(draft, n: int, in_place: int = 0) -> None:
 
 if __name__ == "__main__":
     np.seterr(all="ignore")
-    try:
-        found = run(tuple(sys.argv[1:]))
-        ends = world().gather(b"%d checks" % found, "the end")
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)  # the launcher ends the others
-    if world().rank == 0:
-        sys.stdout.write("".join(f"{end.decode()}\n" for end in ends))
+    in_ranks(partial(run, tuple(sys.argv[1:])))

@@ -143,11 +143,13 @@ class MpiComm:
         owners = {self._world.owner(device) for device in exchange.devices}
         refused = [t for t in exchange.inputs if t.dtype.is_object and t.dtype != tensor_buffer]
         if len(owners) > 1 and refused:
+            at = f" ({exchange.line})" if exchange.line else ""
             raise UnsupportedError(
-                f"binding exchange {exchange.name!r}",
+                f"binding exchange {exchange.name!r}{at}",
                 found=f"{refused[0]} that goes between ranks {sorted(owners)}",
                 allowed="arrays of numbers, and tensors of changing shape",
-                hint="decode records where they are read",
+                hint="decode records where they are read: on the same devices, each of which reads "
+                "its own part of every batch",
             )
 
     def sent(self) -> Mapping[tuple[str, str], int]:

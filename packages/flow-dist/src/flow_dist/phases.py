@@ -264,7 +264,7 @@ def apart(
     local = {d for d, x in zip(exchange.senders, inputs, strict=True) if x is not None}
     if exchange.collective != "all_reduce" or not is_small or len(local) < 2:
         return tuple(inputs), []
-    found: list[Any] = list(inputs)
+    found = list(inputs)
     copies: list[Launch] = []
     for i, (given, made) in enumerate(zip(inputs, outputs, strict=True)):
         if given is not None and is_same(given, made):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import prod
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -186,60 +186,42 @@ class Meeting:
     tokens: Callable[[frozenset[int], frozenset[int]], Sequence[Launch]]
 
 
-def bind_shared(phases: Phases, memory: SharedMemory, meeting: Meeting) -> Iterator[Launch]:
-    """The launches of this process's part of an exchange between neighbours.
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A box that a process reads or fills in the memory of another one.
 
-    In each phase those who read wait until those whose boxes they read say that these are ready;
-    at the end, those who gave wait until all have read.
+    Attributes:
+        by, of: that process, and the other one.
+        box: the box.
+        fills: whether it is filled.
     """
-    found = [routes(gathers, meeting.owner) for gathers in phases.phases]
-    offers = [Offers(memory) for _ in found]
-    told: dict[int, list[Any]] = {}
-    for offer, (source, target), box in _each(offers, found):
-        if source == meeting.rank:
-            told.setdefault(target, []).append(offer.place_of(box))
-    seen = _heard(found, told, memory, meeting)
+
+    by: int
+    of: int
+    box: Box
+    fills: bool = False
+
+
+def bind_shared(phases: Phases, memory: SharedMemory, meeting: Meeting) -> Iterator[Launch]:
+    """The launches of this process's part of an exchange in one phase between neighbours.
+
+    Those who read wait until those whose boxes they read say that these are ready; at the end,
+    those who gave wait until all have read.
+    """
+    (gathers,) = phases.phases
+    found = routes(gathers, meeting.owner)
+    accesses = [Access(by, of, box) for (of, by), boxes in found.items() for box in boxes]
+    offers = Offers(memory)
+    views = opened(accesses, offers, memory, meeting)
+    targets, sources = sides(found, meeting.rank)
     yield from phases.fills
-    for gathers, offer, views, here in zip(phases.phases, offers, seen, found, strict=True):
-        yield from offer.copies()
-        yield from meeting.tokens(*sides(here, meeting.rank))
-        for gather in gathers:
-            if meeting.owner(gather.target.device) == meeting.rank:
-                parts = [views[p.key] if p.view is None else p.view for p in gather.parts]
-                yield from _combined(phases.combine, gather.target.view, parts)
-    targets, origins = sides([route for here in found for route in here], meeting.rank)
-    yield from meeting.tokens(origins, targets)
-
-
-T = TypeVar("T")
-
-
-def _each(
-    items: Iterable[T], found: Iterable[Mapping[Route, Sequence[Box]]]
-) -> Iterator[tuple[T, Route, Box]]:
-    """All boxes on their way, in an order that all processes agree on."""
-    for item, here in zip(items, found, strict=True):
-        for route, boxes in here.items():
-            for box in boxes:
-                yield item, route, box
-
-
-def _heard(
-    found: Sequence[Mapping[Route, Sequence[Box]]],
-    told: Mapping[int, Sequence[Any]],
-    memory: SharedMemory,
-    meeting: Meeting,
-) -> list[dict[object, Any]]:
-    """Per phase, the boxes of others that this process reads."""
-    sources = {s for here in found for s, t in here if t == meeting.rank}
-    texts = {target: json.dumps(rows).encode() for target, rows in told.items()}
-    rows = {s: iter(json.loads(text)) for s, text in meeting.swap(texts, sources).items()}
-    seen: list[dict[object, Any]] = [{} for _ in found]
-    for views, (source, target), box in _each(seen, found):
-        if target == meeting.rank:
-            place, strides = next(rows[source])
-            views[box.key] = memory.open(place, strides, box)
-    return seen
+    yield from offers.copies
+    yield from meeting.tokens(targets, sources)
+    for gather in gathers:
+        if meeting.owner(gather.target.device) == meeting.rank:
+            parts = [views[p.key] if p.view is None else p.view for p in gather.parts]
+            yield from _combined(phases.combine, gather.target.view, parts)
+    yield from meeting.tokens(sources, targets)
 
 
 def sides(routes: Iterable[Route], rank: int) -> tuple[frozenset[int], frozenset[int]]:
@@ -252,30 +234,56 @@ def sides(routes: Iterable[Route], rank: int) -> tuple[frozenset[int], frozenset
 
 
 class Offers:
-    """Boxes of this process that others read or fill, in shared memory: some beside the box."""
+    """Boxes of this process that others read or fill, in shared memory: some beside the box.
+
+    Attributes:
+        copies: launches that put boxes into shared memory which do not lie there.
+        fetches: launches that get from there what others have put into such boxes.
+    """
 
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
         self._places: dict[object, tuple[Place | None, tuple[int, ...]]] = {}
-        self._staged: list[tuple[Any, Any]] = []
+        self.copies: list[Launch] = []
+        self.fetches: list[Launch] = []
 
-    def place_of(self, box: Box) -> tuple[Place | None, tuple[int, ...]]:
+    def place_of(self, box: Box, fills: bool) -> tuple[Place | None, tuple[int, ...]]:
         """Where others find a box, and its strides."""
         if box.key not in self._places:
             view = box.view
             if self._memory.place_of(view) is None:
                 view = self._memory.stage(box)
-                self._staged.append((view, box.view))
+                if fills:
+                    self.fetches.append(partial(np.copyto, box.view, view))
+                else:
+                    self.copies.append(partial(np.copyto, view, box.view))
             self._places[box.key] = self._memory.place_of(view), view.strides
         return self._places[box.key]
 
-    def copies(self) -> Iterator[Launch]:
-        """Puts boxes that do not lie in shared memory there."""
-        return (partial(np.copyto, slot, view) for slot, view in self._staged)
 
-    def fetches(self) -> Iterator[Launch]:
-        """Gets from there what others have put into such boxes."""
-        return (partial(np.copyto, view, slot) for slot, view in self._staged)
+def opened(
+    accesses: Sequence[Access], offers: Offers, memory: SharedMemory, meeting: Meeting
+) -> dict[object, Any]:
+    """The boxes of others that this process reads or fills, by their keys.
+
+    Args:
+        accesses: those of all processes, in an order that all agree on.
+        offers: takes note of this process's boxes that others want.
+        memory, meeting: where they meet.
+    """
+    told: dict[int, list[Any]] = {}
+    for access in accesses:
+        if access.of == meeting.rank:
+            told.setdefault(access.by, []).append(offers.place_of(access.box, access.fills))
+    texts = {by: json.dumps(rows).encode() for by, rows in told.items()}
+    own = [access for access in accesses if access.by == meeting.rank]
+    heard = meeting.swap(texts, {access.of for access in own})
+    rows = {of: iter(json.loads(text)) for of, text in heard.items()}
+    views: dict[object, Any] = {}
+    for access in own:
+        place, strides = next(rows[access.of])
+        views[access.box.key] = memory.open(place, strides, access.box)
+    return views
 
 
 def piece_by_piece(

@@ -8,32 +8,31 @@ plans, nothing is fetched from memory but what is combined.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flow_core.device import Launch
 from flow_dist.phases import Box, Gather, Phases, routes
-from flow_dist.shared import Meeting, Offers, SharedMemory, piece_by_piece, sides
-
-Seen = tuple[int, int, Box, bool]
-"""The owner of a chunk, who has a box of it, the box, and whether that is an output."""
+from flow_dist.shared import (
+    Access,
+    Meeting,
+    Offers,
+    SharedMemory,
+    opened,
+    piece_by_piece,
+    sides,
+)
 
 
 def bind_sums(phases: Phases, memory: SharedMemory, meeting: Meeting) -> Iterator[Launch]:
     """The launches of this process's part of an all-reduce in two phases between neighbours."""
     combined, spread = phases.phases
-    given, made = Offers(memory), Offers(memory)
-    seen = list(_seen(combined, spread, meeting.owner))
-    told: dict[int, list[Any]] = {}
-    for owner, holder, box, is_output in seen:
-        if holder == meeting.rank:
-            told.setdefault(owner, []).append((made if is_output else given).place_of(box))
-    views = _heard(seen, told, memory, meeting)
+    offers = Offers(memory)
+    views = opened(list(_accesses(combined, spread, meeting.owner)), offers, memory, meeting)
     outputs: dict[object, list[Any]] = {}
     for gather in spread:
         outputs.setdefault(gather.parts[0].key, []).append(_view(gather.target, views))
-    yield from given.copies()
+    yield from offers.copies
     yield from meeting.tokens(*sides(routes(combined, meeting.owner), meeting.rank))
     for gather in combined:
         if meeting.owner(gather.target.device) == meeting.rank:
@@ -41,7 +40,7 @@ def bind_sums(phases: Phases, memory: SharedMemory, meeting: Meeting) -> Iterato
             parts = [_view(part, views) for part in gather.parts]
             yield from piece_by_piece(phases.combine, targets, parts)
     yield from meeting.tokens(*sides(routes(spread, meeting.owner), meeting.rank))
-    yield from made.fetches()
+    yield from offers.fetches
 
 
 def _view(box: Box, views: Mapping[object, Any]) -> Any:
@@ -49,34 +48,16 @@ def _view(box: Box, views: Mapping[object, Any]) -> Any:
     return views.get(box.key) if box.view is None else box.view
 
 
-def _seen(
+def _accesses(
     combined: Sequence[Gather], spread: Sequence[Gather], owner: Callable[[str], int]
-) -> Iterator[Seen]:
-    """All boxes of a process that another one reads or fills, in an order that all agree on."""
+) -> Iterator[Access]:
+    """Owners of chunks read the parts of others, and fill their outputs."""
     for gather in combined:
         here = owner(gather.target.device)
         for part in gather.parts:
             if owner(part.device) != here:
-                yield here, owner(part.device), part, False
+                yield Access(here, owner(part.device), part)
     for gather in spread:
         here, there = owner(gather.parts[0].device), owner(gather.target.device)
         if here != there:
-            yield here, there, gather.target, True
-
-
-def _heard(
-    seen: Sequence[Seen],
-    told: Mapping[int, Sequence[Any]],
-    memory: SharedMemory,
-    meeting: Meeting,
-) -> dict[object, Any]:
-    """The boxes of others that this process reads or fills, by their keys."""
-    holders = {holder for owner, holder, _, _ in seen if owner == meeting.rank}
-    texts = {owner: json.dumps(rows).encode() for owner, rows in told.items()}
-    rows = {s: iter(json.loads(text)) for s, text in meeting.swap(texts, holders).items()}
-    views: dict[object, Any] = {}
-    for owner, holder, box, _ in seen:
-        if owner == meeting.rank:
-            place, strides = next(rows[holder])
-            views[box.key] = memory.open(place, strides, box)
-    return views
+            yield Access(here, there, gather.target, fills=True)
