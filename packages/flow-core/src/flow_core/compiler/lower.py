@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from flow_core.compiler.arena import aligned
 from flow_core.compiler.joining import joined_query, with_rows
-from flow_core.compiler.placing import Buffers, Limit, place
+from flow_core.compiler.placing import Buffers, Limit, There, place
 from flow_core.compiler.schedule import alias_roots, constraints, overwritten, schedule
 from flow_core.compiler.sharing import NOTHING_SHARED, Sharing
 from flow_core.compiler.streams import Timetable, flows, stream_name, timetable, useful_workers
@@ -55,6 +55,7 @@ class CompileOptions:
         inplace: whether outputs may overwrite dying inputs.
         reuse: whether memory is used again within a step.
         memory_limit: bytes that a device has for the plan, by device text; None for no limit.
+        there: whether a physical variable has its memory on a device already.
         origins: logical op of each physical one, where the names differ.
         workers: threads for the streams of several devices; None for as many as pay.
         sharing: what devices with one memory have, and do, only once.
@@ -65,6 +66,7 @@ class CompileOptions:
     inplace: bool = True
     reuse: bool = True
     memory_limit: Limit | None = None
+    there: There = lambda _, __: False
     origins: Mapping[str, str] = field(default_factory=dict)
     workers: int | None = None
     sharing: Sharing = NOTHING_SHARED
@@ -410,7 +412,8 @@ def _emit(state: _Lowering, inputs: Sequence[str], job: str) -> Plan:
     fetches = tuple([_view(state, buffers, v) for v in state.graph.results])
     held = [op for op in state.order if op.type == "variable"]
     variables = {op.name: _view(state, buffers, op.output()) for op in held}
-    arenas, placed = place(buffers, state.graph.lines, state.options.memory_limit)
+    options = state.options
+    arenas, placed = place(buffers, state.graph.lines, options.memory_limit, options.there)
     registers = step_registers(state.options.width)
     check_no_deadlock(registers)
     streams = list(dict.fromkeys(stream_name(state.graph.ops[t.op]) for t in tasks))
