@@ -15,9 +15,7 @@ from flow_core.errors import ConfigError, OutOfMemoryError
 MIB = 1 << 20
 
 
-def make_job(
-    selector: str = "greedy", batch: int = 64, width: int = 256, **settings: Any
-) -> Any:
+def make_job(selector: str = "greedy", batch: int = 64, width: int = 256, **settings: Any) -> Any:
     config = flow.function_config()
     config.sbp_selector(selector)
     for name, value in settings.items():
