@@ -176,12 +176,11 @@ def _pieces(plan: Plan, device: str) -> dict[tuple[int, int, int], list[int]]:
         for i, b in enumerate(plan.buffers)
         if b.memory == device and b.offset >= 0 and b.type.nbytes
     ]
-    time, end = (-1, -1), 0
+    key, end = (-1, -1, -1), 0
     for first, last, offset, size, i in sorted(mine):
-        if time != (first, last) or offset >= end:
-            time, end, key = (first, last), offset - size, (offset, first, last)
-            found[key] = []
-        found[key].append(i)
+        if key[1:] != (first, last) or offset >= end:
+            key, end = (offset, first, last), offset - size
+        found.setdefault(key, []).append(i)
     return found
 
 
