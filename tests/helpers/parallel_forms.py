@@ -19,11 +19,18 @@ INIT = flow.random_normal_initializer(stddev=0.3)
 
 
 @contextmanager
-def emulated(count: int = 4, threads: int | None = None, *plugins: Any) -> Iterator[None]:
+def emulated(
+    count: int = 4, threads: int | None = None, *plugins: Any, memory: int | None = None
+) -> Iterator[None]:
     """A default session with emulated devices, for the length of a ``with`` block."""
     flow.clear_default_session()
     others = ("flow-onednn",)  # its passes put other ops in the place of those that tests name
-    settings = Settings(emulate_gpus=count, stream_threads=threads, disabled_plugins=others)
+    settings = Settings(
+        emulate_gpus=count,
+        emulate_gpu_memory=memory,
+        stream_threads=threads,
+        disabled_plugins=others,
+    )
     sessions._default[:] = [sessions.Session(load_plugins(settings, plugins), settings)]
     try:
         yield

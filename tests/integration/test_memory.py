@@ -59,7 +59,7 @@ def test_a_plan_that_does_not_fit_is_refused_by_line(
         job.plan()
     assert "wide-" in caught.value.found
     assert __file__ in caught.value.found
-    assert ("greedy's" in str(caught.value)) == told
+    assert ("by cost" in str(caught.value)) == told
 
 
 def train_job(networks: ModuleType, name: str, result: Any = tp.Numpy) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from parallel_forms import assert_same, batches, emulated, make_job, mlp, train
+from parallel_forms import BATCH, assert_same, batches, emulated, make_job, mlp, train
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -104,6 +104,38 @@ def test_gradients_are_summed_where_they_arise() -> None:
     assert [t.device for t in gradient] == [f"gpu:0:{i}" for i in range(4)]
     assert len({plan.buffers[t.outputs[0]].offset for t in gradient}) == 1
     assert any(t.attrs.get("summed") for t in plan.tasks if t.type == "boxing")
+
+
+def joined(plan: Plan) -> dict[str, tuple[int, ...]]:
+    """Shapes of what ops make for all devices at once, by op."""
+    tasks = [t for t in plan.tasks if t.outputs and t.type != "boxing"]
+    logical = {t.op: plan.buffers[t.outputs[0]].type.shape for t in tasks}
+    return {op: shape for op, shape in logical.items() if shape[:1] == (BATCH,)}
+
+
+def test_rows_of_all_devices_are_one_array() -> None:
+    """What is done row by row is done for all devices at once, by the first."""
+    plan = make_job("0:0-3").plan()
+    found = joined(plan)
+    assert len(found) >= 4
+    assert all(op.endswith("@0") for op in found)
+    feeds = [plan.buffers[i] for i in plan.feeds[:4]]
+    ends = [b.offset + b.type.nbytes for b in feeds]
+    assert [b.offset for b in feeds[1:]] == ends[:-1]
+    assert {b.memory for b in feeds} == {"gpu:0:0"}
+    assert [b.device for b in feeds] == [f"gpu:0:{i}" for i in range(4)]
+    assert not joined(job_of("sgd", False).plan())
+
+
+@pytest.mark.parametrize("batch", [5, 33])
+@pytest.mark.parametrize("ids", ["0:0-1", "0:0-3"])
+def test_rows_of_uneven_parts_have_the_bits_of_devices_apart(ids: str, batch: int) -> None:
+    found = []
+    for shared in (False, True):
+        flow.clear_default_session()
+        job = make_job(ids, config=config(shared), batch=batch)
+        found.append(train(job, batch=batch))
+    assert_same(*found)
 
 
 @pytest.mark.parametrize("rule", ["sgd", "adam", "momentum"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -12,6 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
+from flow_core.compiler import lower as lowering
+from flow_core.compiler.joining import with_rows
 from flow_core.compiler.lower import CompileOptions, lower
 from flow_core.compiler.sharing import MOST_WALKS, NOTHING_SHARED, Sharing, find_sharing
 from flow_core.dtypes import float32
@@ -107,7 +109,8 @@ STEPS = st.lists(
 
 def program(devices: int, steps: Sequence[tuple[str, int, int]], results: Sequence[int]) -> Program:
     made = Program(devices)
-    made.values.append(made.each("input"))
+    regions = [((rank * SIZE, (rank + 1) * SIZE),) for rank in range(devices)]
+    made.values.append(made.each("input", of="x", region=regions))
     for _ in range(2):
         values = made.each("variable", shape=(SIZE,), dtype="float32")
         made.variables.append([value.op for value in values])
@@ -132,9 +135,8 @@ def run(
         for i, names in enumerate(made.variables)
         for name in names
     }
-    inputs = [value.op for value in made.values[0]]
     options = CompileOptions(origins=made.origins, sharing=sharing, workers=workers)
-    plan = lower(graph, registry(), inputs, "job", options)
+    plan = lower(graph, registry(), ["x"], "job", options)
     for task in plan.tasks:  # whoever computes something computes it in memory of its own
         owned = (plan.buffers[i].home for i in task.outputs if task.type != BOXING)
         assert not any(owned)
@@ -146,9 +148,8 @@ def run(
         comm=registry().comm,
     )
     rng = np.random.default_rng(0)
-    found = [
-        executable.run([rng.integers(-4, 5, SIZE).astype("f4") for _ in inputs]) for _ in range(3)
-    ]
+    fed = (rng.integers(-4, 5, SIZE * made.devices).astype("f4") for _ in range(3))
+    found = [executable.run([array]) for array in fed]
     after = {name: held[sharing.same.get(Value(name, 0), Value(name, 0)).op] for name in held}
     return [x for results in found for x in results], after, executable.sent()
 
@@ -178,6 +179,34 @@ def test_sharing_changes_no_bit(
     for name, value in apart[1].items():
         np.testing.assert_array_equal(together[1][name], value, err_msg=name)
     assert together[2] == apart[2]
+
+
+def test_rows_of_all_devices_are_made_at_once() -> None:
+    """What is added is the same on all devices only if it is repeated along the rows."""
+    made = program(3, [("negative", 2, 0), ("add", 0, 2), ("all_reduce", 1, 0)], [0, 1])
+    graph, sharing = made.builder.build(), shared(made, made.builder.build())
+    found = with_rows(graph, sharing, registry().ops, made.origins, registry().find_kernel)
+    assert [graph.ops[name].type for name in found.joined] == ["negative"]
+    (first,) = found.joined
+    assert found.within[first] == tuple(v.op for v in made.values[3][1:])
+    assert found.rows[made.values[0][0]] == tuple(made.values[0])
+    assert set(found.within[first]) <= found.idle()
+
+
+def test_ops_that_would_wait_for_themselves_are_not_joined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = program(2, [("negative", 2, 0), ("all_reduce", 0, 0), ("negative", 0, 0)], [0])
+    graph = made.builder.build()
+    wrong = with_rows(
+        graph, shared(made, graph), registry().ops, made.origins, registry().find_kernel
+    )
+    first, *_ = wrong.joined
+    circle = replace(wrong, within={**wrong.within, first: (made.values[-1][0].op,)})
+    monkeypatch.setattr(lowering, "with_rows", lambda *_: circle)
+    options = CompileOptions(origins=made.origins, sharing=shared(made, graph), workers=1)
+    plan = lower(graph, registry(), ["x"], "job", options)
+    assert len([t for t in plan.tasks if t.type == "negative"]) == 2 + 1
 
 
 def test_what_only_reads_weights_is_done_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ class Settings:
 
     Attributes:
         emulate_gpus: number of "gpu" devices to emulate on the CPU (ONEFLOW_EMULATE_GPUS).
+        emulate_gpu_memory: bytes that each of them has (ONEFLOW_EMULATE_GPU_MEMORY, such as 2GiB),
+            None for no limit.  Then they share no memory, as devices of a cluster.
         plugins: allow-list of plugins, None for all (FLOW_PLUGINS).
         disabled_plugins: plugins not to load (FLOW_DISABLE_PLUGINS).
         plugin_strict: raise a plugin's failure at once (FLOW_PLUGIN_STRICT).
@@ -28,6 +31,7 @@ class Settings:
     """
 
     emulate_gpus: int = 0
+    emulate_gpu_memory: int | None = None
     plugins: tuple[str, ...] | None = None
     disabled_plugins: tuple[str, ...] = ()
     plugin_strict: bool = False
@@ -46,6 +50,7 @@ class Settings:
         env = os.environ if env is None else env
         return cls(
             emulate_gpus=_count(env, "ONEFLOW_EMULATE_GPUS"),
+            emulate_gpu_memory=_bytes(env, "ONEFLOW_EMULATE_GPU_MEMORY"),
             plugins=_names(env["FLOW_PLUGINS"]) if "FLOW_PLUGINS" in env else None,
             disabled_plugins=_names(env.get("FLOW_DISABLE_PLUGINS", "")),
             plugin_strict=_flag(env, "FLOW_PLUGIN_STRICT"),
@@ -64,6 +69,24 @@ def _count(env: Mapping[str, str], name: str, word: str = "0") -> int:
     if not text.isdigit():
         raise ConfigError(f"setting {name}", found=repr(text), allowed="a non-negative integer")
     return int(text)
+
+
+UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
+UNITS |= {f"{unit}i": 1024 ** (i + 1) for i, unit in enumerate("kmgt")}
+_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
+
+
+def _bytes(env: Mapping[str, str], name: str) -> int | None:
+    """A number of bytes, None when it is not set."""
+    text = env.get(name, "").strip()
+    if not text:
+        return None
+    found = _BYTES.fullmatch(text)
+    unit = None if found is None else UNITS.get(found[2].lower())
+    if found is None or unit is None:
+        allowed = "a number of bytes, such as 800MB or 2GiB"
+        raise ConfigError(f"setting {name}", found=repr(text), allowed=allowed)
+    return int(float(found[1]) * unit)
 
 
 def _flag(env: Mapping[str, str], name: str) -> bool:

@@ -144,7 +144,13 @@ class DeviceUnavailableError(FlowError):
 
 
 class OutOfMemoryError(FlowError):
-    """A plan needs more memory than its device has; raised before the run."""
+    """A plan needs more memory than its device has; raised before the run.
+
+    Attributes:
+        nbytes: what it needs.
+    """
+
+    nbytes: int = 0
 
 
 class KernelNotFoundError(FlowError):

@@ -22,7 +22,6 @@ REMEMBERED: tuple[str, ...] = (
     "persistence_buf_byte",
     "rdma_mem_block_mbyte",
     "rdma_recv_msg_buf_mbyte",
-    "reserved_device_mem_mbyte",
     "reserved_host_mem_mbyte",
     "save_downloaded_file_to_local_fs",
     "thread_enable_local_message_queue",
@@ -120,6 +119,7 @@ __all__ = [
     "load_library",
     "load_library_now",
     "machine_num",
+    "reserved_device_mem_mbyte",
 ]
 __all__ += REMEMBERED
 
@@ -147,6 +147,12 @@ def gpu_device_num(val: int) -> None:
 def cpu_device_num(val: int) -> None:
     """How many CPU devices of each machine the session uses; gpus go first."""
     default_session().resources.cpu_device_num = _count("cpu_device_num", val)
+
+
+def reserved_device_mem_mbyte(val: int) -> None:
+    """Megabytes of each device but the CPU that plans must leave to others."""
+    val = _count("reserved_device_mem_mbyte", val, least=0)
+    default_session().resources.others["reserved_device_mem_mbyte"] = val
 
 
 def machine_num(val: int) -> None:

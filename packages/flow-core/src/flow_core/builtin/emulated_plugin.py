@@ -10,10 +10,16 @@ from flow_core.plugins.specs import Available, DeviceSpec
 FLOW_PLUGIN_API = "1.0"
 
 
+def _driver(limit: int | None, index: int) -> object:
+    from flow_core.builtin.numpy_driver import NumpyDriver
+
+    return NumpyDriver(index, limit)
+
+
 def flow_register_devices(config: Settings) -> tuple[DeviceSpec, ...]:
     """The device type "gpu" with the CPU's driver and kernels; nothing without the setting."""
     if not config.emulate_gpus:
         return ()
     probe = partial(Available, config.emulate_gpus, "emulated on the CPU")
-    driver = "flow_core.builtin.numpy_driver:NumpyDriver"
+    driver = partial(_driver, config.emulate_gpu_memory)
     return (DeviceSpec("gpu", probe, driver, kernels="cpu"),)

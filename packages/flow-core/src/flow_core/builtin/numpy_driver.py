@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -14,13 +15,18 @@ PAGE = 64
 
 
 class NumpyArena:
-    """One allocation, aligned to a cache line."""
+    """One allocation, aligned to a cache line.
+
+    Attributes:
+        nbytes: its size.
+        memory: the array that holds it, and that arrays in it hold.
+    """
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
-        raw = np.empty(nbytes + PAGE, np.uint8)
-        start = -raw.ctypes.data % PAGE
-        self._bytes = raw[start : start + nbytes]
+        self.memory = np.empty(nbytes + PAGE, np.uint8)
+        start = -self.memory.ctypes.data % PAGE
+        self._bytes = self.memory[start : start + nbytes]
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: Any) -> Any:
         """The C-contiguous array of ``shape`` at byte ``offset``."""
@@ -53,17 +59,29 @@ class NumpyStream:
 class NumpyDriver:
     """Driver of one CPU device.
 
+    Args:
+        index: of the device.
+        limit: bytes that it has, None for as many as there are.
+
     >>> driver = NumpyDriver(0)
     >>> driver.allocate(64).view(0, (4, 2), "float32").shape
     (4, 2)
     """
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, limit: int | None = None) -> None:
         self.index = index
+        self._free = limit
 
     def allocate(self, nbytes: int) -> NumpyArena:
         """One allocation of ``nbytes`` bytes, not initialised."""
-        return NumpyArena(nbytes)
+        arena = NumpyArena(nbytes)
+        if self._free is not None:
+            self._take(nbytes)
+            weakref.finalize(arena.memory, self._take, -nbytes)
+        return arena
+
+    def _take(self, nbytes: int) -> None:
+        self._free = None if self._free is None else self._free - nbytes
 
     def stream(self, name: str) -> Stream:
         """A stream."""
@@ -89,5 +107,5 @@ class NumpyDriver:
         return run
 
     def memory(self) -> int | None:
-        """No planned limit: the operating system's."""
-        return None
+        """What is left of the limit; without one, the operating system's holds."""
+        return self._free

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from flow_core.compiler.arena import aligned
 from flow_core.compiler.dividing import divided
-from flow_core.compiler.placing import Buffers, Limit, place
+from flow_core.compiler.joining import joined_query, with_rows
+from flow_core.compiler.placing import Buffers, Limit, There, place
 from flow_core.compiler.schedule import alias_roots, constraints, overwritten, schedule
 from flow_core.compiler.sharing import NOTHING_SHARED, Sharing
 from flow_core.compiler.streams import Timetable, flows, stream_name, timetable, useful_workers
@@ -18,7 +19,7 @@ from flow_core.compiler.summing import form_of, with_sums
 from flow_core.compiler.waits import Access, find_waits
 from flow_core.cores import Budget, Cores, asked, find_budget
 from flow_core.dtypes import uint8
-from flow_core.errors import KernelNotFoundError
+from flow_core.errors import GraphError, KernelNotFoundError
 from flow_core.exchange import BOXING
 from flow_core.ir import NO_ATTRS, AttrValue, Graph, Op, TensorType, Value, tensor_type
 from flow_core.passes.checkpointing import first_name
@@ -31,6 +32,7 @@ from flow_core.plan import (
     Task,
     check_no_deadlock,
 )
+from flow_core.plugins.rows import side_by_side
 from flow_core.plugins.specs import KernelQuery, KernelSpec, OpSpec
 from flow_core.pools import granting, open_mp
 from flow_core.sbp import Region
@@ -57,6 +59,7 @@ class CompileOptions:
         inplace: whether outputs may overwrite dying inputs.
         reuse: whether memory is used again within a step.
         memory_limit: bytes that a device has for the plan, by device text; None for no limit.
+        there: whether a physical variable has its memory on a device already.
         origins: logical op of each physical one, where the names differ.
         workers: threads for the streams of several devices; None for as many as pay.
         sharing: what devices with one memory have, and do, only once.
@@ -69,6 +72,7 @@ class CompileOptions:
     inplace: bool = True
     reuse: bool = True
     memory_limit: Limit | None = None
+    there: There = lambda _, __: False
     origins: Mapping[str, str] = field(default_factory=dict)
     workers: int | None = None
     sharing: Sharing = NOTHING_SHARED
@@ -149,10 +153,25 @@ def _put_in_order(state: _Lowering) -> None:
     _tell_times(state)
     if state.options.inplace and _workers(state, len(state.graph)) == 1:
         # with threads, devices would wait for one another to add their parts
-        sharing = with_sums(state.graph, state.options.sharing, specs)
-        if sharing.summed:
-            state.options = replace(state.options, sharing=sharing)
+        sums = with_sums(state.graph, state.options.sharing, specs)
+        rows = with_rows(
+            state.graph, sums, specs, state.options.origins, state.kernels.find_kernel,
+            state.constant,
+        )  # fmt: skip
+        if not (_share(state, rows) or _share(state, sums)):
             _tell_times(state)
+
+
+def _share(state: _Lowering, sharing: Sharing) -> bool:
+    """Orders the ops given what devices share; not where they would wait for one another."""
+    before = state.options
+    state.options = replace(before, sharing=sharing)
+    try:
+        _tell_times(state)
+    except GraphError:
+        state.options = before
+        return False
+    return True
 
 
 def _tell_times(state: _Lowering) -> None:
@@ -197,10 +216,26 @@ def _find_constants(state: _Lowering) -> None:
 
 
 def _query(state: _Lowering, op: Op, find: Callable[[KernelQuery], KernelSpec]) -> KernelQuery:
+    if op.name in state.options.sharing.joined:
+        return _joined(state, op, find)
     type_, attrs, values = form_of(state.graph, state.options.sharing, op)
     inputs = tuple(map(state.graph.type_of, values))
     outputs = state.graph.types[op.name]
     return KernelQuery(type_, attrs, inputs, outputs, find, state.options.settings)
+
+
+def _together(state: _Lowering, op: Op) -> list[Op]:
+    """The ops of all devices that one does at once."""
+    names = (op.name, *state.options.sharing.within[op.name])
+    return [state.graph.ops[name] for name in names]
+
+
+def _joined(state: _Lowering, op: Op, find: Callable[[KernelQuery], KernelSpec]) -> KernelQuery:
+    which = state.options.sharing.joined[op.name]
+    query = joined_query(state.graph, _together(state, op), which, find)
+    if query is None:
+        raise GraphError(f"joining {op.name!r}", found="rows that do not fit together")
+    return replace(query, settings=state.options.settings)
 
 
 def _find_kernels(state: _Lowering) -> None:
@@ -240,14 +275,15 @@ def _own_memory(state: _Lowering) -> None:
     """Which value owns the bytes of each value: aliases, then in-place results."""
     specs, graph = state.kernels.ops, state.graph
     state.root = dict(alias_roots(graph, specs, state.options.sharing))
+    _lay_side_by_side(state)
     end, sharing = len(state.order), state.options.sharing
     uses: dict[Value, int] = {}
     idle = sharing.idle()
     for i, op in enumerate(state.order):
         for value in sharing.reads(graph, op) if op.name not in idle else ():
-            uses[state.root.get(value, value)] = i
+            uses[_owner(state, value)] = i
     for value in graph.results:
-        uses[state.root.get(value, value)] = end
+        uses[_owner(state, value)] = end
     for i, op in enumerate(state.order):
         for k in range(len(graph.types[op.name])):
             value = Value(op.name, k)
@@ -257,6 +293,22 @@ def _own_memory(state: _Lowering) -> None:
         if state.options.inplace and op.name not in state.constant:
             for value, candidates in _inplace(state, op):
                 _try_inplace(state, op, i, value, candidates)
+
+
+def _lay_side_by_side(state: _Lowering) -> None:
+    """Gives values that are the rows of one array their places in the first one's memory."""
+    for first, *others in state.options.sharing.rows.values():
+        shift = state.graph.type_of(first).nbytes
+        for value in others:
+            state.root[value], state.shift[value] = first, shift
+            shift += state.graph.type_of(value).nbytes
+
+
+def _held(state: _Lowering, owner: Value) -> TensorType:
+    """What lies in the memory of a value: it, or it and what lies side by side with it."""
+    parts = state.options.sharing.rows.get(owner, ())
+    whole = side_by_side([state.graph.type_of(value) for value in parts]) if parts else None
+    return whole or state.graph.type_of(owner)
 
 
 def _inplace(state: _Lowering, op: Op) -> Iterator[tuple[Value, Sequence[int]]]:
@@ -283,7 +335,7 @@ def _try_inplace(state: _Lowering, op: Op, i: int, value: Value, candidates: Seq
             and state.graph.ops[owner.op].type != "variable"
             and state.last[owner] == i
             and roots.count(owner) == _times_read(state, op, k)
-            and state.graph.type_of(owner).nbytes == state.graph.type_of(value).nbytes
+            and _held(state, owner).nbytes == _held(state, value).nbytes
             and _device(state, owner) == _device(state, value)
         ):
             state.root[value] = owner
@@ -332,9 +384,10 @@ def _make_buffers(state: _Lowering) -> Buffers:
     buffers = Buffers()
     end = len(state.order)
     for op in state.order:
-        for k, type_ in enumerate(state.graph.types[op.name]):
+        for k in range(len(state.graph.types[op.name])):
             value = Value(op.name, k)
             if value in state.first:
+                type_ = _held(state, value)
                 buffers.owners[value] = buffers.add(_buffer(state, op, value, type_, end))
     return buffers
 
@@ -366,7 +419,8 @@ def _emit(state: _Lowering, inputs: Sequence[str], job: str) -> Plan:
     fetches = tuple([_view(state, buffers, v) for v in state.graph.results])
     held = [op for op in state.order if op.type == "variable"]
     variables = {op.name: _view(state, buffers, op.output()) for op in held}
-    arenas, placed = place(buffers, state.graph.lines, state.options.memory_limit)
+    options = state.options
+    arenas, placed = place(buffers, state.graph.lines, options.memory_limit, options.there)
     registers = step_registers(state.options.width)
     check_no_deadlock(registers)
     streams = list(dict.fromkeys(stream_name(state.graph.ops[t.op]) for t in tasks))
@@ -487,6 +541,32 @@ def _view(state: _Lowering, buffers: Buffers, value: Value) -> int:
     return buffers.view(value, state.graph.type_of(value), _device(state, value), owner, shift)
 
 
+def _arrays(state: _Lowering, buffers: Buffers, op: Op) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The buffers that an op reads and makes: those of all devices side by side, or its own."""
+    count, sharing = len(state.graph.types[op.name]), state.options.sharing
+    if op.name not in sharing.joined:
+        _, _, inputs = form_of(state.graph, sharing, op)
+        outputs = (Value(op.name, k) for k in range(count))
+        seen = (tuple(_view(state, buffers, v) for v in side) for side in (inputs, outputs))
+        return next(seen), next(seen)
+    ops = _together(state, op)
+    rows = zip(zip(*(o.inputs for o in ops), strict=True), sharing.joined[op.name], strict=True)
+    read = tuple(
+        _whole(state, buffers, values) if apart else _view(state, buffers, values[0])
+        for values, apart in rows
+    )
+    return read, tuple(_whole(state, buffers, [o.output(k) for o in ops]) for k in range(count))
+
+
+def _whole(state: _Lowering, buffers: Buffers, parts: Sequence[Value]) -> int:
+    """The buffer of values that lie side by side."""
+    owner, shift = _place_of(state, parts[0])
+    type_ = side_by_side([state.graph.type_of(value) for value in parts])
+    if type_ is None:
+        raise GraphError(f"joining {parts[0]}", found="rows that do not fit together")
+    return buffers.view(parts[0], type_, _device(state, parts[0]), owner, shift)
+
+
 def _task(state: _Lowering, op: Op, i: int, buffers: Buffers) -> Task:
     size = state.workspace.get(op.name)
     workspace = None
@@ -498,16 +578,15 @@ def _task(state: _Lowering, op: Op, i: int, buffers: Buffers) -> Task:
             Buffer(f"{op.name}/workspace", "workspace", device_of(op), -1, kind, first, last)
         )
     sharing = state.options.sharing
-    type_, attrs, inputs = form_of(state.graph, sharing, op)
+    type_, attrs, _ = form_of(state.graph, sharing, op)
+    read, made = _arrays(state, buffers, op)
     summed = sharing.summed.get(op.name)
     return Task(
         op=op.name,
         type=type_,
         attrs=attrs.with_(summed=summed) if summed else attrs,
-        inputs=tuple(_view(state, buffers, v) for v in inputs),
-        outputs=tuple(
-            _view(state, buffers, Value(op.name, k)) for k in range(len(state.graph.types[op.name]))
-        ),
+        inputs=read,
+        outputs=made,
         workspace=workspace,
         device=device_of(op),
         kernel=op.attrs["collective"] if op.type == BOXING else state.found[op.name].name,

@@ -14,6 +14,12 @@ from flow_core.plan import ArenaPlan, Buffer
 Limit = Callable[[str], int | None]
 """Bytes that a device has for a plan, by the device's text form; None for no limit."""
 
+There = Callable[[str, str], bool]
+"""Whether a physical variable has its memory on a device already."""
+
+Rows = Sequence[tuple[int, str, str]]
+"""Bytes, what holds them, and the user's line."""
+
 
 @dataclass(slots=True)
 class Buffers:
@@ -64,7 +70,10 @@ class Buffers:
 
 
 def place(
-    buffers: Buffers, lines: Mapping[str, SourceLine], limit: Limit | None
+    buffers: Buffers,
+    lines: Mapping[str, SourceLine],
+    limit: Limit | None,
+    there: There,
 ) -> tuple[tuple[ArenaPlan, ...], tuple[Buffer, ...]]:
     """The arena of each device, and all buffers with their offsets.
 
@@ -72,9 +81,10 @@ def place(
         buffers: all of them.
         lines: the user's lines, by op.
         limit: what devices have.
+        there: the variables' parts that have their memory already.
 
     Raises:
-        OutOfMemoryError: an arena is larger than its device's memory.
+        OutOfMemoryError: an arena and what is new of variables do not fit into a device's memory.
     """
     by_device: dict[str, list[tuple[int, Block]]] = {}
     for index, block in buffers.blocks:
@@ -93,7 +103,8 @@ def place(
         offsets.update(zip([i for i, _ in blocks], layout.offsets, strict=True))
         owners = _owners(buffers, lines, blocks, layout.peak)
         arena = ArenaPlan(device, layout.nbytes, layout.lower_bound, layout.peak, owners)
-        _check_memory(arena, limit)
+        if limit is not None:
+            _check_memory(arena, limit(device), _new_variables(buffers, lines, device, there))
         arenas.append(arena)
     return tuple(arenas), _placed(buffers, offsets)
 
@@ -141,15 +152,33 @@ def _owners(
     return tuple(sorted(rows, reverse=True)[:20])
 
 
-def _check_memory(arena: ArenaPlan, ask: Limit | None) -> None:
-    limit = ask(arena.device) if ask else None
-    if limit is not None and arena.nbytes > limit:
-        rows = "\n".join(f"    {n:>14,} bytes  {name}  {line}" for n, name, line in arena.owners)
-        raise OutOfMemoryError(
+def _new_variables(
+    buffers: Buffers, lines: Mapping[str, SourceLine], device: str, there: There
+) -> Rows:
+    """The variables that a device is to hold and does not yet."""
+    rows = []
+    for index, buffer in enumerate(buffers.items):
+        own = buffer.kind == "variable" and index not in buffers.views
+        if own and buffer.device == device:
+            op = buffer.name.rsplit(":", 1)[0]
+            if not there(op, device):
+                size = aligned(buffer.type.nbytes)
+                rows.append((size, f"{buffer.name}, a variable", str(lines.get(op, ""))))
+    return rows
+
+
+def _check_memory(arena: ArenaPlan, limit: int | None, variables: Rows) -> None:
+    needed = arena.nbytes + sum(n for n, _, __ in variables)
+    if limit is not None and needed > limit:
+        largest = sorted((*arena.owners, *variables), reverse=True)[:20]
+        rows = "\n".join(f"    {n:>14,} bytes  {name}  {line}" for n, name, line in largest)
+        error = OutOfMemoryError(
             f"planning the memory of {arena.device}",
-            found=f"{arena.nbytes:,} bytes, the largest at the peak:\n{rows}",
+            found=f"{needed:,} bytes, the largest at the peak:\n{rows}",
             allowed=f"{limit:,} bytes",
             hint="make the batch smaller, place ops on more devices, compute activations again "
             "(flow.experimental.scope.config(checkpointing=True)), or let each device keep a part "
             "of the optimizer's states (function_config.optimizer_placement_optimization_mode)",
         )
+        error.nbytes = needed
+        raise error

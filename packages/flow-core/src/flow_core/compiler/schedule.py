@@ -58,9 +58,15 @@ def constraints(
 def _predecessors(
     graph: Graph, specs: Mapping[str, OpSpec], sharing: Sharing
 ) -> dict[str, set[str]]:
-    before = {name: {v.op for v in op.inputs} | set(op.control) for name, op in graph.ops.items()}
+    before = {
+        name: {v.op for v in sharing.reads(graph, op)} | set(op.control)
+        for name, op in graph.ops.items()
+    }
     for name, first in (*sharing.merged.items(), *sharing.onto.items()):
         before[name].add(first)
+    for parts in sharing.rows.values():
+        for value in parts[1:]:
+            before[value.op].add(parts[0].op)
     roots = alias_roots(graph, specs, sharing)
     running = [op for op in graph.ops.values() if op.name not in sharing.merged]
     readers: dict[Value, set[str]] = {}

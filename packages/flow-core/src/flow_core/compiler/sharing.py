@@ -30,7 +30,11 @@ class Sharing:
         onto: ops whose results are added to those of another one, which comes before: see
             `flow_core.compiler.summing`.
         summed: of all-reduces, the members that have been summed up by then.
-        within: ops that also do what others would have done for them alone, and those.
+        within: ops that also do what others would have done, for them alone or beside them, and
+            those.
+        joined: ops that do the rows of several devices at once, and per input whether it is that
+            of all devices side by side: see `flow_core.compiler.joining`.
+        rows: values that lie side by side, by the first of them.
     """
 
     same: Mapping[Value, Value] = field(default_factory=dict)
@@ -39,6 +43,8 @@ class Sharing:
     onto: Mapping[str, str] = field(default_factory=dict)
     summed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     within: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    joined: Mapping[str, tuple[bool, ...]] = field(default_factory=dict)
+    rows: Mapping[Value, tuple[Value, ...]] = field(default_factory=dict)
 
     def idle(self) -> frozenset[str]:
         """The ops that need not run, as others do what they do."""

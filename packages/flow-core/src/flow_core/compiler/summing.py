@@ -137,7 +137,7 @@ def form_of(graph: Graph, sharing: Sharing, op: Op) -> tuple[str, Attrs, tuple[V
     """Type, attributes and inputs of an op, with what it does for others."""
     if op.name in sharing.onto:
         return ONTO[op.type], op.attrs, (*op.inputs, op.output())
-    if op.name not in sharing.within:
+    if op.name not in sharing.within or op.name in sharing.joined:
         return op.type, op.attrs, op.inputs
     products = [graph.ops[name] for name in sharing.within[op.name]]
     attrs = fused_attrs(op.attrs, products[0].attrs, len(products))

@@ -16,8 +16,9 @@ from flow_core.compiler.physical import Physical, to_physical
 from flow_core.compiler.select import Problem, Selector
 from flow_core.compiler.sharing import Sharing
 from flow_core.compiler.ways import Ways
-from flow_core.errors import JobError, OutOfMemoryError, SourceLine
+from flow_core.errors import JobError, SourceLine
 from flow_core.frontend.config_training import configured_training
+from flow_core.frontend.fitting import fitted
 from flow_core.frontend.function_config import (
     MICRO_BATCHES,
     MIXED,
@@ -244,6 +245,24 @@ def compile_graph(
     if not effects:
         logical = replace(logical, effects=())
     verify(logical)
+
+    def attempt(changed: JobBuild, memory: float) -> Compiled:
+        return _planned(changed, logical, inputs, select, memory)
+
+    found = fitted(build, attempt) if select is None else attempt(build, 1.0)
+    _keep_layouts(session, found.spread, found.layouts)
+    return found
+
+
+def _planned(
+    build: JobBuild,
+    logical: Graph,
+    inputs: Sequence[str],
+    select: Selector | None,
+    memory: float,
+) -> Compiled:
+    """The plan of a logical graph, with memory at a multiple of its price."""
+    session = build.session
     context = PassContext(session.registry.ops, pass_options(build))
     before, after = _pipelines(session)
     before.passes = [*_asked(build), *before.passes]
@@ -253,7 +272,7 @@ def compile_graph(
         "to_physical",
         len(spread),
         lambda: to_physical(
-            _problem(build, spread),
+            _problem(build, spread, memory),
             select or str(build.config.get("sbp_selector")),
             Ways.of(session.registry),
         ),
@@ -266,14 +285,15 @@ def compile_graph(
     plan, lowering = _timed(
         "lower",
         len(graph),
-        lambda: _lowered(build, graph, inputs, physical, sharing),
+        lambda: lower(
+            graph, session.registry, inputs, build.name, _options(build, physical, sharing)
+        ),
     )
     shards = {n: (s.variable, s.region) for n, s in physical.shards.items()}
     physical.ledger = settled(physical.ledger, plan)
     ledger = tuple(map(_transfer, physical.ledger))
     plan = replace(plan, shards=shards, micro_batches=parts, ledger=ledger)
     timings = [*before.timings, splitting, *after.timings, lowering]
-    _keep_layouts(session, spread, physical.layouts)
     return Compiled(logical, spread, graph, plan, timings, physical, tuple(inputs))
 
 
@@ -360,9 +380,10 @@ def _timed(name: str, before: int, work: Callable[[], T]) -> tuple[T, PassTiming
     return result, PassTiming(name, before, after, time.perf_counter() - started)
 
 
-def _problem(build: JobBuild, graph: Graph) -> Problem:
+def _problem(build: JobBuild, graph: Graph, memory: float) -> Problem:
     session, seconds = build.session, float(build.config.get("sbp_selector_seconds"))
-    return Problem(graph, session.registry.ops, fixed=dict(session.layouts), seconds=seconds)
+    fixed = dict(session.layouts)
+    return Problem(graph, session.registry.ops, fixed=fixed, seconds=seconds, memory=memory)
 
 
 def _keep_layouts(session: Any, graph: Graph, layouts: Mapping[Value, Layout]) -> None:
@@ -442,22 +463,13 @@ def _require_devices(build: JobBuild, graph: Graph) -> None:
             session.registry.require_device(op.placement.device_type, index + 1, line)
 
 
-def _lowered(
-    build: JobBuild, graph: Graph, inputs: Sequence[str], physical: Physical, sharing: Sharing
-) -> Plan:
-    options = _options(build, physical, sharing)
-    try:
-        return lower(graph, build.session.registry, inputs, build.name, options)
-    except OutOfMemoryError as error:
-        greedy = physical.report is not None and physical.report.selector == "greedy"
-        if not greedy or build.config.get("sbp_selector") == "optimal":
-            raise
-        other = 'the layouts are greedy\'s, which looks at traffic alone: sbp_selector("optimal") '
-        raise error.told(hint=f"{error.hint}; {other}prices memory, too") from None
-
-
 def _options(build: JobBuild, physical: Physical, sharing: Sharing) -> CompileOptions:
-    config = build.config
+    config, session = build.config, build.session
+
+    def there(name: str, device: str) -> bool:
+        shard = physical.shards.get(name)
+        return bool(session.holds(name if shard is None else shard.variable, device))
+
     return CompileOptions(
         seed=int(config.get("random_seed") or 0),
         width=int(config.get("concurrency_width")),
@@ -465,7 +477,8 @@ def _options(build: JobBuild, physical: Physical, sharing: Sharing) -> CompileOp
         reuse=bool(config.get("enable_reused_mem")),
         origins=physical.origins,
         workers=build.session.settings.stream_threads,
-        memory_limit=lambda device: build.session.driver(device).memory(),
+        memory_limit=session.free_memory,
+        there=there,
         sharing=sharing,
         budget=build.session.budget,
         settings=kernel_settings(build),

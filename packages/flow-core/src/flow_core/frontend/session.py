@@ -257,6 +257,21 @@ class Session:
             driver = self._drivers[device] = self.registry.driver(kind, int(index))
         return driver
 
+    def free_memory(self, device: str) -> int | None:
+        """Bytes of a device that a plan may take, None for no known limit.
+
+        They are less what ``flow.config.reserved_device_mem_mbyte`` keeps for others.
+        """
+        free = self.driver(device).memory()
+        reserved = int(self.resources.others.get("reserved_device_mem_mbyte", 0)) << 20
+        if free is None or device.startswith("cpu:"):
+            return free
+        return max(0, free - reserved)
+
+    def holds(self, name: str, device: str) -> bool:
+        """Whether a device has its part of a variable already."""
+        return name in self._stored and device in self._stored[name].parts
+
     def memory(self, device: str) -> str:
         """Kind of memory of a device: the device type whose kernels can read it."""
         kind = device.split(":")[0]

@@ -169,11 +169,18 @@ def _blocks(plan: Plan, device: str) -> Iterator[list[Any]]:
 
 
 def _pieces(plan: Plan, device: str) -> dict[tuple[int, int, int], list[int]]:
-    """Buffers that are one piece of memory: views share place and time with what they view."""
+    """Buffers that are one piece of memory: views share time and place with what they view."""
     found: dict[tuple[int, int, int], list[int]] = {}
-    for i, buffer in enumerate(plan.buffers):
-        if buffer.memory == device and buffer.offset >= 0 and buffer.type.nbytes:
-            found.setdefault((buffer.offset, buffer.first, buffer.last), []).append(i)
+    mine = [
+        (b.first, b.last, b.offset, -b.type.nbytes, i)
+        for i, b in enumerate(plan.buffers)
+        if b.memory == device and b.offset >= 0 and b.type.nbytes
+    ]
+    key, end = (-1, -1, -1), 0
+    for first, last, offset, size, i in sorted(mine):
+        if key[1:] != (first, last) or offset >= end:
+            key, end = (offset, first, last), offset - size
+        found.setdefault(key, []).append(i)
     return found
 
 

@@ -93,7 +93,11 @@ def _memory(plan: Plan, arena: ArenaPlan) -> Iterator[Row]:
     states = sum(b.type.nbytes for b in mine if b.device == arena.device and not b.home)
     yield ("variables", count_bytes(states), "owned by the session")
     for home, nbytes in sorted(_elsewhere(plan, arena).items()):
-        yield (f"shared, in the memory of {home}", count_bytes(nbytes), "the same on both")
+        yield (
+            f"shared, in the memory of {home}",
+            count_bytes(nbytes),
+            "the same on both, or side by side",
+        )
 
 
 def _blocks(plan: Plan, arena: ArenaPlan) -> Iterator[Row]:

@@ -305,6 +305,10 @@ class KernelSpec:
         priority: the highest accepting kernel wins; numpy's have 0.
         workspace: ``workspace(KernelQuery)`` in bytes.
         name: shown in plans and conflicts.
+        rows: ``rows(whole, parts)``: whether a launch on the rows of several arrays, one after the
+            other along axis 0, makes the bits that a launch on each of them makes.  Inputs that
+            are the same in ``whole`` and in the parts are one array for all of them.  None
+            promises that of elementwise ops only.
     """
 
     op: str
@@ -314,6 +318,7 @@ class KernelSpec:
     priority: int = 0
     workspace: Callable[[KernelQuery], int] | None = None
     name: str = ""
+    rows: Callable[[KernelQuery, Sequence[KernelQuery]], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)

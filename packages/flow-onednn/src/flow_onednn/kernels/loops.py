@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
 
 from flow_core.device import Launch
 from flow_core.errors import DataError
+from flow_core.plugins.rows import of_all
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn import threads
 from flow_onednn.kernels.twins import widened
@@ -299,8 +301,8 @@ KERNELS: tuple[KernelSpec, ...] = (
     # numpy sums by BLAS, whose threads then spin for tens of milliseconds beside those of OpenMP
     half_kernel("reduce_sum", _sum, _sums, _sum_bytes),
     half_kernel("reduce_sum_like", _sum, _sums, _sum_bytes),
-    loop_kernel("sparse_softmax_cross_entropy", _loss, _labelled),
-    loop_kernel("sparse_softmax_cross_entropy_grad", _loss_grad, _labelled),
+    replace(loop_kernel("sparse_softmax_cross_entropy", _loss, _labelled), rows=of_all),
+    replace(loop_kernel("sparse_softmax_cross_entropy_grad", _loss_grad, _labelled), rows=of_all),
     half_kernel("layer_norm", _layer_norm, _params_per_row),
     half_kernel("layer_norm_grad", _layer_norm_grad),
     half_kernel("layer_norm_gamma_grad", _layer_norm_gamma_grad, _params_per_row, _gamma_bytes),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -181,16 +181,8 @@ def _same_bits(p: Problem, made: Summed) -> bool:
 
 def _apart(p: Problem, operands: Sequence[Any]) -> Any:
     """The sum of products that are made one by one."""
-    product, total = matmul.cook(p), None
-    query = KernelQuery("matmul", Attrs(p.attrs), p.inputs, p.outputs)
-    for at in range(0, len(operands), 2):
-        out = np.empty(p.outputs[0].shape, np.float32)
-        workspace = np.empty(product.workspace, np.uint8) if product else None
-        context = BindContext(query, tuple(operands[at : at + 2]), (out,), workspace)
-        for step in product.bind(context) if product else ():
-            step()
-        total = out if total is None else total + out
-    return total
+    pairs = (operands[at : at + 2] for at in range(0, len(operands), 2))
+    return reduce(np.add, (matmul.run(p, pair) for pair in pairs))
 
 
 KERNELS: tuple[KernelSpec, ...] = (kernel(OP, cook, accepts=is_float32),)

@@ -2,16 +2,20 @@
 
 Each device gets an op that packs its own copy of the weight.  Devices that share the copy share
 what is made of it as well, so that all but the first of these ops are not done.
+
+Where the rows of all devices may be multiplied at once, the weight is packed once anyway.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flow_core.ir import Attrs, Graph, Op, tensor_type
-from flow_core.plugins.specs import KernelSpec
+from flow_core.plugins.rows import side_by_side
+from flow_core.plugins.specs import KernelQuery, KernelSpec
+from flow_onednn.kernels.matmul import same_rows
 from flow_onednn.kernels.packed import PACK, PRODUCT, attrs_of, packed_size
 from flow_onednn.passes.editor import changed, edit
 from flow_onednn.recipes import Problem
@@ -63,7 +67,7 @@ class PackWeights:
 
 
 def _worth(graph: Graph, ops: Sequence[Op]) -> Iterator[tuple[Op, int]]:
-    for op in ops if len(ops) >= LEAST else ():
+    for op in ops if len(ops) >= LEAST and not _joined(graph, ops) else ():
         a, b = graph.input_types(op)[:2]
         plain = op.attrs["alpha"] == 1.0 and not op.attrs["transpose_a"]
         float32 = all(t.dtype.name == "float32" and t.size for t in (a, b))
@@ -72,6 +76,21 @@ def _worth(graph: Graph, ops: Sequence[Op]) -> Iterator[tuple[Op, int]]:
             size = packed_size(_problem(graph, op))
             if size is not None:
                 yield op, size
+
+
+def _joined(graph: Graph, ops: Sequence[Op]) -> bool:
+    """Whether the rows of all devices may be multiplied at once, which packs the weight once."""
+    parts = [
+        KernelQuery(op.type, op.attrs, graph.input_types(op), graph.types[op.name]) for op in ops
+    ]
+    a, out = (
+        side_by_side([types[0] for types in side])
+        for side in ([p.inputs for p in parts], [p.outputs for p in parts])
+    )
+    if a is None or out is None:
+        return False
+    whole = replace(parts[0], inputs=(a, *parts[0].inputs[1:]), outputs=(out,))
+    return same_rows(whole, parts)
 
 
 def _problem(graph: Graph, op: Op) -> Problem:

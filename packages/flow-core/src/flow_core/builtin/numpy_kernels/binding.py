@@ -13,6 +13,7 @@ from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 Bind = Callable[[BindContext], Launch | Sequence[Launch]]
+Rows = Callable[[KernelQuery, Sequence[KernelQuery]], bool]
 
 ALIGN = 64
 
@@ -55,9 +56,10 @@ def kernel(
     *,
     accepts: Callable[[KernelQuery], bool] | None = None,
     workspace: Callable[[KernelQuery], int] | None = None,
+    rows: Rows | None = None,
 ) -> KernelSpec:
     """A numpy `KernelSpec`."""
-    return KernelSpec(op, "cpu", bind, accepts, 0, workspace, f"numpy.{op}")
+    return KernelSpec(op, "cpu", bind, accepts, 0, workspace, f"numpy.{op}", rows)
 
 
 def ufunc_kernel(op: str, function: Callable[..., Any]) -> KernelSpec:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,9 @@ import numpy as np
 from flow_core.builtin.numpy_kernels.binding import call, carve, carved_bytes, kernel, scalar
 from flow_core.builtin.numpy_kernels.widening import widened
 from flow_core.device import Launch
+from flow_core.ir import TensorType
 from flow_core.ops.matmul import bias_axis
+from flow_core.plugins.rows import of_all, of_first
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
 
 
@@ -28,6 +30,26 @@ def _matmul(ctx: BindContext) -> Sequence[Launch]:
     if attrs["alpha"] == 1:
         return (multiply,)
     return multiply, call(np.multiply, out, scalar(attrs["alpha"], out), out=out)
+
+
+def _product_rows(whole: KernelQuery, parts: Sequence[KernelQuery]) -> bool:
+    """Rows of the left side by one right one: where BLAS makes the same bits, which is tried."""
+    if whole.attrs["transpose_a"] or not of_first(whole, parts):
+        return False
+    counts = tuple(part.inputs[0].shape[0] for part in parts)
+    return _same_rows(whole.inputs, bool(whole.attrs["transpose_b"]), counts)
+
+
+@cache
+def _same_rows(types: tuple[TensorType, ...], transpose: bool, counts: tuple[int, ...]) -> bool:
+    rng = np.random.default_rng(0)
+    a, b = (
+        rng.standard_normal(t.shape, np.float32).astype(t.dtype.accumulate.numpy) for t in types
+    )
+    right = _operand(b, transpose)
+    parts = np.split(a, np.cumsum(counts)[:-1])
+    apart = np.concatenate([np.matmul(part, right) for part in parts])
+    return np.array_equal(apart, np.matmul(a, right))
 
 
 def _onto_parts(query: KernelQuery) -> tuple[KernelQuery, KernelSpec]:
@@ -58,6 +80,11 @@ def _matmul_onto(ctx: BindContext) -> Sequence[Launch]:
     return (*launches, call(np.add, base, scratch, out=out))
 
 
+def _bias_rows(whole: KernelQuery, parts: Sequence[KernelQuery]) -> bool:
+    rank = len(whole.inputs[0].shape)
+    return of_first(whole, parts) and bias_axis(rank, whole.attrs) > 0
+
+
 def _bias_add(ctx: BindContext) -> Launch:
     (a, b), (out,) = ctx.inputs, ctx.outputs
     shape = [1] * a.ndim
@@ -66,8 +93,8 @@ def _bias_add(ctx: BindContext) -> Launch:
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    widened("matmul", _matmul),
-    widened("batch_matmul", _matmul),
+    widened("matmul", _matmul, rows=_product_rows),
+    widened("batch_matmul", _matmul, rows=of_all),
     kernel("matmul_onto", _matmul_onto, workspace=_onto_bytes),
-    kernel("bias_add", _bias_add),
+    kernel("bias_add", _bias_add, rows=_bias_rows),
 )

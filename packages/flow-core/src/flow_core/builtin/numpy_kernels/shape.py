@@ -10,6 +10,7 @@ import numpy as np
 from flow_core.builtin.numpy_kernels.binding import kernel
 from flow_core.device import Launch
 from flow_core.ops.shape import expanded_shape
+from flow_core.plugins.rows import of_last
 from flow_core.plugins.specs import BindContext, KernelSpec
 
 ALIASED = (
@@ -43,5 +44,5 @@ KERNELS: tuple[KernelSpec, ...] = (
     kernel("tuple_identity", _copies),
     kernel("transpose", _transpose),
     kernel("broadcast_to", _broadcast),
-    kernel("broadcast_like", _broadcast),
+    kernel("broadcast_like", _broadcast, rows=of_last),
 )

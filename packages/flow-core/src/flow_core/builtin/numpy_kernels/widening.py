@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.builtin.numpy_kernels.binding import Bind, carve, carved_bytes, kernel
+from flow_core.builtin.numpy_kernels.binding import Bind, Rows, carve, carved_bytes, kernel
 from flow_core.device import Launch
 from flow_core.ir import TensorType, tensor_type
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
@@ -22,7 +22,12 @@ Workspace = Callable[[KernelQuery], int]
 
 
 def widened(
-    op: str, bind: Bind, *, workspace: Workspace | None = None, mutates: Sequence[int] = ()
+    op: str,
+    bind: Bind,
+    *,
+    workspace: Workspace | None = None,
+    mutates: Sequence[int] = (),
+    rows: Rows | None = None,
 ) -> KernelSpec:
     """A numpy `KernelSpec` whose ``bind`` and ``workspace`` never see half precision.
 
@@ -30,11 +35,13 @@ def widened(
         op: type of the op.
         bind, workspace: the kernel for float32 and wider.
         mutates: inputs that the kernel overwrites, which are copied back.
+        rows: see `KernelSpec.rows`.
     """
     return kernel(
         op,
         lambda ctx: _bind(ctx, bind, mutates),
         workspace=lambda query: _workspace(query, workspace),
+        rows=rows,
     )
 
 

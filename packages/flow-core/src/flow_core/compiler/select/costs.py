@@ -133,7 +133,7 @@ class Costs:
         return Cost(
             communication=picoseconds(hop.seconds(type_.dtype.itemsize, self.problem.links)),
             compute=picoseconds(device.launch + device.seconds(0.0, 2 * nbytes)),
-            memory=picoseconds(device.held * nbytes),
+            memory=picoseconds(self.problem.memory * device.held * nbytes),
         )
 
     def bucketed(self, value: Value, hops: Sequence[Hop]) -> int:
@@ -159,7 +159,7 @@ class Costs:
         device = device_model(parts.placement.device_type)
         return parts, Cost(
             compute=picoseconds(device.launch + device.seconds(0.0, 2 * nbytes)),
-            memory=picoseconds(device.held * nbytes),
+            memory=picoseconds(self.problem.memory * device.held * nbytes),
         )
 
     def unsplit(self, value: Value, target: Layout) -> int:
@@ -213,12 +213,12 @@ class Costs:
         )
         held = sum(t.nbytes for t in local.outputs)
         if not op.inputs:
-            return Cost(memory=picoseconds(device.held * held))
+            return Cost(memory=picoseconds(self.problem.memory * device.held * held))
         touched = held + sum(t.nbytes for t in local.inputs)
         flops = spec.work(local) if spec.work is not None else 0.0
         return Cost(
             compute=picoseconds(device.seconds(flops, touched)),
-            memory=picoseconds(device.held * held),
+            memory=picoseconds(self.problem.memory * device.held * held),
         )
 
     # ------------------------------------------------------------------------ plans

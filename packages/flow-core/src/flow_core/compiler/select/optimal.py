@@ -73,7 +73,7 @@ def auto(problem: Problem) -> Selection:
     Raises:
         SelectionError: nothing meets the requests.
     """
-    return _select(problem, WORTH)
+    return _select(problem, WORTH if problem.memory == 1 else 0)
 
 
 def _select(problem: Problem, worth: int) -> Selection:
@@ -99,7 +99,7 @@ def _select(problem: Problem, worth: int) -> Selection:
         raise refused
     if best is not None:
         offers.append(Offer("optimal", best, costs.evaluate(best)))
-    return _better(offers, answer, started, worth)
+    return _better(offers, answer, started, worth, problem.memory)
 
 
 def _best(
@@ -136,7 +136,9 @@ def _descend(
     return best, Answer(None, None, BY_DIMENSION)
 
 
-def _better(offers: Sequence[Offer], answer: Answer, started: float, worth: int) -> Selection:
+def _better(
+    offers: Sequence[Offer], answer: Answer, started: float, worth: int, memory: float
+) -> Selection:
     """The last offer with its report; greedy's, the first, when that saves nothing worth it."""
     first, last = offers[0], offers[-1]
     greedy = first.cost if first.name == "greedy" else None
@@ -144,7 +146,9 @@ def _better(offers: Sequence[Offer], answer: Answer, started: float, worth: int)
         last = first
     seconds = time.perf_counter() - started
     bound = None if answer.bound is None else min(answer.bound, last.cost.total)
-    last.selection.report = Report(last.name, answer.method, last.cost, greedy, bound, seconds)
+    priced = f", memory at {memory:g} times its price" if memory != 1 else ""
+    method = f"{answer.method}{priced}"
+    last.selection.report = Report(last.name, method, last.cost, greedy, bound, seconds)
     return last.selection
 
 

@@ -50,6 +50,7 @@ class Problem:
         links: the link model.
         fixed: layouts of variables that other jobs of the session have laid out.
         seconds: how long an exact search may take.
+        memory: by what the price of memory is multiplied.
     """
 
     graph: Graph
@@ -57,6 +58,7 @@ class Problem:
     links: LinkModel = field(default_factory=LinkModel)
     fixed: Mapping[str, Layout] = field(default_factory=dict)
     seconds: float = 10.0
+    memory: float = 1.0
 
     def reads(self, op: Op, index: int) -> Placement:
         """Where an op reads an input: on its placement, or each on a device of its own."""
