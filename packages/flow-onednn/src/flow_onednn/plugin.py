@@ -20,6 +20,7 @@ FLOW_PLUGIN_API = "1.0"
 
 FAMILIES = (
     "matmul",
+    "shares",
     "products",
     "conv",
     "pool",

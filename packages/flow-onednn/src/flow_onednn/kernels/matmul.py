@@ -1,4 +1,4 @@
-"""Matrix products, with scale, bias and activation in the same primitive."""
+"""Matrix products, with scale, bias and activation in the same primitive; for `shares`, too."""
 
 from __future__ import annotations
 
@@ -136,6 +136,4 @@ def row_major_matrix(a: Matrix, b: Matrix) -> tuple[int, ...]:
     return (rows * columns, columns, 1) if len(a.shape) == 3 else (columns, 1)
 
 
-KERNELS: tuple[KernelSpec, ...] = tuple(
-    product(op, cook) for op in ("matmul", "batch_matmul", "onednn_matmul")
-)
+KERNELS: tuple[KernelSpec, ...] = (product("batch_matmul", cook),)
