@@ -33,6 +33,7 @@ FAMILIES = (
     "residual",
     "accumulate",
     "packed",
+    "joined",
 )
 
 
@@ -55,6 +56,7 @@ def flow_register_passes(config: Settings) -> tuple[PassSpec, ...]:
         _pass("onednn_layout", "flow_onednn.passes.layout:NhwcLayout", devices),
         _pass("onednn_fusions", "flow_onednn.passes.fuse:Fusions", devices, "onednn_layout"),
         _pass("onednn_pack", "flow_onednn.passes.pack:PackWeights", devices, "onednn_fusions"),
+        _pass("onednn_join", "flow_onednn.passes.join:JoinUpdates", devices, "onednn_fusions"),
     )
 
 
