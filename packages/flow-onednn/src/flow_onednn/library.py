@@ -50,6 +50,8 @@ class Library:
         halves: the half types that it has vector instructions for.
         tiles: whether products of these are faster than those of float32, as AMX makes them.
         waits: whether execution returns before the work is done.
+        shares: whether its threads are those of our loops, so that a primitive that one of them
+            runs keeps to this thread.
     """
 
     ffi: Any
@@ -63,6 +65,7 @@ class Library:
     halves: tuple[str, ...]
     tiles: bool
     waits: bool
+    shares: bool
 
     def check(self, status: int, what: str) -> None:
         """Raises `OneDnnError` unless the status is success."""
@@ -219,6 +222,7 @@ def _started(
         ("bfloat16",) if mask & binding.BF16 == binding.BF16 else (),
         mask & binding.AMX == binding.AMX,
         runtime not in binding.SYNCHRONOUS,
+        binding.RUNTIMES.get(runtime) == OPENMP and threads.runs(path),
     )
 
 

@@ -8,6 +8,7 @@ with the channels last where ``weights_last`` says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import erf, sqrt
 from typing import Any
 
@@ -322,9 +323,93 @@ def _add_to_rows_samples(rng: Any) -> Iterator[Sample]:
         yield Sample((rng.uniform(-1, 1, shape), index, rows), {"first": 0}, gradient=False)
 
 
+# --- updates of several variables
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """An update rule whose updates of small variables are joined into one op.
+
+    Its inputs are the learning rate, a factor of the gradients (the rate again where there is none,
+    which ``scaled`` says), for LARS the number of the step, and then a row per variable: the
+    gradient, the variable, its states.
+
+    Attributes:
+        update: type of the op for one variable.
+        states: how many states a variable has.
+        numbers: how many states of one element.
+        step: whether the rule reads the number of the step.
+        attrs: its attributes beyond those of all updates.
+    """
+
+    update: str
+    states: int = 0
+    numbers: int = 0
+    step: bool = False
+    attrs: tuple[str, ...] = ()
+
+    @property
+    def type(self) -> str:
+        """Type of the op for several variables."""
+        return f"onednn_{self.update}s"
+
+    @property
+    def head(self) -> int:
+        """Inputs before the rows."""
+        return 2 + self.step
+
+    @property
+    def row(self) -> int:
+        """Inputs per variable."""
+        return 2 + self.states + self.numbers
+
+    @property
+    def mutates(self) -> tuple[int, ...]:
+        """Inputs that are overwritten: all of a row but the gradient."""
+        return tuple(self.head + i for i in range(MOST_ROWS * self.row) if i % self.row)
+
+
+MOST_ROWS = 128
+"""Variables of one op: what it overwrites is listed for as many."""
+_MOMENTS = ("beta1", "beta2", "epsilon")
+JOINED: tuple[Joined, ...] = (
+    Joined("sgd_update"),
+    Joined("momentum_update", 1, attrs=("beta",)),
+    Joined("adam_update", 2, attrs=_MOMENTS),
+    Joined("lars_update", 1, step=True, attrs=("momentum_beta", "epsilon", "lars_coefficient")),
+    Joined("lamb_update", 2, 2, attrs=_MOMENTS),
+)
+"""In the order of what C calls them."""
+UPDATE_ATTRS = ("scale", "l1", "l2", "weight_decay")
+
+
+def _joined_spec(row: Joined) -> OpSpec:
+    def infer(ctx: InferContext) -> Types:
+        rest = ctx.inputs[row.head :]
+        ctx.check(
+            rest and len(rest) % row.row == 0 and len(rest) <= MOST_ROWS * row.row,
+            f"{len(rest)} inputs after the first {row.head}",
+            f"{row.row} per variable, of {MOST_ROWS} variables at most",
+        )
+        return ()
+
+    first = ("learning_rate", "scale_by_tensor", *(("train_step",) if row.step else ()))
+    return OpSpec(
+        type=row.type,
+        inputs=(*first, "rows*"),
+        outputs=(),
+        infer=infer,
+        attrs={"scaled": False, **dict.fromkeys((*UPDATE_ATTRS, *row.attrs), REQUIRED)},
+        mutates=row.mutates,
+        effect=True,
+        doc=f"`{row.update}` of several small variables in one call.",
+    )
+
+
 _PACKED = {"rows": REQUIRED, "deep": REQUIRED, "columns": REQUIRED, "activation": "", **MATH}
 
 OPS: tuple[OpSpec, ...] = (
+    *map(_joined_spec, JOINED),
     OpSpec(
         type="onednn_conv",
         inputs=("x", "weight", "bias?"),

@@ -20,6 +20,7 @@ FLOW_PLUGIN_API = "1.0"
 
 FAMILIES = (
     "matmul",
+    "shares",
     "products",
     "conv",
     "pool",
@@ -33,6 +34,7 @@ FAMILIES = (
     "accumulate",
     "summed",
     "packed",
+    "joined",
 )
 
 
@@ -55,6 +57,7 @@ def flow_register_passes(config: Settings) -> tuple[PassSpec, ...]:
         _pass("onednn_layout", "flow_onednn.passes.layout:NhwcLayout", devices),
         _pass("onednn_fusions", "flow_onednn.passes.fuse:Fusions", devices, "onednn_layout"),
         _pass("onednn_pack", "flow_onednn.passes.pack:PackWeights", devices, "onednn_fusions"),
+        _pass("onednn_join", "flow_onednn.passes.join:JoinUpdates", devices, "onednn_fusions"),
     )
 
 

@@ -6,7 +6,7 @@ import functools
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from flow_core.device import Launch
 from flow_onednn import binding
@@ -200,8 +200,25 @@ def address(array: Any) -> int:
     return int(array.ctypes.data)
 
 
-def launch(primitive: Primitive, tensors: Mapping[str, Tensor], scratchpad: int = 0) -> Launch:
-    """A launch of a primitive on memory at fixed addresses.
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A primitive on memory at fixed addresses.
+
+    Attributes:
+        primitive: cffi's pointer to what runs.
+        arguments: C array of them.
+        count: how many.
+        kept: what must live as long.
+    """
+
+    primitive: Any
+    arguments: Any
+    count: int
+    kept: tuple[Any, ...]
+
+
+def prepared(primitive: Primitive, tensors: Mapping[str, Tensor], scratchpad: int = 0) -> Prepared:
+    """A primitive ready to run.
 
     Args:
         primitive: what runs.
@@ -219,7 +236,12 @@ def launch(primitive: Primitive, tensors: Mapping[str, Tensor], scratchpad: int 
     arguments = one.ffi.new("dnnl_exec_arg_t[]", len(rows))
     for slot, name, memory in zip(arguments, rows, memories, strict=True):
         slot.arg, slot.memory = binding.ARG[name], memory
-    return _runner(one, primitive, prim, arguments, memories)
+    return Prepared(prim, arguments, len(rows), (primitive, *memories))
+
+
+def launch(primitive: Primitive, tensors: Mapping[str, Tensor], scratchpad: int = 0) -> Launch:
+    """A launch of a primitive on memory at fixed addresses; arguments as of `prepared`."""
+    return _runner(library(), primitive, prepared(primitive, tensors, scratchpad))
 
 
 def _memory(one: Library, md: Md, at: int) -> Any:
@@ -229,23 +251,23 @@ def _memory(one: Library, md: Md, at: int) -> Any:
     return one.ffi.gc(out[0], one.lib.dnnl_memory_destroy)
 
 
-def _runner(
-    one: Library, primitive: Primitive, prim: Any, arguments: Any, memories: Sequence[Any]
-) -> Launch:
-    execute, stream, count = one.lib.dnnl_primitive_execute, one.stream, len(memories)
+def _runner(one: Library, primitive: Primitive, ready: Prepared) -> Launch:
+    execute, stream = one.lib.dnnl_primitive_execute, one.stream
+    prim, arguments, count = ready.primitive, ready.arguments, ready.count
     wait = one.lib.dnnl_stream_wait if one.waits else None
 
-    def run(keep: object = (primitive, memories)) -> None:
+    def run(keep: object = ready) -> None:
         status = execute(prim, stream, count, arguments)
         if wait is not None:
             status = status or wait(stream)
         if status:
-            _failed(primitive, status)
+            failed(primitive, status)
 
     return run
 
 
-def _failed(primitive: Primitive, status: int) -> None:
+def failed(primitive: Primitive, status: int) -> NoReturn:
+    """Raises what a primitive's status says."""
     raise OneDnnError(
         f"running {primitive.implementation}", found=f"status {status}: {status_text(status)}"
     )

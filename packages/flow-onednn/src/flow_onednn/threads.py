@@ -7,10 +7,12 @@ process, so that it holds in all threads of which nobody has said anything.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from flow_core.cores import STANDARD
@@ -58,3 +60,31 @@ def count() -> int:
     """
     pool = runtime()
     return int(pool.omp_get_max_threads()) if pool is not None else 1
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """While it lasts, what asks this thread's pool for its size is told 1."""
+    pool = runtime()
+    if pool is None:
+        yield
+        return
+    before = count()
+    pool.omp_set_num_threads(1)
+    try:
+        yield
+    finally:
+        pool.omp_set_num_threads(before)
+
+
+def runs(path: str) -> bool:
+    """Whether a loaded library takes its threads from our pool, and not from another OpenMP's."""
+    pool = runtime()
+    if pool is None:
+        return False
+    try:
+        asked = ctypes.CDLL(path).omp_in_parallel
+    except (OSError, AttributeError):
+        return False
+    found, ours = (ctypes.cast(f, ctypes.c_void_p).value for f in (asked, pool.omp_in_parallel))
+    return found == ours

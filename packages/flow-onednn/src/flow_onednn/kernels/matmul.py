@@ -1,23 +1,21 @@
-"""Matrix products, with scale, bias and activation in the same primitive."""
+"""Matrix products, with scale, bias and activation in the same primitive; for `shares`, too."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from flow_core.ir import Attrs, TensorType
-from flow_core.plugins.rows import of_first
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn import binding
 from flow_onednn.kernels.twins import product
 from flow_onednn.library import library
 from flow_onednn.primitives import Md, PostOps, create, plain
-from flow_onednn.recipes import Operand, Pieces, Problem, Recipe, is_float32, problem, recipe
+from flow_onednn.recipes import Cooked, Operand, Pieces, Problem, Recipe, recipe
 
 ACTIVATIONS = {"": None, "relu": binding.RELU, "gelu": binding.GELU_ERF}
 
@@ -141,40 +139,16 @@ def row_major_matrix(a: Matrix, b: Matrix) -> tuple[int, ...]:
     return (rows * columns, columns, 1) if len(a.shape) == 3 else (columns, 1)
 
 
-def same_rows(whole: KernelQuery, parts: Sequence[KernelQuery]) -> bool:
-    """Whether rows by one right side have the same bits at once as in parts: it is tried out."""
-    fits = is_float32(whole) and of_first(whole, parts) and not whole.attrs["transpose_a"]
-    return fits and _tried(problem(whole), tuple(map(problem, parts)))
-
-
-@lru_cache(maxsize=4096)
-def _tried(whole: Problem, parts: tuple[Problem, ...]) -> bool:
-    rng = np.random.default_rng(0)
-    a, *others = (rng.standard_normal(t.shape, np.float32) for t in whole.inputs)
-    ends = np.cumsum([p.inputs[0].shape[0] for p in parts])[:-1]
-    wanted = [run(p, (rows, *others)) for p, rows in zip(parts, np.split(a, ends), strict=True)]
-    found = run(whole, (a, *others))
-    return (
-        found is not None
-        and all(w is not None for w in wanted)
-        and np.array_equal(found, np.concatenate(wanted))
-    )
-
-
-def run(p: Problem, operands: Sequence[Any]) -> Any:
-    """The product of some arrays, None where there is no recipe."""
-    recipe_, (out,) = cook(p), p.outputs
-    if recipe_ is None:
+def run(cooked: Cooked | None, p: Problem, operands: Sequence[Any]) -> Any:
+    """The product of some arrays by a recipe, None where there is no recipe."""
+    if cooked is None:
         return None
-    made, workspace = np.empty(out.shape, np.float32), np.empty(recipe_.workspace, np.uint8)
+    (out,) = p.outputs
+    made, workspace = np.empty(out.shape, np.float32), np.empty(cooked.workspace, np.uint8)
     query = KernelQuery(p.op, Attrs(p.attrs), p.inputs, p.outputs)
-    for launch in recipe_.bind(BindContext(query, tuple(operands), (made,), workspace)):
+    for launch in cooked.bind(BindContext(query, tuple(operands), (made,), workspace)):
         launch()
     return made
 
 
-KERNELS: tuple[KernelSpec, ...] = (
-    replace(product("matmul", cook), rows=same_rows),
-    product("batch_matmul", cook),
-    replace(product("onednn_matmul", cook), rows=same_rows),
-)
+KERNELS: tuple[KernelSpec, ...] = (product("batch_matmul", cook),)

@@ -12,7 +12,7 @@ import numpy as np
 
 from flow_core.ir import Attrs
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
-from flow_onednn.kernels import matmul
+from flow_onednn.kernels import shares
 from flow_onednn.kernels.matmul import ACTIVATIONS
 from flow_onednn.library import library
 from flow_onednn.primitives import Md, PostOps, Primitive, chosen, create, nbytes, plain
@@ -89,7 +89,7 @@ def packed_size(p: Problem) -> int | None:
     It does where the primitive packs by itself, and where the product's bits stay what they are
     for devices that do not share their weights: that is tried out.
     """
-    attrs, direct = attrs_of(p), matmul.cook(p)
+    attrs, direct = attrs_of(p), shares.cook(p)
     product = _product(attrs, len(p.inputs) == 3)
     if product is None or not isinstance(direct, Recipe) or direct.reorders:
         return None

@@ -182,7 +182,7 @@ def _same_bits(p: Problem, made: Summed) -> bool:
 def _apart(p: Problem, operands: Sequence[Any]) -> Any:
     """The sum of products that are made one by one."""
     pairs = (operands[at : at + 2] for at in range(0, len(operands), 2))
-    return reduce(np.add, (matmul.run(p, pair) for pair in pairs))
+    return reduce(np.add, (matmul.run(matmul.cook(p), p, pair) for pair in pairs))
 
 
 KERNELS: tuple[KernelSpec, ...] = (kernel(OP, cook, accepts=is_float32),)

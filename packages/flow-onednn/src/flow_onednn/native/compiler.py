@@ -25,7 +25,7 @@ from flow_onednn import threads
 _LOG = logging.getLogger("flow_onednn")
 
 SETTING = "FLOW_ONEDNN_CC"
-FILES = ("functions.h", "source.c", "norms.c", "tables.c")
+FILES = ("functions.h", "source.c", "norms.c", "tables.c", "shares.c", "joined.c")
 # not -ffast-math: linked into a library it makes the whole process flush denormal numbers
 FLAGS = (
     "-O2", "-ftree-vectorize", "-march=native", "-fopenmp", "-fPIC", "-shared", "-std=gnu11",
@@ -215,4 +215,11 @@ void indexed_update(int kind, float *w, float *m, float *v, const float *x, cons
     const float *rate, int32_t *scratch, long capacity, long count, long rows, long columns,
     int width, long first, int parts, double scale, double decay, double beta1, double beta2,
     double epsilon);
+typedef struct { void *primitive, *arguments; long count; } Part;
+int run_parts(void *run, void *stream, const Part *parts, long count);
+int run_sums(void *run, void *stream, const Part *parts, long count, float *y,
+    const float *more, const float *bias, long rows, long columns, int relu);
+void joined_updates(int kind, void **rows, const long *sizes, long count, long width,
+    const float *rate, const float *factor, const int64_t *step, float *change, double *sums,
+    int threads, const double *numbers);
 """
