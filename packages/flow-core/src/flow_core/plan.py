@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from flow_core.dtypes import as_dtype
-from flow_core.errors import BudgetError, PlanError, nearest
+from flow_core.errors import BudgetError, OutOfMemoryError, PlanError, nearest
 from flow_core.ir import Attrs, AttrValue, TensorType, tensor_type
 from flow_core.sbp import Region
 
@@ -114,6 +114,18 @@ class ArenaPlan:
     lower_bound: int
     peak: int = 0
     owners: tuple[tuple[int, str, str], ...] = ()
+
+    def too_large(self, attempted: str, allowed: str) -> OutOfMemoryError:
+        """The error about more memory than there is, with who needs it."""
+        rows = "\n".join(f"    {n:>14,} bytes  {name}  {line}" for n, name, line in self.owners)
+        return OutOfMemoryError(
+            f"{attempted} the memory of {self.device}",
+            found=f"{self.nbytes:,} bytes, the largest at the peak:\n{rows}",
+            allowed=allowed,
+            hint="make the batch smaller, place ops on more devices, compute activations again "
+            "(flow.experimental.scope.config(checkpointing=True)), or let each device keep a part "
+            "of the optimizer's states (function_config.optimizer_placement_optimization_mode)",
+        )
 
 
 @dataclass(frozen=True, slots=True)

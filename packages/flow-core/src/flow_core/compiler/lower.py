@@ -14,7 +14,7 @@ from flow_core.compiler.streams import Timetable, flows, stream_name, timetable,
 from flow_core.compiler.summing import ONTO, with_sums
 from flow_core.compiler.waits import Access, find_waits
 from flow_core.dtypes import uint8
-from flow_core.errors import KernelNotFoundError, OutOfMemoryError
+from flow_core.errors import KernelNotFoundError
 from flow_core.exchange import BOXING
 from flow_core.ir import Graph, Op, TensorType, Value, tensor_type
 from flow_core.passes.checkpointing import first_name
@@ -588,12 +588,4 @@ def _check_memory(state: _Lowering, arena: ArenaPlan) -> None:
     ask = state.options.memory_limit
     limit: Any = ask(arena.device) if ask else None
     if limit is not None and arena.nbytes > limit:
-        rows = "\n".join(f"    {n:>14,} bytes  {name}  {line}" for n, name, line in arena.owners)
-        raise OutOfMemoryError(
-            f"planning the memory of {arena.device}",
-            found=f"{arena.nbytes:,} bytes, the largest at the peak:\n{rows}",
-            allowed=f"{limit:,} bytes",
-            hint="make the batch smaller, place ops on more devices, compute activations again "
-            "(flow.experimental.scope.config(checkpointing=True)), or let each device keep a part "
-            "of the optimizer's states (function_config.optimizer_placement_optimization_mode)",
-        )
+        raise arena.too_large("planning", f"{limit:,} bytes")
