@@ -287,3 +287,11 @@ def test_training_by_the_settings_of_older_programs() -> None:
 
     np.testing.assert_array_equal(job(), [3.0, 3.0])
     np.testing.assert_array_equal(job(), [2.75, 2.75])
+
+
+def test_a_setting_is_called_not_assigned() -> None:
+    config = flow.function_config()
+    with pytest.raises(ConfigError, match=r"next: +config\.enable_inplace\(False\)"):
+        config.enable_inplace = False
+    with pytest.raises(ConfigError, match=r"next: +config\.train\.primary_lr\(0\.1\)"):
+        config.train.primary_lr = 0.1

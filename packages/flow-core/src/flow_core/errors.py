@@ -123,6 +123,10 @@ class OutsideJobError(JobError, NotImplementedError):
     """A function for job functions was called outside of any."""
 
 
+class NoValueError(JobError, TypeError):
+    """Python asked a placeholder for data, which it does not have while a job is defined."""
+
+
 class AnnotationError(JobError, TypeError):
     """A job function's annotation or return value is not usable."""
 

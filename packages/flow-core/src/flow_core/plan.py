@@ -12,7 +12,7 @@ from typing import Any
 
 from flow_core.cores import NOT_DIVIDED, Cores
 from flow_core.dtypes import as_dtype
-from flow_core.errors import BudgetError, PlanError, nearest
+from flow_core.errors import BudgetError, OutOfMemoryError, PlanError, nearest
 from flow_core.ir import NO_ATTRS, Attrs, AttrValue, TensorType, tensor_type
 from flow_core.sbp import Region
 
@@ -115,6 +115,30 @@ class ArenaPlan:
     lower_bound: int
     peak: int = 0
     owners: tuple[tuple[int, str, str], ...] = ()
+
+    def too_large(
+        self, attempted: str, allowed: str, more: Iterable[tuple[int, str, str]] = ()
+    ) -> OutOfMemoryError:
+        """The error about more memory than there is, with who needs it.
+
+        Args:
+            attempted, allowed: what was done, and how much there is.
+            more: what is needed beside the arena, as in ``owners``.
+        """
+        others = tuple(more)
+        needed = self.nbytes + sum(n for n, _, __ in others)
+        largest = sorted((*self.owners, *others), reverse=True)[:20]
+        rows = "\n".join(f"    {n:>14,} bytes  {name}  {line}" for n, name, line in largest)
+        error = OutOfMemoryError(
+            f"{attempted} the memory of {self.device}",
+            found=f"{needed:,} bytes, the largest at the peak:\n{rows}",
+            allowed=allowed,
+            hint="make the batch smaller, place ops on more devices, compute activations again "
+            "(flow.experimental.scope.config(checkpointing=True)), or let each device keep a part "
+            "of the optimizer's states (function_config.optimizer_placement_optimization_mode)",
+        )
+        error.nbytes = needed
+        return error
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,11 @@ def _parameter(
     subject = f"parameter {p.name!r} of job {job!r}"
     if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
         raise AnnotationError(
-            subject, at=at, found=str(p), allowed="named parameters, as data are fed by name"
+            subject,
+            at=at,
+            found=str(p.replace(annotation=p.empty)),
+            allowed="named parameters, as data are fed by name",
+            hint="for several arrays: name: Tuple[tp.Numpy.Placeholder(...), ...], fed as a tuple",
         )
     if p.annotation is p.empty:
         return _default(p, subject, at)
@@ -102,9 +106,18 @@ def _default(p: inspect.Parameter, subject: str, at: SourceLine | None) -> Place
             at=at,
             found="no annotation" if p.default is p.empty else f"default {p.default!r:.60}",
             allowed="an annotation, or a placeholder as default value",
-            hint=f"write {p.name}: tp.Numpy.Placeholder(shape, dtype=...)",
+            hint=_advice(p),
         )
     return p.default
+
+
+def _advice(p: inspect.Parameter) -> str:
+    """What to do about a parameter that no data can be fed to."""
+    if p.default is not p.empty:
+        return f"drop it, and let the function use the variable {p.name} of the program around it"
+    if p.name in ("self", "cls"):
+        return "define the job inside of a method, or of __init__, where it sees the object"
+    return f"write {p.name}: tp.Numpy.Placeholder(shape, dtype=...)"
 
 
 def _all_placeholders(value: Any) -> bool:

@@ -54,6 +54,8 @@ def concat(
     parts = list(blobs or ())
     if len(parts) == 1:
         return parts[0]
+    others = [x for x in parts if not isinstance(x, BlobDef)]
+    check(not others, "concat", f"{others[:1]!r:.60}", "blobs alone")
     axis = axis_of("concat", axis, len(parts[0].shape))
     # the largest arrays that lists may hold need not fit together, those that are fed do
     bound = None if any(x.is_dynamic for x in parts) else max_dim_size

@@ -39,7 +39,8 @@ def check(
 def axis_of(function: str, axis: int, rank: int) -> int:
     """A non-negative axis, or an error at the user's line."""
     allowed = f"-{rank} <= axis < {rank}"
-    check(-rank <= axis < rank, function, f"axis {axis} for {rank} axes", allowed)
+    fits = hasattr(axis, "__index__") and -rank <= axis < rank
+    check(fits, function, f"axis {axis!r} for {rank} axes", allowed)
     return normal_axis(axis, rank)
 
 
@@ -59,6 +60,8 @@ def reshape(x: BlobDef, shape: Sequence[int], name: str | None = None) -> BlobDe
     Raises:
         InferenceError: the number of elements differs, or there is more than one -1.
     """
+    listed = hasattr(shape, "__len__") and not isinstance(shape, str)
+    check(listed, "reshape", f"shape {shape!r:.60}", "a list or tuple of sizes", "[size]")
     blob: BlobDef = emit("reshape", x, shape=tuple(shape), name=name)
     return blob
 

@@ -22,9 +22,9 @@ def assign(ref: BlobDef, value: BlobDef, dtype: Any = None, name: str | None = N
         name: name of the op.
 
     Raises:
-        InferenceError: shapes or element types that differ.
+        InferenceError: ``ref`` is no variable; shapes or element types that differ.
     """
-    emit("assign", ref, value, name=name)
+    _assign(ref, value, name)
 
 
 def system_assign(
@@ -35,8 +35,21 @@ def system_assign(
     name: str | None = None,
 ) -> BlobDef:
     """`assign`, and gives ``ref`` back; the two options have no effect, as in OneFlow."""
-    emit("assign", ref, value, name=name)
+    _assign(ref, value, name)
     return ref
+
+
+def _assign(ref: BlobDef, value: BlobDef, name: str | None) -> None:
+    if isinstance(ref, BlobDef):
+        made = {ref.job.builder.ops[part.op].type for part in ref.parts}
+        if made != {"variable"}:
+            raise InferenceError(
+                "assign",
+                at=user_line(),
+                found=f"the result of {' and '.join(sorted(made))} as what to overwrite",
+                allowed="what flow.get_variable returned",
+            )
+    emit("assign", ref, value, name=name)
 
 
 def _as_vector(count: BlobDef) -> BlobDef:

@@ -12,7 +12,7 @@ from flow_core.annotations import PlaceholderSpec, parse_handler, placeholder
 from flow_core.checkpoint import store
 from flow_core.checkpoint.snapshot import StoredVariable
 from flow_core.dtypes import DType, float32
-from flow_core.errors import JobError, user_line
+from flow_core.errors import CheckpointError, JobError, user_line
 from flow_core.frontend.blob import BlobDef
 from flow_core.frontend.casts import hierarchical_parallel_cast, parallel_cast
 from flow_core.frontend.emit import emit
@@ -179,8 +179,17 @@ def load_variables(value_dict: Mapping[str, Any], ignore_mismatch: bool = True) 
         ignore_mismatch: skip names that no job has, instead of an error.
 
     Raises:
-        CheckpointError: shapes or types that do not fit, and names unless ignored, all listed.
+        CheckpointError: no dict; shapes or types that do not fit, and names unless ignored, all
+            listed.
     """
+    if not isinstance(value_dict, Mapping):
+        raise CheckpointError(
+            "loading variables",
+            at=user_line(2),
+            found=f"{type(value_dict).__name__} {value_dict!r:.60}",
+            allowed="a dict of arrays by variable name",
+            hint="of a checkpoint: flow.load_variables(flow.checkpoint.get(path))",
+        )
     session = default_session()
     wanted = session.types()
     values = {name: _plain(value) for name, value in value_dict.items()}

@@ -7,13 +7,13 @@ anew, so that a job uses every layer name once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from flow_core.api import layers_norm
 from flow_core.api.distribute import Distribution
 from flow_core.api.initializers import constant_initializer, xavier_uniform_initializer
-from flow_core.api.layers_common import BROADCAST, check, new_variable
+from flow_core.api.layers_common import BROADCAST, activated, check, check_input, new_variable
 from flow_core.api.layers_norm import *  # noqa: F403 - a star join, by __all__
 from flow_core.api.nn_basic import bias_add
 from flow_core.api.nn_conv import Ints, Padding, layout
@@ -63,7 +63,7 @@ def dense(
     Args:
         inputs: a floating point blob of rank 2 or more.
         units: size of the last axis of the result.
-        activation: called with the result and ``name=``.
+        activation: called with the result, and ``name=`` if it takes one.
         use_bias: whether there is a bias.
         kernel_initializer, kernel_regularizer: of the weight.
         bias_initializer, bias_regularizer: of the bias.
@@ -81,6 +81,7 @@ def dense(
     Example:
         ``hidden = flow.layers.dense(x, 512, activation=flow.nn.relu, name="hidden")``
     """
+    check_input("dense", inputs)
     shape = inputs.shape
     check(len(shape) >= 2, "dense", f"inputs of shape {shape}", "rank 2 or more")
     _check_distribution(model_distribute, len(shape))
@@ -99,8 +100,7 @@ def dense(
                 regularizer=bias_regularizer, **shared,
             )  # fmt: skip
             y = bias_add(y, bias, name="bias_add")
-        if activation is not None:
-            y = activation(y, name="activation")
+        y = activated("dense", y, activation)
     return y if len(shape) == 2 else _reshape(y, (*shape[:-1], units))
 
 
@@ -157,20 +157,20 @@ def _conv(
         vector = _layer_variable(name, "bias", (filters,), x.dtype, bias, zeros, trainable)
         with name_scope(name):
             y = bias_add(y, vector, data_format, name="bias_add")
-    if activation is not None:
-        with name_scope(name):
-            y = activation(y, name="activation")
-    return y
+    with name_scope(name):
+        return activated(f"conv{dims}d", y, activation)
 
 
 def _weight_shape(
     dims: int, x: BlobDef, filters: int, kernel_size: Ints, data_format: str, groups: int
 ) -> tuple[int, ...]:
     function = f"conv{dims}d"
+    check_input(function, x)
     form = layout(function, data_format, dims)
     check(len(x.shape) == dims + 2, function, f"inputs of shape {x.shape}", f"rank {dims + 2}")
-    kernel = (kernel_size,) * dims if isinstance(kernel_size, int) else tuple(kernel_size)
-    check(len(kernel) == dims, function, f"kernel_size={kernel_size!r}", f"{dims} integers")
+    kernel = tuple(kernel_size) if isinstance(kernel_size, Iterable) else (kernel_size,) * dims
+    whole = len(kernel) == dims and all(hasattr(n, "__index__") for n in kernel)
+    check(whole, function, f"kernel_size={kernel_size!r}", f"{dims} integers")
     channels = x.shape[channel_axis(dims + 2, form)]
     check(
         isinstance(groups, int) and groups > 0 and filters % groups == channels % groups == 0,
@@ -259,7 +259,7 @@ def conv2d(
         filters: channels of the result.
         kernel_size: sizes of the kernel.
         strides, padding, data_format, dilation_rate, groups: as for ``flow.nn.conv2d``.
-        activation: called with the result and ``name=``.
+        activation: called with the result, and ``name=`` if it takes one.
         use_bias: whether there is a bias.
         kernel_initializer, kernel_regularizer: of the weight.
         bias_initializer, bias_regularizer: of the bias.

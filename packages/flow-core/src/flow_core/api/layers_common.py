@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flow_core.api.distribute import broadcast
@@ -25,11 +26,19 @@ def check(ok: object, function: str, found: object, allowed: object) -> None:
         )
 
 
+def check_input(function: str, x: object) -> None:
+    """Raises `InferenceError` about what a layer is called with, unless it is a blob."""
+    found = f"{type(x).__name__} {x!r:.60}"
+    check(isinstance(x, BlobDef), function, found, "a blob: a parameter of the job, or a result")
+
+
 def checked_axis(function: str, x: BlobDef, axis: int) -> int:
     """A non-negative axis of x, or an error at the user's line."""
+    check_input(function, x)
     rank = len(x.shape)
     allowed = f"-{rank} to {rank - 1}"
-    check(-rank <= axis < rank, function, f"axis {axis} for shape {x.shape}", allowed)
+    fits = hasattr(axis, "__index__") and -rank <= axis < rank
+    check(fits, function, f"axis {axis!r} for shape {x.shape}", allowed)
     return normal_axis(axis, rank)
 
 
@@ -47,3 +56,17 @@ def new_variable(
         name, tuple(shape), dtype, initializer,
         model_name=name, reuse=False, distribute=asked, **more,
     )  # fmt: skip
+
+
+def activated(function: str, y: BlobDef, activation: Callable[..., BlobDef] | None) -> BlobDef:
+    """A layer's result after its activation, which may take a ``name``."""
+    if activation is None:
+        return y
+    allowed = "a function of a blob, such as flow.nn.relu"
+    check(callable(activation), function, f"activation={activation!r:.60}", allowed)
+    return activation(y, name="activation") if _takes_name(activation) else activation(y)
+
+
+def _takes_name(function: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(function).parameters.values()
+    return any(p.name == "name" or p.kind is p.VAR_KEYWORD for p in parameters)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 from flow_core.api.older import deprecates
@@ -21,6 +22,12 @@ def check(ok: object, what: str, found: object, allowed: object, hint: str | Non
     """Raises `InferenceError` at the user's line unless ``ok``."""
     if not ok:
         raise InferenceError(what, at=user_line(), found=found, allowed=allowed, hint=hint)
+
+
+def check_numbers(what: str, **given: Any) -> None:
+    """Raises `InferenceError` at the user's line unless all are numbers."""
+    for name, value in given.items():
+        check(isinstance(value, Real), what, f"{name}={value!r:.60}", "a number")
 
 
 class WarmupConf:
@@ -96,6 +103,10 @@ class LrScheduler:
         lr_lbn: str | None = None,
         warmup: WarmupConf | None = None,
     ) -> None:
+        name, known = type(self).__name__, isinstance(warmup, WarmupConf)
+        check(warmup is None or known, name, f"warmup={warmup!r:.60}", "flow.optimizer.warmup.*")
+        if base_lr is not None:
+            check_numbers(name, base_lr=base_lr)
         self.base_lr = base_lr
         self.lr_lbn = lr_lbn
         self.warmup = warmup

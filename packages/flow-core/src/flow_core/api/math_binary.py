@@ -6,15 +6,14 @@ element type of the blob beside it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from flow_core.api.dynamic import argwhere
 from flow_core.api.math_unary import one, reciprocal_no_nan, square
 from flow_core.dtypes import DType, as_dtype
 from flow_core.errors import InferenceError, user_line
 from flow_core.frontend.blob import BlobDef
-from flow_core.frontend.emit import as_blob
-from flow_core.frontend.per_device import each
+from flow_core.frontend.emit import as_blob, operand_of
 
 __all__ = [
     "add",
@@ -56,12 +55,6 @@ def _inner(name: str | None, step: str) -> str | None:
     return None if name is None else f"{name}_{step}"
 
 
-def _number(value: float, like: BlobDef) -> float:
-    """A Python number as the scalar ops take it for a blob's element type."""
-    number: float = each(float if like.dtype.is_floating else int, value)
-    return number
-
-
 def _both(x: Operand, y: Operand, function: str) -> tuple[BlobDef, BlobDef]:
     """Two blobs, a number being made a constant like the other one."""
     if isinstance(x, BlobDef):
@@ -81,8 +74,18 @@ def _pair(kind: str, x: Operand, y: Operand, name: str | None) -> BlobDef:
     return one(f"broadcast_{kind}", first, second, name=name)
 
 
-def _with_number(op_type: str, x: BlobDef, value: float, name: str | None) -> BlobDef:
-    return one(op_type, x, operand=_number(value, x), name=name)
+def _with_number(
+    op_type: str,
+    x: BlobDef,
+    value: float,
+    name: str | None,
+    change: Callable[[float], float] = lambda number: number,
+) -> BlobDef:
+    return one(op_type, x, operand=operand_of(x, value, change), name=name)
+
+
+def _inverse(number: float) -> float:
+    return 1.0 / number if number else 0.0
 
 
 def add(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
@@ -97,7 +100,7 @@ def add(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
 def subtract(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
     """``x - y``; one of them may be a number."""
     if isinstance(x, BlobDef) and not isinstance(y, BlobDef):
-        return _with_number("scalar_add", x, -y, name)
+        return _with_number("scalar_add", x, y, name, lambda number: -number)
     if isinstance(y, BlobDef) and not isinstance(x, BlobDef):
         opposite = one("negative", y, name=_inner(name, "negative"))
         return _with_number("scalar_add", opposite, x, name)
@@ -120,7 +123,7 @@ def divide(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
     is 0 where the blob is 0.
     """
     if isinstance(x, BlobDef) and not isinstance(y, BlobDef) and x.dtype.is_floating:
-        return _with_number("scalar_mul", x, 1.0 / y if y else 0.0, name)
+        return _with_number("scalar_mul", x, y, name, _inverse)
     if isinstance(y, BlobDef) and not isinstance(x, BlobDef) and y.dtype.is_floating:
         inverse = reciprocal_no_nan(y, name=_inner(name, "reciprocal"))
         return _with_number("scalar_mul", inverse, x, name)
@@ -303,4 +306,4 @@ def where(
 
 def masked_fill(x: BlobDef, mask: BlobDef, value: float, name: str | None = None) -> BlobDef:
     """``value`` where ``mask`` is not 0, elements of ``x`` elsewhere; shapes broadcast."""
-    return one("where_scalar_x", mask, x, operand=_number(value, x), name=name)
+    return one("where_scalar_x", mask, x, operand=operand_of(x, value), name=name)

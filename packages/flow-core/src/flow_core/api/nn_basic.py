@@ -59,9 +59,8 @@ def _check(ok: object, function: str, found: str, allowed: str, hint: str | None
 
 def _axis(x: BlobDef, axis: int, function: str) -> int:
     rank = len(x.shape)
-    _check(
-        -rank <= axis < rank, function, f"axis {axis} for shape {x.shape}", f"-{rank} to {rank - 1}"
-    )
+    fits = hasattr(axis, "__index__") and -rank <= axis < rank
+    _check(fits, function, f"axis {axis!r} for shape {x.shape}", f"-{rank} to {rank - 1}")
     return normal_axis(axis, rank)
 
 

@@ -1,4 +1,4 @@
-"""Optimizers, gradient clipping and loss scales; `learning_rates` has the schedules.
+"""Optimizers; `learning_rates` has the schedules, `gradient_limits` clipping and loss scales.
 
 ``flow.optimizer.SGD(scheduler, momentum=0.9).minimize(loss)`` inside a job function of type
 "train" makes the job update its variables at every call.  What is minimized is the mean of the
@@ -8,8 +8,14 @@ loss's elements; several losses count as the sum of their means.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from flow_core.api.gradient_limits import (
+    ClipGradientConf,
+    LossScalePolicy,
+    StaticLossScalePolicy,
+    grad_clipping,
+    loss_scale,
+)
 from flow_core.api.learning_rates import (
     CosineScheduler,
     CustomScheduler,
@@ -23,12 +29,12 @@ from flow_core.api.learning_rates import (
     PolynomialSchduler,
     PolynomialScheduler,
     check,
+    check_numbers,
     warmup,
 )
 from flow_core.frontend.blob import BlobDef
 from flow_core.frontend.jobs import current_job
 from flow_core.frontend.train import (
-    DynamicLossScale,
     State,
     TrainOptions,
     UpdateRule,
@@ -44,119 +50,6 @@ __all__ = [
 ]  # fmt: skip
 
 Names = Sequence[str] | str | None
-
-
-class ClipGradientConf:
-    """Base of the ways to limit gradients."""
-
-    @property
-    def clip_conf(self) -> tuple[str, float]:
-        """The literal ``(kind, limit)``."""
-        raise NotImplementedError
-
-
-class ClipByGlobalNorm(ClipGradientConf):
-    """Scales all gradients alike so that their global norm is at most ``clip_norm``.
-
-    Args:
-        clip_norm: the largest Euclidean norm of all gradients taken together.
-    """
-
-    def __init__(self, clip_norm: float) -> None:
-        check(clip_norm > 0, "by_global_norm", f"clip_norm={clip_norm}", "a positive number")
-        self.clip_norm = clip_norm
-
-    @property
-    def clip_conf(self) -> tuple[str, float]:
-        """``("clip_by_global_norm", clip_norm)``."""
-        return ("clip_by_global_norm", float(self.clip_norm))
-
-
-class grad_clipping:
-    """Ways to limit gradients."""
-
-    by_global_norm = ClipByGlobalNorm
-
-
-class LossScalePolicy:
-    """Base of the loss scales, which keep small gradients of half-precision types from vanishing.
-
-    The loss is multiplied before the backward pass, the gradients are divided after it.
-    """
-
-    def SetLossScaleFieldsInTrainConf(self, train_conf: Any) -> None:
-        """Sets the attribute of ``train_conf`` that says the same."""
-        raise NotImplementedError
-
-    def scale(self) -> float | DynamicLossScale:
-        """The scale as training takes it."""
-        raise NotImplementedError
-
-
-class StaticLossScalePolicy(LossScalePolicy):
-    """A constant loss scale.
-
-    Args:
-        loss_scale_factor: the factor.
-    """
-
-    def __init__(self, loss_scale_factor: float) -> None:
-        check(
-            loss_scale_factor > 0, "static_loss_scale", f"{loss_scale_factor}", "a positive number"
-        )
-        self.loss_scale_factor = loss_scale_factor
-
-    def SetLossScaleFieldsInTrainConf(self, train_conf: Any) -> None:
-        """Sets ``train_conf.loss_scale_factor``."""
-        train_conf.loss_scale_factor = self.loss_scale_factor
-
-    def scale(self) -> float:
-        """The factor."""
-        return float(self.loss_scale_factor)
-
-
-class DynamicLossScalePolicy(LossScalePolicy):
-    """A loss scale that adapts; steps whose gradients are not all finite change nothing else.
-
-    Args:
-        initial_loss_scale: the factor at the beginning.
-        increment_period: good steps in a row after which the factor grows.
-        multiplier: what it grows by, and what a bad step divides it by (down to 1).
-    """
-
-    def __init__(
-        self,
-        initial_loss_scale: float = 2**30,
-        increment_period: int = 2000,
-        multiplier: float = 2.0,
-    ) -> None:
-        check(
-            initial_loss_scale > 0 and increment_period >= 1 and multiplier > 1,
-            "dynamic_loss_scale",
-            f"initial_loss_scale={initial_loss_scale}, increment_period={increment_period}, "
-            f"multiplier={multiplier}",
-            "a positive scale, a period of at least 1 and a multiplier above 1",
-        )
-        self.initial_loss_scale = initial_loss_scale
-        self.increment_period = increment_period
-        self.multiplier = multiplier
-
-    def SetLossScaleFieldsInTrainConf(self, train_conf: Any) -> None:
-        """Sets ``train_conf.dynamic_loss_scale_policy``."""
-        train_conf.dynamic_loss_scale_policy = self.scale()
-
-    def scale(self) -> DynamicLossScale:
-        """The policy as literals."""
-        return DynamicLossScale(
-            float(self.initial_loss_scale), int(self.increment_period), float(self.multiplier)
-        )
-
-
-class loss_scale:
-    """Loss scales."""
-
-    static_loss_scale = StaticLossScalePolicy
-    dynamic_loss_scale = DynamicLossScalePolicy
 
 
 class Optimizer:
@@ -193,6 +86,12 @@ class Optimizer:
             "a scheduler",
             "for a constant rate: flow.optimizer.PiecewiseConstantScheduler([], [rate])",
         )
+        limit = grad_clipping is None or isinstance(grad_clipping, ClipGradientConf)
+        found = f"grad_clipping {grad_clipping!r:.60}"
+        check(limit, name, found, "flow.optimizer.grad_clipping.by_global_norm(limit)")
+        policy = loss_scale_policy is None or isinstance(loss_scale_policy, LossScalePolicy)
+        found = f"loss_scale_policy {loss_scale_policy!r:.60}"
+        check(policy, name, found, "one of flow.optimizer.loss_scale, called")
         if loss_scale_factor is not None:
             check(loss_scale_policy is None, name, "two loss scales", "one of them")
             loss_scale_policy = StaticLossScalePolicy(loss_scale_factor)
@@ -285,6 +184,7 @@ class SGD(Optimizer):
         super().__init__(
             lr_scheduler, loss_scale_factor, grad_clipping, train_step_lbn, loss_scale_policy
         )
+        check_numbers(type(self).__name__, momentum=momentum)
         self.momentum = momentum
 
     def rule(self) -> UpdateRule:
@@ -322,6 +222,7 @@ class SGDW(Optimizer):
         super().__init__(
             lr_scheduler, loss_scale_factor, grad_clipping, train_step_lbn, loss_scale_policy
         )
+        check_numbers(type(self).__name__, momentum=momentum)
         self.momentum = momentum
         self._set_weight_decay(weight_decay, weight_decay_includes, weight_decay_excludes)
 
@@ -367,6 +268,7 @@ class Adam(Optimizer):
         super().__init__(
             lr_scheduler, loss_scale_factor, grad_clipping, train_step_lbn, loss_scale_policy
         )
+        check_numbers(type(self).__name__, beta1=beta1, beta2=beta2, epsilon=epsilon)
         self.beta1 = beta1
         self.beta2 = beta2
         self.epsilon = epsilon
@@ -492,6 +394,7 @@ class RMSProp(Optimizer):
         super().__init__(
             lr_scheduler, loss_scale_factor, grad_clipping, train_step_lbn, loss_scale_policy
         )
+        check_numbers("RMSProp", decay_rate=decay_rate, epsilon=epsilon)
         self.decay_rate = decay_rate
         self.epsilon = epsilon
         self.centered = centered
@@ -535,6 +438,8 @@ class LARS(Optimizer):
         super().__init__(
             lr_scheduler, loss_scale_factor, grad_clipping, train_step_lbn, loss_scale_policy
         )
+        numbers = {"momentum_beta": momentum_beta, "lars_coefficient": lars_coefficient}
+        check_numbers("LARS", epsilon=epsilon, **numbers)
         self.momentum_beta = momentum_beta
         self.epsilon = epsilon
         self.lars_coefficient = lars_coefficient
@@ -577,6 +482,7 @@ class LAMB(Optimizer):
         super().__init__(
             lr_scheduler, loss_scale_factor, grad_clipping, train_step_lbn, loss_scale_policy
         )
+        check_numbers(type(self).__name__, beta1=beta1, beta2=beta2, epsilon=epsilon)
         self.beta1 = beta1
         self.beta2 = beta2
         self.epsilon = epsilon

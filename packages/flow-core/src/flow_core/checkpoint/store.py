@@ -16,7 +16,7 @@ from flow_core.checkpoint import snapshot, swap
 from flow_core.checkpoint.layout import DATA, DONE
 from flow_core.checkpoint.snapshot import Array, StoredVariable
 from flow_core.dtypes import as_dtype
-from flow_core.errors import CheckpointError, FlowError, SourceLine, nearest
+from flow_core.errors import CheckpointError, FlowError, SourceLine, nearest, user_line
 from flow_core.ir import TensorType
 from flow_core.plugins.specs import FormatSpec, Lazy
 from flow_core.plugins.specs import load as load_target
@@ -79,6 +79,7 @@ def _writer(path: str | Path, format: str, known: Mapping[str, FormatSpec]) -> L
     if spec is None or spec.writer is None:
         raise CheckpointError(
             f"saving {path}",
+            at=user_line(),
             found=f"the format {format!r}, which "
             + ("nobody provides" if spec is None else "only reads"),
             allowed=", ".join(name for name, spec in known.items() if spec.writer is not None),
@@ -93,7 +94,7 @@ def _explained(attempted: str) -> Any:
     try:
         yield
     except OSError as error:
-        raise CheckpointError(attempted, found=str(error)) from error
+        raise CheckpointError(attempted, at=user_line(), found=str(error)) from error
 
 
 def _refuse_overwriting(path: Path, formats: Iterable[FormatSpec], overwrite: bool) -> None:
@@ -107,6 +108,7 @@ def _refuse_overwriting(path: Path, formats: Iterable[FormatSpec], overwrite: bo
     what = "a checkpoint" if is_checkpoint else "a folder with other files"
     raise CheckpointError(
         f"saving {path}",
+        at=user_line(),
         found=f"{what if path.is_dir() else 'a file'} that is already there",
         allowed="a path where nothing is, an empty folder"
         + (", or with overwrite=True a checkpoint" if overwrite else ""),
@@ -171,9 +173,18 @@ def _format_of(path: Path, formats: list[FormatSpec]) -> FormatSpec:
     claimed = " and ".join(format.name for format in known)
     raise CheckpointError(
         f"loading {path}",
+        at=user_line(),
         found=f"what {claimed} both can open" if known else there,
         allowed=f"a checkpoint in one of the formats {', '.join(f.name for f in formats)}",
+        hint=None if known else _beside(path),
     )
+
+
+def _beside(path: Path) -> str:
+    """What to try in place of a path that holds no checkpoint."""
+    others = path.parent.iterdir() if path.parent.is_dir() and not path.exists() else ()
+    similar = nearest(path.name, [other.name for other in others])
+    return similar or "look where it was saved; relative paths start at the working directory"
 
 
 def typed(found: Mapping[str, Array], types: Mapping[str, TensorType]) -> Mapping[str, Array]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from flow_core.compiler.arena import Block, Layout, aligned, plan_arena
-from flow_core.errors import OutOfMemoryError, SourceLine
+from flow_core.errors import SourceLine
 from flow_core.ir import TensorType, Value
 from flow_core.plan import ArenaPlan, Buffer
 
@@ -170,15 +170,4 @@ def _new_variables(
 def _check_memory(arena: ArenaPlan, limit: int | None, variables: Rows) -> None:
     needed = arena.nbytes + sum(n for n, _, __ in variables)
     if limit is not None and needed > limit:
-        largest = sorted((*arena.owners, *variables), reverse=True)[:20]
-        rows = "\n".join(f"    {n:>14,} bytes  {name}  {line}" for n, name, line in largest)
-        error = OutOfMemoryError(
-            f"planning the memory of {arena.device}",
-            found=f"{needed:,} bytes, the largest at the peak:\n{rows}",
-            allowed=f"{limit:,} bytes",
-            hint="make the batch smaller, place ops on more devices, compute activations again "
-            "(flow.experimental.scope.config(checkpointing=True)), or let each device keep a part "
-            "of the optimizer's states (function_config.optimizer_placement_optimization_mode)",
-        )
-        error.nbytes = needed
-        raise error
+        raise arena.too_large("planning", f"{limit:,} bytes", variables)

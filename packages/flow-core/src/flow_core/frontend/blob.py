@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from flow_core.dtypes import DType
-from flow_core.errors import JobError, user_line
+from flow_core.errors import JobError, NoValueError, user_line
 from flow_core.frontend.per_device import per_device
 from flow_core.frontend.scope import ParallelConf
 from flow_core.ir import TensorType, Value, tensor_type
@@ -239,13 +239,70 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
 
     __hash__ = object.__hash__
 
-    def __bool__(self) -> bool:
-        raise JobError(
-            f"truth value of {self!r}",
+    def __format__(self, spec: str) -> str:
+        return format(float(self), spec) if spec else repr(self)
+
+    __array_priority__ = 1000  # so that operators of numpy's numbers leave it to the blob's
+
+    def __getattr__(self, name: str) -> Any:
+        elsewhere = _ELSEWHERE.get(name)
+        hint = f"; there is {elsewhere}" if elsewhere else ""
+        raise AttributeError(f"a blob has no {name!r}{hint}", name=name, obj=self)
+
+
+def _refusal(what: str, hint: str) -> Callable[..., NoReturn]:
+    """A method by which Python asks for data."""
+
+    def refuse(blob: BlobDef, *_: object, **__: object) -> NoReturn:
+        raise NoValueError(
+            f"{what} {blob!r}",
             at=user_line(2),
             found="a placeholder, which has no data while a job is defined",
-            hint="compute with flow.where(...), or decide on a Python value outside the job",
+            hint=hint,
         )
+
+    return refuse
+
+
+_NUMBER = (
+    "a Python number of",
+    "compute with flow's functions; sizes are numbers: blob.shape[0]; or return the blob, and go "
+    "on with the job's result",
+)
+_PARTS = "a part is flow.slice_v2(blob, [[begin, end, step], ...]), rows by number flow.gather"
+_REFUSED: dict[str, tuple[str, str]] = {
+    "__bool__": (
+        "truth value of",
+        "compute with flow.where(...), or decide on a Python value outside the job",
+    ),
+    **dict.fromkeys(("__int__", "__float__", "__index__", "__complex__"), _NUMBER),
+    "__iter__": ("a loop over", f"loop over range(blob.shape[0]); {_PARTS}"),
+    "__contains__": ("a search in", "flow.math.equal(blob, number), flow.math.reduce_any"),
+    "__getitem__": ("an index into", _PARTS),
+    "__setitem__": (
+        "an assignment to a part of",
+        "flow.slice_update(blob, part, [[begin, end, step], ...]) gives the changed blob",
+    ),
+    "__array__": (
+        "numpy's view of",
+        "compute with flow's functions, such as those of flow.math; numpy takes the job's results",
+    ),
+}
+for _method, _words in _REFUSED.items():
+    setattr(BlobDef, _method, _refusal(*_words))
+
+_ELSEWHERE = {
+    **{name: f"flow.math.reduce_{name}(blob)" for name in ("sum", "mean", "max", "min", "prod")},
+    **{name: f"flow.{name}(blob, ...)" for name in ("reshape", "flatten", "squeeze", "transpose")},
+    **dict.fromkeys(("astype", "cast", "to", "type"), "flow.cast(blob, dtype)"),
+    **{name: f"flow.math.{name}(blob)" for name in ("abs", "exp", "log", "sqrt", "argmax")},
+    "T": "flow.transpose(blob)",
+    "ndim": "len(blob.shape)",
+    "size": "flow.elem_cnt(blob)",
+    "item": "the result of the job",
+    "view": "flow.reshape(blob, shape)",
+}
+"""What programs of other frameworks find on a tensor, and where it is here."""
 
 
 class MirroredBlob(BlobDef):

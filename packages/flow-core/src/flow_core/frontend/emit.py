@@ -144,7 +144,7 @@ def emit_binary(kind: str, x: BlobDef, other: BlobDef | float) -> BlobDef:
         blob: BlobDef = emit(f"broadcast_{kind}", x, other)
         return blob
     operation, operand = _SCALAR[kind]
-    blob = emit(operation, x, operand=_operand(x, operand(other)))
+    blob = emit(operation, x, operand=operand_of(x, other, operand))
     return blob
 
 
@@ -156,8 +156,20 @@ _SCALAR: dict[str, tuple[str, Callable[[float], float]]] = {
 }
 
 
-def _operand(x: BlobDef, number: Any) -> Any:
-    return each(float if x.dtype.is_floating else int, number)
+def operand_of(x: BlobDef, other: Any, change: Callable[[Any], Any] = lambda number: number) -> Any:
+    """A number, changed, in the element type of x."""
+    try:
+        return each(float if x.dtype.is_floating else int, change(other))
+    except (TypeError, ValueError, ArithmeticError):
+        raise JobError(
+            f"an operator of {x!r}",
+            at=user_line(),
+            found=f"{type(other).__name__} {other!r:.60}",
+            allowed="a blob of the same element type, or a Python number; as divisor not 0",
+            hint="feed an array as a parameter of the job, or keep it in flow.get_variable"
+            if hasattr(other, "shape")
+            else None,
+        ) from None
 
 
 def as_blob(number: Any, like: BlobDef) -> BlobDef:
@@ -165,6 +177,6 @@ def as_blob(number: Any, like: BlobDef) -> BlobDef:
     if isinstance(number, BlobDef):
         return number
     blob: BlobDef = emit(
-        "constant", value=_operand(like, number), dtype=like.dtype.name, shape=(1,)
+        "constant", value=operand_of(like, number), dtype=like.dtype.name, shape=(1,)
     )
     return blob

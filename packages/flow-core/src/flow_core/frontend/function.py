@@ -78,6 +78,8 @@ class JobFunction:
         config: FunctionConfig | None = None,
         session: Session | None = None,
     ) -> None:
+        if not inspect.isroutine(inspect.unwrap(function)):
+            raise _wrong_use(f"{function!r:.60}", "a function written with def")
         functools.update_wrapper(self, function)
         self.function = function
         self.kind = kind
@@ -273,6 +275,7 @@ class JobFunction:
                 at=user_line(2),
                 found="the definition of another job",
                 allowed="calls outside of job functions",
+                hint="share a plain Python function between jobs; it may call itself on numbers",
             )
         feeding = self._feeding or self._feed()
         session = self._session()
@@ -568,15 +571,14 @@ def global_function(type: Any = "predict", function_config: FunctionConfig | Non
     if callable(type) and not isinstance(type, str):
         return JobFunction(type, "predict", function_config)
     if type not in KINDS:
-        raise JobError(
-            "use of global_function",
-            at=user_line(2),
-            found=f"type={type!r}",
-            allowed='"train" or "predict"',
-            hint=nearest(str(type), KINDS) or None,
-        )
+        raise _wrong_use(f"type={type!r}", '"train" or "predict"', nearest(str(type), KINDS))
     kind: str = type
     return lambda function: JobFunction(function, kind, function_config)
+
+
+def _wrong_use(found: str, allowed: str, hint: str = "") -> JobError:
+    what = "use of global_function"
+    return JobError(what, at=user_line(), found=found, allowed=allowed, hint=hint or None)
 
 
 def _kind_of(config: FunctionConfig) -> str:
@@ -586,11 +588,8 @@ def _kind_of(config: FunctionConfig) -> str:
 
 def _check_config(config: object) -> None:
     if config is not None and not isinstance(config, FunctionConfig):
-        raise JobError(
-            "use of global_function",
-            at=user_line(3),
-            found=f"function_config={config!r:.60}",
-            allowed="settings made by flow.function_config()",
+        raise _wrong_use(
+            f"function_config={config!r:.60}", "settings made by flow.function_config()"
         )
 
 

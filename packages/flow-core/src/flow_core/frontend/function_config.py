@@ -278,6 +278,11 @@ class FunctionConfig:
             raise AttributeError(name)
         return _Path(self._values, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_"):
+            raise _assigned(name, value)
+        super().__setattr__(name, value)
+
     def __dir__(self) -> list[str]:
         return sorted({name.split(".")[0] for name in SETTINGS} | {"get"})
 
@@ -308,6 +313,16 @@ class FunctionConfig:
         return other
 
 
+def _assigned(name: str, value: Any) -> ConfigError:
+    return ConfigError(
+        f"function_config.{name}",
+        at=user_line(3),
+        found=f"an assignment of {value!r:.60}",
+        allowed="a call",
+        hint=f"config.{name}({value!r:.60})",
+    )
+
+
 class _Values:
     """What a config's settings are, by name."""
 
@@ -328,6 +343,8 @@ class _Path:
     """A name below a function config: a setter, or a group of them."""
 
     __slots__ = ("_name", "_values")
+    _name: str
+    _values: dict[str, Any]
 
     def __init__(self, values: dict[str, Any], name: str) -> None:
         if name not in SETTINGS and name not in _GROUPS:
@@ -338,11 +355,14 @@ class _Path:
                 allowed="see `flow doctor --config` for all names",
                 hint=nearest(name, SETTINGS) or None,
             )
-        self._values = values
-        self._name = name
+        object.__setattr__(self, "_values", values)
+        object.__setattr__(self, "_name", name)
 
     def __getattr__(self, name: str) -> _Path:
         return _Path(self._values, f"{self._name}.{name}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise _assigned(f"{self._name}.{name}", value)
 
     def __call__(self, value: Any = _NOT_GIVEN) -> None:
         setting = SETTINGS.get(self._name)

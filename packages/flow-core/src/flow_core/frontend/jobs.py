@@ -132,6 +132,8 @@ class JobBuild:
             full: its full name, instead of ``name``.
             placement: its devices, instead of the scope's.
         """
+        if name is not None and not isinstance(name, str):
+            raise JobError(f"name of a {op_type}", at=line, found=repr(name), allowed="str, None")
         scope = current_scope()
         full = full or scope.prefix + (name or op_type)
         if full in self.builder.ops:
@@ -179,7 +181,7 @@ class JobBuild:
         a single device, and for the compiler's choice, nothing is asked for.
         """
         placement = current_scope().placement or self.default_placement
-        if distribute is None or placement.size == 1 or distribute.kind == "auto":
+        if distribute is None or distribute.kind == "auto":
             return ()
         try:
             axis = distribute.axis
@@ -188,6 +190,8 @@ class JobBuild:
             raise JobError(
                 f"distribution of {name!r} in job {self.name!r}", at=line, found=str(error)
             ) from None
+        if placement.size == 1:
+            return ()
         return ((first, *(B,) * (len(placement.hierarchy) - 1)),)
 
     def distributed(self, value: Value, distribute: Any, line: SourceLine | None) -> Value:
@@ -324,6 +328,7 @@ def current_job(attempted: str) -> JobBuild:
             at=user_line(2),
             found="no job function under definition",
             allowed="inside a function decorated with @flow.global_function",
+            hint="what leaves a job are the arrays that it returns, not its blobs",
         )
     return job
 

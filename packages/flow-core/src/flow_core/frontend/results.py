@@ -179,7 +179,12 @@ class Pending:
         def deliver(step: Step) -> None:
             callback = mailbox.wait()
             if callback is not None and callback is not gone:
-                callback(arrange(step))
+                result = arrange(step)
+                try:
+                    callback(result)
+                except Exception as error:
+                    error.add_note(_whereabouts(callback))
+                    raise
 
         return deliver
 
@@ -235,6 +240,15 @@ class Pending:
         lists: list[list[Any]] = self._one("numpy_lists").numpy_lists()
         return lists
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"the result of a call has no {name!r} yet: job(...).get() waits for the arrays, "
+            "job(...)(function) has them handed over; with the annotation -> tp.Numpy a job "
+            "returns its array",
+            name=name,
+            obj=self,
+        )
+
     def _one(self, what: str) -> LocalBlob:
         result = self.get()
         if not isinstance(result, LocalBlob):
@@ -246,6 +260,13 @@ class Pending:
                 hint=f"take the results apart: job(...).get()[0].{what}()",
             )
         return result
+
+
+def _whereabouts(callback: Callable[[Any], Any]) -> str:
+    """A callback and its line, which a traceback lacks where its parameters do not fit."""
+    code = getattr(callback, "__code__", None)
+    where = f" (at {code.co_filename}:{code.co_firstlineno})" if code else ""
+    return f"in the callback {getattr(callback, '__qualname__', repr(callback))}{where} of a job"
 
 
 class _Mailbox:

@@ -258,7 +258,14 @@ def build_training(
     if micro_batches > 1 and sums is not None:
         gradients = [_to_be_summed(t, g, sums) for g in gradients]
     if not gradients:
-        _fail(t, f"{len(trained)} trainable variables that no loss depends on", "at least one")
+        _fail(
+            t,
+            f"{len(trained)} trainable variables that no loss depends on",
+            "at least one",
+            "argmax, comparisons and casts to whole numbers, for example, have no gradient"
+            if trained
+            else "make one: flow.get_variable, or a layer with trainable=True",
+        )
     skip = _count_not_finite(t, gradients) if scale.variable else None
     gradients, scale_by = _clipped(t, [_penalized(t, g) for g in gradients], scale.inverse)
     rate, now = _learning_rate(t, step)

@@ -202,6 +202,7 @@ def _check_reuse(job: JobBuild, info: VariableInfo, value: Value, reuse: bool) -
             at=info.line,
             found=f"a variable of that name, made at {job.builder.lines.get(value.op)}",
             allowed="a new name, since reuse=False",
+            hint='give each layer a name of its own: name="..."',
         )
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from traceback import walk_tb
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from flow_core.cores import Cores
 from flow_core.device import Arena, Comm, Driver, Launch, World
 from flow_core.dtypes import tensor_buffer
-from flow_core.errors import PlanError, UnsupportedError
+from flow_core.errors import FlowError, PlanError, SourceLine, UnsupportedError
 from flow_core.exchange import BOXING, exchange_of, pack, unpack
 from flow_core.plan import ArenaPlan, Buffer, Plan, Task, check_no_deadlock, check_streams
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
@@ -112,8 +113,11 @@ class Executable:
     def _arena(self, plan: ArenaPlan, driver: Driver) -> Arena:
         """The memory of a device: the comm's own kind of memory where it has some."""
         special = getattr(self.comm, "arena", None)
-        found: Arena | None = special(plan.device, plan.nbytes) if special else None
-        return driver.allocate(plan.nbytes) if found is None else found
+        try:
+            found: Arena | None = special(plan.device, plan.nbytes) if special else None
+            return driver.allocate(plan.nbytes) if found is None else found
+        except MemoryError as error:
+            raise plan.too_large("allocating", f"what is left there: {error}") from None
 
     def _array(self, buffer: Buffer, variable: Callable[[str, str, Region | None], Any]) -> Any:
         is_here = buffer.device in self._local
@@ -179,6 +183,7 @@ class Executable:
             wrap: gives the launches of a task, by its position, what goes around them.
         """
         bound = [wrap(i, self.bind_task(task)) for i, task in enumerate(self.plan.tasks)]
+        self._bound = bound
         cores = self.plan.cores
         if self.plan.workers <= 1 or getattr(self._driver, "queues", False):
             run = self._driver.compile([launch for launches in bound for launch in launches])
@@ -227,7 +232,11 @@ class Executable:
         started = time.perf_counter() if self._finished else 0.0
         for copy, (index, window) in zip(self._copies, self.windows, strict=True):
             copy(feeds[index][window])
-        self._launch()
+        try:
+            self._launch()
+        except FlowError as error:
+            self._locate(error)
+            raise
         self.step += 1
         results = tuple([copy() for copy in self._results])
         if self._after is not None:
@@ -238,6 +247,17 @@ class Executable:
             seconds = time.perf_counter() - started
             observer(int(self.step) - 1, {"job": self.plan.job, "seconds": seconds})
         return results
+
+    def _locate(self, error: FlowError) -> None:
+        """Tells an error of a kernel the user's line, which only the plan knows."""
+        tasks = zip(self.plan.tasks, self._bound, strict=True)
+        lines = {id(launch): task.line for task, launches in tasks for launch in launches}
+        frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+        held = (lines.get(id(value)) for frame in frames for value in frame.f_locals.values())
+        line = next(filter(None, held), "")
+        file, _, number = line.rpartition(":")
+        if error.at is None and number.isdigit():
+            error.told(at=SourceLine(file, int(number)))
 
     def _windows(self) -> Iterator[tuple[int, Any]]:
         """See `windows`; micro-batches are cut along axis 0."""

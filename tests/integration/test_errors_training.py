@@ -1,0 +1,122 @@
+"""Wrong losses, and jobs that train when they should not, or do not when they should."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from mistakes import PAIR, SGD_LINE, ZEROS, here, line_of, mistake, sgd, weight
+
+import oneflow as flow
+import oneflow.typing as tp
+from flow_core.errors import InferenceError, JobError
+
+
+def test_minimize_in_a_predict_job() -> None:
+    lines = []
+
+    @flow.global_function(type="predict")
+    def job() -> tp.Numpy:
+        w = weight()
+        schedule = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
+        lines.append(here(1))
+        flow.optimizer.SGD(schedule, momentum=0).minimize(w)
+        return w
+
+    with mistake(JobError, r'type="train"') as line:
+        line += lines
+        try:
+            job()
+        finally:
+            line += lines
+
+
+def test_a_train_job_without_minimize() -> None:
+    @flow.global_function(type="train")
+    def job() -> tp.Numpy:
+        return weight()
+
+    with mistake(JobError, r'minimize(.|\n)*type="predict"') as line:
+        line.append(line_of(job.function))
+        job()
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (lambda x: sgd(3.0), "float|3.0"),
+        (lambda x: sgd(None), "None"),
+        (lambda x: sgd(x), "trainable variables"),
+        (lambda x: sgd([weight(), weight((2, 3))]), "one loss twice"),
+        (
+            lambda x: sgd([weight(), flow.math.reduce_sum(x)]),
+            "losses of types",
+        ),
+    ],
+)
+def test_wrong_losses(body: Callable[[Any], None], text: str) -> None:
+    @flow.global_function(type="train")
+    def job(x: PAIR) -> tp.Numpy:
+        body(x)
+        return x
+
+    with mistake(JobError, text) as line:
+        line.append(SGD_LINE)
+        job(ZEROS)
+
+
+def test_two_train_jobs_of_one_name() -> None:
+    def make() -> Any:
+        @flow.global_function(type="train")
+        def job() -> None:
+            sgd(weight())
+
+        return job
+
+    first = make()
+    line = line_of(first.function).line
+    with pytest.raises(JobError, match=rf"train job 'job' \(at .*:{line}\)\n.*:{line}\n"):
+        make()
+
+
+def test_wrong_uses_of_global_function() -> None:
+    with mistake(JobError, "did you mean train") as line:
+        line.append(here(1))
+        flow.global_function(type="trian")
+    with mistake(JobError, "made by flow.function_config") as line:
+        line.append(here(1))
+        flow.global_function(type="train", function_config={})
+
+
+RATE = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: flow.optimizer.SGD(0.1), "a scheduler"),
+        (lambda: flow.optimizer.SGD(RATE, momentum=None), "momentum=None"),
+        (lambda: flow.optimizer.SGD(RATE, grad_clipping=1.0), r"by_global_norm\(limit\)"),
+        (lambda: flow.optimizer.SGD(RATE, loss_scale_policy=128), "loss_scale, called"),
+        (lambda: flow.optimizer.Adam(RATE, beta1="0.9"), "beta1='0.9'"),
+        (lambda: flow.optimizer.RMSProp(RATE, epsilon=None), "epsilon=None"),
+        (lambda: flow.optimizer.LARS(RATE, lars_coefficient="1"), "lars_coefficient"),
+        (lambda: flow.optimizer.CosineScheduler("0.1", 10), "base_lr='0.1'"),
+        (lambda: flow.optimizer.CosineScheduler(0.1, 10, warmup=5), "warmup=5"),
+    ],
+)
+def test_wrong_arguments_of_optimizers(make: Callable[[], Any], text: str) -> None:
+    with mistake(InferenceError, text) as line:
+        line.append(line_of(make))
+        make()
+
+
+def test_a_loss_without_a_way_back() -> None:
+    @flow.global_function(type="train")
+    def job(x: PAIR) -> tp.Numpy:
+        loss = flow.cast(flow.math.argmax(x * weight()), flow.float)
+        sgd(loss)
+        return loss
+
+    with mistake(JobError, "argmax(.|\n)*have no gradient") as line:
+        line.append(SGD_LINE)
+        job(ZEROS)
