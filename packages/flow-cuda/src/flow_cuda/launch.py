@@ -260,12 +260,16 @@ class DnnLaunch(Queued):
 
     def queue(self, stream: Any) -> None:
         """Queues it on a stream."""
-        given, made = list(self.reads.values()), list(self.writes.values())
-        room = [x for x in (self.workspace,) if x is not None]
-        addresses = tuple(x.address for x in (*given, *made))
-        call = DnnCall(self.problem, self.plan, addresses, room[0].address if room else 0)
-        access = Access(tuple(x.span for x in given), tuple(x.span for x in (*made, *room)))
-        self.hardware.dnn_call(stream, call, access)
+        addresses = tuple(x.address for x in (*self.reads.values(), *self.writes.values()))
+        room = 0 if self.workspace is None else self.workspace.address
+        call = DnnCall(self.problem, self.plan, addresses, room)
+        self.hardware.dnn_call(stream, call, self.touched())
+
+    def touched(self) -> Access:
+        """What it reads; what it writes, and the workspace."""
+        room = () if self.workspace is None else (self.workspace.span,)
+        made = tuple(x.span for x in self.writes.values())
+        return Access(tuple(x.span for x in self.reads.values()), (*made, *room))
 
 
 def _hardware(values: Sequence[Any]) -> Hardware:

@@ -13,7 +13,6 @@ from typing import Any
 
 from flow_core.ir import Attrs, Graph, Op, TensorType, Value, rebuild
 from flow_core.plugins.specs import KernelQuery
-from flow_cuda.config import settings
 from flow_cuda.cudnn import DnnError, DnnPlans
 from flow_cuda.dnn import ALGORITHMS, Search
 from flow_cuda.kernels.dnn import conv_problem
@@ -50,7 +49,9 @@ class Convolutions:
         plans = self.plans() if found and wishes.get("enable_cudnn", True) else None
         if plans is None:
             return graph
-        work = _Work(graph, plans, wishes, graph.consumers())
+        asked = context.options.get("kernels", {})
+        tf32 = asked.get("enable_tensor_float_32_compute") is True
+        work = _Work(graph, plans, wishes, tf32, graph.consumers())
         for op in found:
             work.rewrite(op)
         return work.finish()
@@ -64,6 +65,7 @@ class _Work:
         graph: as it was.
         plans: chooses plans.
         wishes: the job's settings, by OneFlow's names.
+        tf32: whether float32 may be rounded to 10 bits of mantissa.
         readers: ops that read each value.
         put: new ops, by the name of the op in whose place they stand.
         gone: names of dropped ops.
@@ -72,6 +74,7 @@ class _Work:
     graph: Graph
     plans: DnnPlans
     wishes: Mapping[str, Any]
+    tf32: bool
     readers: Mapping[Value, list[Op]]
     put: dict[str, Op] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
@@ -109,7 +112,7 @@ class _Work:
         return Search(
             measured=not self.wishes.get("cudnn_conv_heuristic_search_algo", True),
             deterministic=bool(self.wishes.get("cudnn_conv_use_deterministic_algo_only", False)),
-            tf32=settings().tf32,
+            tf32=self.tf32,
             limit=int(self.wishes.get("cudnn_buf_limit_mbyte", 1024)) << 20,
             family="" if self._forced(kind) is None else ALGORITHMS[kind][self._forced(kind)],
         )
