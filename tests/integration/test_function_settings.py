@@ -12,7 +12,7 @@ import oneflow as flow
 import oneflow.typing as tp
 from flow_core.cli.app import cli
 from flow_core.errors import ConfigError
-from flow_core.frontend.function_config import SETTINGS
+from flow_core.frontend.function_config import SETTINGS, cudnn_options
 from flow_core.plan import Plan
 
 Array = Any
@@ -63,6 +63,8 @@ GIVEN: dict[str, Callable[[], Any]] = {
     "default_distribute_strategy": flow.distribute.consistent_strategy,
     "concurrency_width": lambda: 2,
     "all_reduce_group_min_mbyte": lambda: 4,
+    "cudnn_buf_limit_mbyte": lambda: 64,
+    **{f"cudnn_conv_force_{kind}_algo": lambda: 1 for kind in ("fwd", "bwd_data", "bwd_filter")},
     "train.primary_lr": lambda: 0.1,
     "train.model_update_conf": lambda: {"naive_conf": {}},
     "train.loss_scale_factor": lambda: 8.0,
@@ -124,6 +126,11 @@ def test_an_unknown_setting_is_an_error_with_the_nearest_names(name: str, neares
         ("default_initializer_conf", 0.0),
         ("default_placement_scope", "cpu"),
         ("default_logical_view", True),
+        ("cudnn_buf_limit_mbyte", 0),
+        ("cudnn_conv_force_fwd_algo", 3),
+        ("cudnn_conv_force_bwd_data_algo", 6),
+        ("cudnn_conv_force_bwd_filter_algo", "1"),
+        ("cudnn_conv_heuristic_search_algo", 1),
         ("train.primary_lr", "fast"),
         ("train.model_update_conf", None),
     ],
@@ -143,6 +150,23 @@ def test_a_group_of_settings_is_not_one() -> None:
 def test_a_setting_without_a_default_needs_a_value() -> None:
     with pytest.raises(ConfigError, match="no value"):
         flow.function_config().train.primary_lr()
+
+
+@pytest.mark.parametrize(
+    ("given", "half"),
+    [
+        ({}, True),
+        ({"cudnn_conv_enable_pseudo_half": False}, False),
+        ({"enable_cudnn_conv_pseudo_half": False}, False),
+        ({"cudnn_conv_enable_true_half": True}, False),
+        ({"enable_true_half_config_when_conv": False}, True),
+    ],
+)
+def test_names_of_the_half_type_of_convolutions(given: dict[str, bool], half: bool) -> None:
+    config = flow.function_config()
+    for name, value in given.items():
+        setter(config, name)(value)
+    assert cudnn_options(config)["cudnn_conv_enable_pseudo_half"] is half
 
 
 def test_a_job_keeps_the_settings_of_its_definition() -> None:

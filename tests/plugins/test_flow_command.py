@@ -67,7 +67,7 @@ def test_doctor_lists_function_config(site: Site) -> None:
     out = site.flow("doctor", "--config").stdout
     rows = {line.split()[0]: line.split()[1] for line in out.splitlines()[2:] if line}
     assert rows["concurrency_width"] == "yes"
-    assert rows["cudnn_buf_limit_mbyte"] == "no"
+    assert rows["use_tensorrt"] == "no"
 
 
 def test_sub_commands_of_plugins(site: Site) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from flow_cuda import nvrtc
-from flow_cuda.hardware import Access, Operands, Product, Span
+from flow_cuda.cache import Cache
+from flow_cuda.cudnn import DnnPlans
+from flow_cuda.hardware import Access, DnnCall, Operands, Product, Span
 from flow_cuda.lt import TYPES, LtProducts, compute_type
 from flow_cuda.masks import masks_are_ours
 from flow_cuda.program import Kernel
@@ -197,6 +200,19 @@ class CupyHardware:
             compute_type(p), _DEFAULT_ALGORITHM,
         )  # fmt: skip
 
+    @property
+    def dnn(self) -> DnnPlans | None:
+        """Plans of cuDNN's graphs; the library is loaded when somebody asks for them."""
+        return dnn_plans(self.index)
+
+    def dnn_call(self, stream: Any, call: DnnCall, access: Access) -> None:
+        """Queues a graph of cuDNN's."""
+        plans = self.dnn
+        if plans is None:
+            raise RuntimeError("a graph of cuDNN's without cuDNN")
+        with self._device:
+            plans.queue(call.problem, call.plan, call.addresses, call.workspace, stream.ptr)
+
     def record(self, stream: Any) -> Any:
         """An event behind all that is queued."""
         with self._device:
@@ -255,3 +271,56 @@ def _lt() -> LtProducts | None:
     except ImportError:
         return None
     return LtProducts(cublasLt)
+
+
+@functools.cache
+def dnn_plans(index: int) -> DnnPlans | None:
+    """What plans cuDNN's graphs on a device; None where the library does not load."""
+    import cupy
+
+    try:
+        import cudnn
+
+        cudnn.backend_version()
+    except (ImportError, RuntimeError):
+        return None
+    device = cupy.cuda.Device(index)
+    with device:
+        architecture = f"sm_{device.compute_capability}"
+        return DnnPlans(cudnn, architecture, CupyBench(device), Cache("cudnn", ".json"))
+
+
+class CupyBench:
+    """`flow_cuda.cudnn.Bench` on a device.
+
+    Args:
+        device: CuPy's.
+    """
+
+    times = 5
+
+    def __init__(self, device: Any) -> None:
+        import cupy
+
+        self._cupy, self._device = cupy, device
+        with device:
+            self._queue = cupy.cuda.Stream(non_blocking=True)
+        self.stream = int(self._queue.ptr)
+
+    def seconds(self, run: Callable[[Sequence[int]], None], nbytes: Sequence[int]) -> float:
+        """The fastest of some runs on scratch memory, after one that does not count."""
+        with self._device:
+            kept = [self._cupy.cuda.Memory(max(n, 256)) for n in nbytes]
+            for memory in kept:
+                self._cupy.cuda.runtime.memsetAsync(memory.ptr, 0, memory.size, self.stream)
+            addresses = [memory.ptr for memory in kept]
+            run(addresses)
+            return min(self._timed(run, addresses) for _ in range(self.times))
+
+    def _timed(self, run: Callable[[Sequence[int]], None], addresses: Sequence[int]) -> float:
+        start, stop = (self._cupy.cuda.Event() for _ in range(2))
+        start.record(self._queue)
+        run(addresses)
+        stop.record(self._queue)
+        stop.synchronize()
+        return float(self._cupy.cuda.get_elapsed_time(start, stop)) / 1000

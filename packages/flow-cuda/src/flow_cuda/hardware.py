@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from flow_core.dtypes import as_dtype
+from flow_cuda.cudnn import DnnPlans
+from flow_cuda.dnn import Problem
 from flow_cuda.program import Kernel
 
 Span = tuple[int, int]
@@ -143,6 +145,22 @@ def touched_by(p: Product, o: Operands) -> Access:
     return Access(tuple(reads), tuple(writes))
 
 
+@dataclass(frozen=True, slots=True)
+class DnnCall:
+    """A problem of cuDNN's at its addresses.
+
+    Attributes:
+        problem, plan: what is computed, by which plan.
+        addresses: of what it reads and of what it writes.
+        workspace: memory of the plan's size; 0 for none.
+    """
+
+    problem: Problem
+    plan: str
+    addresses: tuple[int, ...]
+    workspace: int
+
+
 class Hardware(Protocol):
     """One device.  Streams, events, graphs and functions are its own objects.
 
@@ -163,6 +181,10 @@ class Hardware(Protocol):
     compute: Any
     numbers: dict[int, Any]
     uploads: Any
+
+    @property
+    def dnn(self) -> DnnPlans | None:
+        """Plans of cuDNN's graphs; None where there is no cuDNN."""
 
     def allocate(self, nbytes: int) -> Memory:
         """One allocation, aligned to 256 bytes."""
@@ -207,6 +229,9 @@ class Hardware(Protocol):
 
     def product(self, stream: Any, product: Product, operands: Operands) -> None:
         """Queues matrix products."""
+
+    def dnn_call(self, stream: Any, call: DnnCall, access: Access) -> None:
+        """Queues a graph of cuDNN's."""
 
     def record(self, stream: Any) -> Any:
         """An event behind all that is queued; part of the capture while the stream is captured."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,16 @@ import numpy as np
 
 from flow_core.dtypes import as_dtype
 from flow_cuda.arrays import DeviceArray
-from flow_cuda.hardware import Access, Function, Hardware, Operands, Product, touched_by
+from flow_cuda.dnn import Problem
+from flow_cuda.hardware import (
+    Access,
+    DnnCall,
+    Function,
+    Hardware,
+    Operands,
+    Product,
+    touched_by,
+)
 from flow_cuda.program import C_TYPES, Kernel, named
 
 AXES = 8
@@ -275,6 +284,37 @@ class ProductLaunch(Queued):
         a, b, c, bias, saved, workspace = (0 if x is None else x.address for x in given)
         room = 0 if self.workspace is None else self.workspace.nbytes
         return Operands(a, b, c, bias, saved, workspace, room)
+
+
+@dataclass(frozen=True, eq=False)
+class DnnLaunch(Queued):
+    """A graph of cuDNN's on arrays.
+
+    Attributes:
+        problem, plan: what is computed, by which plan.
+        reads, writes: arrays by the problem's names.
+        workspace: of the plan.
+    """
+
+    hardware: Hardware
+    problem: Problem
+    plan: str
+    reads: Mapping[str, DeviceArray]
+    writes: Mapping[str, DeviceArray]
+    workspace: DeviceArray | None = None
+
+    def queue(self, stream: Any) -> None:
+        """Queues it on a stream."""
+        addresses = tuple(x.address for x in (*self.reads.values(), *self.writes.values()))
+        room = 0 if self.workspace is None else self.workspace.address
+        call = DnnCall(self.problem, self.plan, addresses, room)
+        self.hardware.dnn_call(stream, call, self.touched())
+
+    def touched(self) -> Access:
+        """What it reads; what it writes, and the workspace."""
+        room = () if self.workspace is None else (self.workspace.span,)
+        made = tuple(x.span for x in self.writes.values())
+        return Access(tuple(x.span for x in self.reads.values()), (*made, *room))
 
 
 def _hardware(values: Sequence[Any]) -> Hardware:

@@ -6,6 +6,7 @@ somebody asks for a "gpu" or runs ``flow doctor``.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import importlib.util
@@ -20,6 +21,7 @@ from flow_core.plugins.specs import (
     CommSpec,
     DeviceSpec,
     KernelSpec,
+    Lazy,
     OpSpec,
     PassSpec,
     Unavailable,
@@ -151,15 +153,20 @@ def flow_register_ops(config: Settings) -> Iterable[OpSpec]:
     """The ops that our passes make."""
     if config.emulate_gpus:
         return ()
-    return importlib.import_module("flow_cuda.ops").OPS  # type: ignore[no-any-return]
+    modules = map(importlib.import_module, ("flow_cuda.ops", "flow_cuda.dnn_ops"))
+    return tuple(op for module in modules for op in module.OPS)
 
 
 def flow_register_passes(config: Settings) -> Iterable[PassSpec]:
-    """Products with what follows them, where a library takes them; updates behind gradients."""
+    """What libraries take together, where they are installed; updates behind gradients."""
     if config.emulate_gpus:
         return ()
-    found = importlib.util.find_spec("nvmath") is not None
-    return (products_pass(), updates_pass()) if found else (updates_pass(),)
+    found = (
+        make()
+        for library, make in (("nvmath", products_pass), ("cudnn", convolutions_pass))
+        if importlib.util.find_spec(library) is not None
+    )
+    return (*found, updates_pass())
 
 
 def products_pass() -> PassSpec:
@@ -170,6 +177,11 @@ def products_pass() -> PassSpec:
         "flow_cuda.passes.products:configured",
         before=("fuse_elementwise",),
     )
+
+
+def convolutions_pass(load: Lazy = "flow_cuda.passes.convolutions:configured") -> PassSpec:
+    """Gives convolutions to cuDNN, with what follows them."""
+    return PassSpec("cudnn_convolutions", "physical", load, before=("fuse_elementwise",))
 
 
 def updates_pass() -> PassSpec:
@@ -191,6 +203,7 @@ def flow_doctor() -> list[str]:
         f"CUDA devices: {found.devices}",
         f"CuPy: {cupy}",
         f"cuBLASLt: {_products_by()}",
+        f"cuDNN: {_convolutions_by()}",
     ]
 
 
@@ -199,3 +212,18 @@ def _products_by() -> str:
         return f"nvmath-python {metadata.version('nvmath-python')}"
     except metadata.PackageNotFoundError:
         return "nvmath-python is not installed: products have no epilogues"
+
+
+CUDNN = ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
+"""The wheels of cuDNN itself; it may also be the system's."""
+
+
+def _convolutions_by() -> str:
+    try:
+        found = f"cudnn-frontend {metadata.version('nvidia-cudnn-frontend')}"
+    except metadata.PackageNotFoundError:
+        return "nvidia-cudnn-frontend is not installed: convolutions are kernels of ours"
+    for name in CUDNN:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return f"{found}, {name} {metadata.version(name)}"
+    return f"{found}, with the system's cuDNN where there is one; else kernels of ours"

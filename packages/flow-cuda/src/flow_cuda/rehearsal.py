@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 
 from flow_core.errors import FlowError
-from flow_cuda.hardware import Access, Operands, Product, Span, touched_by
+from flow_cuda.cudnn import DnnPlans
+from flow_cuda.hardware import Access, DnnCall, Operands, Product, Span, touched_by
 from flow_cuda.host_compiler import HostCompiler, HostFunction
 from flow_cuda.lt import LtProducts
 from flow_cuda.program import Kernel
+from flow_cuda.rehearsed_cudnn import RehearsedBench, RehearsedCudnn
 from flow_cuda.rehearsed_lt import RehearsedLt
 
 Clock = dict[str, int]
@@ -208,6 +210,7 @@ class Rehearsal:
         compiler: shared by rehearsals that run the same kernels.
         library: in place of cuBLASLt.
         machine: shared with the other devices of the process; one of its own when None.
+        cudnn: in place of cuDNN.
 
     Attributes:
         log: names of what was queued or called, in order.
@@ -224,11 +227,13 @@ class Rehearsal:
         compiler: HostCompiler | None = None,
         library: RehearsedLt | None = None,
         machine: Machine | None = None,
+        cudnn: RehearsedCudnn | None = None,
     ) -> None:
         self.index, self._nbytes = index, nbytes
         self.machine = machine or Machine()
         self.compiler = compiler or HostCompiler()
         self.products = LtProducts(library or RehearsedLt())
+        self.dnn = rehearsed_plans(cudnn or RehearsedCudnn())
         self.log: list[str] = []
         self.numbers: dict[int, Any] = {}
         self.uploads: Any = None
@@ -395,6 +400,14 @@ class Rehearsal:
         name = f"product {product.epilogue}".strip()
         self._add(stream, name, run, touched_by(product, operands))
 
+    def dnn_call(self, stream: Any, call: DnnCall, access: Access) -> None:
+        """Queues a graph of cuDNN's."""
+        run = _Call(
+            self.dnn.queue, call.problem, call.plan, call.addresses, call.workspace,
+            self.handle(stream),
+        )  # fmt: skip
+        self._add(stream, f"cudnn {call.problem.title}", run, access)
+
     # ------------------------------------------------------------------------------- graphs
 
     def begin_capture(self, stream: Any) -> None:
@@ -446,6 +459,11 @@ class Rehearsal:
     def enqueue(self, handle: int, name: str, run: Callable[[], None], access: Access) -> None:
         """What another library does to a stream: queues work, or has it captured."""
         self._add(self._handles[handle], name, run, access)
+
+
+def rehearsed_plans(library: RehearsedCudnn) -> DnnPlans:
+    """Plans of a library that is rehearsed; none of its choices lie on disk."""
+    return DnnPlans(library, "sm_90", RehearsedBench(library))
 
 
 class _Call:

@@ -16,11 +16,15 @@ from flow_core.plugins.specs import (
     Unavailable,
 )
 from flow_cuda import host_compiler
+from flow_cuda.cudnn import DnnPlans
+from flow_cuda.dnn_ops import OPS as DNN_OPS
 from flow_cuda.driver import GpuDriver
 from flow_cuda.families import kernels
 from flow_cuda.ops import OPS
-from flow_cuda.plugin import peers_comm, products_pass, updates_pass
-from flow_cuda.rehearsal import Machine, Rehearsal
+from flow_cuda.passes.convolutions import Convolutions
+from flow_cuda.plugin import convolutions_pass, peers_comm, products_pass, updates_pass
+from flow_cuda.rehearsal import Machine, Rehearsal, rehearsed_plans
+from flow_cuda.rehearsed_cudnn import RehearsedCudnn
 
 FLOW_PLUGIN_API = "1.0"
 
@@ -49,6 +53,12 @@ class Drivers:
         return GpuDriver(hardware, chunk=1 << 20)
 
 
+@functools.cache
+def dnn_plans() -> DnnPlans:
+    """What chooses plans of cuDNN when programs are compiled."""
+    return rehearsed_plans(RehearsedCudnn())
+
+
 def probe(count: int = 4) -> Available | Unavailable:
     """As many devices as are asked for, where there is a compiler."""
     if host_compiler.compiler() is None:
@@ -68,12 +78,13 @@ def flow_register_comms() -> tuple[CommSpec, ...]:
 
 def flow_register_ops() -> tuple[OpSpec, ...]:
     """The ops that our passes make."""
-    return OPS
+    return (*OPS, *DNN_OPS)
 
 
 def flow_register_passes() -> tuple[PassSpec, ...]:
     """Our passes."""
-    return (products_pass(), updates_pass())
+    convolutions = convolutions_pass(lambda: Convolutions(dnn_plans))
+    return (products_pass(), convolutions, updates_pass())
 
 
 def flow_register_kernels() -> Iterator[KernelSpec]:

@@ -21,6 +21,7 @@ from flow_core.frontend.config_training import configured_training
 from flow_core.frontend.function_config import (
     MICRO_BATCHES,
     MIXED,
+    cudnn_options,
     indexed_tables,
     micro_batches,
     optimizer_placement,
@@ -305,7 +306,9 @@ FUSED_BY_DEFAULT = ("all_reduce",)
 
 def pass_options(build: JobBuild) -> dict[str, Any]:
     """What session and job ask of passes."""
-    return {**bucket_options(build), "math_mode": build.config.get("math_mode")}
+    config = build.config
+    options = {"math_mode": config.get("math_mode"), "cudnn": cudnn_options(config)}
+    return {**bucket_options(build), **options}
 
 
 def bucket_options(build: JobBuild) -> dict[str, Any]:

@@ -165,6 +165,33 @@ QAT = ("enable_quantization_aware_training", "enable_qat")
 STOP_MOVING = "qat.moving_min_max_stop_update_after_iters"
 MICRO_BATCHES = "train.num_gradient_accumulation_steps"
 
+PSEUDO_HALF = "cudnn_conv_enable_pseudo_half"
+TRUE_HALF = ("cudnn_conv_enable_true_half", "enable_true_half_config_when_conv")
+ALGORITHMS = {"fwd": (0, 1, 2, 4, 5, 6, 7), "bwd_data": range(6), "bwd_filter": (0, 1, 2, 3, 5, 6)}
+"""The numbers of algorithms that cuDNN has had."""
+
+
+def _algorithm(name: str, value: Any) -> int:
+    known = ALGORITHMS[name.removeprefix("cudnn_conv_force_").removesuffix("_algo")]
+    if _whole(name, value) not in known:
+        raise _wrong(name, value, f"a number of cuDNN's algorithms: {', '.join(map(str, known))}")
+    return int(value)
+
+
+CUDNN: tuple[Setting, ...] = (
+    Setting("enable_cudnn", True, "whether cuDNN computes convolutions on GPUs", _switch),
+    Setting("cudnn_buf_limit_mbyte", 1024, "megabytes of workspace of a convolution", _positive),
+    *(
+        Setting(f"cudnn_conv_force_{kind}_algo", None, "the only family of plans", _algorithm)
+        for kind in ALGORITHMS
+    ),
+    Setting("cudnn_conv_heuristic_search_algo", True, "guess the fastest, or measure", _switch),
+    Setting("cudnn_conv_use_deterministic_algo_only", False, "the same bits twice", _switch),
+    Setting(PSEUDO_HALF, True, "whether float16 is summed in float32", _switch),
+    Setting("enable_cudnn_conv_pseudo_half", True, "older name of the former", _switch),
+    *(Setting(name, True, f"the contrary of {PSEUDO_HALF}", _switch) for name in TRUE_HALF),
+)
+
 EFFECTIVE: tuple[Setting, ...] = (
     Setting("default_data_type", float32, "type of variables made with dtype=None", _dtype),
     Setting("default_initializer_conf", None, "initializer of variables without one", _initializer),
@@ -202,6 +229,7 @@ EFFECTIVE: tuple[Setting, ...] = (
     Setting(STOP_MOVING, None, "the last step that moves the averages of ranges", _whole_steps),
     Setting("enable_ssp", True, "whether the scope's stages make variables stale", _switch),
     Setting("enable_non_distributed_optimizer", True, "older name of a mode", _switch),
+    *CUDNN,
 )
 
 _ACCEPTED = """
@@ -210,17 +238,14 @@ static_mem_alloc_policy_white_list.add static_mem_alloc_policy_white_list.remove
 static_mem_alloc_policy_white_list.policy_mem_size_first
 static_mem_alloc_policy_white_list.policy_mutual_exclusion_first
 static_mem_alloc_policy_white_list.policy_time_line static_mem_alloc_algo_white_list.show
-enable_cudnn cudnn_buf_limit_mbyte cudnn_conv_force_fwd_algo cudnn_conv_force_bwd_data_algo
-cudnn_conv_force_bwd_filter_algo cudnn_conv_heuristic_search_algo
 enable_cudnn_fused_normalization_add_relu enable_fuse_add_to_output enable_fuse_cast_scale
-cudnn_conv_use_deterministic_algo_only enable_inplace_in_reduce_struct enable_nccl
+enable_inplace_in_reduce_struct enable_nccl
 use_nccl_inter_node_communication use_boxing_v2 do_parallel_cast_before_widening_type_cast
 all_reduce_group_num all_reduce_lazy_ratio
 all_reduce_group_size_warmup all_reduce_fp16 allow_cpu_return_op
 disable_all_reduce_sequence prune_parallel_cast_ops
 prune_cast_to_static_shape_ops
-non_distributed_optimizer_group_size_mbyte enable_true_half_config_when_conv
-cudnn_conv_enable_true_half cudnn_conv_enable_pseudo_half enable_cudnn_conv_pseudo_half
+non_distributed_optimizer_group_size_mbyte
 enable_float_compute_for_half_gemm enable_keep_header_only
 enable_fuse_model_update_ops enable_gradients_stats_aggregation
 train.secondary_lr use_xla_jit use_tensorrt
@@ -351,6 +376,16 @@ def optimizer_placement(config: FunctionConfig) -> OptimizerPlacement | None:
 
 def _first_set(config: FunctionConfig, names: list[str]) -> Any:
     return next((config.get(name) for name in names if config.is_set(name)), None)
+
+
+def cudnn_options(config: FunctionConfig) -> dict[str, Any]:
+    """What a job asks of cuDNN, by the settings' main names."""
+    found = {setting.name: config.get(setting.name) for setting in CUDNN}
+    names = ("enable_cudnn_conv_pseudo_half", *TRUE_HALF)
+    others = {name: found.pop(name) for name in names}
+    for name in filter(config.is_set, names):
+        found[PSEUDO_HALF] = others[name] != (name in TRUE_HALF)
+    return found
 
 
 def indexed_tables(config: FunctionConfig) -> tuple[str, ...]:

@@ -1,0 +1,281 @@
+"""Plans of cuDNN's graphs: chosen once per problem, kept on disk, built once per device, queued.
+
+`Library` is what we call of NVIDIA's cudnn-frontend, the package ``cudnn``; rehearsals bring one
+that computes with numpy.  What OneFlow's settings mean for its plans:
+
+* ``cudnn_conv_heuristic_search_algo``: the first plan of the library's heuristics (mode A, then
+  the fallbacks) that can be built.  Without it all plans are built and run on scratch memory, and
+  the fastest is taken.
+* ``cudnn_conv_use_deterministic_algo_only``: no plan with the note NONDETERMINISTIC.
+* ``cudnn_buf_limit_mbyte``: no plan that needs a larger workspace.
+* ``cudnn_conv_enable_pseudo_half``: float16 is summed in float32, and no plan has the note
+  REDUCED_PRECISION_REDUCTION; without it the type of computation is float16.
+* ``cudnn_conv_force_*_algo``: numbers of algorithms that graphs do not have any more.  They stand
+  for families of plans, told apart by notes; see `flow_cuda.dnn.ALGORITHMS`.
+* TF32 is off for float32 unless it is asked for: then plans with the notes TENSOR_CORE and
+  DOWN_CONVERT_INPUTS are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from flow_core.errors import FlowError
+from flow_cuda.cache import Cache
+from flow_cuda.dnn import FAMILIES, Choice, Problem, Search
+
+TYPES = {
+    "float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE",
+    "int32": "INT32", "uint8": "UINT8", "bool": "BOOLEAN",
+}  # fmt: skip
+"""The library's names of element types."""
+
+
+class DnnError(FlowError):
+    """cuDNN cannot do what a plan says that it does."""
+
+
+class Library(Protocol):
+    """The package ``cudnn``: makers of graphs and handles, and its enumerations."""
+
+    __version__: str
+    data_type: Any
+    heur_mode: Any
+    numerical_note: Any
+    cudnnGraphNotSupportedError: type[Exception]
+
+    def pygraph(self, **settings: Any) -> Any:
+        """An empty graph."""
+
+    def create_handle(self) -> Any:
+        """A handle of the current device."""
+
+    def set_stream(self, handle: Any, stream: int) -> None:
+        """Where what is executed with a handle is queued."""
+
+    def backend_version(self) -> int:
+        """Such as 92800."""
+
+
+class Bench(Protocol):
+    """Scratch memory and a clock, for plans that are measured.
+
+    Attributes:
+        stream: where runs are to be queued.
+    """
+
+    stream: int
+
+    def seconds(self, run: Callable[[Sequence[int]], None], nbytes: Sequence[int]) -> float:
+        """How long a run takes that is given so much memory, by addresses."""
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A graph with a plan that is ready to run.
+
+    Attributes:
+        graph: the library's.
+        index: of the plan among those of the graph.
+        workspace: bytes.
+    """
+
+    graph: Any
+    index: int
+    workspace: int
+
+
+class DnnPlans:
+    """Chooses plans, builds them and queues them on one device.
+
+    Args:
+        library: the package.
+        architecture: of the device; a choice on disk is for one.
+        bench: for plans that are measured.
+        cache: where choices are kept; they are made anew in each process without one.
+    """
+
+    def __init__(
+        self, library: Library, architecture: str, bench: Bench, cache: Cache | None = None
+    ) -> None:
+        self.library = library
+        self._bench = bench
+        self._handle = library.create_handle()
+        self._types = {name: getattr(library.data_type, its) for name, its in TYPES.items()}
+        self._cache, self._architecture = cache, architecture
+        self._choices: dict[tuple[Problem, Search], Choice | None] = {}
+        self._planned: dict[tuple[Problem, str], Planned] = {}
+        self._stream: int | None = None
+
+    # ----------------------------------------------------------------------------- choices
+
+    def choose(self, problem: Problem, search: Search) -> Choice | None:
+        """The plan of a problem, the same one in all runs; None where the library has none."""
+        key = (problem, search)
+        if key not in self._choices:
+            self._choices[key] = self._remembered(problem, search)
+        return self._choices[key]
+
+    def _remembered(self, problem: Problem, search: Search) -> Choice | None:
+        """The choice on disk, made where there is none, and anew where its plan is gone."""
+        if self._cache is None:
+            return self._searched(problem, search)
+        versions = self.library.__version__, str(self.library.backend_version())
+        content = repr(problem), repr(search), *versions, self._architecture
+        path = self._cache.path(content, lambda path: self._write(problem, search, path))
+        choice = _read(path)
+        if choice is None or self._find(problem, choice) is not None:
+            return choice
+        path.unlink(missing_ok=True)
+        return _read(self._cache.path(content, lambda path: self._write(problem, search, path)))
+
+    def _write(self, problem: Problem, search: Search, path: Path) -> None:
+        choice = self._searched(problem, search)
+        path.write_text(json.dumps(None if choice is None else asdict(choice)))
+
+    def _searched(self, problem: Problem, search: Search) -> Choice | None:
+        """The first plan that can be built, or the fastest of all of them."""
+        graph = self._graph(problem)
+        if graph is None:
+            return None
+        self._forbid(graph, problem, search)
+        found = self._buildable(graph)
+        index = self._fastest(problem, graph, found) if search.measured else next(found, None)
+        if index is None:
+            return None
+        planned = Planned(graph, index, graph.get_workspace_size_plan_at_index(index))
+        choice = Choice(graph.get_plan_name_at_index(index), planned.workspace)
+        self._planned[problem, choice.plan] = planned
+        return choice
+
+    def _forbid(self, graph: Any, problem: Problem, search: Search) -> None:
+        """Leaves out the plans that a search does not allow."""
+        note, family = self.library.numerical_note, FAMILIES[search.family]
+        refused = dict.fromkeys(family.refuses)
+        if problem.compute != "float16":
+            refused["REDUCED_PRECISION_REDUCTION"] = None
+        if search.deterministic:
+            refused["NONDETERMINISTIC"] = None
+        if "float32" in {t.dtype for t in problem.writes.values()} and not search.tf32:
+            refused |= dict.fromkeys(("TENSOR_CORE", "DOWN_CONVERT_INPUTS"))
+        if refused:
+            graph.deselect_numeric_notes([getattr(note, name) for name in refused])
+        if family.needs:
+            graph.select_numeric_notes([getattr(note, name) for name in family.needs])
+        graph.deselect_workspace_greater_than(search.limit)
+
+    def _buildable(self, graph: Any) -> Iterator[int]:
+        """The plans that are allowed and can be built, the library's favourite first."""
+        for index in range(graph.get_execution_plan_count()):
+            if self._builds(graph, index):
+                yield index
+
+    def _builds(self, graph: Any, index: int) -> bool:
+        try:
+            graph.build_plan_at_index(index)
+        except (self.library.cudnnGraphNotSupportedError, RuntimeError, ValueError):
+            return False
+        return True
+
+    def _fastest(self, problem: Problem, graph: Any, found: Iterator[int]) -> int | None:
+        tensors = (*problem.reads.values(), *problem.writes.values())
+        nbytes = [t.nbytes for t in tensors]
+        self._on(self._bench.stream)
+
+        def seconds(index: int) -> float:
+            room = graph.get_workspace_size_plan_at_index(index)
+
+            def run(addresses: Sequence[int]) -> None:
+                *given, workspace = addresses
+                self._execute(graph, index, given, workspace)
+
+            return self._bench.seconds(run, (*nbytes, room))
+
+        return min(found, key=seconds, default=None)
+
+    # ------------------------------------------------------------------------------- plans
+
+    def planned(self, problem: Problem, plan: str) -> Planned:
+        """A plan that was chosen, ready to run.
+
+        Raises:
+            DnnError: the library of this machine does not have it.
+        """
+        found = self._find(problem, Choice(plan, 0))
+        if found is None:
+            raise DnnError(
+                f"building {problem.title}",
+                found=f"no plan {plan!r} on this device, by cuDNN {self.library.backend_version()}",
+                allowed="the plans of the device and the library that the program was compiled for",
+                hint="compile the program here",
+            )
+        return found
+
+    def _find(self, problem: Problem, choice: Choice) -> Planned | None:
+        """The plan of a name, built."""
+        key = (problem, choice.plan)
+        if key not in self._planned:
+            graph = self._graph(problem)
+            count = 0 if graph is None else graph.get_execution_plan_count()
+            names = [graph.get_plan_name_at_index(i) for i in range(count)]
+            index = names.index(choice.plan) if choice.plan in names else None
+            if index is None or not self._builds(graph, index):
+                return None
+            room = graph.get_workspace_size_plan_at_index(index)
+            self._planned[key] = Planned(graph, index, room)
+        return self._planned[key]
+
+    def _graph(self, problem: Problem) -> Any:
+        """The graph of a problem with all plans, none of them built; None where it is refused."""
+        library, types = self.library, self._types
+        graph = library.pygraph(
+            io_data_type=types["float32"], intermediate_data_type=types["float32"],
+            compute_data_type=types[problem.compute], handle=self._handle,
+        )  # fmt: skip
+        given = {
+            name: graph.tensor(
+                name=name, dim=list(t.sizes), stride=list(t.steps), data_type=types[t.dtype],
+                uid=uid,
+            )
+            for uid, (name, t) in enumerate(problem.reads.items(), 1)
+        }  # fmt: skip
+        made = problem.build(graph, types, given)
+        for uid, (name, t) in enumerate(problem.writes.items(), 1 + len(given)):
+            tensor = made[name]
+            tensor.set_uid(uid).set_output(True).set_data_type(types[t.dtype])
+            tensor.set_dim(list(t.sizes)).set_stride(list(t.steps))
+        try:
+            graph.validate()
+            graph.build_operation_graph()
+            graph.create_execution_plans([library.heur_mode.A, library.heur_mode.FALLBACK])
+        except (library.cudnnGraphNotSupportedError, RuntimeError, ValueError):
+            return None
+        return graph
+
+    # --------------------------------------------------------------------------- execution
+
+    def queue(
+        self, problem: Problem, plan: str, addresses: Sequence[int], workspace: int, stream: int
+    ) -> None:
+        """Queues a problem by a plan, given the addresses of what it reads and what it writes."""
+        self._on(stream)
+        found = self.planned(problem, plan)
+        self._execute(found.graph, found.index, addresses, workspace)
+
+    def _on(self, stream: int) -> None:
+        if stream != self._stream:
+            self.library.set_stream(self._handle, stream)
+            self._stream = stream
+
+    def _execute(self, graph: Any, index: int, addresses: Sequence[int], workspace: int) -> None:
+        pack = dict(enumerate(addresses, 1))
+        graph.execute_plan_at_index(pack, workspace, index, self._handle)
+
+
+def _read(path: Path) -> Choice | None:
+    kept = json.loads(path.read_text())
+    return None if kept is None else Choice(**kept)

@@ -1,0 +1,84 @@
+"""Ops that cuDNN computes: each is bound to the plan that a pass has chosen for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flow_core.device import Launch
+from flow_core.ir import TensorType
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_cuda.arrays import DeviceArray
+from flow_cuda.cudnn import DnnError
+from flow_cuda.dnn import Convolution, Problem, Search, convolution
+from flow_cuda.kernels.binding import kernel
+from flow_cuda.kernels.matmul import is_floating
+from flow_cuda.launch import DnnLaunch
+
+
+def conv_problem(query: KernelQuery) -> Convolution:
+    """The problem of an op of a convolution, of core's or of ours."""
+    kind, (x, w, y) = tensors(query)
+    attrs = query.attrs
+    bias, relu = len(query.inputs) > 2, attrs.get("activation") == "relu"
+    return convolution(kind, (x, w, y), attrs, bias=bias, relu=relu)
+
+
+def tensors(query: KernelQuery) -> tuple[str, tuple[TensorType, TensorType, TensorType]]:
+    """What an op computes, and the types of input, weights and output."""
+    given, made = query.inputs, query.outputs[0]
+    if query.op == "cudnn_conv_data_grad":
+        return "data_grad", (made, given[1], given[0])
+    if query.op == "cudnn_conv_filter_grad":
+        return "filter_grad", (given[1], made, given[0])
+    return "forward", (given[0], given[1], made)
+
+
+def _conv(ctx: BindContext) -> Launch:
+    return bound(ctx, conv_problem(ctx.query))
+
+
+def bound(ctx: BindContext, problem: Problem) -> Launch:
+    """A launch of a problem, whose tensors are the op's in their order."""
+    hardware, attrs = ctx.outputs[0].hardware, ctx.attrs
+    workspace: DeviceArray | None = ctx.workspace
+    room = 0 if workspace is None else workspace.nbytes
+    plan = _plan(hardware.dnn, problem, attrs, room)
+    reads = dict(zip(problem.reads, ctx.inputs, strict=True))
+    writes = dict(zip(problem.writes, ctx.outputs, strict=True))
+    return DnnLaunch(hardware, problem, plan, reads, writes, workspace)
+
+
+def _plan(plans: Any, problem: Problem, attrs: Mapping[str, Any], room: int) -> str:
+    """The name of the plan, which is built and fits."""
+    if plans is None:
+        raise DnnError(
+            f"binding {problem.title}",
+            found="a plan of cuDNN's, and no cuDNN here",
+            allowed="machines that have it",
+            hint="uv add 'flow-cuda[cu12]' (or [cu13]), or compile the program here",
+        )
+    name = str(attrs["plan"])
+    if not name:
+        choice = plans.choose(problem, Search(limit=room))
+        name = "" if choice is None else choice.plan
+    needed = plans.planned(problem, name).workspace
+    if needed > room:
+        raise DnnError(
+            f"binding {problem.title} by {name!r}",
+            found=f"{needed} bytes of workspace on this device, {room} in the plan",
+            allowed="devices of the kind that the program was compiled for",
+            hint="compile the program here",
+        )
+    return name
+
+
+def _room(query: KernelQuery) -> int:
+    size: Any = query.attrs["workspace"]
+    return int(size)
+
+
+KERNELS: tuple[KernelSpec, ...] = tuple(
+    kernel(op, _conv, is_floating, _room)
+    for op in ("cudnn_conv", "cudnn_conv_data_grad", "cudnn_conv_filter_grad")
+)

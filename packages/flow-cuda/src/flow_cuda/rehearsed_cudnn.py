@@ -1,0 +1,465 @@
+"""cuDNN's graphs as the documentation of its frontend has them: what rehearsals call in its place.
+
+The order of calls, sizes and strides of tensors, alignment of memory and bytes of workspace are
+checked, and what the real library refuses is refused.  The workspace is filled with what no
+other work may expect there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from flow_core.dtypes import as_dtype
+from flow_cuda.cudnn import TYPES
+from flow_cuda.rehearsed_lt import array_at
+from flow_cuda.rehearsed_nodes import NODES, window_sizes
+
+Ints = tuple[int, ...]
+ALIGN = 16
+"""Bytes to which the library's plans expect tensors to be aligned."""
+
+_NAMES = {its: ours for ours, its in TYPES.items()}
+_NOTES = (
+    "TENSOR_CORE", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION", "FFT",
+    "NONDETERMINISTIC", "WINOGRAD",
+)  # fmt: skip
+
+
+class NotSupportedError(Exception):
+    """The library has no plan for a graph."""
+
+
+class MisuseError(Exception):
+    """A call that the library's documentation does not allow."""
+
+
+class Stage(enum.IntEnum):
+    """How far a graph is."""
+
+    OPEN = 0
+    VALID = 1
+    DESCRIBED = 2
+    PLANNED = 3
+
+
+@dataclass(eq=False)
+class FakeTensor:
+    """A tensor of a graph; setters give it back."""
+
+    name: str
+    dim: Ints = ()
+    stride: Ints = ()
+    data_type: Any = None
+    uid: int = -1
+    virtual: bool = True
+
+    def set_uid(self, uid: int) -> FakeTensor:
+        """The number by which it is found in a variant pack."""
+        self.uid = uid
+        return self
+
+    def set_output(self, value: bool) -> FakeTensor:
+        """Whether it is written to memory."""
+        self.virtual = not value
+        return self
+
+    def set_data_type(self, value: Any) -> FakeTensor:
+        """Its element type."""
+        self.data_type = value
+        return self
+
+    def set_dim(self, dim: Sequence[int]) -> FakeTensor:
+        """Its sizes."""
+        self.dim = tuple(dim)
+        return self
+
+    def set_stride(self, stride: Sequence[int]) -> FakeTensor:
+        """Its strides in elements."""
+        self.stride = tuple(stride)
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class FakeNode:
+    """An operation.
+
+    Attributes:
+        kind: name of the method that made it.
+        inputs: by the library's names.
+        outputs: in the library's order.
+        params: what else was given.
+    """
+
+    kind: str
+    inputs: Mapping[str, FakeTensor]
+    outputs: tuple[FakeTensor, ...]
+    params: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class FakeEngine:
+    """A way to compute a graph.
+
+    Attributes:
+        name: as plans show it.
+        notes: its numerical notes.
+        cost: how long it takes, in place of a clock.
+        takes: whether it can do a graph.
+        room: bytes of workspace for a graph.
+    """
+
+    name: str
+    notes: tuple[str, ...]
+    cost: float
+    takes: Callable[[FakeGraph], bool]
+    room: Callable[[FakeGraph], int]
+
+
+def _all(graph: FakeGraph) -> bool:
+    return True
+
+
+def _none(graph: FakeGraph) -> int:
+    return 0
+
+
+def _nbytes(graph: FakeGraph) -> int:
+    return sum(prod(t.dim) * graph.itemsize(t) for t in graph.tensors() if not t.virtual)
+
+
+def _is_conv(graph: FakeGraph) -> bool:
+    return graph.nodes[0].kind.startswith("conv")
+
+
+def _on_tensor_cores(graph: FakeGraph) -> bool:
+    tensors = [t for t in graph.tensors() if not t.virtual]
+    return all(graph.named(t) not in ("float64", "int32") for t in tensors)
+
+
+def _unstrided(graph: FakeGraph) -> bool:
+    """Of a convolution without strides and groups."""
+    if not _is_conv(graph):
+        return False
+    params = graph.nodes[0].params
+    x, w, _ = graph.convolved(graph.nodes[0])
+    return x.dim[1] == w.dim[1] and {*params["stride"], *params["dilation"]} == {1}
+
+
+def _three_wide(graph: FakeGraph) -> bool:
+    return _unstrided(graph) and set(graph.convolved(graph.nodes[0])[1].dim[2:]) == {3}
+
+
+def _gradient(graph: FakeGraph) -> bool:
+    return graph.nodes[0].kind in ("conv_dgrad", "conv_wgrad")
+
+
+ENGINES: tuple[FakeEngine, ...] = (
+    FakeEngine(
+        "eng1_k2=5", ("TENSOR_CORE", "DOWN_CONVERT_INPUTS"), 2, _on_tensor_cores, lambda g: 4096
+    ),
+    FakeEngine("eng7_k3=1", ("NONDETERMINISTIC",), 2.5, _gradient, _none),
+    FakeEngine("eng0", (), 3, _all, lambda g: 256 if _gradient(g) else 0),
+    FakeEngine("eng6", ("WINOGRAD",), 1, _three_wide, lambda g: 2 * _nbytes(g)),
+    FakeEngine("eng4_k1=2", ("FFT",), 4, _unstrided, lambda g: 8 * _nbytes(g)),
+)
+"""In the order of the heuristics, which is not that of cost."""
+
+
+def _names(*names: str) -> Any:
+    """An enumeration."""
+    return enum.Enum("names", names)
+
+
+class RehearsedCudnn:
+    """`flow_cuda.cudnn.Library` on the host.
+
+    Args:
+        refuses: titles of nodes, such as "conv_fprop bias relu", that it has no plan for.
+        engines: its engines.
+
+    Attributes:
+        calls: executions.
+        cost: of the last one.
+    """
+
+    __version__ = "0"
+    data_type: Any = _names(*TYPES.values())
+    heur_mode: Any = _names("A", "B", "FALLBACK")
+    numerical_note: Any = _names(*_NOTES)
+    # the name that it has there:
+    cudnnGraphNotSupportedError: type[Exception] = NotSupportedError
+
+    def __init__(
+        self, refuses: Collection[str] = (), engines: Sequence[FakeEngine] = ENGINES
+    ) -> None:
+        self.refuses, self.engines = refuses, engines
+        self.calls, self.cost = 0, 0.0
+        self.streams: dict[int, int] = {}
+
+    def backend_version(self) -> int:
+        """A version that there is not."""
+        return 90000
+
+    def create_handle(self) -> int:
+        """A handle."""
+        self.streams[len(self.streams) + 1] = 0
+        return len(self.streams)
+
+    def set_stream(self, handle: int, stream: int) -> None:
+        """Where work is queued."""
+        self.streams[handle] = stream
+
+    def pygraph(self, **settings: Any) -> FakeGraph:
+        """An empty graph."""
+        return FakeGraph(self, **settings)
+
+
+@dataclass(eq=False)
+class FakeGraph:
+    """A graph under construction, then with plans."""
+
+    library: RehearsedCudnn
+    io_data_type: Any
+    intermediate_data_type: Any
+    compute_data_type: Any
+    handle: int
+    nodes: list[FakeNode] = field(default_factory=list)
+    given: list[FakeTensor] = field(default_factory=list)
+    stage: Stage = Stage.OPEN
+    plans: list[FakeEngine] = field(default_factory=list)
+    barred: set[int] = field(default_factory=set)
+    built: set[int] = field(default_factory=set)
+    limit: int = 1 << 62
+
+    # ------------------------------------------------------------------------ construction
+
+    def tensor(
+        self, *, name: str, dim: Sequence[int], stride: Sequence[int], data_type: Any, uid: int
+    ) -> FakeTensor:
+        """An input."""
+        made = FakeTensor(name, tuple(dim), tuple(stride), data_type, uid, virtual=False)
+        self.given.append(made)
+        return made
+
+    def _add(self, kind: str, inputs: Mapping[str, FakeTensor], dim: Ints, **params: Any) -> Any:
+        if self.stage is not Stage.OPEN:
+            raise MisuseError(f"{kind} in a graph that has been validated")
+        out = FakeTensor(f"{kind}::out", dim, data_type=self.intermediate_data_type)
+        self.nodes.append(FakeNode(kind, inputs, (out,), params))
+        return out
+
+    def conv_fprop(self, *, image: FakeTensor, weight: FakeTensor, **params: Any) -> FakeTensor:
+        """A convolution."""
+        made: FakeTensor = self._add("conv_fprop", {"image": image, "weight": weight}, (), **params)
+        sizes = window_sizes(image.dim, weight.dim, self.nodes[-1])
+        return made.set_dim((image.dim[0], weight.dim[0], *sizes))
+
+    def conv_dgrad(self, *, loss: FakeTensor, filter: FakeTensor, **params: Any) -> Any:
+        """The gradient by the input."""
+        return self._add("conv_dgrad", {"loss": loss, "filter": filter}, (), **params)
+
+    def conv_wgrad(self, *, image: FakeTensor, loss: FakeTensor, **params: Any) -> Any:
+        """The gradient by the weights."""
+        return self._add("conv_wgrad", {"image": image, "loss": loss}, (), **params)
+
+    def bias(self, *, input: FakeTensor, bias: FakeTensor) -> Any:
+        """A sum that broadcasts."""
+        return self._add("bias", {"input": input, "bias": bias}, input.dim)
+
+    def relu(self, *, input: FakeTensor) -> Any:
+        """What is positive."""
+        return self._add("relu", {"input": input}, input.dim)
+
+    # --------------------------------------------------------------------------- what it is
+
+    def tensors(self) -> Iterator[FakeTensor]:
+        """All of them."""
+        yield from self.given
+        for node in self.nodes:
+            yield from node.outputs
+
+    def named(self, tensor: FakeTensor) -> str:
+        """Our name of a tensor's element type."""
+        return _NAMES[tensor.data_type.name]
+
+    def itemsize(self, tensor: FakeTensor) -> int:
+        """Bytes of its elements."""
+        return as_dtype(self.named(tensor)).itemsize
+
+    def convolved(self, node: FakeNode) -> tuple[FakeTensor, FakeTensor, FakeTensor]:
+        """Input, weights and output of a convolution, forward or backward."""
+        (out,), given = node.outputs, node.inputs
+        x = given.get("image", out)
+        w = given.get("weight") or given.get("filter") or out
+        return x, w, given.get("loss", out)
+
+    # ------------------------------------------------------------------------------- checks
+
+    def validate(self) -> None:
+        """Checks tensors and nodes."""
+        self._at(Stage.OPEN, "validate")
+        outside = [t for t in self.tensors() if not t.virtual]
+        for tensor in outside:
+            _check_tensor(tensor)
+        if len({t.uid for t in outside}) != len(outside):
+            raise MisuseError("two tensors of one number")
+        for node in self.nodes:
+            self._check_node(node)
+        self.stage = Stage.VALID
+
+    def _check_node(self, node: FakeNode) -> None:
+        if not node.kind.startswith("conv"):
+            return
+        x, w, y = self.convolved(node)
+        want = (x.dim[0], w.dim[0], *window_sizes(x.dim, w.dim, node))
+        if y.dim != want:
+            raise NotSupportedError(f"an output of {y.dim}, not {want}")
+        if x.dim[1] % w.dim[1] or w.dim[0] % (x.dim[1] // w.dim[1]):
+            raise NotSupportedError(f"{x.dim[1]} channels, weights of {w.dim}")
+        if len(x.dim) not in (4, 5):
+            raise NotSupportedError(f"tensors of {len(x.dim)} axes")
+
+    def _at(self, stage: Stage, what: str) -> None:
+        if self.stage is not stage:
+            raise MisuseError(f"{what} of a graph that is {self.stage.name.lower()}")
+
+    def build_operation_graph(self) -> None:
+        """Describes it to the backend."""
+        self._at(Stage.VALID, "build_operation_graph")
+        self.stage = Stage.DESCRIBED
+
+    def create_execution_plans(self, modes: Sequence[Any]) -> None:
+        """Asks the heuristics."""
+        self._at(Stage.DESCRIBED, "create_execution_plans")
+        title = " ".join(node.kind for node in self.nodes)
+        self.plans = [e for e in self.library.engines if e.takes(self)]
+        if title in self.library.refuses or not self.plans or not modes:
+            raise NotSupportedError(f"no engine for {title}")
+        self.stage = Stage.PLANNED
+
+    # -------------------------------------------------------------------------------- plans
+
+    def _filter(self, notes: Sequence[Any], keep: bool) -> None:
+        self._at(Stage.PLANNED, "a filter of notes")
+        for note in notes:
+            for i, plan in enumerate(self.plans):
+                if (note.name in plan.notes) != keep:
+                    self.barred.add(i)
+
+    def deselect_numeric_notes(self, notes: Sequence[Any]) -> None:
+        """Bars plans that have one of some notes."""
+        self._filter(notes, keep=False)
+
+    def select_numeric_notes(self, notes: Sequence[Any]) -> None:
+        """Bars plans that have not all of them."""
+        self._filter(notes, keep=True)
+
+    def deselect_workspace_greater_than(self, limit: int) -> None:
+        """Bars plans that need more memory."""
+        self.limit = limit
+
+    def get_execution_plan_count(self) -> int:
+        """Plans, barred ones included."""
+        return len(self.plans)
+
+    def get_plan_name_at_index(self, index: int) -> str:
+        """Engine and knobs."""
+        return self.plans[index].name
+
+    def build_plan_at_index(self, index: int) -> None:
+        """Makes a plan ready."""
+        self._at(Stage.PLANNED, "build_plan_at_index")
+        if index in self.barred or self.plans[index].room(self) > self.limit:
+            raise NotSupportedError("a plan that was deselected")
+        self.built.add(index)
+
+    def get_workspace_size_plan_at_index(self, index: int) -> int:
+        """Bytes."""
+        if index not in self.built:
+            raise MisuseError("the workspace of a plan that is not built")
+        return self.plans[index].room(self)
+
+    # ---------------------------------------------------------------------------- execution
+
+    def execute_plan_at_index(
+        self, pack: Mapping[int, int], workspace: int, index: int, handle: int
+    ) -> None:
+        """Computes at once."""
+        if index not in self.built or handle not in self.library.streams:
+            raise MisuseError("an execution without a plan or a handle")
+        outside = {t.uid: t for t in self.tensors() if not t.virtual}
+        if pack.keys() != outside.keys():
+            raise MisuseError(f"tensors {sorted(pack)}, not {sorted(outside)}")
+        plan = self.plans[index]
+        room = plan.room(self)
+        addresses = [*pack.values(), *((workspace,) if room else ())]
+        if any(address % ALIGN or not address for address in addresses):
+            raise MisuseError(f"memory that is not aligned to {ALIGN} bytes")
+        if room:
+            ctypes.memset(workspace, 0xEE, room)
+        arrays = {uid: self._array(t, pack[uid]) for uid, t in outside.items()}
+        self._compute(arrays)
+        self.library.calls += 1
+        self.library.cost = plan.cost
+
+    def _array(self, tensor: FakeTensor, address: int) -> Any:
+        """A view of a tensor's memory."""
+        last = sum((n - 1) * s for n, s in zip(tensor.dim, tensor.stride, strict=True))
+        flat = array_at(address, last + 1, self.named(tensor))
+        strides = tuple(s * flat.dtype.itemsize for s in tensor.stride)
+        return np.lib.stride_tricks.as_strided(flat, tensor.dim, strides)
+
+    def _compute(self, arrays: Mapping[int, Any]) -> None:
+        """All nodes in order; what lies between them is not rounded."""
+        values: dict[int, Any] = {}
+        wide = as_dtype(_NAMES[self.compute_data_type.name]).numpy
+        for tensor in self.given:
+            values[id(tensor)] = arrays[tensor.uid].astype(wide)
+        for node in self.nodes:
+            given = {name: values[id(t)] for name, t in node.inputs.items()}
+            made = NODES[node.kind](node, given, node.outputs[0].dim)
+            made = made if isinstance(made, tuple) else (made,)
+            for tensor, value in zip(node.outputs, made, strict=True):
+                values[id(tensor)] = value
+                if not tensor.virtual:
+                    arrays[tensor.uid][...] = value
+
+
+def _check_tensor(tensor: FakeTensor) -> None:
+    """Sizes, strides and type of a tensor in memory."""
+    if tensor.uid < 0 or tensor.data_type is None or min(tensor.dim, default=0) < 1:
+        raise MisuseError(f"{tensor.name} has no number, type or elements")
+    if len(tensor.dim) != len(tensor.stride) or min(tensor.stride) < 1:
+        raise MisuseError(f"{tensor.name} of sizes {tensor.dim} and strides {tensor.stride}")
+    rows = sorted(zip(tensor.stride, tensor.dim, strict=True))
+    reach = 1
+    for step, size in rows:
+        if size > 1 and step < reach:
+            raise MisuseError(f"elements of {tensor.name} share memory")
+        reach = max(reach, step * size)
+
+
+class RehearsedBench:
+    """`flow_cuda.cudnn.Bench` whose clock is the cost of engines.
+
+    Args:
+        library: whose engines run.
+    """
+
+    stream = 0
+
+    def __init__(self, library: RehearsedCudnn) -> None:
+        self._library = library
+
+    def seconds(self, run: Callable[[Sequence[int]], None], nbytes: Sequence[int]) -> float:
+        """The cost of what ran on scratch memory."""
+        kept = [np.zeros(n + ALIGN, np.uint8) for n in nbytes]
+        run([a.ctypes.data + -a.ctypes.data % ALIGN for a in kept])
+        return self._library.cost

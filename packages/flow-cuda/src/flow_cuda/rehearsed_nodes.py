@@ -1,0 +1,110 @@
+"""What nodes of cuDNN's graphs compute, with numpy: batch first, channels second.
+
+Nothing of it is written as the references of ops are: convolutions are products of unfolded
+windows, and the gradient by the input is the convolution of a stretched gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+
+Ints = tuple[int, ...]
+Arrays = Mapping[str, Any]
+
+
+def window_sizes(x: Ints, w: Ints, node: Any) -> Ints:
+    """Output sizes of a convolution along the axes of space."""
+    columns = zip(
+        x[2:], w[2:], node.params["stride"], node.params["dilation"], node.params["pre_padding"],
+        node.params["post_padding"], strict=True,
+    )  # fmt: skip
+    return tuple((n + a + b - (k - 1) * d - 1) // s + 1 for n, k, s, d, a, b in columns)
+
+
+def _columns(x: Any, kernel: Ints, out: Ints, stride: Ints, dilation: Ints, groups: int) -> Any:
+    """Unfolded windows of a padded tensor: batch, groups, places, channels and taps."""
+    n, channels, *_ = x.shape
+    axes = zip(x.strides[2:], stride, strict=True), zip(x.strides[2:], dilation, strict=True)
+    steps = tuple(tuple(a * b for a, b in rows) for rows in axes)
+    shape = (n, groups, channels // groups, *out, *kernel)
+    per_group = x.strides[1] * (channels // groups)
+    strides = (x.strides[0], per_group, x.strides[1], *steps[0], *steps[1])
+    windows = np.lib.stride_tricks.as_strided(x, shape, strides)
+    rank = len(out)
+    order = (0, 1, *range(3, 3 + rank), 2, *range(3 + rank, 3 + 2 * rank))
+    taps = channels // groups * prod(kernel)
+    return windows.transpose(order).reshape(n, groups, prod(out), taps)
+
+
+def _padded(x: Any, node: Any) -> Any:
+    pads = zip(node.params["pre_padding"], node.params["post_padding"], strict=True)
+    return np.pad(x, ((0, 0), (0, 0), *pads))
+
+
+def conv_fprop(node: Any, t: Arrays, out: Ints) -> Any:
+    """The convolution."""
+    x, w = t["image"], t["weight"]
+    groups = x.shape[1] // w.shape[1]
+    stride, dilation = node.params["stride"], node.params["dilation"]
+    rows = _columns(_padded(x, node), w.shape[2:], out[2:], stride, dilation, groups)
+    filters = w.reshape(groups, w.shape[0] // groups, -1)
+    y = rows @ filters.swapaxes(1, 2)
+    return y.swapaxes(2, 3).reshape(out)
+
+
+def conv_wgrad(node: Any, t: Arrays, out: Ints) -> Any:
+    """The gradient by the weights."""
+    x, dy = t["image"], t["loss"]
+    groups = x.shape[1] // out[1]
+    stride, dilation = node.params["stride"], node.params["dilation"]
+    rows = _columns(_padded(x, node), out[2:], dy.shape[2:], stride, dilation, groups)
+    grads = dy.reshape(len(dy), groups, dy.shape[1] // groups, -1)
+    return (grads @ rows).sum(0).reshape(out)
+
+
+def conv_dgrad(node: Any, t: Arrays, out: Ints) -> Any:
+    """The gradient by the input: taps in reverse over a gradient stretched by the stride."""
+    dy, w = t["loss"], t["filter"]
+    stride, dilation = node.params["stride"], node.params["dilation"]
+    rank, groups = len(stride), out[1] // w.shape[1]
+    wide: Any = np.zeros(
+        (*dy.shape[:2], *((n - 1) * s + 1 for n, s in zip(dy.shape[2:], stride, strict=True))),
+        dy.dtype,
+    )
+    wide[(..., *(slice(None, None, s) for s in stride))] = dy
+    pads = []
+    for i in range(rank):
+        before = (w.shape[2 + i] - 1) * dilation[i] - node.params["pre_padding"][i]
+        after = out[2 + i] + (w.shape[2 + i] - 1) * dilation[i] - wide.shape[2 + i] - before
+        pads.append((before, after))
+    grown = np.pad(wide, ((0, 0), (0, 0), *((max(a, 0), max(b, 0)) for a, b in pads)))
+    cut = (slice(max(-a, 0), grown.shape[2 + i] - max(-b, 0)) for i, (a, b) in enumerate(pads))
+    grown = grown[(slice(None), slice(None), *cut)]
+    grouped = w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
+    flipped = grouped[(..., *(slice(None, None, -1) for _ in range(rank)))].swapaxes(1, 2)
+    rows = _columns(grown, w.shape[2:], out[2:], (1,) * rank, dilation, groups)
+    filters = flipped.reshape(groups, w.shape[1], -1)
+    return (rows @ filters.swapaxes(1, 2)).swapaxes(2, 3).reshape(out)
+
+
+def bias(node: Any, t: Arrays, out: Ints) -> Any:
+    """A sum with a number per channel."""
+    return t["input"] + t["bias"]
+
+
+def relu(node: Any, t: Arrays, out: Ints) -> Any:
+    """What is positive."""
+    return np.maximum(t["input"], 0)
+
+
+NODES: Mapping[str, Callable[[Any, Arrays, Ints], Any]] = {
+    "conv_fprop": conv_fprop,
+    "conv_dgrad": conv_dgrad,
+    "conv_wgrad": conv_wgrad,
+    "bias": bias,
+    "relu": relu,
+}

@@ -1,0 +1,420 @@
+"""Convolutions by cuDNN: the pass, the choice of plans, and our calls against one on the host."""
+
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda_cases import CudaKit, core_registry, rehearsed_registry
+
+import oneflow as flow
+import oneflow.typing as tp
+from flow_core.dtypes import float16, float32
+from flow_core.frontend import session as sessions
+from flow_core.ir import Graph, tensor_type, verify
+from flow_core.passes.base import PassContext
+from flow_core.plugins.specs import BindContext, KernelQuery
+from flow_cuda import host_compiler
+from flow_cuda.cache import Cache
+from flow_cuda.cudnn import DnnError, DnnPlans
+from flow_cuda.dnn import ALGORITHMS, FAMILIES, Choice, Convolution, Search, convolution
+from flow_cuda.dnn_ops import OPS
+from flow_cuda.driver import GpuDriver
+from flow_cuda.kernels import dnn as kernels
+from flow_cuda.passes.convolutions import Convolutions
+from flow_cuda.rehearsal import OrderError, Rehearsal, rehearsed_plans
+from flow_cuda.rehearsed_cudnn import (
+    ENGINES,
+    MisuseError,
+    NotSupportedError,
+    RehearsedBench,
+    RehearsedCudnn,
+)
+
+needs_compiler = pytest.mark.skipif(
+    host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
+)
+BATCH = 4
+FIRST = {
+    "data_format": "channels_first", "strides": (1, 1), "padding_before": (1, 1),
+    "dilation_rate": (1, 1), "compute": "float32",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def own_sessions() -> Iterator[None]:
+    before = list(sessions._default)
+    yield
+    sessions._default[:] = before
+
+
+def problem(kind: str = "forward", dtype: Any = float32, **changes: Any) -> Convolution:
+    """A convolution of 3 x 3 on 8 x 8, with a padding of 1."""
+    shapes = (2, 4, 8, 8), (6, 4, 3, 3), (2, 6, 8, 8)
+    x, w, y = (tensor_type(shape, dtype) for shape in shapes)
+    return convolution(kind, (x, w, y), FIRST | changes)
+
+
+class TestKernels(CudaKit):
+    """Nothing of it is compiled: all types are quick."""
+
+    ops = tuple(spec.type for spec in OPS)
+    dtypes = ("float32", "float64", "float16", "bfloat16")
+    preloaded = False
+
+
+# --- the choice of a plan
+
+
+@pytest.mark.parametrize(
+    ("kind", "search", "plan"),
+    [
+        ("forward", Search(), "eng0"),
+        ("forward", Search(tf32=True), "eng1_k2=5"),
+        ("forward", Search(measured=True), "eng6"),
+        ("forward", Search(measured=True, limit=100), "eng0"),
+        ("forward", Search(family="fft"), "eng4_k1=2"),
+        ("forward", Search(family="winograd", deterministic=True), "eng6"),
+        ("forward", Search(family="gemm", tf32=True), "eng1_k2=5"),
+        ("data_grad", Search(), "eng7_k3=1"),
+        ("data_grad", Search(deterministic=True), "eng0"),
+        ("data_grad", Search(family="deterministic gemm"), "eng0"),
+        ("filter_grad", Search(measured=True, deterministic=True), "eng6"),
+    ],
+)
+def test_what_settings_mean_for_plans(kind: str, search: Search, plan: str) -> None:
+    choice = rehearsed_plans(RehearsedCudnn()).choose(problem(kind), search)
+    assert choice is not None
+    assert choice.plan == plan
+    assert choice.workspace <= search.limit
+
+
+@pytest.mark.parametrize(
+    ("search", "limit"), [(Search(family="fft", limit=64), 64), (Search(family="winograd"), 0)]
+)
+def test_nothing_may_be_left(search: Search, limit: int) -> None:
+    wide = problem(strides=(2, 2)) if not limit else problem()
+    assert rehearsed_plans(RehearsedCudnn()).choose(wide, search) is None
+
+
+def test_half_types_may_use_tensor_cores_and_are_summed_in_float32() -> None:
+    class Tells(RehearsedCudnn):
+        computed: Any = None
+
+        def pygraph(self, **settings: Any) -> Any:
+            self.computed = settings["compute_data_type"].name
+            return super().pygraph(**settings)
+
+    library = Tells()
+    plans = rehearsed_plans(library)
+    for compute, its in (("float32", "FLOAT"), ("float16", "HALF")):
+        choice = plans.choose(problem(dtype=float16, compute=compute), Search())
+        assert choice == Choice("eng1_k2=5", 4096)
+        assert library.computed == its
+
+
+def test_a_choice_is_kept_on_disk(tmp_path: Path) -> None:
+    def plans(*engines: int) -> tuple[DnnPlans, RehearsedCudnn]:
+        library = RehearsedCudnn(engines=[ENGINES[i] for i in engines])
+        bench = RehearsedBench(library)
+        return DnnPlans(library, "sm_90", bench, Cache("cudnn", ".json", tmp_path)), library
+
+    search = Search(measured=True)
+    first, library = plans(0, 2, 3)
+    assert first.choose(problem(), search) == Choice("eng6", 2 * 4 * (512 + 216 + 768))
+    assert library.calls == 2, "each plan that is allowed was measured once"
+    again, library = plans(0, 2, 3)
+    assert again.choose(problem(), search) == first.choose(problem(), search)
+    assert not library.calls, "nothing is measured again"
+    less, library = plans(0, 2)
+    assert less.choose(problem(), search) == Choice("eng0", 0), "a plan that is gone is forgotten"
+    (kept,) = (tmp_path / "cudnn").glob("*.json")
+    assert "eng0" in kept.read_text()
+
+
+def test_a_refusal_is_kept_on_disk(tmp_path: Path) -> None:
+    library = RehearsedCudnn(refuses=["conv_fprop"])
+    for _ in range(2):
+        plans = DnnPlans(library, "sm_90", RehearsedBench(library), Cache("c", ".json", tmp_path))
+        assert plans.choose(problem(), Search()) is None
+
+
+def test_families_of_algorithms() -> None:
+    assert {kind: set(row) for kind, row in ALGORITHMS.items()} == {
+        "forward": {0, 1, 2, 4, 5, 6, 7},
+        "data_grad": {0, 1, 2, 3, 4, 5},
+        "filter_grad": {0, 1, 2, 3, 5, 6},
+    }
+    assert {name for row in ALGORITHMS.values() for name in row.values()} <= set(FAMILIES)
+
+
+# --- the library and its checks
+
+
+def graph(library: RehearsedCudnn) -> Any:
+    """A graph of a product of channels that has not been validated."""
+    types = library.data_type
+    made = library.pygraph(
+        io_data_type=types.FLOAT, intermediate_data_type=types.FLOAT,
+        compute_data_type=types.FLOAT, handle=library.create_handle(),
+    )  # fmt: skip
+    x = made.tensor(name="x", dim=(1, 2, 3, 3), stride=(18, 9, 3, 1), data_type=types.FLOAT, uid=1)
+    w = made.tensor(name="w", dim=(4, 2, 1, 1), stride=(2, 1, 1, 1), data_type=types.FLOAT, uid=2)
+    y = made.conv_fprop(
+        image=x, weight=w, pre_padding=[0, 0], post_padding=[0, 0], stride=[1, 1], dilation=[1, 1],
+        compute_data_type=types.FLOAT,
+    )  # fmt: skip
+    y.set_uid(3).set_output(True).set_data_type(types.FLOAT)
+    y.set_dim((1, 4, 3, 3)).set_stride((36, 9, 3, 1))
+    return made
+
+
+def aligned(nbytes: int) -> tuple[Any, int]:
+    kept = np.zeros(nbytes + 16, np.uint8)
+    return kept, kept.ctypes.data + -kept.ctypes.data % 16
+
+
+def test_the_order_of_calls_is_checked() -> None:
+    made = graph(RehearsedCudnn())
+    with pytest.raises(MisuseError, match="build_operation_graph"):
+        made.build_operation_graph()
+    made.validate()
+    with pytest.raises(MisuseError, match="create_execution_plans"):
+        made.create_execution_plans(["A"])
+    made.build_operation_graph()
+    with pytest.raises(MisuseError, match="filter"):
+        made.deselect_numeric_notes([])
+    made.create_execution_plans(["A"])
+    with pytest.raises(MisuseError, match="not built"):
+        made.get_workspace_size_plan_at_index(0)
+
+
+@pytest.mark.parametrize("wrong", ["strides", "sizes", "number"])
+def test_tensors_are_checked(wrong: str) -> None:
+    made = graph(RehearsedCudnn())
+    (y,) = made.nodes[-1].outputs
+    if wrong == "strides":
+        y.set_stride((36, 8, 3, 1))
+    elif wrong == "sizes":
+        y.set_dim((1, 4, 3, 2))
+    else:
+        y.set_uid(1)
+    with pytest.raises((MisuseError, NotSupportedError)):
+        made.validate()
+
+
+@pytest.mark.parametrize("wrong", ["alignment", "tensors", "handle", "workspace"])
+def test_executions_are_checked(wrong: str) -> None:
+    library = RehearsedCudnn()
+    made = graph(library)
+    made.validate()
+    made.build_operation_graph()
+    made.create_execution_plans(["A"])
+    made.build_plan_at_index(0)
+    kept = [aligned(n) for n in (72, 32, 144, 4096)]
+    x, w, y, room = (address for _, address in kept)
+    pack = {1: x, 2: w, 3: y + 4 * (wrong == "alignment")}
+    if wrong == "tensors":
+        del pack[3]
+    handle = 2 if wrong == "handle" else 1
+    with pytest.raises(MisuseError):
+        made.execute_plan_at_index(pack, 0 if wrong == "workspace" else room, 0, handle)
+
+
+def bound(hardware: Rehearsal, plan: str, nbytes: int) -> Any:
+    """A launch of a convolution by a plan, with so much workspace."""
+    driver = GpuDriver(hardware)
+    asked = problem()
+    tensors = (*asked.reads.values(), *asked.writes.values())
+    arrays = [driver.allocate(t.nbytes).view(0, t.sizes, np.float32) for t in tensors]
+    types = tuple(tensor_type(t.sizes, float32) for t in tensors)
+    window = {k: v for k, v in FIRST.items() if k != "compute"} | {
+        "kernel_size": (3, 3), "groups": 1, "padding_after": (1, 1), "activation": "",
+    }  # fmt: skip
+    attrs = {**window, "plan": plan, "workspace": nbytes, "compute": "float32"}
+    query = KernelQuery("cudnn_conv", attrs, types[:2], types[2:])
+    room = driver.allocate(nbytes).view(0, (nbytes,), np.uint8) if nbytes else None
+    bind: Any = kernels.KERNELS[0].load
+    return bind(BindContext(query, tuple(arrays[:2]), tuple(arrays[2:]), workspace=room))
+
+
+def test_a_plan_from_elsewhere_is_an_error() -> None:
+    with pytest.raises(DnnError, match="no plan 'eng99' on this device"):
+        bound(Rehearsal(), "eng99", 0)
+    with pytest.raises(DnnError, match="4096 bytes of workspace on this device, 512 in the plan"):
+        bound(Rehearsal(), "eng1_k2=5", 512)
+
+    class Without(Rehearsal):
+        dnn: Any = None
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name != "dnn":
+                super().__setattr__(name, value)
+
+    with pytest.raises(DnnError, match="no cuDNN here"):
+        bound(Without(), "eng0", 0)
+
+
+def test_what_a_graph_touches_is_ordered() -> None:
+    """Another stream must not write the workspace meanwhile."""
+    hardware = Rehearsal()
+    launch = bound(hardware, "eng1_k2=5", 4096)
+    launch()
+    other = hardware.stream("other")
+    with pytest.raises(OrderError):
+        hardware.zero(other, launch.workspace.address, 16)
+    hardware.synchronize(hardware.record(hardware.compute))
+    assert hardware.dnn.library.streams == {1: hardware.handle(hardware.compute)}
+
+
+# --- the pass
+
+
+def net(device: str = "gpu", amp: bool = False, form: str = "NCHW", **wishes: Any) -> Any:
+    """A job that trains three convolutions and a transposed one."""
+    config = flow.function_config()
+    config.enable_auto_mixed_precision(amp)
+    for name, value in wishes.items():
+        getattr(config, name)(value)
+    shape = (BATCH, 3, 9, 9) if form == "NCHW" else (BATCH, 9, 9, 3)
+
+    @flow.global_function("train", config)
+    def job(
+        x: tp.Numpy.Placeholder(shape), y: tp.Numpy.Placeholder((BATCH,), flow.int32)
+    ) -> tp.Numpy:
+        with flow.scope.placement(device, "0:0"):
+            start = flow.random_uniform_initializer(-0.3, 0.3)
+            conv = partial(flow.layers.conv2d, data_format=form, kernel_initializer=start)
+            h = conv(x, 8, 3, padding="SAME", activation=flow.nn.relu, name="first")
+            h = conv(h, 4, 3, 2, padding="VALID", name="second")
+            h = conv(flow.math.sigmoid(h), 6, 2, groups=2, use_bias=False, name="third")
+            w_shape = (6, 3, 2, 2) if form == "NCHW" else (6, 2, 2, 3)
+            w = flow.get_variable("w", w_shape, initializer=start)
+            wide = (BATCH, 3, 7, 7) if form == "NCHW" else (BATCH, 7, 7, 3)
+            h = flow.nn.conv2d_transpose(h, w, wide, strides=2, data_format=form)
+            logits = flow.layers.dense(flow.reshape(h, (BATCH, -1)), 5, name="last")
+            loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+            loss = flow.math.reduce_mean(loss)
+            schedule = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
+            flow.optimizer.SGD(schedule, momentum=0.9).minimize(loss)
+        return loss
+
+    return job
+
+
+def joined(job: Any, library: RehearsedCudnn | None = None, **wishes: Any) -> Graph:
+    """The physical graph of a job after the pass alone."""
+    registry = rehearsed_registry()
+    compiled = job.compile()
+    plans = rehearsed_plans(library or RehearsedCudnn())
+    context = PassContext(registry.ops, {"cudnn": wishes})
+    made = Convolutions(lambda: plans).apply(compiled.logical, context)
+    verify(made)
+    return made
+
+
+def counts(graph: Graph) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for op in graph.ops.values():
+        if op.type.startswith(("conv", "deconv", "cudnn")):
+            name = f"{op.type} {op.attrs.get('activation', '')}".strip()
+            found[name] = found.get(name, 0) + 1
+    return found
+
+
+ALL_OF_IT = {
+    "cudnn_conv relu": 1, "cudnn_conv": 2, "cudnn_conv_data_grad": 3, "cudnn_conv_filter_grad": 4,
+}  # fmt: skip
+
+
+def fresh() -> None:
+    sessions._default[:] = [sessions.Session(rehearsed_registry())]
+
+
+@pytest.mark.parametrize("amp", [False, True], ids=["float32", "mixed"])
+def test_what_is_joined(amp: bool) -> None:
+    """The gradient of a transposed convolution is a convolution; x has no gradient."""
+    fresh()
+    made = net(amp=amp).compile().graph
+    assert counts(made) == ALL_OF_IT | {"cudnn_conv": 3}
+    types = {str(t.dtype) for op in made.of_type("cudnn_conv") for t in made.types[op.name]}
+    assert types == {"float16" if amp else "float32"}
+
+
+def test_what_the_library_refuses_stays() -> None:
+    fresh()
+    refuses = ["conv_fprop bias relu", "conv_wgrad"]
+    found = counts(joined(net(), RehearsedCudnn(refuses)))
+    assert found == {"cudnn_conv": 4, "cudnn_conv_data_grad": 3, "conv_filter_grad": 4}
+
+
+def test_the_library_may_be_switched_off() -> None:
+    fresh()
+    found = counts(joined(net(), enable_cudnn=False))
+    assert not any(name.startswith("cudnn") for name in found)
+    fresh()
+    assert not any(
+        "cudnn" in op.type for op in net(enable_cudnn=False).compile().graph.ops.values()
+    )
+
+
+@pytest.mark.parametrize(
+    ("wishes", "forward", "gradient"),
+    [
+        ({}, "eng0", "eng7_k3=1"),
+        ({"cudnn_conv_use_deterministic_algo_only": True}, "eng0", "eng0"),
+        ({"cudnn_conv_heuristic_search_algo": False}, "eng6", "eng7_k3=1"),
+        ({"cudnn_conv_force_fwd_algo": 1, "cudnn_conv_force_bwd_data_algo": 1}, "eng0", "eng0"),
+    ],
+)
+def test_settings_reach_the_plan(wishes: dict[str, Any], forward: str, gradient: str) -> None:
+    fresh()
+    flow.config.enable_tensor_float_32_compute(False)
+    ops = net(**wishes).compile().graph.ops.values()
+    found = {op.type: str(op.attrs["plan"]) for op in ops if op.attrs.get("activation") == "relu"}
+    assert found == {"cudnn_conv": forward}
+    plans = {str(op.attrs["plan"]) for op in ops if op.type == "cudnn_conv_data_grad"}
+    assert plans == {gradient}
+
+
+def test_a_forced_algorithm_that_is_not_there_is_an_error_at_the_line() -> None:
+    fresh()
+    with pytest.raises(DnnError) as caught:
+        net(cudnn_conv_force_fwd_algo=6).compile()
+    assert re.search("force_fwd_algo=6, which asks for 'winograd'", str(caught.value))
+    assert caught.value.at is not None
+    assert caught.value.at.file == __file__
+
+
+@pytest.mark.parametrize(("pseudo", "compute"), [(True, "float32"), (False, "float16")])
+def test_float16_may_be_summed_in_float16(pseudo: bool, compute: str) -> None:
+    fresh()
+    made = net(amp=True, cudnn_conv_enable_pseudo_half=pseudo).compile().graph
+    found = {op.attrs["compute"] for op in made.ops.values() if "compute" in op.attrs}
+    assert found == {compute}
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("form", "amp", "measured"),
+    [("NCHW", False, False), ("NHWC", False, True), ("NCHW", True, False)],
+)
+def test_training_is_the_cpu_s(form: str, amp: bool, measured: bool) -> None:
+    rng = np.random.default_rng(1)
+    shape = (BATCH, 3, 9, 9) if form == "NCHW" else (BATCH, 9, 9, 3)
+    x = rng.normal(size=shape).astype(np.float32)
+    y = rng.integers(0, 5, BATCH).astype(np.int32)
+    losses = []
+    for device, registry in (("gpu", rehearsed_registry()), ("cpu", core_registry())):
+        sessions._default[:] = [sessions.Session(registry)]
+        job = net(device, amp, form, cudnn_conv_heuristic_search_algo=not measured)
+        losses.append([job(x, y).item() for _ in range(4)])
+        if device == "gpu":
+            (driver,) = sessions._default[0]._drivers.values()
+            queued = [line for line in driver.hardware.log if ": cudnn conv" in line]
+            assert len(queued) == 11 * 4, "plans are replayed with the graph of the step"
+    assert losses[0][0] != losses[0][-1]
+    np.testing.assert_allclose(*losses, rtol=5e-3 if amp else 1e-5)
