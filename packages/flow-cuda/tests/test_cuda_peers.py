@@ -85,10 +85,16 @@ class TestPeers(CommKit):
         return made
 
     def array(self, device: str, value: Any) -> Any:
-        return self.gpus.array(device, value) if device else value
+        return self.gpus.array(device, value) if device.startswith("gpu") else value.copy()
 
     def host(self, array: Any) -> Any:
-        return OF[id(array.hardware)].copy_out(array)
+        return array if isinstance(array, np.ndarray) else OF[id(array.hardware)].copy_out(array)
+
+
+class TestWithTheHost(TestPeers):
+    """GPUs and CPUs in one exchange."""
+
+    devices = ("cpu:0:0", "gpu:0:1", "gpu:0:0", "cpu:0:1")
 
 
 def test_several_processes_are_not_its_business() -> None:
@@ -168,7 +174,8 @@ def wanted() -> list[Any]:
         patch.setattr(rehearsed, "compiler", lambda: collected)
         for form in ((1, False), (2, False), (2, True)):
             _, job = lenet("gpu", *form)
-            job(IMAGES[0], LABELS[0])
+            with np.errstate(all="ignore"):  # of numbers that no kernel has made
+                job(IMAGES[0], LABELS[0])
     rehearsed.compiler().preload(collected.found.values())
     _, job = lenet("cpu", 1)
     on_cpu = trained(job)
@@ -197,3 +204,43 @@ def test_several_devices_train_like_one(count: int, split: bool, wanted: list[An
         device.log.clear()
     trained(job)
     assert not [x for h in hardware for x in h.log if x.startswith(("allocate", "begin"))]
+
+
+def mixed(device: str) -> Any:
+    """Training whose layers lie on the CPU and on a device in turn."""
+    sessions._default[:] = [sessions.Session(REGISTRIES[device])]
+    init = flow.random_uniform_initializer(-0.3, 0.3)
+
+    @flow.global_function("train")
+    def job(
+        x: tp.Numpy.Placeholder((BATCH, 6)), y: tp.Numpy.Placeholder((BATCH,), flow.int32)
+    ) -> tuple[tp.Numpy, tp.Numpy]:
+        with flow.scope.placement(device, "0:0"):
+            h = flow.layers.dense(x, 7, flow.nn.relu, name="a", kernel_initializer=init)
+        with flow.scope.placement("cpu", "0:0"):
+            h = flow.math.tanh(flow.layers.dense(h, 6, name="b", kernel_initializer=init))
+        with flow.scope.placement(device, "0:0"):
+            logits = flow.layers.dense(h, 5, name="c", kernel_initializer=init)
+            loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+            schedule = flow.optimizer.CosineScheduler(0.3, 20)
+            flow.optimizer.SGD(schedule, momentum=0.9).minimize(loss)
+        return loss, h
+
+    return job
+
+
+def test_layers_may_lie_on_the_cpu_and_on_a_gpu() -> None:
+    rows = RNG.normal(size=(STEPS, BATCH, 6)).astype(np.float32)
+
+    def run(device: str) -> list[Any]:
+        job = mixed(device)
+        found = [job(*fed) for fed in zip(rows, LABELS, strict=True)]
+        return [np.concatenate([x.reshape(-1) for x in row]) for row in found]
+
+    want = run("cpu")
+    assert abs(want[0][:BATCH].mean() - want[-1][:BATCH].mean()) > 1e-3
+    np.testing.assert_allclose(run("gpu"), want, rtol=2e-4, atol=1e-5)
+    (job,) = sessions._default[0].jobs
+    step = job.executable()._launch
+    kinds = [line.split(":")[0].split()[0] for line in describe(step.parts).splitlines()]
+    assert "graph" in kinds, "what lies on the device is captured between calls of the host"

@@ -21,7 +21,7 @@ from flow_cuda.capture import Part, parts
 from flow_cuda.hardware import Hardware, Memory
 from flow_cuda.lanes import Course, course
 from flow_cuda.launch import HostNumber
-from flow_cuda.staging import Staging
+from flow_cuda.staging import Staging, Traffic
 
 CHUNK = 8 << 20
 """Bytes of a piece of pinned memory; larger copies are cut into such pieces."""
@@ -91,8 +91,7 @@ class GpuDriver:
 
     def __init__(self, hardware: Hardware, chunk: int = CHUNK) -> None:
         self.hardware = hardware
-        self._to = Staging(hardware, "h2d", chunk)
-        self._back = Staging(hardware, "d2h", chunk)
+        self._traffic = Traffic(hardware, chunk)
         hardware.uploads = Staging(hardware, "numbers", 64, stream=hardware.compute, slots=64)
 
     def allocate(self, nbytes: int) -> GpuArena:
@@ -104,25 +103,13 @@ class GpuDriver:
         return GpuStream(self.hardware, self.hardware.stream(name))
 
     def copy_in(self, target: DeviceArray, source: Any) -> None:
-        """Copies a host array to the device, behind all that computes with the old numbers.
-
-        The source may change as soon as this returns; the copy itself may still be under way.
-        """
-        host = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
-        if not host.size:
-            return
-        hardware = self.hardware
-        hardware.wait(self._to.stream, hardware.record(hardware.compute))
-        self._to.upload(target.address, host)
-        hardware.wait(hardware.compute, hardware.record(self._to.stream))
+        """Copies a host array to the device; see `flow_cuda.staging.Traffic.bring`."""
+        self._traffic.bring(target, source)
 
     def copy_out(self, source: DeviceArray) -> Any:
         """A new host array with the numbers that all queued work leaves."""
         result = np.empty(source.shape, source.dtype)
-        if source.nbytes:
-            hardware = self.hardware
-            hardware.wait(self._back.stream, hardware.record(hardware.compute))
-            self._back.download(source.address, result.reshape(-1).view(np.uint8))
+        self._traffic.fetch(source, result)
         return result
 
     def compile(self, launches: Sequence[Launch]) -> Launch:

@@ -297,17 +297,16 @@ class DnnLaunch(Queued):
 
     def queue(self, stream: Any) -> None:
         """Queues it on a stream."""
-        arrays = (*self.reads.values(), *self.writes.values())
+        addresses = tuple(x.address for x in (*self.reads.values(), *self.writes.values()))
         room = 0 if self.workspace is None else self.workspace.address
-        call = DnnCall(self.problem, self.plan, tuple(x.address for x in arrays), room)
+        call = DnnCall(self.problem, self.plan, addresses, room)
         self.hardware.dnn_call(stream, call, self.touched())
 
     def touched(self) -> Access:
-        """The addresses that it reads and writes."""
-        made = list(self.writes.values())
-        if self.workspace is not None:
-            made.append(self.workspace)
-        return Access(tuple(x.span for x in self.reads.values()), tuple(x.span for x in made))
+        """What it reads; what it writes, and the workspace."""
+        room = () if self.workspace is None else (self.workspace.span,)
+        made = tuple(x.span for x in self.writes.values())
+        return Access(tuple(x.span for x in self.reads.values()), (*made, *room))
 
 
 def _hardware(values: Sequence[Any]) -> Hardware:

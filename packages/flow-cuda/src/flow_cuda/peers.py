@@ -1,8 +1,9 @@
-"""The comm between the GPUs of one process: copies between devices, sums where they are needed.
+"""The comm between the devices of one process: copies between them, sums where they are needed.
 
-A device fetches what it needs from the memory of another one; only copies go from device to device,
+A GPU fetches what it needs from the memory of another one; only copies go from device to device,
 so that it works on machines whose GPUs cannot read one another's memory, too.  All of it is work of
-the devices' own streams beside those that compute, and becomes part of a captured step.
+the devices' own streams beside those that compute, and becomes part of a captured step.  What goes
+from and to the CPU goes through page-locked memory, by calls of the host, which cut the step.
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from flow_core.device import Launch, Strided, strided
 from flow_core.exchange import Block, Exchange, check_arrays, neutral
 from flow_core.plugins.specs import Available, Unavailable
 from flow_cuda.hardware import Access, Hardware
 from flow_cuda.launch import CopyLaunch, HostNumber, Queued
+from flow_cuda.staging import Traffic
 from flow_cuda.workbench import GpuWorkbench, row_of
 
 LANE = "boxing"
@@ -29,8 +34,16 @@ SLAB, ALIGN = 1 << 22, 256
 SIZES = ("FLOW_DIST_SIZE", "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 """Variables in which launchers tell a process how many they started."""
 
-Part = tuple[str, Strided]
+CHUNK = 1 << 20
+"""Bytes of a piece of page-locked memory."""
+
+Box = Any
+"""A `Strided` of a GPU's memory, or a view of the host's."""
+
+Part = tuple[str, Box]
 """A box, and the device in whose memory it lies."""
+
+COMBINE: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
 def bootstrap(env: Mapping[str, str] = os.environ) -> Available | Unavailable:
@@ -41,7 +54,7 @@ def bootstrap(env: Mapping[str, str] = os.environ) -> Available | Unavailable:
             f"the program has several processes ({several})",
             "install NCCL: uv add 'flow-dist[cu12]' (or flow-dist[cu13])",
         )
-    return Available(1, "the GPUs of this process")
+    return Available(1, "the devices of this process")
 
 
 @dataclass(slots=True)
@@ -119,7 +132,7 @@ class Aside(Queued):
 
 
 class PeerComm:
-    """Joins the GPUs of this process.
+    """Joins the devices of this process.
 
     Args:
         devices: text forms of all devices.
@@ -132,7 +145,7 @@ class PeerComm:
 
     def __init__(self, devices: Sequence[str]) -> None:
         self.devices = self.local = tuple(devices)
-        self._rooms: dict[str, _Room] = {}
+        self._ends: dict[str, _End] = {}
         self._meters: list[_Meter] = []
         self._steps = _Steps()
 
@@ -145,12 +158,15 @@ class PeerComm:
             PlanError: the arrays are not what the exchange says.
         """
         check_arrays(exchange, self.local, inputs, outputs)
-        binding = _Binding(exchange, inputs, outputs, self._rooms, _Meter(self._steps))
-        works = list(binding.works())
+        binding = _Binding(exchange, inputs, outputs, self._ends, _Meter(self._steps))
+        works = [Aside(x) if isinstance(x, Queued) else x for x in binding.works()]
         if not binding.meter.links:
             return works
         self._meters.append(binding.meter)
-        return [Aside(works[0], binding.meter.count), *map(Aside, works[1:])]
+        count = binding.meter.count
+        if isinstance(works[0], Aside):
+            return [replace(works[0], counts=count), *works[1:]]
+        return [count, *works]
 
     def sent(self) -> Mapping[tuple[str, str], int]:
         """Bytes that went from device to device so far, by (from, to)."""
@@ -170,30 +186,37 @@ class PeerComm:
         self._steps.running = False
 
 
-class _Room:
-    """Memory of a device for parts on their way, the same for all exchanges: they take turns.
+class _End:
+    """A GPU: its memory for parts on their way, which exchanges take turns to use, and its copies.
 
     Args:
         bench: the device's.
     """
 
     def __init__(self, bench: GpuWorkbench) -> None:
-        self._bench = bench
+        self.bench = bench
         self._slabs: list[Any] = []
         self._at = self._used = 0
+        self._traffic: Traffic | None = None
+
+    @property
+    def traffic(self) -> Traffic:
+        """Copies from and to the host."""
+        self._traffic = self._traffic or Traffic(self.bench.hardware, CHUNK)
+        return self._traffic
 
     def reuse(self) -> None:
         """What follows is for another exchange."""
         self._at = self._used = 0
 
-    def like(self, box: Strided) -> Strided:
+    def like(self, box: Box) -> Strided:
         """Room for the elements of a box, in a row."""
         while self._at < len(self._slabs):
             if self._used + box.nbytes <= self._slabs[self._at].nbytes:
                 break
             self._at, self._used = self._at + 1, 0
         else:
-            self._slabs.append(self._bench.scratch(max(SLAB, box.nbytes)))
+            self._slabs.append(self.bench.scratch(max(SLAB, box.nbytes)))
         found = self._slabs[self._at].view(self._used, box.shape, box.dtype)
         self._used += -(-box.nbytes // ALIGN) * ALIGN
         return strided(found)
@@ -206,28 +229,29 @@ class _Binding:
     exchange: Exchange
     inputs: Sequence[Any]
     outputs: Sequence[Any]
-    rooms: dict[str, _Room]
+    ends: dict[str, _End]
     meter: _Meter
-    benches: dict[str, GpuWorkbench] = field(default_factory=dict)
 
     def works(self) -> Iterator[Any]:
         """Its launches, in order."""
         exchange = self.exchange
         places = (*exchange.senders, *exchange.receivers)
-        ends = zip(places, (*self.inputs, *self.outputs), strict=True)
-        self.benches = {device: array.workbench for device, array in ends}
-        for device, bench in self.benches.items():
-            self.rooms.setdefault(device, _Room(bench)).reuse()
-            for other in self.benches.values():
+        arrays = zip(places, (*self.inputs, *self.outputs), strict=True)
+        benches = {d: array.workbench for d, array in arrays if not _is_host(array)}
+        for device, bench in benches.items():
+            self.ends.setdefault(device, _End(bench)).reuse()
+            for other in benches.values():
                 bench.hardware.reach(other.hardware.index)
         yield from self._all_reduce() if exchange.collective == "all_reduce" else self._moves()
 
     def _moves(self) -> Iterator[Any]:
         exchange = self.exchange
         for index, operation in exchange.fills:
-            value = neutral(operation, exchange.outputs[index].dtype)
-            box = strided(self.outputs[index])
-            yield from self.benches[exchange.receivers[index]].fill(box, value)
+            out, value = self.outputs[index], neutral(operation, exchange.outputs[index].dtype)
+            if _is_host(out):
+                yield partial(out.fill, np.array(value, out.dtype))
+            else:
+                yield from self.ends[exchange.receivers[index]].bench.fill(strided(out), value)
         for blocks in _coinciding(exchange.blocks):
             target = exchange.receivers[blocks[0].target]
             there = _box(self.outputs[blocks[0].target], blocks[0].at, blocks[0].size)
@@ -254,7 +278,7 @@ class _Binding:
                         there = _flat(self.outputs[ranks[rank]], low, high)
                         yield from self._bring((group[owner], done), device, there)
 
-    def _gather(self, parts: Sequence[Part], target: str, there: Strided) -> Iterator[Any]:
+    def _gather(self, parts: Sequence[Part], target: str, there: Box) -> Iterator[Any]:
         """Combines parts in their order; a single one is brought.
 
         The target may be one of the parts: then the first two are added up before it is read.
@@ -262,46 +286,77 @@ class _Binding:
         if len(parts) == 1:
             yield from self._bring(parts[0], target, there)
             return
-        near: list[Strided] = []
+        near: list[Box] = []
         for i, (source, part) in enumerate(parts):
             if source != target or (i > 1 and _start(part) == _start(there)):
-                room = self.rooms[target].like(part)
+                is_host = _is_host(there)
+                room = np.empty(part.shape, part.dtype) if is_host else self.ends[target].like(part)
                 yield from self._bring((source, part), target, room)
                 part = room
             near.append(part)
-        yield from self.benches[target].combine(self.exchange.combine, there, near)
+        if not _is_host(there):
+            yield from self.ends[target].bench.combine(self.exchange.combine, there, near)
+            return
+        left = near[0]
+        for right in near[1:]:
+            yield partial(COMBINE[self.exchange.combine], left, right, out=there)
+            left = there
 
-    def _bring(self, part: Part, target: str, there: Strided) -> Iterator[Any]:
-        """A copy from device to device is one of rows: others are packed before and behind it."""
+    def _bring(self, part: Part, target: str, there: Box) -> Iterator[Any]:
+        """A copy; between devices it is one of rows: others are packed before and behind it."""
         source, box = part
         if source == target:
-            yield from self.benches[target].copy(there, box)
+            on_host = (partial(np.copyto, there, box),) if _is_host(there) else None
+            yield from on_host or self.ends[target].bench.copy(there, box)
             return
         self.meter.links[source, target] += box.nbytes
+        if not box.size:
+            return
         row, end = box, there
-        if not box.is_contiguous:
-            row = self.rooms[source].like(box)
-            yield from self.benches[source].copy(row, box)
-        if not there.is_contiguous:
-            end = self.rooms[target].like(there)
-        if box.size:
-            yield CopyLaunch(self.benches[target].hardware, row_of(end), row_of(row))
+        if not _is_host(box) and not box.is_contiguous:
+            row = self.ends[source].like(box)
+            yield from self.ends[source].bench.copy(row, box)
+        if not _is_row(there):
+            is_host = _is_host(there)
+            end = np.empty(box.shape, box.dtype) if is_host else self.ends[target].like(there)
+        yield self._across(source, row, target, end)
         if end is not there:
-            yield from self.benches[target].copy(there, end)
+            yield from self._bring((target, end), target, there)
+
+    def _across(self, source: str, row: Box, target: str, end: Box) -> Launch:
+        """What copies a row from device to device."""
+        if _is_host(end):
+            if _is_host(row):
+                return partial(np.copyto, end, row)
+            return partial(self.ends[source].traffic.fetch, row_of(row), end)
+        if _is_host(row):
+            return partial(self.ends[target].traffic.bring, row_of(end), row)
+        return CopyLaunch(self.ends[target].bench.hardware, row_of(end), row_of(row))
 
 
-def _box(array: Any, start: Iterable[int], size: Iterable[int]) -> Strided:
+def _is_host(array: Any) -> bool:
+    return isinstance(array, np.ndarray)
+
+
+def _is_row(box: Box) -> bool:
+    contiguous = box.flags.c_contiguous if _is_host(box) else box.is_contiguous
+    return bool(contiguous)
+
+
+def _box(array: Any, start: Iterable[int], size: Iterable[int]) -> Box:
     window = tuple([slice(a, a + n) for a, n in zip(start, size, strict=True)])
-    return strided(array)[window]
+    return array[(*window, ...)] if _is_host(array) else strided(array)[window]
 
 
-def _start(box: Strided) -> int:
+def _start(box: Box) -> int:
     """The address of a box."""
+    if _is_host(box):
+        return int(box.ctypes.data)
     return int(box.array.address) + box.offset * int(box.dtype.itemsize)
 
 
-def _flat(array: Any, low: int, high: int) -> Strided:
-    return strided(array).reshape(-1)[low:high]
+def _flat(array: Any, low: int, high: int) -> Box:
+    return (array if _is_host(array) else strided(array)).reshape(-1)[low:high]
 
 
 def _coinciding(blocks: Sequence[Block]) -> Iterator[list[Block]]:

@@ -132,14 +132,15 @@ def flow_register_devices(config: Settings) -> Iterable[DeviceSpec]:
 
 
 def flow_register_comms(config: Settings) -> Iterable[CommSpec]:
-    """What joins the GPUs of one process; NCCL goes first where it is."""
+    """What joins the GPUs of one process, and CPUs to them; NCCL goes first where it is."""
     return () if config.emulate_gpus else (peers_comm(),)
 
 
 def peers_comm() -> CommSpec:
-    """Copies between devices of this process."""
+    """Copies between devices of this process, where no other comm joins them."""
     module = "flow_cuda.peers"
-    return CommSpec("peers", ("gpu",), f"{module}:bootstrap", f"{module}:PeerComm")
+    types = ("cpu", "gpu")
+    return CommSpec("peers", types, f"{module}:bootstrap", f"{module}:PeerComm", priority=-1)
 
 
 def flow_register_kernels(config: Settings) -> Iterable[KernelSpec]:

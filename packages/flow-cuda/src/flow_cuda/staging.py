@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_cuda.arrays import DeviceArray
 from flow_cuda.hardware import Hardware
 
 
@@ -75,3 +76,37 @@ class Staging:
         address = piece.ctypes.data
         self._hardware.host_reads([(address, address + size)])
         np.copyto(target[start : start + size], piece[:size])
+
+
+class Traffic:
+    """Copies between arrays of the host and of a device, in line with what the device computes.
+
+    Args:
+        hardware: the device.
+        chunk: bytes of a piece of pinned memory; larger copies are cut into such pieces.
+    """
+
+    def __init__(self, hardware: Hardware, chunk: int) -> None:
+        self._hardware = hardware
+        self._to = Staging(hardware, "h2d", chunk)
+        self._back = Staging(hardware, "d2h", chunk)
+
+    def bring(self, target: DeviceArray, source: Any) -> None:
+        """Copies a host array to the device, behind all that computes with the old numbers.
+
+        The source may change as soon as this returns; the copy itself may still be under way.
+        """
+        host = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
+        if not host.size:
+            return
+        hardware = self._hardware
+        hardware.wait(self._to.stream, hardware.record(hardware.compute))
+        self._to.upload(target.address, host)
+        hardware.wait(hardware.compute, hardware.record(self._to.stream))
+
+    def fetch(self, source: DeviceArray, target: Any) -> None:
+        """Fills a contiguous host array with the numbers that all queued work leaves."""
+        if source.nbytes:
+            hardware = self._hardware
+            hardware.wait(self._back.stream, hardware.record(hardware.compute))
+            self._back.download(source.address, target.reshape(-1).view(np.uint8))

@@ -96,7 +96,8 @@ class Executable:
         self._after = getattr(self.comm, "after_step", None)
         self._local = frozenset(self.comm.local if self.comm else devices)
         arenas = [a for a in plan.arenas if a.device in self._local]
-        self._driver = driver(arenas[0].device if arenas else devices[0])
+        drivers = [driver(a.device) for a in arenas] or [driver(devices[0])]
+        self._driver = next((d for d in drivers if getattr(d, "queues", False)), drivers[0])
         self.arenas = {a.device: self._arena(a, driver(a.device)) for a in arenas}
         self._arrays = [self._array(b, variable) for b in plan.buffers]
         self.feeds = tuple(self._arrays[i] for i in plan.feeds)

@@ -1,0 +1,86 @@
+"""The real library: our calls are the frontend's, and cuDNN plans our graphs without a GPU."""
+
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flow_cuda.cudnn import TYPES
+from flow_cuda.dnn import FAMILIES
+from flow_cuda.rehearsed_cudnn import FakeGraph, FakeTensor, RehearsedCudnn
+
+SCRIPT = Path(__file__).parents[3] / "tests" / "helpers" / "planned_without_gpu.py"
+
+
+def library() -> Any:
+    """The frontend; it is a small wheel that needs no GPU to be imported."""
+    return pytest.importorskip("cudnn", reason="nvidia-cudnn-frontend is not installed")
+
+
+def public(kind: type) -> list[str]:
+    return [
+        name
+        for name, value in vars(kind).items()
+        if inspect.isfunction(value) and not name.startswith("_")
+    ]
+
+
+OWN = {"tensors", "named", "itemsize", "convolved"}
+"""What our graph has besides."""
+
+
+def parameters(function: Any) -> str:
+    """The names of a function's parameters: bindings have them in the documentation."""
+    try:
+        return str(inspect.signature(function))
+    except ValueError:
+        return str(function.__doc__)
+
+
+@pytest.mark.parametrize("name", [n for n in public(FakeGraph) if n not in OWN])
+def test_graphs_have_the_calls_that_are_rehearsed(name: str) -> None:
+    theirs = getattr(library().pygraph, name)
+    ours = inspect.signature(getattr(FakeGraph, name)).parameters.values()
+    wanted = [p.name for p in ours if p.kind is p.KEYWORD_ONLY]
+    text = parameters(theirs)
+    if "**kwargs" not in text:
+        assert [w for w in wanted if not re.search(rf"\b{w}\b", text)] == []
+
+
+def test_tensors_have_the_setters_that_are_rehearsed() -> None:
+    theirs = library().pygraph.conv_fprop and library().tensor
+    assert [name for name in public(FakeTensor) if not hasattr(theirs, name)] == []
+
+
+def test_names_are_the_library_s() -> None:
+    theirs = library()
+    notes = {n for family in FAMILIES.values() for n in (*family.needs, *family.refuses)}
+    assert all(hasattr(theirs.numerical_note, name) for name in notes)
+    ours = RehearsedCudnn
+    for kind in ("data_type", "heur_mode", "numerical_note"):
+        for member in getattr(ours, kind):
+            assert hasattr(getattr(theirs, kind), member.name)
+    assert len(TYPES) == len(set(TYPES.values()))
+
+
+def test_cudnn_plans_our_graphs() -> None:
+    """For an H200 that is described to it; on machines with cuDNN's wheel."""
+    library()
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=110,
+        check=False, env={**os.environ, "CUDNN_LOGLEVEL_DBG": "0"},
+    )  # fmt: skip
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1]
+        pytest.skip(f"cuDNN itself is not there, or needs more of a driver: {last}")
+    found = json.loads(done.stdout.splitlines()[-1])["plans"]
+    assert [name for name, plan in found.items() if plan is None] == []
+    assert found["little room"][1] == 0
+    assert found["deterministic"][0] != found["filter_grad float32 channels_first"][0]
+    assert found["tf32"][0] != found["forward float32 channels_last"][0]

@@ -1,0 +1,119 @@
+"""What cuDNN itself plans for an H200, on a machine without a GPU: choices as JSON.
+
+Plans can be made for a device that is described to the library.  NVIDIA's driver library is
+needed only to load it: where there is none, one whose functions all fail stands for it.  So this
+is to be run in a process of its own.
+"""
+
+import ctypes
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from flow_core.dtypes import as_dtype
+from flow_core.ir import tensor_type
+from flow_cuda.cudnn import DnnPlans
+from flow_cuda.dnn import Problem, Search, convolution
+
+H200 = {
+    "deviceName": "NVIDIA H200", "deviceVer": 900, "driverVer": 12090, "cudaDeviceId": 0,
+    "maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64],
+    "regsPerBlock": 65536, "multiProcessorCount": 132, "warpSize": 32,
+    "maxSharedMemoryPerBlock": 49152, "maxSharedMemoryPerBlockOptin": 232448,
+    "reservedSharedMemoryPerBlock": 1024, "oversizedSharedMemoryPerBlock": 0,
+    "maxRegistersPerSM": 65536, "maxCtasPerSM": 32, "maxThreadsPerBlock": 1024,
+    "maxThreadsPerSM": 2048, "pciDeviceId": 0, "isTccDriver": 0, "supportCoopLaunch": 1,
+    "totalGlobalMem": 141000000000, "smClockRateKHz": 1980000, "memClockRateKHz": 3201000,
+    "memoryBusWidth": 6144, "l2CacheSize": 62914560,
+}  # fmt: skip
+DRIVER = """
+Ctx_GetCurrent Ctx_GetLimit Ctx_PopCurrent Ctx_PushCurrent Device_Get Device_GetCount
+Driver_GetVersion Get_ErrorName Get_ErrorString Kernel_GetAttribute Kernel_GetFunction
+Kernel_SetAttribute Launch_CooperativeKernel Launch_Kernel Launch_KernelEx Library_GetKernel
+Library_LoadData Library_LoadFromFile Library_Unload Link_AddData Link_Complete Link_Create
+Link_Destroy Module_GetFunction Module_LoadData Module_Unload Occupancy_MaxPotentialClusterSize
+Stream_GetCtx TensorMap_EncodeIm2col TensorMap_EncodeTiled
+"""
+
+
+def load_a_driver() -> None:
+    """NVIDIA's driver library, or one that finds no device."""
+    try:
+        ctypes.CDLL("libcuda.so.1", ctypes.RTLD_GLOBAL)
+    except OSError:
+        names = ("cu" + name.replace("_", "") for name in DRIVER.split())
+        text = "".join(f"int {name}(void) {{ return 100; }}\n" for name in names)
+        with tempfile.TemporaryDirectory() as folder:
+            source, made = Path(folder, "driver.c"), Path(folder, "libcuda.so.1")
+            source.write_text(text)
+            command = ["cc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o"]
+            subprocess.run([*command, str(made), str(source)], check=True)
+            ctypes.CDLL(str(made), ctypes.RTLD_GLOBAL)
+
+
+class Described:
+    """cudnn-frontend, for a device that is described."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        self._device = library.create_device_properties(json.dumps(H200))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._library, name)
+
+    def create_handle(self) -> None:
+        """There is no device to have one of."""
+
+    def pygraph(self, *, handle: None, **settings: Any) -> Any:
+        """A graph for the device."""
+        return self._library.pygraph(device_property=self._device, **settings)
+
+
+def conv(kind: str, dtype: str, form: str, **more: Any) -> Problem:
+    """A convolution of 3 x 3 with 64 channels, of ResNet-50."""
+    shapes: list[tuple[int, ...]] = [(32, 64, 56, 56), (64, 64, 3, 3), (32, 64, 56, 56)]
+    if form == "channels_last":
+        shapes = [(n, *space, c) for n, c, *space in shapes]
+    x, w, y = (tensor_type(shape, as_dtype(dtype)) for shape in shapes)
+    attrs = {
+        "data_format": form, "strides": (1, 1), "padding_before": (1, 1), "dilation_rate": (1, 1),
+        "compute": "",
+    }  # fmt: skip
+    return convolution(kind, (x, w, y), attrs, **more)
+
+
+def problems() -> dict[str, tuple[Problem, Search]]:
+    """What is asked for, by name."""
+    found: dict[str, tuple[Problem, Search]] = {}
+    for dtype in ("float32", "float16", "bfloat16"):
+        for form in ("channels_first", "channels_last"):
+            name = f"{dtype} {form}"
+            for kind in ("forward", "data_grad", "filter_grad"):
+                found[f"{kind} {name}"] = conv(kind, dtype, form), Search()
+            fused = conv("forward", dtype, form, bias=True, relu=True)
+            found[f"fused {name}"] = fused, Search()
+    plain = conv("filter_grad", "float32", "channels_first")
+    found["deterministic"] = plain, Search(deterministic=True)
+    found["little room"] = plain, Search(limit=0)
+    found["tf32"] = conv("forward", "float32", "channels_last"), Search(tf32=True)
+    return found
+
+
+def main() -> None:
+    """Prints the choices."""
+    load_a_driver()
+    import cudnn
+
+    plans = DnnPlans(Described(cudnn), "sm_90", None)  # type: ignore[arg-type]  # nothing is measured
+    rows = {}
+    for name, (problem, search) in problems().items():
+        choice = plans.choose(problem, search)
+        rows[name] = None if choice is None else [choice.plan, choice.workspace]
+    print(json.dumps({"version": cudnn.backend_version(), "plans": rows}))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
