@@ -15,12 +15,13 @@ from flow_core.dtypes import float32
 from flow_core.ir import Attrs, tensor_type
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import BindContext, KernelQuery
+from flow_core.pools import settle, settled
 from flow_onednn import threads
 from flow_onednn.kernels import shares
 from flow_onednn.kernels.shares import Shares, cook
 from flow_onednn.library import Library, state
 from flow_onednn.native import compiler
-from flow_onednn.recipes import BY_OP, problem
+from flow_onednn.recipes import problem
 
 SUM, COLUMNS = (33, 1031, 257), (9, 300, 1037)
 
@@ -34,21 +35,13 @@ def _needs_threads_of_ours(onednn: None) -> None:
 
 @contextlib.contextmanager
 def pool_of(count: int) -> Iterator[None]:
-    """So many threads; recipes that were made for another number are forgotten."""
+    """So many threads for what is looked up, bound and run meanwhile."""
     pool, before = threads.runtime(), threads.count()
-    _forget()
     pool.omp_set_num_threads(count)
     try:
         yield
     finally:
         pool.omp_set_num_threads(before)
-        _forget()
-
-
-def _forget() -> None:
-    known: list[Any] = [BY_OP["matmul"], BY_OP["onednn_matmul"]]
-    for cooked in known:
-        cooked.cache_clear()
 
 
 def query_of(
@@ -164,11 +157,13 @@ def losses() -> list[float]:
     return [float(job(x.astype(np.float32), y.astype(np.int32)).mean()) for _ in range(5)]
 
 
-def test_two_threads_train_as_one_does() -> None:
-    with pool_of(1):
-        one = losses()
-    with pool_of(2):
-        two = losses()
-        assert losses() == two, "the order of the sums is fixed"
+def test_two_threads_train_as_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = settled()
+    monkeypatch.setenv("ONEFLOW_CPU_THREADS", "1")
+    one = losses()
+    monkeypatch.setenv("ONEFLOW_CPU_THREADS", "2")
+    two = losses()
+    assert losses() == two, "the order of the sums is fixed"
+    settle(before)
     assert one[-1] < 0.9 * one[0]
     np.testing.assert_allclose(two, one, 1e-5)

@@ -352,7 +352,7 @@ def _start(box: Box) -> int:
     """The address of a box."""
     if _is_host(box):
         return int(box.ctypes.data)
-    return int(box.array.address) + box.offset * int(box.dtype.itemsize)
+    return int(box.array.address + box.offset * box.dtype.itemsize)
 
 
 def _flat(array: Any, low: int, high: int) -> Box:
