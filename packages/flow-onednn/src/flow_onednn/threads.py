@@ -11,6 +11,8 @@ import ctypes
 import functools
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from flow_core.cores import STANDARD
@@ -58,3 +60,14 @@ def count() -> int:
     """
     pool = runtime()
     return int(pool.omp_get_max_threads()) if pool is not None else 1
+
+
+@contextmanager
+def of_process() -> Iterator[None]:
+    """The whole budget for a ``with`` block, whatever part of it the calling thread has."""
+    before = granted()
+    grant(settled().count)
+    try:
+        yield
+    finally:
+        grant(before)

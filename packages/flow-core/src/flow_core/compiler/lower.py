@@ -32,7 +32,7 @@ from flow_core.plan import (
     check_no_deadlock,
 )
 from flow_core.plugins.specs import KernelQuery, KernelSpec, OpSpec
-from flow_core.pools import granting, open_mp
+from flow_core.pools import granting, look, open_mp
 from flow_core.sbp import Region
 
 
@@ -111,6 +111,7 @@ def lower(
         job: the job's name.
         options: what the job asks for.
     """
+    look()
     state = _Lowering(graph, kernels, options)
     _protect_results(state)
     _find_constants(state)
