@@ -78,6 +78,7 @@ def test_stages_that_run_at_once_divide_the_cores(threads: int, kernels: int) ->
         job(np.ones((BATCH, 256), np.float32))
         assert granted() == 2  # the thread is given back what it had
         assert "each kernel" in plan_report(job)
+        assert ("on 2 threads, kernels of 1" in plan_report(job)) == (threads == 2)
 
 
 def test_kernels_with_all_cores_in_turn_are_faster_than_stages_with_one_each() -> None:

@@ -10,7 +10,7 @@ import pytest
 from flow_core import pools
 from flow_core.cores import Budget, Cores
 from flow_core.plan import Task
-from flow_core.pools import grant, granting, is_usual, settle, settled
+from flow_core.pools import grant, granting, settle, settled, sized
 from flow_core.runtime.pipeline import Credit, Pipeline, Step
 from flow_core.runtime.streams import StreamRunner, segments
 
@@ -84,11 +84,30 @@ def test_an_error_puts_sizes_back(fakes: Pools) -> None:
     assert (runtime.here, blas.count) == (4, 4)
 
 
-def test_only_unusual_sizes_cost_a_step_anything(fakes: Pools) -> None:
-    assert is_usual(Cores())
-    assert is_usual(Cores(4, "a test", kernels=4, products=4, loaders=1))
-    assert not is_usual(Cores(4, "a test", kernels=4, products=1, loaders=1))
-    assert not is_usual(Cores(4, "a test", kernels=2, products=2, loaders=1))
+@pytest.mark.parametrize(("kernels", "products"), [(0, 0), (4, 4), (4, 1), (2, 2), (2, 1)], ids=str)
+def test_a_step_has_the_sizes_of_its_plan(fakes: Pools, kernels: int, products: int) -> None:
+    runtime, blas = fakes
+    seen: list[tuple[int, int]] = []
+
+    def step() -> None:
+        seen.append((runtime.here, blas.count))
+
+    run = sized(Cores(4, "a test", kernels, products, 1), step)
+    run()
+    assert seen == [(kernels or 4, products or 4)]
+    assert (runtime.here, blas.count) == (4, 4)
+    assert (run is step) == (products in (0, 4))  # what is usual costs a step nothing
+
+
+def test_a_step_that_fails_puts_sizes_back(fakes: Pools) -> None:
+    _, blas = fakes
+
+    def step() -> None:
+        raise ValueError("a step")
+
+    with pytest.raises(ValueError, match="a step"):
+        sized(Cores(4, "a test", 4, 1, 1), step)()
+    assert blas.count == 4
 
 
 def test_an_own_limit_of_blas_is_kept() -> None:

@@ -88,3 +88,14 @@ def runs(path: str) -> bool:
         return False
     found, ours = (ctypes.cast(f, ctypes.c_void_p).value for f in (asked, pool.omp_in_parallel))
     return found == ours
+
+
+@contextlib.contextmanager
+def of_process() -> Iterator[None]:
+    """The whole budget for a ``with`` block, whatever part of it the calling thread has."""
+    before = granted()
+    grant(settled().count)
+    try:
+        yield
+    finally:
+        grant(before)

@@ -34,7 +34,7 @@ from flow_core.plan import (
 )
 from flow_core.plugins.rows import side_by_side
 from flow_core.plugins.specs import KernelQuery, KernelSpec, OpSpec
-from flow_core.pools import granting, open_mp
+from flow_core.pools import granting, look, open_mp
 from flow_core.sbp import Region
 
 
@@ -118,6 +118,7 @@ def lower(
         job: the job's name.
         options: what the job asks for.
     """
+    look()
     state = _Lowering(graph, kernels, options)
     _protect_results(state)
     _find_constants(state)

@@ -30,9 +30,12 @@ def flow_rows(plan: Plan) -> Iterator[tuple[str, str, str, int]]:
 
 
 def threads(plan: Plan) -> str:
-    """How many threads run the streams, in words.
+    """How many threads run the streams, and how many a kernel has, in words.
 
     >>> threads(Plan("job", (), (), (), (), (), (), {}, (), (), workers=2))
     'on 2 threads'
     """
-    return "in turn, on one thread" if plan.workers <= 1 else f"on {plan.workers} threads"
+    if plan.workers <= 1:
+        return "in turn, on one thread"
+    kernels = f", kernels of {plan.cores.kernels}" if plan.cores.kernels else ""
+    return f"on {plan.workers} threads{kernels}"

@@ -11,14 +11,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from flow_core.cores import Cores
 from flow_core.device import Arena, Comm, Driver, Launch, World
 from flow_core.dtypes import tensor_buffer
 from flow_core.errors import FlowError, PlanError, SourceLine, UnsupportedError
 from flow_core.exchange import BOXING, exchange_of, pack, unpack
 from flow_core.plan import ArenaPlan, Buffer, Plan, Task, check_no_deadlock, check_streams
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
-from flow_core.pools import granting, is_usual
+from flow_core.pools import granting, look, sized
 from flow_core.runtime.streams import StreamRunner, own_tasks, segments
 from flow_core.sbp import Region
 
@@ -106,6 +105,7 @@ class Executable:
         fed = [i for i, array in enumerate(self.feeds) if array is not None]
         self._copies = [self._copy_in(i, driver) for i in fed]
         self._results = [self._copy_out(i, driver) for i in range(len(self.fetches))]
+        look()
         with granting(plan.cores):
             self._driver.compile(self.bind(plan.prologue))()
             self._launch = self._compiled(lambda _, launches: launches)
@@ -188,7 +188,7 @@ class Executable:
         cores = self.plan.cores
         if self.plan.workers <= 1 or getattr(self._driver, "queues", False):
             run = self._driver.compile([launch for launches in bound for launch in launches])
-            return run if is_usual(cores) else partial(_granted, cores, run)
+            return sized(cores, run)
         positions, tasks = own_tasks(self.plan.tasks, self._takes_part)
         parts = segments(tasks)
         for part in parts:
@@ -349,11 +349,6 @@ class Executable:
     def measured(self) -> Mapping[str, int]:
         """Bytes really allocated, by device: what the plan predicted, to the byte."""
         return {device: arena.nbytes for device, arena in self.arenas.items()}
-
-
-def _granted(cores: Cores, run: Launch) -> None:
-    with granting(cores):
-        run()
 
 
 def _has_exchanges(plan: Plan) -> bool:

@@ -26,19 +26,25 @@ from flow_onednn.recipes import (
     kernel,
     recipe,
 )  # fmt: skip
+from flow_onednn.threads import of_process
 
 PACK, PRODUCT = "onednn_pack", "onednn_packed_matmul"
 
 
 def _product(attrs: dict[str, Any], has_bias: bool) -> Primitive | None:
-    """The product of plain rows and weights in whatever layout is best."""
+    """The product of plain rows and weights in whatever layout is best.
+
+    That is found by a pass, which does not know how streams will divide the cores: the layout must
+    not depend on it.
+    """
     rows, deep, columns = (attrs[k] for k in ("rows", "deep", "columns"))
     null = library().ffi.NULL
-    return create(
-        "matmul", plain((rows, deep), "float32"), chosen((deep, columns), "float32"),
-        plain((1, columns), "float32") if has_bias else null, plain((rows, columns), "float32"),
-        post=PostOps(activation=ACTIVATIONS[attrs["activation"]]), math=attrs["math"],
-    )  # fmt: skip
+    with of_process():
+        return create(
+            "matmul", plain((rows, deep), "float32"), chosen((deep, columns), "float32"),
+            plain((1, columns), "float32") if has_bias else null, plain((rows, columns), "float32"),
+            post=PostOps(activation=ACTIVATIONS[attrs["activation"]]), math=attrs["math"],
+        )  # fmt: skip
 
 
 def _weights(attrs: dict[str, Any]) -> Md:
