@@ -137,13 +137,17 @@ class Cluster:
         command: Sequence[str],
         timeout: float,
     ) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            self.hosts.on(host, command),
-            env={**self.env, "RAY_ADDRESS": self.head} if host == 0 else self.env,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+        try:
+            return subprocess.run(
+                self.hosts.on(host, command),
+                env={**self.env, "RAY_ADDRESS": self.head} if host == 0 else self.env,
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+            )
+        except subprocess.TimeoutExpired as late:
+            said = (late.stderr or b"").decode(errors="replace")
+            raise AssertionError(f"not ended after {timeout:g} s; it said\n{said}") from late
 
     def run(self, *args: str, timeout: float = 250) -> "subprocess.CompletedProcess[str]":
         flow_dist = [sys.executable, "-c", "from flow_dist.cli import main; main()"]
