@@ -42,8 +42,10 @@ OPAQUE = (
     "onednn_sparse_adam",
     *(row.type for row in JOINED),
 )
-"""Ops with an output in the library's own form; test_pairs.py, test_packed.py have them.  Updates that
-no other kernel does are in test_loops.py, test_products.py and test_joined.py."""
+"""Ops with an output in the library's own form; test_pairs.py, test_packed.py have them.
+
+Updates that no other kernel does are in test_loops.py, test_products.py and test_joined.py.
+"""
 
 
 SAMPLED = (
