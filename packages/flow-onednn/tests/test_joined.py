@@ -14,6 +14,7 @@ from flow_core.config import Settings
 from flow_core.dtypes import float32, int64
 from flow_core.frontend import session as sessions
 from flow_core.ir import Attrs, tensor_type
+from flow_core.observe.text import plan_report
 from flow_core.plugins import host
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import KernelQuery
@@ -179,3 +180,21 @@ def test_variables_that_something_else_overwrites_are_left_alone() -> None:
     (joined,) = [t for t in tasks if t.type == "onednn_sgd_updates"]
     assert len(joined.inputs) == 2 + 2 * 2, "a and c"
     assert [t.type for t in tasks].count("sgd_update") == 1
+
+
+def test_the_plan_shows_the_first_of_many_variables() -> None:
+    flow.clear_default_session()
+
+    @flow.global_function(type="train")
+    def job(x: tp.Numpy.Placeholder((4, 6))) -> tp.Numpy:  # type: ignore[valid-type]
+        for i in range(9):
+            x = x * flow.get_variable(f"v{i}", (6,), initializer=flow.ones_initializer())
+        loss = flow.math.reduce_mean(x)
+        rate = flow.optimizer.PiecewiseConstantScheduler([], RATE)
+        flow.optimizer.SGD(rate, momentum=0).minimize(loss)
+        return loss
+
+    report = plan_report(job)
+    (row,) = [line for line in report.splitlines() if "c.onednn_sgd_updates" in line]
+    assert "v0:0" in row
+    assert "and 8 more" in row, "of a rate, itself as the factor, and nine pairs"

@@ -17,6 +17,7 @@ from flow_core.testing.kernels import KernelKit
 from flow_onednn.kernels.tables import PREFIX
 from flow_onednn.library import Missing, state
 from flow_onednn.native.expressions import TABLE
+from flow_onednn.ops import JOINED
 from flow_onednn.plugin import flow_register_kernels
 
 _STATE = state()
@@ -40,9 +41,13 @@ OPAQUE = (
     "summed_sgd_update",
     "onednn_sparse_sgd",
     "onednn_sparse_adam",
+    *(row.type for row in JOINED),
 )
-"""Ops with an output in the library's own form; test_pairs.py, test_packed.py, test_summed.py have
-them."""
+"""Ops with an output in the library's own form; test_pairs.py, test_packed.py have them.
+
+Updates that no other kernel does are in test_loops.py, test_products.py, test_summed.py and
+test_joined.py.
+"""
 
 
 SAMPLED = (

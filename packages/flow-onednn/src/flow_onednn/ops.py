@@ -332,7 +332,8 @@ class Joined:
 
     Its inputs are the learning rate, a factor of the gradients (the rate again where there is none,
     which ``scaled`` says), for LARS the number of the step, and then a row per variable: the
-    gradient, the variable, its states.
+    gradient, the variable, its states.  What an op overwrites is fixed by its type: it lists all
+    rows that there may be.
 
     Attributes:
         update: type of the op for one variable.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from flow_core.frontend.function import JobFunction
 from flow_core.observe.document import PlanDocument, document
@@ -15,6 +15,9 @@ from flow_core.observe.streams import (
 )
 from flow_core.observe.tables import Row, Table, count_bytes, joined, micros
 from flow_core.plan import ArenaPlan, Buffer, Plan, Transfer
+
+MOST_PLACES = 12
+"""Of what a task reads, or writes, the text shows so many."""
 
 
 def plan_report(job: JobFunction) -> str:
@@ -63,8 +66,7 @@ def _ops(doc: PlanDocument) -> Iterator[Row]:
 def _tasks(plan: Plan) -> Iterator[Row]:
     for i, task in enumerate(plan.tasks):
         size = 0 if task.workspace is None else plan.buffers[task.workspace].type.nbytes
-        reads = " ".join(_place(plan.buffers[b]) for b in task.inputs)
-        writes = " ".join(_place(plan.buffers[b]) for b in task.outputs)
+        reads, writes = (_places(plan, side) for side in (task.inputs, task.outputs))
         yield (str(i), task.op, task.kernel, reads, writes, count_bytes(size) if size else "")
 
 
@@ -78,6 +80,13 @@ def _layout_changes(plan: Plan) -> Iterator[Row]:
         if count or memory:
             why = "; ".join(str(x) for x in (task.attrs.get("reason"), memory) if x)
             yield (str(i), task.op, f"{count:,}" if isinstance(count, int) else "", why)
+
+
+def _places(plan: Plan, buffers: Sequence[int]) -> str:
+    """Where a task reads or writes: the first of many, so that no row is wider than a screen."""
+    shown = [_place(plan.buffers[b]) for b in buffers[:MOST_PLACES]]
+    more = len(buffers) - len(shown)
+    return " ".join([*shown, f"and {more} more"] if more else shown)
 
 
 def _place(buffer: Buffer) -> str:

@@ -44,9 +44,8 @@ FEW, LEAST = 256, 256
 """Rows up to which it can pay, and rows or columns of the weights that are a part worth having."""
 SMALL = 1 << 19
 """Bytes of weights below which it does not matter who has them."""
-DEEPER, LARGEST = 2, 1 << 20
-"""How many times as long as the result has rows a sum must be, and how large the result may be in
-bytes: those of the other parts are written and read besides."""
+LARGEST = 1 << 20
+"""Bytes of a result up to which parts make all of it, and together no more than the weights are."""
 WIDER, SHALLOW = 24, 512
 """How many times as many columns as rows the result must have to be shared out along them, and how
 long its sums may be: the library copies transposed weights, which it does well by itself else."""
@@ -185,7 +184,7 @@ def _by_sums(p: Problem, a: Matrix, b: Matrix, count: int) -> Shares | None:
     """Each part makes all of the result, from some of the rows of the weights."""
     (rows, deep), columns = a.shape, b.shape[-1]
     relu = {"": False, "relu": True}.get(str(p.attrs.get("activation", "")))
-    spans = _spans(deep, DEEPER * rows, count)
+    spans = _spans(deep, count * rows, count)
     large = FLOAT_BYTES * rows * columns > LARGEST
     if relu is None or p.attrs["alpha"] != 1.0 or large or not spans:
         return None
