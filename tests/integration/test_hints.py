@@ -10,7 +10,8 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import GraphError, InferenceError, JobError
+from flow_core.compiler.select import SelectionError
+from flow_core.errors import GraphError, InferenceError, JobError, VariableError
 from flow_core.sbp import format_nd_sbp
 
 pytestmark = pytest.mark.usefixtures("four_gpus")
@@ -261,6 +262,21 @@ def test_the_session_places_on_the_devices_it_was_told() -> None:
             lambda x: weight("w", (4,), parallel_hierarchy=(3, 2)) * x,
             JobError, "product is the number",
         ),
+        (lambda x: x.with_distribute("S(0)"), JobError, "flow.distribute.split"),
+        (lambda x: flow.parallel_cast(x, gradient_distribute=0), JobError, "flow.distribute.split"),
+        (lambda x: weight("w", (8, 6), distribute=1) * x, JobError, "flow.distribute.split"),
+        (lambda x: flow.hierarchical_parallel_cast(x, [0, 1]), JobError, "a text per hierarchy"),
+        (lambda x: flow.hierarchical_parallel_cast(x, "S(0)"), JobError, "a text per hierarchy"),
+        (
+            lambda x: x * weight(
+                "w", (8, 6), distribute=SPLITS[0], parallel_distribution=["B", "B"]
+            ),
+            VariableError, "allowed: one of them",
+        ),
+        (
+            lambda x: x * weight("w", (8, 6), parallel_distribution=["P", "B"]),
+            SelectionError, "this request alone cannot be met.* 'w' is .P, B. at ",
+        ),
     ],
 )  # fmt: skip
 def test_hints_that_do_not_fit(body: Body, error: type[Exception], message: str) -> None:
@@ -272,6 +288,44 @@ def test_hints_that_do_not_fit(body: Body, error: type[Exception], message: str)
 def test_placements_that_do_not_fit_are_named_by_line(ids: Any) -> None:
     with pytest.raises(GraphError, match=r"making a placement|reading device ids") as caught:
         flow.scope.placement("gpu", ids, (3, 2))
+    assert __file__ in str(caught.value)
+
+
+def test_casts_to_more_devices_than_elements() -> None:
+    """The last devices get none of it, as of variables; gradients that are constants, too."""
+
+    def body(x: Any) -> Any:
+        y = flow.matmul(x, weight("w", (6, 2)))
+        y = flow.parallel_cast(
+            y, distribute=flow.distribute.split(1), gradient_distribute=flow.distribute.split(1)
+        )
+        return flow.parallel_cast(y, distribute=flow.distribute.broadcast())
+
+    job = check_same(body, "0:0-3")
+    assert layouts(job, "parallel_cast")[0] == "S(1)"
+
+
+@pytest.mark.parametrize("kind", ["train", "predict"])
+def test_a_later_job_cannot_ask_for_other_parts_of_a_variable(kind: str) -> None:
+    def make(name: str, kind: str, **hint: Any) -> Any:
+        def job(x: tp.Numpy.Placeholder((8, 6))) -> tp.Numpy:
+            with flow.scope.placement("gpu", "0:0-3"):
+                y = flow.matmul(x, weight("w", (6, 8), **hint))
+                if kind == "train":
+                    rate = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
+                    flow.optimizer.SGD(rate, momentum=0.9).minimize(y)
+            return y
+
+        job.__name__ = name
+        return flow.global_function(type=kind)(job)
+
+    x = np.ones((8, 6), "f4")
+    make("first", "train", distribute=flow.distribute.split(0))(x)
+    make("alike", kind, distribute=flow.distribute.split(0))(x)
+    make("any", kind)(x)
+    with pytest.raises(JobError, match=r"a request for gpu\[0:0-3\] S\(1\)") as caught:
+        make("second", kind, distribute=flow.distribute.split(1))(x)
+    assert "S(0)" in str(caught.value)
     assert __file__ in str(caught.value)
 
 

@@ -129,6 +129,9 @@ def requested_nd_sbp(
     Raises:
         JobError: they cannot be read, or do not fit the hierarchy or the blob.
     """
+    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+        allowed = 'a text per hierarchy dimension, such as ["S(0)", "B"]'
+        raise JobError(attempted, at=line, found=f"{texts!r:.60}", allowed=allowed)
     try:
         sbp = tuple(_fitted(parse_sbp(text), rank) for text in texts)
     except (GraphError, ValueError) as error:

@@ -268,6 +268,7 @@ def _planned(
     before.passes = [*_asked(build), *before.passes]
     spread = before.run(logical, context)
     _require_devices(build, spread)
+    _check_requests(build, spread)
     physical, splitting = _timed(
         "to_physical",
         len(spread),
@@ -461,6 +462,27 @@ def _require_devices(build: JobBuild, graph: Graph) -> None:
                     allowed=f"machines below {session.resources.machine_num}",
                 )
             session.registry.require_device(op.placement.device_type, index + 1, line)
+
+
+def _check_requests(build: JobBuild, graph: Graph) -> None:
+    """Requests for variables must be what devices hold of them already."""
+    session = build.session
+    for op in graph.of_type("variable"):
+        if not op.sbp or op.sbp[0] is None:
+            continue
+        (type_,) = graph.types[op.name]
+        wanted = Layout(op.placement, op.sbp[0])
+        for rank in range(op.placement.size):
+            held = session.held_region(op.name, str(op.placement.device(rank)))
+            if held not in (None, wanted.region(type_.shape, rank)):
+                raise JobError(
+                    f"laying out variable {op.name!r} in job {build.name!r}",
+                    at=graph.lines.get(op.name),
+                    found=f"a request for {wanted}",
+                    allowed=f"{session.layouts.get(op.name, 'parts')} that are there already: an "
+                    "earlier job of the session has made them",
+                    hint="ask for one distribution in both jobs, or drop the later request",
+                )
 
 
 def _options(build: JobBuild, physical: Physical, sharing: Sharing) -> CompileOptions:

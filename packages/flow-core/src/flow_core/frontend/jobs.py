@@ -52,6 +52,11 @@ class Watch:
     line: SourceLine | None = None
 
 
+DISTRIBUTIONS = (
+    "flow.distribute.split(axis), flow.distribute.broadcast(), flow.distribute.auto() or None"
+)
+
+
 class JobBuild:
     """The graph of one job while its function runs.
 
@@ -181,15 +186,18 @@ class JobBuild:
         a single device, and for the compiler's choice, nothing is asked for.
         """
         placement = current_scope().placement or self.default_placement
-        if distribute is None or distribute.kind == "auto":
+        kind = None if distribute is None else getattr(distribute, "kind", "")
+        asking = f"distribution of {name!r} in job {self.name!r}"
+        if kind not in (None, "auto", "broadcast", "split"):
+            raise JobError(asking, at=line, found=f"{distribute!r:.60}", allowed=DISTRIBUTIONS)
+        if kind in (None, "auto"):
             return ()
         try:
             axis = distribute.axis
             first = B if axis is None else Split(normal_axis(axis, len(shape)))
         except ValueError as error:
-            raise JobError(
-                f"distribution of {name!r} in job {self.name!r}", at=line, found=str(error)
-            ) from None
+            allowed = f"an axis of a blob of shape {tuple(shape)}"
+            raise JobError(asking, at=line, found=str(error), allowed=allowed) from None
         if placement.size == 1:
             return ()
         return ((first, *(B,) * (len(placement.hierarchy) - 1)),)

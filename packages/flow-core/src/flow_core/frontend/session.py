@@ -272,6 +272,12 @@ class Session:
         """Whether a device has its part of a variable already."""
         return name in self._stored and device in self._stored[name].parts
 
+    def held_region(self, name: str, device: str) -> Region | None:
+        """The part of a variable that a device holds for good, None where it has none yet."""
+        stored = self._stored.get(name)
+        part = None if stored is None or stored.provisional else stored.parts.get(device)
+        return None if part is None else part.region
+
     def memory(self, device: str) -> str:
         """Kind of memory of a device: the device type whose kernels can read it."""
         kind = device.split(":")[0]

@@ -219,6 +219,13 @@ def _new_variable(job: JobBuild, info: VariableInfo, name: str, asked: _Distribu
         )
     placement = reshaped("get_variable", scope_placement(job), asked.hierarchy, info.line)
     rank = len(info.type.shape)
+    if asked.texts is not None and asked.distribute is not None:
+        raise VariableError(
+            f"variable {info.name!r} in job {job.name!r}",
+            at=info.line,
+            found=f"distribute={asked.distribute!r} and parallel_distribution={asked.texts!r}",
+            allowed="one of them",
+        )
     if asked.texts is None:
         sbp = job.requested_sbp(asked.distribute, info.type.shape, name, info.line)
     else:

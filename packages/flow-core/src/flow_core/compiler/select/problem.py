@@ -156,7 +156,7 @@ class Selection:
             self.layouts[Value(op.name, index)] = Layout(problem.home(op, index), sbp)
 
 
-HOLDERS = ("variable", "identity")
+HOLDERS = ("variable", "constant", "identity", "parallel_cast")
 """Ops that only hold or pass on a tensor: some of their devices may have none of it, if asked."""
 
 
