@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -34,31 +34,22 @@ ROOT = HERE.parent
 sys.path[:0] = [str(HERE), str(ROOT / "tests" / "helpers")]
 
 from cuda_checks import PEERS, Row  # noqa: E402 - found by the line above
+from cuda_rig import (  # noqa: E402
+    HALVES,
+    Run,
+    bench_feeds,
+    bench_job,
+    best_of,
+    compiled_at_once,
+    counted_allocations,
+    hardware_of,
+    shrink,
+    start,
+    timed_steps,
+    verdict,
+)
 
 STEPS, WARM = 20, 5
-HALVES = {"bert_base": True, "resnet50": True}
-"""Networks that compute in a half type."""
-
-SIZES = {"bert_base": 64, "resnet50": 256}
-SMALL_SIZES = {"bert_base": 2, "resnet50": 2}
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What a part knows.
-
-    Attributes:
-        rehearsed: whether the device is the host.
-        deadline: when it is cut off, by `time.monotonic`.
-    """
-
-    rehearsed: bool
-    deadline: float
-
-    def left(self) -> float:
-        """Seconds until then."""
-        return self.deadline - time.monotonic()
-
 
 Check = Callable[..., Iterator[Row]]
 
@@ -93,107 +84,6 @@ def guarded(name: str, check: Callable[[], Iterator[Row]]) -> Iterator[Row]:
         traceback.print_exc()
         text = " ".join(str(error).split())[:300]
         yield Row(name, "FAILED", f"{type(error).__name__}: {text}")
-
-
-def verdict(ok: object) -> str:
-    return "passed" if ok else "FAILED"
-
-
-# --- sessions and devices
-
-
-def shrink() -> None:
-    """Makes the networks so small that the host can run them."""
-    import data
-    import networks
-
-    networks.BERT["bert_base"] = {"layers": 1, "hidden": 16, "heads": 2, "ffn": 24, "batch": 2}
-    stages = ((1, 4, 1), (1, 4, 2), (1, 4, 1), (1, 512, 1))
-    networks.RESNET_STAGES = data.RESNET_STAGES = stages
-    data.SEQUENCE, data.VOCABULARY, data.PREDICTIONS = 16, 40, 2
-    data.IMAGE, data.ROWS, networks.ROWS = 32, 50, 50
-
-
-def start(run: Run, device: str = "gpu") -> Any:
-    """A fresh session whose jobs run on a device, and gives it."""
-    from cuda_cases import core_registry, rehearsed_registry
-
-    import oneflow as flow
-    from flow_core.frontend import session as sessions
-    from flow_core.plugins.host import load_plugins
-
-    flow.clear_default_session()
-    if run.rehearsed:
-        registry = rehearsed_registry() if device == "gpu" else core_registry()
-    else:
-        registry = load_plugins()
-    session = sessions.Session(registry)
-    sessions._default[:] = [session]
-    flow.config.gpu_device_num(int(device == "gpu"))
-    return session
-
-
-def compiled_at_once(run: Run, make: Callable[[], Callable[[], Any]]) -> Callable[[], Any]:
-    """What ``make`` gives; in a rehearsal, all its kernels are compiled together before."""
-    if run.rehearsed:
-        from unittest import mock
-
-        from cuda_cases import Collector
-
-        from flow_cuda import rehearsed
-
-        collected = Collector()
-        with (
-            mock.patch.object(rehearsed, "compiler", return_value=collected),
-            np.errstate(all="ignore"),
-        ):
-            make()()
-        rehearsed.compiler().preload(collected.found.values())
-    return make()
-
-
-def hardware_of(session: Any) -> Any:
-    """The GPU that a session has used."""
-    from flow_cuda.driver import GpuDriver
-
-    return next(d for d in session._drivers.values() if isinstance(d, GpuDriver)).hardware
-
-
-@contextlib.contextmanager
-def counted_allocations(hardware: Any) -> Iterator[list[int]]:
-    """The bytes of all allocations of device memory within."""
-    found: list[int] = []
-    made = hardware.allocate
-
-    def allocate(nbytes: int) -> Any:
-        found.append(nbytes)
-        return made(nbytes)
-
-    hardware.allocate = allocate
-    try:
-        yield found
-    finally:
-        del hardware.allocate  # the class has it
-
-
-@contextlib.contextmanager
-def timed_steps() -> Iterator[list[float]]:
-    """Seconds that the host spends in each call of a step: what queues it, without waiting."""
-    from flow_cuda.driver import Step
-
-    found: list[float] = []
-    called = Step.__call__
-
-    def call(step: Step) -> None:
-        started = time.perf_counter()
-        called(step)
-        found.append(time.perf_counter() - started)
-
-    Step.__call__ = call  # type: ignore[method-assign]
-    try:
-        yield found
-    finally:
-        Step.__call__ = called  # type: ignore[method-assign]
 
 
 # --- parts
@@ -307,12 +197,12 @@ def dropout(run: Run) -> Iterator[Row]:
 
 
 def steady(run: Run) -> Iterator[Row]:
-    """A step of the mlp: host time, allocations, memory."""
-    session, job, feeds = bench_job(run, "mlp")
-    job(*feeds)
-    hardware = hardware_of(session)
-    held = allocated(run, hardware)
-    with counted_allocations(hardware) as made:
+    """A step of the mlp: memory, host time, allocations."""
+    with counted_allocations(run) as made:
+        session, job, feeds = bench_job(run, "mlp")
+        job(*feeds)
+        hardware = hardware_of(session)
+        yield memory_row(job, sum(nbytes for of, nbytes in made if of is hardware))
         for _ in range(80):  # as many as there are pieces of memory for numbers
             job(*feeds)
         made.clear()
@@ -327,18 +217,16 @@ def steady(run: Run) -> Iterator[Row]:
     if not run.rehearsed:
         yield Row("mlp: host time below 20 us", verdict(host < 20))
     yield Row("mlp: no allocations in a step", verdict(not made), f"{less} bytes less are free")
-    predicted = sum(arena.nbytes for arena in job.plan().arenas)
-    measured = sum(job.executable().measured().values())
-    note = f"{predicted} bytes predicted, {measured} measured; {held} in all allocations"
-    yield Row("mlp: arena as predicted", verdict(predicted == measured), note)
 
 
-def allocated(run: Run, hardware: Any) -> int:
-    """Bytes of the device that are taken; by this process alone where it is rehearsed."""
-    if run.rehearsed:
-        return int(hardware.machine.used(hardware.index))
-    free, total = hardware._device.mem_info
-    return int(total - free)
+def memory_row(job: Any, allocated: int) -> Row:
+    """Whether all that was allocated is the arena as predicted, variables, and small tables."""
+    plan = job.plan()
+    arena = sum(arena.nbytes for arena in plan.arenas)
+    held = {b.name: b.type.nbytes for b in plan.buffers if b.kind == "variable"}
+    rest = allocated - arena - sum(held.values())
+    note = f"{arena} bytes predicted, {sum(held.values())} of variables, {rest} of tables"
+    return Row("mlp: arena as predicted", verdict(0 <= rest < 1 << 14), note)
 
 
 def programs(run: Run, device: str) -> Iterator[Row]:
@@ -467,70 +355,6 @@ def rehearsed_nccl() -> Any:
 
 
 # --- step times
-
-
-def bench_job(run: Run, workload: str) -> tuple[Any, Any, Any]:
-    """A session, a job of a benchmark network, and its feeds."""
-    import data
-    import flow_bench
-
-    import oneflow as flow
-
-    feeds = bench_feeds(run, workload)
-    plain = flow_bench.settings
-    kept: list[Any] = []
-
-    def settings(name: str) -> Any:
-        config = plain(name)
-        config.enable_auto_mixed_precision(HALVES.get(name, False))
-        return config
-
-    def made() -> Any:
-        session = start(run)
-        flow_bench.settings = settings
-        try:
-            job = flow_bench.make_job(workload, feeds)
-        finally:
-            flow_bench.settings = plain
-        flow.load_variables(data.parameters(workload))
-        kept[:] = [session, job]
-        return functools.partial(job, *feeds)
-
-    compiled_at_once(run, made)
-    return kept[0], kept[1], feeds
-
-
-def bench_feeds(run: Run, workload: str) -> tuple[Any, ...]:
-    """A batch, of another size than `data.py`'s where there is one."""
-    import data
-
-    rng = np.random.RandomState(99)
-    size = (SMALL_SIZES if run.rehearsed else SIZES).get(workload)
-    if workload == "bert_base":
-        return data.bert_batch(rng, size)  # type: ignore[no-any-return]
-    if workload == "resnet50":
-        x = rng.standard_normal((size, 3, data.IMAGE, data.IMAGE)).astype("f4")
-        return x, rng.randint(0, 1000, size).astype("i4")
-    feeds = data.batch(rng, workload)
-    return tuple(x[:1] for x in feeds) if run.rehearsed else feeds
-
-
-def best_of(run: Run, call: Callable[[], object], seconds: float) -> float:
-    """Seconds per call: the least of means of some calls, for about as long as is said."""
-    warm, rounds = (1, 1) if run.rehearsed else (3, 5)
-    for _ in range(warm):
-        call()
-    started = time.perf_counter()
-    call()
-    one = max(time.perf_counter() - started, 1e-6)
-    count = 1 if run.rehearsed else max(1, min(100, int(seconds / rounds / one)))
-    found = []
-    for _ in range(rounds):
-        started = time.perf_counter()
-        for _ in range(count):
-            call()
-        found.append((time.perf_counter() - started) / count)
-    return min(found)
 
 
 def rates(run: Run) -> Iterator[Row]:

@@ -171,7 +171,7 @@ class Plugin:
 def registry(*specs: CommSpec, emulate_gpus: int = 0) -> Registry:
     builtins = ("flow_core.builtin.comm_plugin", "flow_core.builtin.null_plugin")
     plugins = [Plugin(*specs)] if specs else []
-    return Host(Settings(plugins=None, emulate_gpus=emulate_gpus), plugins, builtins).load()
+    return Host(Settings(plugins=(), emulate_gpus=emulate_gpus), plugins, builtins).load()
 
 
 def test_emulated_devices_are_joined_with_the_cpu() -> None:

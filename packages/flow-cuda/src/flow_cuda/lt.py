@@ -72,6 +72,7 @@ class Library(Protocol):
         wanted: int,
         results: int,
         found: int,
+        /,
     ) -> None:
         """Writes the algorithms that fit, best first."""
 
@@ -93,6 +94,7 @@ class Library(Protocol):
         workspace: int,
         room: int,
         stream: int,
+        /,
     ) -> None:
         """Queues a product."""
 

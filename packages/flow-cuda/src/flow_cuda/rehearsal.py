@@ -156,7 +156,8 @@ class Machine:
         """Takes note of an allocation, for as long as its owner lives."""
         key = id(owner)
         self.spans[key] = start, start + nbytes, device
-        weakref.finalize(owner, self.spans.pop, key, None)
+        freed = weakref.finalize(owner, self.spans.pop, key, None)
+        freed.atexit = False  # steps that are in flight when a program ends are still run
 
     def used(self, device: int) -> int:
         """Bytes of a device that are taken."""

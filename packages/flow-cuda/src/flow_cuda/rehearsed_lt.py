@@ -97,20 +97,9 @@ class RehearsedLt:
         """Sets one of its attributes."""
         self._set(_PREFERENCE, pref, attr, buf, size)
 
-    def matmul_algo_get_heuristic(
-        self,
-        handle: int,
-        desc: int,
-        a: int,
-        b: int,
-        c: int,
-        d: int,
-        preference: int,
-        wanted: int,
-        results: int,
-        found: int,
-    ) -> None:
+    def matmul_algo_get_heuristic(self, *given: int) -> None:
         """One algorithm, or a refusal."""
+        _, desc, _, _, _, d, _, _, results, found = given
         product, layout = self._made[desc - 1], self._made[d - 1]
         name = EPILOGUES[product[EPILOGUE]]
         if name in self._refuses or (
@@ -125,26 +114,9 @@ class RehearsedLt:
         ctypes.memmove(results, one.ctypes.data, one.nbytes)
         ctypes.memmove(found, np.array([1], np.int32).ctypes.data, 4)
 
-    def matmul(
-        self,
-        handle: int,
-        desc: int,
-        alpha: int,
-        a: int,
-        a_layout: int,
-        b: int,
-        b_layout: int,
-        beta: int,
-        c: int,
-        c_layout: int,
-        d: int,
-        d_layout: int,
-        algorithm: int,
-        workspace: int,
-        room: int,
-        stream: int,
-    ) -> None:
+    def matmul(self, *given: int) -> None:
         """The product, at once; half types are summed in float32."""
+        _, desc, alpha, a, a_layout, b, b_layout, _, _, _, d, d_layout, *_ = given
         self.calls += 1
         product = self._made[desc - 1]
         self.summed_in.add(product["compute"])
