@@ -160,7 +160,8 @@ class DnnPlans:
             refused["REDUCED_PRECISION_REDUCTION"] = None
         if search.deterministic:
             refused["NONDETERMINISTIC"] = None
-        if "float32" in {t.dtype for t in problem.writes.values()} and not search.tf32:
+        first = next(iter(problem.reads.values()))
+        if first.dtype == "float32" and not search.tf32:
             refused |= dict.fromkeys(("TENSOR_CORE", "DOWN_CONVERT_INPUTS"))
         if refused:
             graph.deselect_numeric_notes([getattr(note, name) for name in refused])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import enum
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -122,10 +122,6 @@ class FakeEngine:
     room: Callable[[FakeGraph], int]
 
 
-def _all(graph: FakeGraph) -> bool:
-    return True
-
-
 def _none(graph: FakeGraph) -> int:
     return 0
 
@@ -138,9 +134,15 @@ def _is_conv(graph: FakeGraph) -> bool:
     return graph.nodes[0].kind.startswith("conv")
 
 
+def _in_general(graph: FakeGraph) -> bool:
+    """Of a convolution, of float64 without anything behind it."""
+    wide = any(graph.named(t) == "float64" for t in graph.given)
+    return _is_conv(graph) and not (wide and len(graph.nodes) > 1)
+
+
 def _on_tensor_cores(graph: FakeGraph) -> bool:
     tensors = [t for t in graph.tensors() if not t.virtual]
-    return all(graph.named(t) not in ("float64", "int32") for t in tensors)
+    return _is_conv(graph) and all(graph.named(t) not in ("float64", "int32") for t in tensors)
 
 
 def _unstrided(graph: FakeGraph) -> bool:
@@ -160,12 +162,25 @@ def _gradient(graph: FakeGraph) -> bool:
     return graph.nodes[0].kind in ("conv_dgrad", "conv_wgrad")
 
 
+def _attends(graph: FakeGraph) -> bool:
+    """Of attention; two runs of the fast engine for gradients may differ."""
+    node = graph.nodes[0]
+    return node.kind.startswith("sdpa") and not node.params.get("repeats")
+
+
+def _attends_again(graph: FakeGraph) -> bool:
+    node = graph.nodes[0]
+    return node.kind == "sdpa_backward" and bool(node.params["repeats"])
+
+
 ENGINES: tuple[FakeEngine, ...] = (
     FakeEngine(
         "eng1_k2=5", ("TENSOR_CORE", "DOWN_CONVERT_INPUTS"), 2, _on_tensor_cores, lambda g: 4096
     ),
+    FakeEngine("eng8", ("TENSOR_CORE",), 1, _attends, lambda g: 1024),
+    FakeEngine("eng9", ("TENSOR_CORE",), 2, _attends_again, lambda g: 2048),
     FakeEngine("eng7_k3=1", ("NONDETERMINISTIC",), 2.5, _gradient, _none),
-    FakeEngine("eng0", (), 3, _all, lambda g: 256 if _gradient(g) else 0),
+    FakeEngine("eng0", (), 3, _in_general, lambda g: 256 if _gradient(g) else 0),
     FakeEngine("eng6", ("WINOGRAD",), 1, _three_wide, lambda g: 2 * _nbytes(g)),
     FakeEngine("eng4_k1=2", ("FFT",), 4, _unstrided, lambda g: 8 * _nbytes(g)),
 )
@@ -277,6 +292,38 @@ class FakeGraph:
         """What is positive."""
         return self._add("relu", {"input": input}, input.dim)
 
+    def sdpa(
+        self, *, q: FakeTensor, k: FakeTensor, v: FakeTensor, bias: FakeTensor | None = None,
+        attn_scale: float, generate_stats: bool,
+    ) -> list[Any]:  # fmt: skip
+        """Attention, and what its gradient needs."""
+        given = {"q": q, "k": k, "v": v} | ({} if bias is None else {"bias": bias})
+        out = self._add("sdpa", given, (*q.dim[:3], v.dim[3]), attn_scale=attn_scale)
+        if not generate_stats:
+            return [out, None]
+        return [out, self._more((*q.dim[:3], 1))]
+
+    def sdpa_backward(
+        self, *, q: FakeTensor, k: FakeTensor, v: FakeTensor, o: FakeTensor, dO: FakeTensor,
+        stats: FakeTensor, bias: FakeTensor | None = None, attn_scale: float,
+        use_deterministic_algorithm: bool,
+    ) -> list[Any]:  # fmt: skip
+        """The gradients of attention."""
+        given = {"q": q, "k": k, "v": v, "o": o, "dO": dO, "stats": stats}
+        given |= {} if bias is None else {"bias": bias}
+        dq = self._add(
+            "sdpa_backward", given, q.dim, attn_scale=attn_scale,
+            repeats=use_deterministic_algorithm,
+        )  # fmt: skip
+        return [dq, self._more(k.dim), self._more(v.dim)]
+
+    def _more(self, dim: Ints) -> FakeTensor:
+        """Another output of the last node."""
+        node = self.nodes[-1]
+        out = FakeTensor(f"{node.kind}::more", dim, data_type=self.intermediate_data_type)
+        self.nodes[-1] = replace(node, outputs=(*node.outputs, out))
+        return out
+
     # --------------------------------------------------------------------------- what it is
 
     def tensors(self) -> Iterator[FakeTensor]:
@@ -315,6 +362,8 @@ class FakeGraph:
         self.stage = Stage.VALID
 
     def _check_node(self, node: FakeNode) -> None:
+        if node.kind.startswith("sdpa"):
+            self._check_attention(node)
         if not node.kind.startswith("conv"):
             return
         x, w, y = self.convolved(node)
@@ -325,6 +374,23 @@ class FakeGraph:
             raise NotSupportedError(f"{x.dim[1]} channels, weights of {w.dim}")
         if len(x.dim) not in (4, 5):
             raise NotSupportedError(f"tensors of {len(x.dim)} axes")
+
+    def _check_attention(self, node: FakeNode) -> None:
+        """Half types whose numbers follow each other; sums of exponentials are float32."""
+        t = dict(node.inputs)
+        stats, mask = t.pop("stats", None), t.pop("bias", None)
+        kinds = {self.named(x) for x in t.values()}
+        if kinds not in ({"float16"}, {"bfloat16"}) or any(x.stride[3] != 1 for x in t.values()):
+            raise NotSupportedError(f"attention of {kinds}")
+        if stats is not None and self.named(stats) != "float32":
+            raise NotSupportedError("sums of exponentials that are not float32")
+        if any(x.dim[3] % 8 for x in t.values()):
+            raise NotSupportedError("heads whose sizes are not multiples of 8")
+        scores = (*t["q"].dim[:3], t["k"].dim[2])
+        wide = mask is None or all(a in (1, b) for a, b in zip(mask.dim, scores, strict=True))
+        same = t["k"].dim[:3] == t["v"].dim[:3] and t["q"].dim[3] == t["k"].dim[3]
+        if not (wide and same and t["q"].dim[:2] == t["k"].dim[:2]):
+            raise NotSupportedError("sizes that are not those of an attention")
 
     def _at(self, stage: Stage, what: str) -> None:
         if self.stage is not stage:
@@ -426,7 +492,7 @@ class FakeGraph:
             given = {name: values[id(t)] for name, t in node.inputs.items()}
             made = NODES[node.kind](node, given, node.outputs[0].dim)
             made = made if isinstance(made, tuple) else (made,)
-            for tensor, value in zip(node.outputs, made, strict=True):
+            for tensor, value in zip(node.outputs, made, strict=False):  # some are not asked for
                 values[id(tensor)] = value
                 if not tensor.virtual:
                     arrays[tensor.uid][...] = value

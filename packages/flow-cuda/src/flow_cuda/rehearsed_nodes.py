@@ -101,10 +101,38 @@ def relu(node: Any, t: Arrays, out: Ints) -> Any:
     return np.maximum(t["input"], 0)
 
 
+def _probabilities(node: Any, t: Arrays) -> tuple[Any, Any]:
+    """Exponentials of the scores, and the logarithms of their sums."""
+    value = np.einsum("bhsd,bhtd->bhst", t["q"], t["k"]) * node.params["attn_scale"]
+    value = value + t["bias"] if "bias" in t else value
+    stats = np.logaddexp.reduce(value, -1, keepdims=True)
+    return np.exp(value - stats), stats
+
+
+def sdpa(node: Any, t: Arrays, out: Ints) -> tuple[Any, Any]:
+    """Attention, and the logarithms of the sums of exponentials."""
+    weights, stats = _probabilities(node, t)
+    return np.einsum("bhst,bhtd->bhsd", weights, t["v"]), stats
+
+
+def sdpa_backward(node: Any, t: Arrays, out: Ints) -> tuple[Any, Any, Any]:
+    """The gradients, by the sums that the forward pass has saved."""
+    value = np.einsum("bhsd,bhtd->bhst", t["q"], t["k"]) * node.params["attn_scale"]
+    weights = np.exp((value + t["bias"] if "bias" in t else value) - t["stats"])
+    inner = np.einsum("bhsd,bhsd->bhs", t["o"], t["dO"])[..., None]
+    slope = weights * (np.einsum("bhsd,bhtd->bhst", t["dO"], t["v"]) - inner)
+    slope = slope * node.params["attn_scale"]
+    dv = np.einsum("bhst,bhsd->bhtd", weights, t["dO"])
+    dq = np.einsum("bhst,bhtd->bhsd", slope, t["k"])
+    return dq, np.einsum("bhst,bhsd->bhtd", slope, t["q"]), dv
+
+
 NODES: Mapping[str, Callable[[Any, Arrays, Ints], Any]] = {
     "conv_fprop": conv_fprop,
     "conv_dgrad": conv_dgrad,
     "conv_wgrad": conv_wgrad,
     "bias": bias,
     "relu": relu,
+    "sdpa": sdpa,
+    "sdpa_backward": sdpa_backward,
 }

@@ -11,6 +11,7 @@ from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_cuda.arrays import DeviceArray
 from flow_cuda.cudnn import DnnError
 from flow_cuda.dnn import Convolution, Problem, Search, convolution
+from flow_cuda.dnn_attention import Attention, AttentionGrad, rows
 from flow_cuda.kernels.binding import kernel
 from flow_cuda.kernels.matmul import is_floating
 from flow_cuda.launch import DnnLaunch
@@ -78,7 +79,41 @@ def _room(query: KernelQuery) -> int:
     return int(size)
 
 
-KERNELS: tuple[KernelSpec, ...] = tuple(
-    kernel(op, _conv, is_floating, _room)
-    for op in ("cudnn_conv", "cudnn_conv_data_grad", "cudnn_conv_filter_grad")
+def _takes_conv(query: KernelQuery) -> bool:
+    """Floating types; cuDNN adds no bias in float64."""
+    wide = query.outputs[0].dtype.name == "float64"
+    return is_floating(query) and not (wide and len(query.inputs) > 2)
+
+
+def attention_problem(query: KernelQuery) -> Attention | AttentionGrad:
+    """The problem of an op of attention."""
+    attrs, rank = query.attrs, len(query.inputs[0].shape)
+    scale: Any = attrs["scale"]
+    q, k, v, *rest = (rows(t, rank) for t in query.inputs)
+    if query.op == "cudnn_attention":
+        mask = rest[0] if rest else None
+        return Attention(q, k, v, rows(query.outputs[0]), scale, mask, bool(attrs["saves"]))
+    mask = rest[3] if len(rest) > 3 else None
+    return AttentionGrad(q, k, v, rest[0], scale, mask, bool(attrs["deterministic"]))
+
+
+def _attention(ctx: BindContext) -> Launch:
+    return bound(ctx, attention_problem(ctx.query))
+
+
+def _is_half(query: KernelQuery) -> bool:
+    """Whether all but the sums of exponentials is of one half type."""
+    kinds = {t.dtype.name for t in (*query.inputs, *query.outputs) if t.shape[-1:] != (1,)}
+    return kinds in ({"float16"}, {"bfloat16"}) and all(t.size for t in query.inputs)
+
+
+KERNELS: tuple[KernelSpec, ...] = (
+    *(
+        kernel(op, _conv, _takes_conv, _room)
+        for op in ("cudnn_conv", "cudnn_conv_data_grad", "cudnn_conv_filter_grad")
+    ),
+    *(
+        kernel(op, _attention, _is_half, _room)
+        for op in ("cudnn_attention", "cudnn_attention_grad")
+    ),
 )
