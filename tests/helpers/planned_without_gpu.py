@@ -16,8 +16,9 @@ from typing import Any
 from flow_core.dtypes import as_dtype
 from flow_core.ir import tensor_type
 from flow_cuda.cudnn import DnnPlans
-from flow_cuda.dnn import Problem, Search, convolution
+from flow_cuda.dnn import Problem, Search, convolution, laid
 from flow_cuda.dnn_attention import Attention, AttentionGrad, rows
+from flow_cuda.dnn_norm import Norm, NormGrad
 
 H200 = {
     "deviceName": "NVIDIA H200", "deviceVer": 900, "driverVer": 12090, "cudaDeviceId": 0,
@@ -115,9 +116,16 @@ def problems() -> dict[str, tuple[Problem, Search]]:
     return found
 
 
-def attentions() -> dict[str, Problem]:
-    """Attention that is asked for: plans for it are made, but built with a driver alone."""
-    return {
+def compiled_at_once() -> dict[str, Problem]:
+    """What has plans that are built with a driver alone: attention, batch normalisation."""
+    norms: dict[str, Problem] = {}
+    for dtype in ("float32", "float16", "bfloat16"):
+        for form in ("channels_first", "channels_last"):
+            x = laid(tensor_type((32, 64, 64, 64), as_dtype(dtype)), form)
+            for adds, relu in ((False, False), (False, True), (True, True)):
+                norms[f"norm {dtype} {form} {adds} {relu}"] = Norm(x, 1e-5, 0.9, adds, relu)
+            norms[f"norm grad {dtype} {form}"] = NormGrad(x)
+    return norms | {
         f"{kind} {dtype} {mask}": problem
         for dtype in ("float16", "bfloat16")
         for mask in (None, (8, 1, 1, 128))
@@ -136,10 +144,10 @@ def main() -> None:
         choice = plans.choose(problem, search)
         rows[name] = None if choice is None else [choice.plan, choice.workspace]
     counts = {}
-    for name, problem in attentions().items():
+    for name, problem in compiled_at_once().items():
         graph = plans._graph(problem)
         counts[name] = 0 if graph is None else graph.get_execution_plan_count()
-    print(json.dumps({"version": cudnn.backend_version(), "plans": rows, "attention": counts}))
+    print(json.dumps({"version": cudnn.backend_version(), "plans": rows, "counts": counts}))
 
 
 if __name__ == "__main__":

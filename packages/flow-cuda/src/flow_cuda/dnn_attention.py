@@ -73,6 +73,11 @@ class Attention:
         """The result, and what is saved."""
         return {"o": self.o, "stats": statistic(self.q)} if self.saves else {"o": self.o}
 
+    @property
+    def scalars(self) -> Mapping[str, float]:
+        """None: the factor is part of the node."""
+        return {}
+
     def build(self, graph: Any, types: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """One node."""
         given = {name: inputs[name] for name in ("q", "k", "v")}
@@ -121,6 +126,11 @@ class AttentionGrad:
     def writes(self) -> Mapping[str, Laid]:
         """The gradients."""
         return {"dq": self.q, "dk": self.k, "dv": self.v}
+
+    @property
+    def scalars(self) -> Mapping[str, float]:
+        """None: the factor is part of the node."""
+        return {}
 
     def build(self, graph: Any, types: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """One node."""

@@ -32,7 +32,7 @@ CUPY = {"cupy-cuda12x": 12, "cupy-cuda13x": 13}
 """CUDA major of CuPy's wheels."""
 
 DRIVER = "flow_cuda.cupy_hardware"
-OPS = ("flow_cuda.ops", "flow_cuda.dnn_ops", "flow_cuda.attention_ops")
+OPS = tuple(f"flow_cuda.{name}ops" for name in ("", "dnn_", "attention_", "norm_"))
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 EMULATE = "ONEFLOW_EMULATE_GPUS=N runs the program on the CPU"
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
@@ -155,6 +155,7 @@ def flow_register_passes(config: Settings) -> Iterable[PassSpec]:
         for library, make in (
             ("nvmath", products_pass),
             ("cudnn", convolutions_pass),
+            ("cudnn", norms_pass),
             ("cudnn", attention_pass),
         )
         if importlib.util.find_spec(library) is not None
@@ -175,6 +176,11 @@ def products_pass() -> PassSpec:
 def convolutions_pass(load: Lazy = "flow_cuda.passes.convolutions:configured") -> PassSpec:
     """Gives convolutions to cuDNN, with what follows them."""
     return PassSpec("cudnn_convolutions", "physical", load, before=("fuse_elementwise",))
+
+
+def norms_pass(load: Lazy = "flow_cuda.passes.norms:configured") -> PassSpec:
+    """Gives batch normalisation in training to cuDNN, with what follows it."""
+    return PassSpec("cudnn_norms", "physical", load, before=("fuse_elementwise",))
 
 
 def attention_pass(load: Lazy = "flow_cuda.passes.attention:configured") -> PassSpec:

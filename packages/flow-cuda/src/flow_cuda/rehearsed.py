@@ -20,10 +20,18 @@ from flow_cuda.cudnn import DnnPlans
 from flow_cuda.dnn_ops import OPS as DNN_OPS
 from flow_cuda.driver import GpuDriver
 from flow_cuda.families import kernels
+from flow_cuda.norm_ops import OPS as NORM_OPS
 from flow_cuda.ops import OPS
 from flow_cuda.passes.attention import JoinAttention
 from flow_cuda.passes.convolutions import Convolutions
-from flow_cuda.plugin import attention_pass, convolutions_pass, products_pass, updates_pass
+from flow_cuda.passes.norms import Norms
+from flow_cuda.plugin import (
+    attention_pass,
+    convolutions_pass,
+    norms_pass,
+    products_pass,
+    updates_pass,
+)
 from flow_cuda.rehearsal import Rehearsal, rehearsed_plans
 from flow_cuda.rehearsed_cudnn import RehearsedCudnn
 
@@ -61,14 +69,15 @@ def flow_register_devices() -> tuple[DeviceSpec, ...]:
 
 def flow_register_ops() -> tuple[OpSpec, ...]:
     """The ops that our passes make."""
-    return (*OPS, *DNN_OPS, *ATTENTION_OPS)
+    return (*OPS, *DNN_OPS, *ATTENTION_OPS, *NORM_OPS)
 
 
 def flow_register_passes() -> tuple[PassSpec, ...]:
     """Our passes."""
     convolutions = convolutions_pass(lambda: Convolutions(dnn_plans))
     attention = attention_pass(lambda: JoinAttention(dnn_plans))
-    return (products_pass(), convolutions, attention, updates_pass())
+    norms = norms_pass(lambda: Norms(dnn_plans))
+    return (products_pass(), convolutions, norms, attention, updates_pass())
 
 
 def flow_register_kernels() -> Iterator[KernelSpec]:

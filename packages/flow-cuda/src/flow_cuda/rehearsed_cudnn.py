@@ -59,6 +59,7 @@ class FakeTensor:
     data_type: Any = None
     uid: int = -1
     virtual: bool = True
+    by_value: bool = False
 
     def set_uid(self, uid: int) -> FakeTensor:
         """The number by which it is found in a variant pack."""
@@ -168,6 +169,12 @@ def _attends(graph: FakeGraph) -> bool:
     return node.kind.startswith("sdpa") and not node.params.get("repeats")
 
 
+def _normalises(graph: FakeGraph) -> bool:
+    """Of batch normalisation, of channels that come in eights."""
+    node = graph.nodes[0]
+    return node.kind.startswith("batchnorm") and node.inputs["input"].dim[1] % 8 == 0
+
+
 def _attends_again(graph: FakeGraph) -> bool:
     node = graph.nodes[0]
     return node.kind == "sdpa_backward" and bool(node.params["repeats"])
@@ -177,6 +184,7 @@ ENGINES: tuple[FakeEngine, ...] = (
     FakeEngine(
         "eng1_k2=5", ("TENSOR_CORE", "DOWN_CONVERT_INPUTS"), 2, _on_tensor_cores, lambda g: 4096
     ),
+    FakeEngine("eng0_k30=0", (), 1, _normalises, lambda g: 128),
     FakeEngine("eng8", ("TENSOR_CORE",), 1, _attends, lambda g: 1024),
     FakeEngine("eng9", ("TENSOR_CORE",), 2, _attends_again, lambda g: 2048),
     FakeEngine("eng7_k3=1", ("NONDETERMINISTIC",), 2.5, _gradient, _none),
@@ -256,10 +264,11 @@ class FakeGraph:
     # ------------------------------------------------------------------------ construction
 
     def tensor(
-        self, *, name: str, dim: Sequence[int], stride: Sequence[int], data_type: Any, uid: int
-    ) -> FakeTensor:
-        """An input."""
-        made = FakeTensor(name, tuple(dim), tuple(stride), data_type, uid, virtual=False)
+        self, *, name: str, dim: Sequence[int], stride: Sequence[int], data_type: Any, uid: int,
+        is_pass_by_value: bool = False,
+    ) -> FakeTensor:  # fmt: skip
+        """An input; one by value lies in memory of the host."""
+        made = FakeTensor(name, tuple(dim), tuple(stride), data_type, uid, False, is_pass_by_value)
         self.given.append(made)
         return made
 
@@ -291,6 +300,35 @@ class FakeGraph:
     def relu(self, *, input: FakeTensor) -> Any:
         """What is positive."""
         return self._add("relu", {"input": input}, input.dim)
+
+    def add(self, *, a: FakeTensor, b: FakeTensor) -> Any:
+        """A sum."""
+        return self._add("add", {"a": a, "b": b}, a.dim)
+
+    def batchnorm(
+        self, *, input: FakeTensor, scale: FakeTensor, bias: FakeTensor,
+        in_running_mean: FakeTensor, in_running_var: FakeTensor, epsilon: FakeTensor,
+        momentum: FakeTensor,
+    ) -> list[Any]:  # fmt: skip
+        """Batch normalisation, statistics, and the moving ones."""
+        given = {
+            "input": input, "scale": scale, "bias": bias, "in_running_mean": in_running_mean,
+            "in_running_var": in_running_var, "epsilon": epsilon, "momentum": momentum,
+        }  # fmt: skip
+        y = self._add("batchnorm", given, input.dim)
+        return [y, *(self._more(scale.dim) for _ in range(4))]
+
+    def batchnorm_backward(
+        self, *, grad: FakeTensor, input: FakeTensor, scale: FakeTensor, mean: FakeTensor,
+        inv_variance: FakeTensor,
+    ) -> list[Any]:  # fmt: skip
+        """The gradients of batch normalisation."""
+        given = {
+            "grad": grad, "input": input, "scale": scale, "mean": mean,
+            "inv_variance": inv_variance,
+        }  # fmt: skip
+        dx = self._add("batchnorm_backward", given, input.dim)
+        return [dx, self._more(scale.dim), self._more(scale.dim)]
 
     def sdpa(
         self, *, q: FakeTensor, k: FakeTensor, v: FakeTensor, bias: FakeTensor | None = None,
@@ -364,6 +402,10 @@ class FakeGraph:
     def _check_node(self, node: FakeNode) -> None:
         if node.kind.startswith("sdpa"):
             self._check_attention(node)
+        if node.kind.startswith("batchnorm"):
+            rows = [t for name, t in node.inputs.items() if name not in ("input", "grad")]
+            if {self.named(t) for t in rows} != {"float32"}:
+                raise NotSupportedError("parameters that are not float32")
         if not node.kind.startswith("conv"):
             return
         x, w, y = self.convolved(node)
@@ -465,7 +507,8 @@ class FakeGraph:
             raise MisuseError(f"tensors {sorted(pack)}, not {sorted(outside)}")
         plan = self.plans[index]
         room = plan.room(self)
-        addresses = [*pack.values(), *((workspace,) if room else ())]
+        addresses = [pack[uid] for uid, t in outside.items() if not t.by_value]
+        addresses += [workspace] if room else []
         if any(address % ALIGN or not address for address in addresses):
             raise MisuseError(f"memory that is not aligned to {ALIGN} bytes")
         if room:
