@@ -98,9 +98,12 @@ def draw_variable(info: VariableInfo, rng: np.random.Generator) -> Any:
     """A variable's first value; where that is constant, a little noise is added to it.
 
     With weights of zero, many a wrong rule would give the right result.  Noise is positive, as
-    second moments and variances have to be.
+    second moments and variances have to be.  Single numbers that nothing trains stay as they are:
+    powers of numbers below 1, as LAMB has them, make no sense above.
     """
     value = initial_value(info)
+    if value.size == 1 and not info.attrs["trainable"]:
+        return value
     if info.type.dtype.is_floating and value.size and (value == value.flat[0]).all():
         noise = rng.random(value.shape) * NOISE
         return (value.astype(np.float64) + noise).astype(info.type.dtype.numpy)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.compiler.boxing import Layout
-from flow_core.compiler.lower import CompileOptions
+from flow_core.compiler.lower import CompileOptions, lower
 from flow_core.compiler.physical import Physical, to_physical
 from flow_core.compiler.select import Problem
 from flow_core.compiler.ways import Ways
@@ -31,6 +31,7 @@ from flow_core.observe.copies import Copy, overwritten_copies, with_copies
 from flow_core.observe.feeds import draw_feeds, draw_variable, micro_batches, whole_batches
 from flow_core.observe.parts import Whole, assemble, take_apart
 from flow_core.observe.rehearsal import Rehearsal, Variables, rehearse, rehearse_graph, same_bits
+from flow_core.observe.rounding import allowed, drift
 from flow_core.observe.verdict import (
     INHERITED,
     ROUNDING,
@@ -94,6 +95,7 @@ class _Oracle:
     differing: set[str] = field(default_factory=set)
     repeatable: bool = True
     as_planned: bool = True
+    drift: float = 0.0
 
     @classmethod
     def of(
@@ -130,7 +132,7 @@ class _Oracle:
 
     def run(self, steps: int) -> Verdict:
         one, many, again = self._single(), self._several(), self._several()
-        real, observed = self._real(), one if self.spread else many
+        real, apart, observed = self._real(), self._apart(), one if self.spread else many
         for step in range(steps):
             feeds = self._draw(step)
             before = many.variables.values() | self._held(many)
@@ -139,7 +141,10 @@ class _Oracle:
             self._repeat(again.run(feeds, step), together)
             seen = alone if self.spread else together
             whole = whole_batches(feeds, self.parts)
-            self._check_real(real.run(whole, step), seen, real, observed)
+            found = real.run(whole, step)
+            self._check_real(found, seen, real, observed)
+            if apart is not None:
+                self._check_shared(found, apart.run(whole, step), real, apart)
         devices = dict.fromkeys(str(op.placement) for op in self.graph.ops.values())
         return Verdict(
             job=self.job.name,
@@ -149,6 +154,7 @@ class _Oracle:
             ops=tuple(self.found[name] for name in self.graph.ops if name in self.found),
             repeatable=self.repeatable,
             as_planned=self.as_planned,
+            drift=self.drift,
             spread=self.spread,
         )
 
@@ -180,6 +186,18 @@ class _Oracle:
         results = compiled.physical.graph.results  # as they are called before the last passes
         return rehearse(self.session, compiled.plan, self.values, results)
 
+    def _apart(self) -> Rehearsal | None:
+        """The plan that the job runs, with the devices' memory apart; None where it is so."""
+        compiled = self.job.compile()
+        plan, physical = compiled.plan, compiled.physical
+        if not any(buffer.home for buffer in plan.buffers):
+            return None
+        options = replace(self.options, origins=physical.origins)
+        registry = self.session.registry
+        apart = lower(compiled.graph, registry, compiled.inputs, plan.job, options)
+        apart = replace(apart, shards=plan.shards, micro_batches=plan.micro_batches)
+        return rehearse(self.session, apart, self.values, physical.graph.results)
+
     def _repeat(self, again: Mapping[Value, Any], first: Mapping[Value, Any]) -> None:
         same = all(same_bits(array, first[value]) for value, array in again.items())
         self.repeatable = self.repeatable and same
@@ -191,9 +209,24 @@ class _Oracle:
         real: Rehearsal,
         observed: Rehearsal,
     ) -> None:
-        same = _same_states(real.variables, observed.variables)
-        same = same and all(same_bits(x, seen[v]) for v, x in results.items() if v in seen)
-        self.as_planned = self.as_planned and same
+        """Passes may make roundings come in another order."""
+        pairs = [(x, seen[v]) for v, x in results.items() if v in seen]
+        both = (*pairs, *_states(real.variables, observed.variables))
+        self.drift = max([self.drift, *(drift(found, wanted) for found, wanted in both)])
+        types = (type_ for row in self.graph.types.values() for type_ in row)
+        self.as_planned = self.as_planned and self.drift <= allowed(types)
+
+    def _check_shared(
+        self,
+        results: Mapping[Value, Any],
+        wanted: Mapping[Value, Any],
+        real: Rehearsal,
+        apart: Rehearsal,
+    ) -> None:
+        """What devices share may change no bit."""
+        pairs = [(x, wanted[v]) for v, x in results.items()]
+        both = (*pairs, *_states(real.variables, apart.variables))
+        self.as_planned = self.as_planned and all(same_bits(a, b) for a, b in both)
 
     # ------------------------------------------------------------------- comparing
 
@@ -455,15 +488,15 @@ def local_values(value: Value, layout: Layout) -> list[Value]:
 # ------------------------------------------------------------------------------------- states
 
 
-def _same_states(found: Variables, wanted: Variables) -> bool:
-    """Whether variables are the same on all devices; some may share what others hold apart."""
+def _states(found: Variables, wanted: Variables) -> list[tuple[Any, Any]]:
+    """Variables of each device, in pairs; some devices may share what others hold apart."""
     parts = found.parts()
     shared = {(name, region): array for (name, _), (region, array) in parts.items()}
     pairs = [
         (parts[name, device][1] if (name, device) in parts else shared.get((name, region)), array)
         for (name, device), (region, array) in wanted.parts().items()
     ]
-    return all(held is None or same_bits(held, array) for held, array in pairs)
+    return [(held, array) for held, array in pairs if held is not None]
 
 
 # ------------------------------------------------------------------------------------ numbers

@@ -56,8 +56,11 @@ class Verdict:
         steps: how many steps were run.
         ops: a verdict for each op, in graph order; variables are those of their updates.
         repeatable: whether a second run gave the same bits.
-        as_planned: whether the plan with all its passes and shared memory gives the bits that
-            the observed one gives, or that of one device where the job was spread.
+        as_planned: whether the plan with all its passes gives what the observed one gives, or
+            that of one device where the job was spread, within rounding; and the same bits
+            whether devices share a memory or not.
+        drift: how far the plan with its passes is from the observed one, as a share of the
+            largest element; 0.0 where all bits are the same.
         spread: whether the job, written for one device, was spread over several.
     """
 
@@ -69,6 +72,7 @@ class Verdict:
     repeatable: bool
     as_planned: bool
     spread: bool
+    drift: float = 0.0
 
     @property
     def first(self) -> OpVerdict | None:
@@ -114,7 +118,9 @@ def _summary(found: Verdict) -> Iterator[Row]:
     if worst is not None and worst.error:
         yield ("largest relative error", f"{worst.error:.1e} at {worst.op}")
     yield ("a second run gives the same bits", _yes(found.repeatable))
-    yield ("so does the plan with its passes and shared memory", _yes(found.as_planned))
+    held = "within rounding" if found.as_planned and found.drift else _yes(found.as_planned)
+    far = f", {found.drift:.1e} apart" if found.drift else ""
+    yield ("so does the plan with its passes and shared memory", held + far)
 
 
 def _yes(holds: bool) -> str:
