@@ -157,7 +157,7 @@ def test_devices_that_share_variables_join_their_updates_once(
     assert "adam_update" not in types
     monkeypatch.setattr(join, "SMALL", 0)
     apart, types = trained("adam", 4)
-    assert types.count("adam_update") == 8
+    assert sum(name.endswith("adam_update") for name in types) == 8
     for have, want in zip(ours, apart, strict=True):
         np.testing.assert_array_equal(have, want)
 

@@ -6,8 +6,9 @@ first device's product is written there, each later device adds its own to it.  
 in which the all-reduce adds them up, and every product is rounded before it is added, so the bits
 are those of an all-reduce between devices apart.  What would cross devices is still counted.
 
-Where an update of the weight alone reads the sum, the update makes it, too: some rows after the
-others, of which the weight's are the only ones that go to memory.
+Where an update of the weight alone reads the sum, and the products read less than that, the update
+makes it, too: some rows after the others, of which the weight's are the only ones that go to
+memory.
 """
 
 from __future__ import annotations
@@ -107,7 +108,9 @@ class _Sums:
     def _may_make(self, update: Op, products: Sequence[Op]) -> bool:
         """Whether an update has a form that makes its gradient of some products.
 
-        None with ``skip_if`` does, nor may a product read what the update overwrites.
+        None with ``skip_if`` does, nor may a product read what the update overwrites.  What the
+        products read is held until the update, which waits for a bucket of gradients: it must take
+        no more memory than the gradient does.
         """
         types = self.graph.input_types(update)
         if update.type not in SUMMED or types[MODEL] != types[DIFF]:
@@ -115,9 +118,10 @@ class _Sums:
         row = BY_TYPE[update.type]
         written = {self._root(update.inputs[i]) for i in row.mutates}
         read = {self._root(value) for op in products for value in op.inputs}
+        small = sum(self.graph.type_of(v).nbytes for v in read) <= types[MODEL].nbytes
         alike = all(op.attrs == products[0].attrs for op in products)
         floating = all(t.dtype.is_floating for t in types[len(row.inputs) :])
-        return alike and floating and not written & read
+        return alike and floating and small and not written & read
 
     def _root(self, value: Value) -> Value:
         return self.roots.get(value, value)
