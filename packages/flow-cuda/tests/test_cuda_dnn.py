@@ -142,6 +142,28 @@ def test_a_refusal_is_kept_on_disk(tmp_path: Path) -> None:
         assert plans.choose(problem(), Search()) is None
 
 
+def test_plans_are_made_on_their_device() -> None:
+    """The library loads what it compiles where the calling thread is at that time."""
+    inside: list[bool] = []
+
+    class There(RehearsedCudnn):
+        def pygraph(self, **settings: Any) -> Any:
+            assert inside == [True]
+            return super().pygraph(**settings)
+
+    def within(call: Any) -> Any:
+        inside.append(True)
+        try:
+            return call()
+        finally:
+            inside.clear()
+
+    library = There()
+    plans = DnnPlans(library, "sm_90", RehearsedBench(library), within=within)
+    assert plans.choose(problem(), Search()) == Choice("eng0", 0)
+    assert plans.planned(problem("data_grad"), "eng0").workspace == 256
+
+
 def test_families_of_algorithms() -> None:
     assert {kind: set(row) for kind, row in ALGORITHMS.items()} == {
         "forward": {0, 1, 2, 4, 5, 6, 7},

@@ -264,9 +264,15 @@ def dnn_plans(index: int) -> DnnPlans | None:
     except (ImportError, RuntimeError):
         return None
     device = cupy.cuda.Device(index)
+
+    def within(call: Callable[[], Any]) -> Any:
+        with device:
+            return call()
+
     with device:
         architecture = f"sm_{device.compute_capability}"
-        return DnnPlans(cudnn, architecture, CupyBench(device), Cache("cudnn", ".json"))
+        cache = Cache("cudnn", ".json")
+        return DnnPlans(cudnn, architecture, CupyBench(device), cache, within)
 
 
 class CupyBench:
