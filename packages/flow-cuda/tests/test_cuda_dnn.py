@@ -1,6 +1,8 @@
 """Convolutions by cuDNN: the pass, the choice of plans, and our calls against one on the host."""
 
 import re
+import sys
+import types
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,7 +19,7 @@ from flow_core.frontend import session as sessions
 from flow_core.ir import Graph, tensor_type, verify
 from flow_core.passes.base import PassContext
 from flow_core.plugins.specs import BindContext, KernelQuery
-from flow_cuda import host_compiler
+from flow_cuda import cupy_hardware, host_compiler
 from flow_cuda.cache import Cache
 from flow_cuda.cudnn import DnnError, DnnPlans
 from flow_cuda.dnn import ALGORITHMS, FAMILIES, Choice, Convolution, Search, convolution
@@ -140,6 +142,81 @@ def test_a_refusal_is_kept_on_disk(tmp_path: Path) -> None:
     for _ in range(2):
         plans = DnnPlans(library, "sm_90", RehearsedBench(library), Cache("c", ".json", tmp_path))
         assert plans.choose(problem(), Search()) is None
+
+
+def test_plans_are_made_on_their_device() -> None:
+    """The library loads what it compiles where the calling thread is at that time."""
+    inside: list[bool] = []
+
+    class There(RehearsedCudnn):
+        def pygraph(self, **settings: Any) -> Any:
+            assert inside == [True]
+            return super().pygraph(**settings)
+
+    def within(call: Any) -> Any:
+        inside.append(True)
+        try:
+            return call()
+        finally:
+            inside.clear()
+
+    library = There()
+    plans = DnnPlans(library, "sm_90", RehearsedBench(library), within=within)
+    assert plans.choose(problem(), Search()) == Choice("eng0", 0)
+    assert plans.planned(problem("data_grad"), "eng0").workspace == 256
+
+
+class FakeDevice:
+    """CuPy's device, as far as starting a library needs it."""
+
+    compute_capability = "90"
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def __enter__(self) -> None:
+        """Nothing to do."""
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to do."""
+
+
+class FakeStream:
+    ptr = 7
+
+    def __init__(self, non_blocking: bool) -> None:
+        assert non_blocking
+
+
+def fake_libraries(patch: pytest.MonkeyPatch, cudnn: Any) -> None:
+    cuda = types.SimpleNamespace(Device=FakeDevice, Stream=FakeStream)
+    patch.setitem(sys.modules, "cupy", types.SimpleNamespace(cuda=cuda))
+    patch.setitem(sys.modules, "cudnn", cudnn)
+    cupy_hardware.dnn_plans.cache_clear()
+
+
+def test_a_library_that_does_not_start_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(RehearsedCudnn):
+        def create_handle(self) -> int:
+            raise RuntimeError("CUDNN_STATUS_NOT_INITIALIZED")
+
+    fake_libraries(monkeypatch, Broken())
+    with pytest.warns(RuntimeWarning, match="cuDNN does not start.*NOT_INITIALIZED"):
+        assert cupy_hardware.dnn_plans(0) is None
+    fake_libraries(monkeypatch, None)  # such a module is not found
+    assert cupy_hardware.dnn_plans(0) is None
+    cupy_hardware.dnn_plans.cache_clear()
+
+
+def test_a_library_that_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    fake_libraries(monkeypatch, RehearsedCudnn())
+    plans = cupy_hardware.dnn_plans(1)
+    assert plans is not None
+    assert cupy_hardware.dnn_plans(1) is plans
+    assert plans.choose(problem(), Search()) == Choice("eng0", 0)
+    assert len(list((tmp_path / "flow-cuda" / "cudnn").glob("*.json"))) == 1
+    cupy_hardware.dnn_plans.cache_clear()
 
 
 def test_families_of_algorithms() -> None:

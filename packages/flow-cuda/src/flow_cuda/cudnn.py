@@ -99,12 +99,19 @@ class DnnPlans:
         architecture: of the device; a choice on disk is for one.
         bench: for plans that are measured.
         cache: where choices are kept; they are made anew in each process without one.
+        within: calls a function with the device as the current one: plans are loaded there.
     """
 
     def __init__(
-        self, library: Library, architecture: str, bench: Bench, cache: Cache | None = None
+        self,
+        library: Library,
+        architecture: str,
+        bench: Bench,
+        cache: Cache | None = None,
+        within: Callable[[Callable[[], Any]], Any] = lambda call: call(),
     ) -> None:
         self.library = library
+        self._within = within
         self._bench = bench
         self._handle = library.create_handle()
         self._types = {name: getattr(library.data_type, its) for name, its in TYPES.items()}
@@ -120,7 +127,7 @@ class DnnPlans:
         """The plan of a problem, the same one in all runs; None where the library has none."""
         key = (problem, search)
         if key not in self._choices:
-            self._choices[key] = self._remembered(problem, search)
+            self._choices[key] = self._within(lambda: self._remembered(problem, search))
         return self._choices[key]
 
     def _remembered(self, problem: Problem, search: Search) -> Choice | None:
@@ -209,7 +216,9 @@ class DnnPlans:
         Raises:
             DnnError: the library of this machine does not have it.
         """
-        found = self._find(problem, Choice(plan, 0))
+        found: Planned | None = self._planned.get((problem, plan))
+        if found is None:
+            found = self._within(lambda: self._find(problem, Choice(plan, 0)))
         if found is None:
             raise DnnError(
                 f"building {problem.title}",

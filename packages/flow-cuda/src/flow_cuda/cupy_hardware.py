@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import uuid
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -275,19 +276,30 @@ def _lt() -> LtProducts | None:
 
 @functools.cache
 def dnn_plans(index: int) -> DnnPlans | None:
-    """What plans cuDNN's graphs on a device; None where the library does not load."""
+    """What plans cuDNN's graphs on a device; None, and a warning, where it does not start."""
     import cupy
 
-    try:
+    device = cupy.cuda.Device(index)
+
+    def within(call: Callable[[], Any]) -> Any:
+        with device:
+            return call()
+
+    def started() -> DnnPlans:
         import cudnn
 
-        cudnn.backend_version()
-    except (ImportError, RuntimeError):
-        return None
-    device = cupy.cuda.Device(index)
-    with device:
         architecture = f"sm_{device.compute_capability}"
-        return DnnPlans(cudnn, architecture, CupyBench(device), Cache("cudnn", ".json"))
+        cache = Cache("cudnn", ".json")
+        return DnnPlans(cudnn, architecture, CupyBench(device), cache, within)
+
+    try:
+        found: DnnPlans = within(started)
+    except (ImportError, OSError, RuntimeError) as error:
+        if not isinstance(error, ModuleNotFoundError):
+            text = f"cuDNN does not start, and kernels of flow-cuda take its place: {error}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        return None
+    return found
 
 
 class CupyBench:

@@ -81,7 +81,6 @@ class JoinAttention:
         if plans is None:
             return graph
         search = Search(
-            measured=not wishes.get("cudnn_conv_heuristic_search_algo", True),
             deterministic=bool(wishes.get("cudnn_conv_use_deterministic_algo_only", False)),
             limit=int(wishes.get("cudnn_buf_limit_mbyte", 1024)) << 20,
         )

@@ -81,6 +81,9 @@ class _Work:
 
     def rewrite(self, op: Op) -> None:
         """Puts the first form that the library has a plan for in the place of an op."""
+        types = (*map(self.graph.type_of, op.inputs), *self.graph.types[op.name])
+        if not all(t.size for t in types) or len({t.dtype for t in types}) > 1:
+            return
         refused: list[Op] = []
         for last, between, new in REWRITES[op.type](self, op):
             planned = self._planned(op, new, self.graph.types[last.name])
@@ -95,8 +98,8 @@ class _Work:
     def _planned(self, op: Op, new: Op, types: tuple[TensorType, ...]) -> Op | None:
         """An op with the plan that was chosen for it."""
         inputs = tuple(map(self.graph.type_of, new.inputs))
-        if not all(t.size for t in (*inputs, *types)) or len({t.dtype for t in inputs}) > 1:
-            return None
+        if len({t.dtype for t in inputs}) > 1:
+            return None  # a bias of another type
         new = _with(new, compute=self._compute(types[0].dtype.name))
         problem = conv_problem(KernelQuery(new.type, new.attrs, inputs, types))
         choice = self.plans.choose(problem, self._search(problem.kind))

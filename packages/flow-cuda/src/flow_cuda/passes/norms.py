@@ -44,7 +44,6 @@ class Norms:
         if plans is None:
             return graph
         search = Search(
-            measured=not wishes.get("cudnn_conv_heuristic_search_algo", True),
             deterministic=bool(wishes.get("cudnn_conv_use_deterministic_algo_only", False)),
             tf32=True,  # nothing is multiplied by it
             limit=int(wishes.get("cudnn_buf_limit_mbyte", 1024)) << 20,
