@@ -191,8 +191,8 @@ SAMPLES: dict[str, Any] = {
     "advance_step": lambda _: iter([Sample((np.array(4, np.int64),))]),
     "dynamic_loss_scale_schedule": _scales,
 }
-WITHOUT_SAMPLES = ("fused", "literal")
-"""Ops that programs test: the kits make no samples of them."""
+WITHOUT_SAMPLES = ("fused", "literal", "cudnn_attention_grad")
+"""Ops that programs and tests of their own test: the kits make no samples of them."""
 
 
 class DeviceKernels(CudaKit):

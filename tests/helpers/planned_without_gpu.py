@@ -16,7 +16,9 @@ from typing import Any
 from flow_core.dtypes import as_dtype
 from flow_core.ir import tensor_type
 from flow_cuda.cudnn import DnnPlans
-from flow_cuda.dnn import Problem, Search, convolution
+from flow_cuda.dnn import Problem, Search, convolution, laid
+from flow_cuda.dnn_attention import Attention, AttentionGrad, rows
+from flow_cuda.dnn_norm import Norm, NormGrad
 
 H200 = {
     "deviceName": "NVIDIA H200", "deviceVer": 900, "driverVer": 12090, "cudaDeviceId": 0,
@@ -69,7 +71,7 @@ class Described:
 
     def pygraph(self, *, handle: None, **settings: Any) -> Any:
         """A graph for the device."""
-        return self._library.pygraph(device_property=self._device, **settings)
+        return self._library.pygraph(device_property=self._device, sm_version=90, **settings)
 
 
 def conv(kind: str, dtype: str, form: str, **more: Any) -> Problem:
@@ -83,6 +85,18 @@ def conv(kind: str, dtype: str, form: str, **more: Any) -> Problem:
         "compute": "",
     }  # fmt: skip
     return convolution(kind, (x, w, y), attrs, **more)
+
+
+def attention(dtype: str, places: int, mask: tuple[int, ...] | None) -> dict[str, Problem]:
+    """Attention of BERT's heads, forward and backward."""
+    q, k = (rows(tensor_type((8, 12, n, 64), as_dtype(dtype))) for n in (128, places))
+    wide = None if mask is None else rows(tensor_type(mask, as_dtype(dtype)))
+    return {
+        "forward": Attention(q, k, k, q, 0.125, wide),
+        "saves": Attention(q, k, k, q, 0.125, wide, True),
+        "grad": AttentionGrad(q, k, k, q, 0.125, wide),
+        "grad again": AttentionGrad(q, k, k, q, 0.125, wide, deterministic=True),
+    }
 
 
 def problems() -> dict[str, tuple[Problem, Search]]:
@@ -102,6 +116,23 @@ def problems() -> dict[str, tuple[Problem, Search]]:
     return found
 
 
+def compiled_at_once() -> dict[str, Problem]:
+    """What has plans that are built with a driver alone: attention, batch normalisation."""
+    norms: dict[str, Problem] = {}
+    for dtype in ("float32", "float16", "bfloat16"):
+        for form in ("channels_first", "channels_last"):
+            x = laid(tensor_type((32, 64, 64, 64), as_dtype(dtype)), form)
+            for adds, relu in ((False, False), (False, True), (True, True)):
+                norms[f"norm {dtype} {form} {adds} {relu}"] = Norm(x, 1e-5, 0.9, adds, relu)
+            norms[f"norm grad {dtype} {form}"] = NormGrad(x)
+    return norms | {
+        f"{kind} {dtype} {mask}": problem
+        for dtype in ("float16", "bfloat16")
+        for mask in (None, (8, 1, 1, 128))
+        for kind, problem in attention(dtype, 128, mask).items()
+    }
+
+
 def main() -> None:
     """Prints the choices."""
     load_a_driver()
@@ -112,7 +143,11 @@ def main() -> None:
     for name, (problem, search) in problems().items():
         choice = plans.choose(problem, search)
         rows[name] = None if choice is None else [choice.plan, choice.workspace]
-    print(json.dumps({"version": cudnn.backend_version(), "plans": rows}))
+    counts = {}
+    for name, problem in compiled_at_once().items():
+        graph = plans._graph(problem)
+        counts[name] = 0 if graph is None else graph.get_execution_plan_count()
+    print(json.dumps({"version": cudnn.backend_version(), "plans": rows, "counts": counts}))
 
 
 if __name__ == "__main__":

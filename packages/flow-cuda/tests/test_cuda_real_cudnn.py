@@ -79,7 +79,9 @@ def test_cudnn_plans_our_graphs() -> None:
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1]
         pytest.skip(f"cuDNN itself is not there, or needs more of a driver: {last}")
-    found = json.loads(done.stdout.splitlines()[-1])["plans"]
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert [name for name, count in answer["counts"].items() if not count] == []
+    found = answer["plans"]
     assert [name for name, plan in found.items() if plan is None] == []
     assert found["little room"][1] == 0
     assert found["deterministic"][0] != found["filter_grad float32 channels_first"][0]

@@ -24,6 +24,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from flow_core.errors import FlowError
 from flow_cuda.cache import Cache
 from flow_cuda.dnn import FAMILIES, Choice, Problem, Search
@@ -109,6 +111,7 @@ class DnnPlans:
         self._cache, self._architecture = cache, architecture
         self._choices: dict[tuple[Problem, Search], Choice | None] = {}
         self._planned: dict[tuple[Problem, str], Planned] = {}
+        self._numbers: dict[Problem, Any] = {}
         self._stream: int | None = None
 
     # ----------------------------------------------------------------------------- choices
@@ -160,7 +163,8 @@ class DnnPlans:
             refused["REDUCED_PRECISION_REDUCTION"] = None
         if search.deterministic:
             refused["NONDETERMINISTIC"] = None
-        if "float32" in {t.dtype for t in problem.writes.values()} and not search.tf32:
+        first = next(iter(problem.reads.values()))
+        if first.dtype == "float32" and not search.tf32:
             refused |= dict.fromkeys(("TENSOR_CORE", "DOWN_CONVERT_INPUTS"))
         if refused:
             graph.deselect_numeric_notes([getattr(note, name) for name in refused])
@@ -191,7 +195,7 @@ class DnnPlans:
 
             def run(addresses: Sequence[int]) -> None:
                 *given, workspace = addresses
-                self._execute(graph, index, given, workspace)
+                self._execute(problem, graph, index, given, workspace)
 
             return self._bench.seconds(run, (*nbytes, room))
 
@@ -243,8 +247,15 @@ class DnnPlans:
             )
             for uid, (name, t) in enumerate(problem.reads.items(), 1)
         }  # fmt: skip
+        start, one = 1 + len(given), [1] * len(next(iter(problem.reads.values())).sizes)
+        for uid, name in enumerate(problem.scalars, start + len(problem.writes)):
+            given[name] = graph.tensor(
+                name=name, dim=one, stride=one, data_type=types["float32"], uid=uid,
+                is_pass_by_value=True,
+            )  # fmt: skip
+        self._numbers[problem] = np.array(list(problem.scalars.values()), np.float32)
         made = problem.build(graph, types, given)
-        for uid, (name, t) in enumerate(problem.writes.items(), 1 + len(given)):
+        for uid, (name, t) in enumerate(problem.writes.items(), start):
             tensor = made[name]
             tensor.set_uid(uid).set_output(True).set_data_type(types[t.dtype])
             tensor.set_dim(list(t.sizes)).set_stride(list(t.steps))
@@ -264,16 +275,20 @@ class DnnPlans:
         """Queues a problem by a plan, given the addresses of what it reads and what it writes."""
         self._on(stream)
         found = self.planned(problem, plan)
-        self._execute(found.graph, found.index, addresses, workspace)
+        self._execute(problem, found.graph, found.index, addresses, workspace)
 
     def _on(self, stream: int) -> None:
         if stream != self._stream:
             self.library.set_stream(self._handle, stream)
             self._stream = stream
 
-    def _execute(self, graph: Any, index: int, addresses: Sequence[int], workspace: int) -> None:
-        pack = dict(enumerate(addresses, 1))
-        graph.execute_plan_at_index(pack, workspace, index, self._handle)
+    def _execute(
+        self, problem: Problem, graph: Any, index: int, addresses: Sequence[int], workspace: int
+    ) -> None:
+        numbers = self._numbers[problem]
+        start = numbers.ctypes.data
+        given = (*addresses, *(start + numbers.itemsize * i for i in range(len(numbers))))
+        graph.execute_plan_at_index(dict(enumerate(given, 1)), workspace, index, self._handle)
 
 
 def _read(path: Path) -> Choice | None:

@@ -86,13 +86,17 @@ class Problem(Protocol):
     def writes(self) -> Mapping[str, Laid]:
         """Its outputs, in order."""
 
+    @property
+    def scalars(self) -> Mapping[str, float]:
+        """Numbers that it is given by value."""
+
     def build(self, graph: Any, types: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Adds its nodes to a graph of the library and gives the tensors of its outputs.
 
         Args:
             graph: the library's ``pygraph``.
             types: the library's element types, by our names.
-            inputs: the tensors of ``reads``.
+            inputs: the tensors of ``reads`` and of ``scalars``.
         """
 
 
@@ -143,6 +147,11 @@ class Convolution:
         """One of x, w and y."""
         name = {"forward": "y", "data_grad": "x", "filter_grad": "w"}[self.kind]
         return {name: getattr(self, name)}
+
+    @property
+    def scalars(self) -> Mapping[str, float]:
+        """None."""
+        return {}
 
     def build(self, graph: Any, types: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """The convolution, then bias and relu."""

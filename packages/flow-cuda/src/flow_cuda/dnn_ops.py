@@ -164,6 +164,8 @@ def _filter_grad(dy: Any, x: Any, **attrs: Any) -> Any:
 
 # --- samples
 
+ROOM = 1 << 20
+"""Bytes of workspace that are enough for a plan of any sample."""
 _CASES: tuple[tuple[Ints, int, dict[str, Any]], ...] = (
     ((2, 3, 6, 5), 4, {"kernel_size": (3, 2)}),
     ((3, 2, 6, 5), 3, {
@@ -199,8 +201,9 @@ def _cases(rng: Any) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
 
 def _conv_samples(rng: Any) -> Iterator[Sample]:
     for i, (x, w, bias, attrs) in enumerate(_cases(rng)):
-        yield Sample((x, w), {**attrs, "activation": ""}, gradient=False)
-        more = {"activation": ("relu", "")[i % 2], "workspace": 4096}
+        room = {"workspace": (0, ROOM)[i % 2]}
+        yield Sample((x, w), {**attrs, "activation": "", **room}, gradient=False)
+        more = {"activation": ("relu", "")[i % 2], "workspace": ROOM}
         yield Sample((x, w, bias), attrs | more, gradient=False)
 
 
@@ -212,15 +215,15 @@ def _case_grads(rng: Any) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
 
 
 def _data_grad_samples(rng: Any) -> Iterator[Sample]:
-    for i, (x, w, dy, attrs) in enumerate(_case_grads(rng)):
+    for x, w, dy, attrs in _case_grads(rng):
         space = _first(x.shape, attrs)[2:]
-        room = {"space": space, "workspace": 4096 * (1 + i % 2)}
+        room = {"space": space, "workspace": ROOM}
         yield Sample((dy, w), attrs | room, gradient=False)
 
 
 def _filter_grad_samples(rng: Any) -> Iterator[Sample]:
-    for i, (x, _, dy, attrs) in enumerate(_case_grads(rng)):
-        yield Sample((dy, x), attrs | {"workspace": 4096 * (1 + i % 2)}, gradient=False)
+    for x, _, dy, attrs in _case_grads(rng):
+        yield Sample((dy, x), attrs | {"workspace": ROOM}, gradient=False)
 
 
 OPS: tuple[OpSpec, ...] = (

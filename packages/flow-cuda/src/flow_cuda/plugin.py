@@ -33,6 +33,7 @@ CUPY = {"cupy-cuda12x": 12, "cupy-cuda13x": 13}
 """CUDA major of CuPy's wheels."""
 
 DRIVER = "flow_cuda.cupy_hardware"
+OPS = tuple(f"flow_cuda.{name}ops" for name in ("", "dnn_", "attention_", "norm_"))
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 EMULATE = "ONEFLOW_EMULATE_GPUS=N runs the program on the CPU"
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
@@ -154,7 +155,7 @@ def flow_register_ops(config: Settings) -> Iterable[OpSpec]:
     """The ops that our passes make."""
     if config.emulate_gpus:
         return ()
-    modules = map(importlib.import_module, ("flow_cuda.ops", "flow_cuda.dnn_ops"))
+    modules = map(importlib.import_module, OPS)
     return tuple(op for module in modules for op in module.OPS)
 
 
@@ -164,7 +165,12 @@ def flow_register_passes(config: Settings) -> Iterable[PassSpec]:
         return ()
     found = (
         make()
-        for library, make in (("nvmath", products_pass), ("cudnn", convolutions_pass))
+        for library, make in (
+            ("nvmath", products_pass),
+            ("cudnn", convolutions_pass),
+            ("cudnn", norms_pass),
+            ("cudnn", attention_pass),
+        )
         if importlib.util.find_spec(library) is not None
     )
     return (*found, updates_pass())
@@ -183,6 +189,16 @@ def products_pass() -> PassSpec:
 def convolutions_pass(load: Lazy = "flow_cuda.passes.convolutions:configured") -> PassSpec:
     """Gives convolutions to cuDNN, with what follows them."""
     return PassSpec("cudnn_convolutions", "physical", load, before=("fuse_elementwise",))
+
+
+def norms_pass(load: Lazy = "flow_cuda.passes.norms:configured") -> PassSpec:
+    """Gives batch normalisation in training to cuDNN, with what follows it."""
+    return PassSpec("cudnn_norms", "physical", load, before=("fuse_elementwise",))
+
+
+def attention_pass(load: Lazy = "flow_cuda.passes.attention:configured") -> PassSpec:
+    """Gives attention in half types to cuDNN."""
+    return PassSpec("cudnn_attention", "physical", load, before=("fuse_elementwise",))
 
 
 def updates_pass() -> PassSpec:

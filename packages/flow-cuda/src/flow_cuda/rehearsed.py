@@ -16,13 +16,24 @@ from flow_core.plugins.specs import (
     Unavailable,
 )
 from flow_cuda import host_compiler
+from flow_cuda.attention_ops import OPS as ATTENTION_OPS
 from flow_cuda.cudnn import DnnPlans
 from flow_cuda.dnn_ops import OPS as DNN_OPS
 from flow_cuda.driver import GpuDriver
 from flow_cuda.families import kernels
+from flow_cuda.norm_ops import OPS as NORM_OPS
 from flow_cuda.ops import OPS
+from flow_cuda.passes.attention import JoinAttention
 from flow_cuda.passes.convolutions import Convolutions
-from flow_cuda.plugin import convolutions_pass, peers_comm, products_pass, updates_pass
+from flow_cuda.passes.norms import Norms
+from flow_cuda.plugin import (
+    attention_pass,
+    convolutions_pass,
+    norms_pass,
+    peers_comm,
+    products_pass,
+    updates_pass,
+)
 from flow_cuda.rehearsal import Machine, Rehearsal, rehearsed_plans
 from flow_cuda.rehearsed_cudnn import RehearsedCudnn
 
@@ -78,13 +89,15 @@ def flow_register_comms() -> tuple[CommSpec, ...]:
 
 def flow_register_ops() -> tuple[OpSpec, ...]:
     """The ops that our passes make."""
-    return (*OPS, *DNN_OPS)
+    return (*OPS, *DNN_OPS, *ATTENTION_OPS, *NORM_OPS)
 
 
 def flow_register_passes() -> tuple[PassSpec, ...]:
     """Our passes."""
     convolutions = convolutions_pass(lambda: Convolutions(dnn_plans))
-    return (products_pass(), convolutions, updates_pass())
+    attention = attention_pass(lambda: JoinAttention(dnn_plans))
+    norms = norms_pass(lambda: Norms(dnn_plans))
+    return (products_pass(), convolutions, norms, attention, updates_pass())
 
 
 def flow_register_kernels() -> Iterator[KernelSpec]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import enum
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -59,6 +59,7 @@ class FakeTensor:
     data_type: Any = None
     uid: int = -1
     virtual: bool = True
+    by_value: bool = False
 
     def set_uid(self, uid: int) -> FakeTensor:
         """The number by which it is found in a variant pack."""
@@ -122,10 +123,6 @@ class FakeEngine:
     room: Callable[[FakeGraph], int]
 
 
-def _all(graph: FakeGraph) -> bool:
-    return True
-
-
 def _none(graph: FakeGraph) -> int:
     return 0
 
@@ -138,9 +135,15 @@ def _is_conv(graph: FakeGraph) -> bool:
     return graph.nodes[0].kind.startswith("conv")
 
 
+def _in_general(graph: FakeGraph) -> bool:
+    """Of a convolution, of float64 without anything behind it."""
+    wide = any(graph.named(t) == "float64" for t in graph.given)
+    return _is_conv(graph) and not (wide and len(graph.nodes) > 1)
+
+
 def _on_tensor_cores(graph: FakeGraph) -> bool:
     tensors = [t for t in graph.tensors() if not t.virtual]
-    return all(graph.named(t) not in ("float64", "int32") for t in tensors)
+    return _is_conv(graph) and all(graph.named(t) not in ("float64", "int32") for t in tensors)
 
 
 def _unstrided(graph: FakeGraph) -> bool:
@@ -160,12 +163,32 @@ def _gradient(graph: FakeGraph) -> bool:
     return graph.nodes[0].kind in ("conv_dgrad", "conv_wgrad")
 
 
+def _attends(graph: FakeGraph) -> bool:
+    """Of attention; two runs of the fast engine for gradients may differ."""
+    node = graph.nodes[0]
+    return node.kind.startswith("sdpa") and not node.params.get("repeats")
+
+
+def _normalises(graph: FakeGraph) -> bool:
+    """Of batch normalisation, of channels that come in eights."""
+    node = graph.nodes[0]
+    return node.kind.startswith("batchnorm") and node.inputs["input"].dim[1] % 8 == 0
+
+
+def _attends_again(graph: FakeGraph) -> bool:
+    node = graph.nodes[0]
+    return node.kind == "sdpa_backward" and bool(node.params["repeats"])
+
+
 ENGINES: tuple[FakeEngine, ...] = (
     FakeEngine(
         "eng1_k2=5", ("TENSOR_CORE", "DOWN_CONVERT_INPUTS"), 2, _on_tensor_cores, lambda g: 4096
     ),
+    FakeEngine("eng0_k30=0", (), 1, _normalises, lambda g: 128),
+    FakeEngine("eng8", ("TENSOR_CORE",), 1, _attends, lambda g: 1024),
+    FakeEngine("eng9", ("TENSOR_CORE",), 2, _attends_again, lambda g: 2048),
     FakeEngine("eng7_k3=1", ("NONDETERMINISTIC",), 2.5, _gradient, _none),
-    FakeEngine("eng0", (), 3, _all, lambda g: 256 if _gradient(g) else 0),
+    FakeEngine("eng0", (), 3, _in_general, lambda g: 256 if _gradient(g) else 0),
     FakeEngine("eng6", ("WINOGRAD",), 1, _three_wide, lambda g: 2 * _nbytes(g)),
     FakeEngine("eng4_k1=2", ("FFT",), 4, _unstrided, lambda g: 8 * _nbytes(g)),
 )
@@ -241,10 +264,11 @@ class FakeGraph:
     # ------------------------------------------------------------------------ construction
 
     def tensor(
-        self, *, name: str, dim: Sequence[int], stride: Sequence[int], data_type: Any, uid: int
-    ) -> FakeTensor:
-        """An input."""
-        made = FakeTensor(name, tuple(dim), tuple(stride), data_type, uid, virtual=False)
+        self, *, name: str, dim: Sequence[int], stride: Sequence[int], data_type: Any, uid: int,
+        is_pass_by_value: bool = False,
+    ) -> FakeTensor:  # fmt: skip
+        """An input; one by value lies in memory of the host."""
+        made = FakeTensor(name, tuple(dim), tuple(stride), data_type, uid, False, is_pass_by_value)
         self.given.append(made)
         return made
 
@@ -276,6 +300,67 @@ class FakeGraph:
     def relu(self, *, input: FakeTensor) -> Any:
         """What is positive."""
         return self._add("relu", {"input": input}, input.dim)
+
+    def add(self, *, a: FakeTensor, b: FakeTensor) -> Any:
+        """A sum."""
+        return self._add("add", {"a": a, "b": b}, a.dim)
+
+    def batchnorm(
+        self, *, input: FakeTensor, scale: FakeTensor, bias: FakeTensor,
+        in_running_mean: FakeTensor, in_running_var: FakeTensor, epsilon: FakeTensor,
+        momentum: FakeTensor,
+    ) -> list[Any]:  # fmt: skip
+        """Batch normalisation, statistics, and the moving ones."""
+        given = {
+            "input": input, "scale": scale, "bias": bias, "in_running_mean": in_running_mean,
+            "in_running_var": in_running_var, "epsilon": epsilon, "momentum": momentum,
+        }  # fmt: skip
+        y = self._add("batchnorm", given, input.dim)
+        return [y, *(self._more(scale.dim) for _ in range(4))]
+
+    def batchnorm_backward(
+        self, *, grad: FakeTensor, input: FakeTensor, scale: FakeTensor, mean: FakeTensor,
+        inv_variance: FakeTensor,
+    ) -> list[Any]:  # fmt: skip
+        """The gradients of batch normalisation."""
+        given = {
+            "grad": grad, "input": input, "scale": scale, "mean": mean,
+            "inv_variance": inv_variance,
+        }  # fmt: skip
+        dx = self._add("batchnorm_backward", given, input.dim)
+        return [dx, self._more(scale.dim), self._more(scale.dim)]
+
+    def sdpa(
+        self, *, q: FakeTensor, k: FakeTensor, v: FakeTensor, bias: FakeTensor | None = None,
+        attn_scale: float, generate_stats: bool,
+    ) -> list[Any]:  # fmt: skip
+        """Attention, and what its gradient needs."""
+        given = {"q": q, "k": k, "v": v} | ({} if bias is None else {"bias": bias})
+        out = self._add("sdpa", given, (*q.dim[:3], v.dim[3]), attn_scale=attn_scale)
+        if not generate_stats:
+            return [out, None]
+        return [out, self._more((*q.dim[:3], 1))]
+
+    def sdpa_backward(
+        self, *, q: FakeTensor, k: FakeTensor, v: FakeTensor, o: FakeTensor, dO: FakeTensor,
+        stats: FakeTensor, bias: FakeTensor | None = None, attn_scale: float,
+        use_deterministic_algorithm: bool,
+    ) -> list[Any]:  # fmt: skip
+        """The gradients of attention."""
+        given = {"q": q, "k": k, "v": v, "o": o, "dO": dO, "stats": stats}
+        given |= {} if bias is None else {"bias": bias}
+        dq = self._add(
+            "sdpa_backward", given, q.dim, attn_scale=attn_scale,
+            repeats=use_deterministic_algorithm,
+        )  # fmt: skip
+        return [dq, self._more(k.dim), self._more(v.dim)]
+
+    def _more(self, dim: Ints) -> FakeTensor:
+        """Another output of the last node."""
+        node = self.nodes[-1]
+        out = FakeTensor(f"{node.kind}::more", dim, data_type=self.intermediate_data_type)
+        self.nodes[-1] = replace(node, outputs=(*node.outputs, out))
+        return out
 
     # --------------------------------------------------------------------------- what it is
 
@@ -315,6 +400,12 @@ class FakeGraph:
         self.stage = Stage.VALID
 
     def _check_node(self, node: FakeNode) -> None:
+        if node.kind.startswith("sdpa"):
+            self._check_attention(node)
+        if node.kind.startswith("batchnorm"):
+            rows = [t for name, t in node.inputs.items() if name not in ("input", "grad")]
+            if {self.named(t) for t in rows} != {"float32"}:
+                raise NotSupportedError("parameters that are not float32")
         if not node.kind.startswith("conv"):
             return
         x, w, y = self.convolved(node)
@@ -325,6 +416,23 @@ class FakeGraph:
             raise NotSupportedError(f"{x.dim[1]} channels, weights of {w.dim}")
         if len(x.dim) not in (4, 5):
             raise NotSupportedError(f"tensors of {len(x.dim)} axes")
+
+    def _check_attention(self, node: FakeNode) -> None:
+        """Half types whose numbers follow each other; sums of exponentials are float32."""
+        t = dict(node.inputs)
+        stats, mask = t.pop("stats", None), t.pop("bias", None)
+        kinds = {self.named(x) for x in t.values()}
+        if kinds not in ({"float16"}, {"bfloat16"}) or any(x.stride[3] != 1 for x in t.values()):
+            raise NotSupportedError(f"attention of {kinds}")
+        if stats is not None and self.named(stats) != "float32":
+            raise NotSupportedError("sums of exponentials that are not float32")
+        if any(x.dim[3] % 8 for x in t.values()):
+            raise NotSupportedError("heads whose sizes are not multiples of 8")
+        scores = (*t["q"].dim[:3], t["k"].dim[2])
+        wide = mask is None or all(a in (1, b) for a, b in zip(mask.dim, scores, strict=True))
+        same = t["k"].dim[:3] == t["v"].dim[:3] and t["q"].dim[3] == t["k"].dim[3]
+        if not (wide and same and t["q"].dim[:2] == t["k"].dim[:2]):
+            raise NotSupportedError("sizes that are not those of an attention")
 
     def _at(self, stage: Stage, what: str) -> None:
         if self.stage is not stage:
@@ -399,7 +507,8 @@ class FakeGraph:
             raise MisuseError(f"tensors {sorted(pack)}, not {sorted(outside)}")
         plan = self.plans[index]
         room = plan.room(self)
-        addresses = [*pack.values(), *((workspace,) if room else ())]
+        addresses = [pack[uid] for uid, t in outside.items() if not t.by_value]
+        addresses += [workspace] if room else []
         if any(address % ALIGN or not address for address in addresses):
             raise MisuseError(f"memory that is not aligned to {ALIGN} bytes")
         if room:
@@ -426,7 +535,7 @@ class FakeGraph:
             given = {name: values[id(t)] for name, t in node.inputs.items()}
             made = NODES[node.kind](node, given, node.outputs[0].dim)
             made = made if isinstance(made, tuple) else (made,)
-            for tensor, value in zip(node.outputs, made, strict=True):
+            for tensor, value in zip(node.outputs, made, strict=False):  # some are not asked for
                 values[id(tensor)] = value
                 if not tensor.virtual:
                     arrays[tensor.uid][...] = value

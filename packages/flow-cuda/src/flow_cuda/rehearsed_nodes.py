@@ -101,10 +101,75 @@ def relu(node: Any, t: Arrays, out: Ints) -> Any:
     return np.maximum(t["input"], 0)
 
 
+def _probabilities(node: Any, t: Arrays) -> tuple[Any, Any]:
+    """Exponentials of the scores, and the logarithms of their sums."""
+    value = np.einsum("bhsd,bhtd->bhst", t["q"], t["k"]) * node.params["attn_scale"]
+    value = value + t["bias"] if "bias" in t else value
+    stats = np.logaddexp.reduce(value, -1, keepdims=True)
+    return np.exp(value - stats), stats
+
+
+def sdpa(node: Any, t: Arrays, out: Ints) -> tuple[Any, Any]:
+    """Attention, and the logarithms of the sums of exponentials."""
+    weights, stats = _probabilities(node, t)
+    return np.einsum("bhst,bhtd->bhsd", weights, t["v"]), stats
+
+
+def sdpa_backward(node: Any, t: Arrays, out: Ints) -> tuple[Any, Any, Any]:
+    """The gradients, by the sums that the forward pass has saved."""
+    value = np.einsum("bhsd,bhtd->bhst", t["q"], t["k"]) * node.params["attn_scale"]
+    weights = np.exp((value + t["bias"] if "bias" in t else value) - t["stats"])
+    inner = np.einsum("bhsd,bhsd->bhs", t["o"], t["dO"])[..., None]
+    slope = weights * (np.einsum("bhsd,bhtd->bhst", t["dO"], t["v"]) - inner)
+    slope = slope * node.params["attn_scale"]
+    dv = np.einsum("bhst,bhsd->bhtd", weights, t["dO"])
+    dq = np.einsum("bhst,bhtd->bhsd", slope, t["k"])
+    return dq, np.einsum("bhst,bhsd->bhtd", slope, t["q"]), dv
+
+
+def add(node: Any, t: Arrays, out: Ints) -> Any:
+    """A sum."""
+    return t["a"] + t["b"]
+
+
+def _per_channel(x: Any) -> Any:
+    """The numbers of each channel in a row."""
+    return x.swapaxes(0, 1).reshape(x.shape[1], -1)
+
+
+def batchnorm(node: Any, t: Arrays, out: Ints) -> tuple[Any, ...]:
+    """Batch normalisation, statistics, and what moving ones become: with the unbiased variance."""
+    rows, shape = _per_channel(t["input"]), t["scale"].shape
+    mean, spread = rows.mean(1).reshape(shape), rows.var(1).reshape(shape)
+    inverse = (spread + t["epsilon"]) ** -0.5
+    y = (t["input"] - mean) * inverse * t["scale"] + t["bias"]
+    count, takes = rows.shape[1], t["momentum"]
+    moved = (
+        (1 - takes) * t["in_running_mean"] + takes * mean,
+        (1 - takes) * t["in_running_var"] + takes * spread * count / max(count - 1, 1),
+    )
+    return y, mean, inverse, *moved
+
+
+def batchnorm_backward(node: Any, t: Arrays, out: Ints) -> tuple[Any, ...]:
+    """Its gradients."""
+    shape = t["scale"].shape
+    normal = (t["input"] - t["mean"]) * t["inv_variance"]
+    dscale, dbias = (_per_channel(g).sum(1).reshape(shape) for g in (t["grad"] * normal, t["grad"]))
+    count = t["input"].size // t["scale"].size
+    rest = t["grad"] - dbias / count - normal * (dscale / count)
+    return rest * t["scale"] * t["inv_variance"], dscale, dbias
+
+
 NODES: Mapping[str, Callable[[Any, Arrays, Ints], Any]] = {
     "conv_fprop": conv_fprop,
     "conv_dgrad": conv_dgrad,
     "conv_wgrad": conv_wgrad,
     "bias": bias,
     "relu": relu,
+    "add": add,
+    "batchnorm": batchnorm,
+    "batchnorm_backward": batchnorm_backward,
+    "sdpa": sdpa,
+    "sdpa_backward": sdpa_backward,
 }

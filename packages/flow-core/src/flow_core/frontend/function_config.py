@@ -178,6 +178,7 @@ def _algorithm(name: str, value: Any) -> int:
     return int(value)
 
 
+FUSED_ADD_RELU = "enable_cudnn_fused_normalization_add_relu"
 CUDNN: tuple[Setting, ...] = (
     Setting("enable_cudnn", True, "whether cuDNN computes convolutions on GPUs", _switch),
     Setting("cudnn_buf_limit_mbyte", 1024, "megabytes of workspace of a convolution", _positive),
@@ -187,6 +188,7 @@ CUDNN: tuple[Setting, ...] = (
     ),
     Setting("cudnn_conv_heuristic_search_algo", True, "guess the fastest, or measure", _switch),
     Setting("cudnn_conv_use_deterministic_algo_only", False, "the same bits twice", _switch),
+    Setting(FUSED_ADD_RELU, True, "whether norms take a sum and relu along", _switch),
     Setting(PSEUDO_HALF, True, "whether float16 is summed in float32", _switch),
     Setting("enable_cudnn_conv_pseudo_half", True, "older name of the former", _switch),
     *(Setting(name, True, f"the contrary of {PSEUDO_HALF}", _switch) for name in TRUE_HALF),
@@ -238,8 +240,7 @@ static_mem_alloc_policy_white_list.add static_mem_alloc_policy_white_list.remove
 static_mem_alloc_policy_white_list.policy_mem_size_first
 static_mem_alloc_policy_white_list.policy_mutual_exclusion_first
 static_mem_alloc_policy_white_list.policy_time_line static_mem_alloc_algo_white_list.show
-enable_cudnn_fused_normalization_add_relu enable_fuse_add_to_output enable_fuse_cast_scale
-enable_inplace_in_reduce_struct enable_nccl
+enable_fuse_add_to_output enable_fuse_cast_scale enable_inplace_in_reduce_struct enable_nccl
 use_nccl_inter_node_communication use_boxing_v2 do_parallel_cast_before_widening_type_cast
 all_reduce_group_num all_reduce_lazy_ratio
 all_reduce_group_size_warmup all_reduce_fp16 allow_cpu_return_op

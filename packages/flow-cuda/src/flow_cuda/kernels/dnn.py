@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from flow_core.device import Launch
 from flow_core.ir import TensorType
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_cuda.arrays import DeviceArray
 from flow_cuda.cudnn import DnnError
-from flow_cuda.dnn import Convolution, Problem, Search, convolution
-from flow_cuda.kernels.binding import kernel
+from flow_cuda.dnn import Convolution, Problem, Search, convolution, laid
+from flow_cuda.dnn_attention import Attention, AttentionGrad, rows
+from flow_cuda.dnn_norm import STATISTICS, Norm, NormGrad
+from flow_cuda.kernels.binding import carve, kernel, listed, room_bytes
 from flow_cuda.kernels.matmul import is_floating
-from flow_cuda.launch import DnnLaunch
+from flow_cuda.launch import CopyLaunch, DnnLaunch
 
 
 def conv_problem(query: KernelQuery) -> Convolution:
@@ -35,17 +39,21 @@ def tensors(query: KernelQuery) -> tuple[str, tuple[TensorType, TensorType, Tens
 
 
 def _conv(ctx: BindContext) -> Launch:
-    return bound(ctx, conv_problem(ctx.query))
+    return bound(ctx, conv_problem(ctx.query), ctx.outputs, ctx.workspace)
 
 
-def bound(ctx: BindContext, problem: Problem) -> Launch:
+def bound(
+    ctx: BindContext,
+    problem: Problem,
+    outputs: tuple[DeviceArray, ...],
+    workspace: DeviceArray | None,
+) -> Launch:
     """A launch of a problem, whose tensors are the op's in their order."""
-    hardware, attrs = ctx.outputs[0].hardware, ctx.attrs
-    workspace: DeviceArray | None = ctx.workspace
+    hardware = outputs[0].hardware
     room = 0 if workspace is None else workspace.nbytes
-    plan = _plan(hardware.dnn, problem, attrs, room)
+    plan = _plan(hardware.dnn, problem, ctx.attrs, room)
     reads = dict(zip(problem.reads, ctx.inputs, strict=True))
-    writes = dict(zip(problem.writes, ctx.outputs, strict=True))
+    writes = dict(zip(problem.writes, outputs, strict=True))
     return DnnLaunch(hardware, problem, plan, reads, writes, workspace)
 
 
@@ -78,7 +86,86 @@ def _room(query: KernelQuery) -> int:
     return int(size)
 
 
-KERNELS: tuple[KernelSpec, ...] = tuple(
-    kernel(op, _conv, is_floating, _room)
-    for op in ("cudnn_conv", "cudnn_conv_data_grad", "cudnn_conv_filter_grad")
+def _takes_conv(query: KernelQuery) -> bool:
+    """Floating types; cuDNN adds no bias in float64."""
+    wide = query.outputs[0].dtype.name == "float64"
+    return is_floating(query) and not (wide and len(query.inputs) > 2)
+
+
+def attention_problem(query: KernelQuery) -> Attention | AttentionGrad:
+    """The problem of an op of attention."""
+    attrs, rank = query.attrs, len(query.inputs[0].shape)
+    scale: Any = attrs["scale"]
+    q, k, v, *rest = (rows(t, rank) for t in query.inputs)
+    if query.op == "cudnn_attention":
+        mask = rest[0] if rest else None
+        return Attention(q, k, v, rows(query.outputs[0]), scale, mask, bool(attrs["saves"]))
+    mask = rest[3] if len(rest) > 3 else None
+    return AttentionGrad(q, k, v, rest[0], scale, mask, bool(attrs["deterministic"]))
+
+
+def _attention(ctx: BindContext) -> Launch:
+    return bound(ctx, attention_problem(ctx.query), ctx.outputs, ctx.workspace)
+
+
+def _is_half(query: KernelQuery) -> bool:
+    """Whether all but the sums of exponentials is of one half type."""
+    kinds = {t.dtype.name for t in (*query.inputs, *query.outputs) if t.shape[-1:] != (1,)}
+    return kinds in ({"float16"}, {"bfloat16"}) and all(t.size for t in query.inputs)
+
+
+def norm_problem(query: KernelQuery) -> Norm | NormGrad:
+    """The problem of an op of batch normalisation, of core's or of ours."""
+    attrs, x = query.attrs, query.inputs[0]
+    axis: Any = attrs["axis"]
+    first = axis % len(x.shape) == 1
+    form = laid(x, "channels_first" if first else "channels_last")
+    if query.op == "cudnn_norm_grad":
+        return NormGrad(form)
+    numbers: Any = [attrs[name] for name in ("epsilon", "momentum")]
+    epsilon, momentum = map(float, numbers)
+    adds, relu = len(query.inputs) > 5, attrs["activation"] == "relu"
+    return Norm(form, epsilon, momentum, adds, relu)
+
+
+def _norm(ctx: BindContext) -> Iterator[Launch]:
+    """New moving statistics lie in the workspace, until those that are read can be overwritten."""
+    row = ctx.inputs[1]
+    rooms = (((_room(ctx.query),), np.uint8), *((row.shape, np.float32) for _ in STATISTICS))
+    workspace, *fresh = carve(ctx.workspace, rooms)
+    outputs = (*ctx.outputs, *fresh)
+    yield bound(ctx, norm_problem(ctx.query), outputs, workspace if workspace.size else None)
+    for target, source in zip(ctx.inputs[1:3], fresh, strict=True):
+        yield CopyLaunch(row.hardware, target, source)
+
+
+def _norm_room(query: KernelQuery) -> int:
+    row = query.inputs[1].shape
+    return room_bytes((((_room(query),), np.uint8), *((row, np.float32) for _ in STATISTICS)))
+
+
+def _norm_grad(ctx: BindContext) -> Launch:
+    return bound(ctx, norm_problem(ctx.query), ctx.outputs, ctx.workspace)
+
+
+def takes_norm(query: KernelQuery) -> bool:
+    """Parameters and statistics of float32, and channels on one of two axes."""
+    x, axis = query.inputs[0], query.attrs["axis"]
+    rows = [t for t in (*query.inputs, *query.outputs) if len(t.shape) == 1]
+    floats = x.dtype.name in ("float32", "float16", "bfloat16")
+    known = len(x.shape) in (3, 4, 5) and axis % len(x.shape) in (1, len(x.shape) - 1)
+    return floats and known and bool(x.size) and {t.dtype.name for t in rows} == {"float32"}
+
+
+KERNELS: tuple[KernelSpec, ...] = (
+    *(
+        kernel(op, _conv, _takes_conv, _room)
+        for op in ("cudnn_conv", "cudnn_conv_data_grad", "cudnn_conv_filter_grad")
+    ),
+    *(
+        kernel(op, _attention, _is_half, _room)
+        for op in ("cudnn_attention", "cudnn_attention_grad")
+    ),
+    kernel("cudnn_norm", listed(_norm), takes_norm, _norm_room),
+    kernel("cudnn_norm_grad", _norm_grad, takes_norm, _room),
 )

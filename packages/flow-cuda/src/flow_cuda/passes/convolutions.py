@@ -223,10 +223,11 @@ NEW = {
 
 def configured() -> Convolutions:
     """The pass on machines with devices; it asks the first one."""
-    return Convolutions(_first_device)
+    return Convolutions(first_device)
 
 
-def _first_device() -> DnnPlans | None:
+def first_device() -> DnnPlans | None:
+    """What chooses plans: the device of number 0."""
     from flow_cuda.cupy_hardware import dnn_plans
 
     return dnn_plans(0)

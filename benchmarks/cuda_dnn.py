@@ -1,0 +1,152 @@
+"""Plans of cuDNN on a GPU: which it has, what they need, and how long they take.
+
+    python benchmarks/cuda_dnn.py [--rehearse]
+
+Each problem is planned twice: by the library's guess, and by measuring all plans.  For convolutions
+the time of one with bias and relu in its plan stands beside that of a plain one.  ``--rehearse``
+runs it on the host, to show that the script works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests" / "helpers")]
+
+Line = tuple[str, str, str]
+"""Name, result and note of a row of a table."""
+
+
+def cudnn_plans(hardware: Any, small: bool = False) -> Iterator[Line]:
+    """A row per problem: time by the library's guess, and what measuring gives.
+
+    Args:
+        hardware: a `flow_cuda.hardware.Hardware`.
+        small: whether sizes are for a rehearsal.
+    """
+    from flow_cuda.dnn import Search
+
+    plans = hardware.dnn
+    if plans is None:
+        yield "cuDNN", "missing", "uv add 'flow-cuda[cu12]' (or [cu13])"
+        return
+    yield "cuDNN", str(plans.library.backend_version()), ""
+    for name, problem in problems(small).items():
+        found = {}
+        for kind in (False, True):
+            choice = plans.choose(problem, Search(measured=kind))
+            found[kind] = (
+                None if choice is None else (choice, microseconds(hardware, problem, choice))
+            )
+        if found[False] is None:
+            yield f"cuDNN {name}", "no plan", ""
+            continue
+        (guess, took), (best, least) = found[False], found[True] or found[False]
+        note = f"{guess.plan}, {guess.workspace} bytes; measured: {least:.1f} us, {best.plan}"
+        yield f"cuDNN {name}", f"{took:.1f} us", note
+
+
+def problems(small: bool) -> dict[str, Any]:
+    """Convolutions and normalisation of ResNet-50, attention of BERT."""
+    from flow_core.dtypes import as_dtype
+    from flow_core.ir import tensor_type
+    from flow_cuda.dnn import convolution, laid
+    from flow_cuda.dnn_attention import Attention, AttentionGrad, rows
+    from flow_cuda.dnn_norm import Norm, NormGrad
+
+    batch, channels, side = (2, 8, 6) if small else (256, 64, 56)
+    found: dict[str, Any] = {}
+    for dtype in ("float32", "float16", "bfloat16"):
+        for form in ("channels_first", "channels_last"):
+            image, window = (batch, channels, side, side), (channels, channels, 3, 3)
+            if form == "channels_last":
+                image, window = ((s[0], *s[2:], s[1]) for s in (image, window))
+            x, w = (tensor_type(s, as_dtype(dtype)) for s in (image, window))
+            attrs = {
+                "data_format": form, "strides": (1, 1), "padding_before": (1, 1),
+                "dilation_rate": (1, 1), "compute": "",
+            }  # fmt: skip
+            name = f"{dtype} {form.removeprefix('channels_')}"
+            for kind in ("forward", "data_grad", "filter_grad"):
+                found[f"conv {kind} {name}"] = convolution(kind, (x, w, x), attrs)
+            fused = convolution("forward", (x, w, x), attrs, bias=True, relu=True)
+            found[f"conv bias relu {name}"] = fused
+            found[f"norm add relu {name}"] = Norm(laid(x, form), 1e-5, 0.9, True, True)
+            found[f"norm grad {name}"] = NormGrad(laid(x, form))
+    sizes = (2, 2, 8, 8) if small else (64, 12, 128, 64)
+    for dtype in ("float16", "bfloat16"):
+        q = rows(tensor_type(sizes, as_dtype(dtype)))
+        mask = rows(tensor_type((sizes[0], 1, 1, sizes[2]), as_dtype(dtype)))
+        found[f"attention {dtype}"] = Attention(q, q, q, q, 0.125, mask, True)
+        found[f"attention grad {dtype}"] = AttentionGrad(q, q, q, q, 0.125, mask)
+    return found
+
+
+def microseconds(hardware: Any, problem: Any, choice: Any, times: int = 20) -> float:
+    """The least of some runs, each as long as the mean of several."""
+    from flow_cuda.hardware import Access, DnnCall
+
+    tensors = (*problem.reads.values(), *problem.writes.values())
+    kept = [hardware.allocate(n) for n in (*(t.nbytes for t in tensors), choice.workspace)]
+    *places, room = (memory.address for memory in kept)
+    call = DnnCall(problem, choice.plan, tuple(places), room)
+    stream = hardware.compute
+    for memory in kept:
+        hardware.zero(stream, memory.address, memory.nbytes)
+
+    def run() -> None:
+        hardware.dnn_call(stream, call, Access())
+
+    def finish() -> None:
+        hardware.synchronize(hardware.record(stream))
+
+    return least(run, finish, times) * 1e6
+
+
+def least(run: Callable[[], None], finish: Callable[[], None], times: int) -> float:
+    """Seconds of a run."""
+    run()
+    finish()
+    found = []
+    for _ in range(3):
+        started = time.perf_counter()
+        for _ in range(times):
+            run()
+        finish()
+        found.append((time.perf_counter() - started) / times)
+    return min(found)
+
+
+def main() -> int:
+    """Prints the table; status 1 where there is no device."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rehearse", action="store_true")
+    given = parser.parse_args()
+    if given.rehearse:
+        from flow_cuda.rehearsal import Rehearsal
+
+        hardware: Any = Rehearsal()
+    else:
+        from flow_core.plugins.specs import Unavailable
+        from flow_cuda.plugin import facts, judge
+
+        found = judge(facts())
+        if isinstance(found, Unavailable):
+            print(f"no device: {found.reason}; {found.hint}")
+            return 1
+        from flow_cuda.cupy_hardware import CupyHardware
+
+        hardware = CupyHardware(0)
+    for line in cudnn_plans(hardware, given.rehearse):
+        print("  ".join(line).rstrip(), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
