@@ -190,10 +190,9 @@ def _find_constants(state: _Lowering) -> None:
 
 def _query(state: _Lowering, op: Op, find: Callable[[KernelQuery], KernelSpec]) -> KernelQuery:
     inputs, outputs = state.graph.input_types(op), state.graph.types[op.name]
-    rest = (outputs, find, state.options.settings)
     if op.name in state.options.sharing.onto:
-        return KernelQuery(ONTO[op.type], op.attrs, (*inputs, *outputs), *rest)
-    return KernelQuery(op.type, op.attrs, inputs, *rest)
+        return KernelQuery(ONTO[op.type], op.attrs, (*inputs, *outputs), outputs, find)
+    return KernelQuery(op.type, op.attrs, inputs, outputs, find)
 
 
 def _find_kernels(state: _Lowering) -> None:
@@ -203,7 +202,7 @@ def _find_kernels(state: _Lowering) -> None:
         if op.type in LEAVES or op.type == BOXING:
             continue
         find = partial(state.kernels.find_kernel, device_type=op.placement.device_type)
-        query = _query(state, op, find)
+        query = replace(_query(state, op, find), settings=state.options.settings)
         try:
             kernel = find(query)
         except KernelNotFoundError as error:
