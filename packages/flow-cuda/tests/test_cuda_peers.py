@@ -10,16 +10,17 @@ from cuda_cases import Collector, core_registry, rehearsed_registry
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.device import Comm
+from flow_core.dtypes import as_dtype
 from flow_core.exchange import exchanges, links_of
 from flow_core.frontend import session as sessions
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import Available, Unavailable
-from flow_core.testing import CommKit
+from flow_core.testing import CommKit, comms
 from flow_cuda import host_compiler, rehearsed
 from flow_cuda.arrays import DeviceArray
 from flow_cuda.capture import describe
 from flow_cuda.driver import GpuDriver
-from flow_cuda.peers import bootstrap
+from flow_cuda.peers import PeerComm, bootstrap
 from flow_cuda.rehearsal import Machine, Rehearsal
 
 pytestmark = pytest.mark.skipif(
@@ -95,6 +96,26 @@ class TestWithTheHost(TestPeers):
     """GPUs and CPUs in one exchange."""
 
     devices = ("cpu:0:0", "gpu:0:1", "gpu:0:0", "cpu:0:1")
+
+
+@pytest.mark.parametrize("devices", [DEVICES, TestWithTheHost.devices], ids=["gpus", "mixed"])
+def test_an_all_reduce_may_be_in_place(devices: tuple[str, ...]) -> None:
+    (exchange,) = comms.CASES["all_reduce_bucket"](devices, as_dtype("float32"))
+    kit = TestPeers()
+    comm = kit.comm()
+    inner: Any = PeerComm(devices)
+    rng = np.random.default_rng(0)
+    values = [rng.normal(size=t.shape).astype(np.float32) for t in exchange.inputs]
+    arrays = [kit.array(d, x) for d, x in zip(exchange.senders, values, strict=True)]
+    step = comm.gpus.drivers[0].compile(inner.bind(exchange, arrays, arrays))  # type: ignore[attr-defined]
+    step()
+    p = len(devices)
+    for first in range(0, len(values), p):
+        want = values[first]
+        for other in values[first + 1 : first + p]:
+            want = want + other
+        for array in arrays[first : first + p]:
+            np.testing.assert_array_equal(kit.host(array), want)
 
 
 def test_several_processes_are_not_its_business() -> None:

@@ -14,6 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from nccl_fakes import Device, Fabric, FakeError, FakeNccl, FakeWorld, Foreign, array_of, on_ranks
 
+from flow_core import device as protocols
 from flow_core.dtypes import as_dtype, float32, tensor_buffer
 from flow_core.errors import ConfigError, UnsupportedError
 from flow_core.exchange import Exchange
@@ -248,7 +249,7 @@ def test_a_large_sum_is_counted_once(ordered: bool) -> None:
 
 def test_exchanges_take_turns_in_the_memory_for_packing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten exchanges that pack take the memory of one, and each gets its own numbers."""
-    monkeypatch.setattr(nccl, "SLAB", 256)
+    monkeypatch.setattr(protocols, "SLAB", 256)
     columns = comms._columns(DEVICES, float32)
     exchanges = [replace(columns, name=f"columns{i}") for i in range(10)]
 

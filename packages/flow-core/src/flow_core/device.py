@@ -39,7 +39,9 @@ class Stream(Protocol):
 class Arena(Protocol):
     """One allocation that holds all planned buffers of a device."""
 
-    nbytes: int
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: Any) -> Array:
         """The C-contiguous array of ``shape`` that starts at byte ``offset``."""
@@ -152,7 +154,9 @@ class Workbench(Protocol):
         place: names the physical device, unlike any other one of any host, such as its UUID.
     """
 
-    place: str
+    @property
+    def place(self) -> str:
+        """The name of the physical device."""
 
     def scratch(self, nbytes: int) -> Arena:
         """New memory of the device, which lives as long as it or an array in it is held."""
@@ -189,6 +193,38 @@ class Workbench(Protocol):
 
     def within(self, call: Callable[[], Result]) -> Result:
         """Calls a function with the device as the current one of the calling thread."""
+
+
+SLAB, ALIGN = 1 << 22, 256
+"""Bytes of a piece of scratch memory, and of what its parts are multiples of."""
+
+
+class Scratch:
+    """Memory of a device for what is on its way, the same for all exchanges: they take turns.
+
+    Args:
+        bench: the device's.
+    """
+
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
+        self._slabs: list[Arena] = []
+        self._at = self._used = 0
+
+    def reuse(self) -> None:
+        """What follows is for another exchange."""
+        self._at = self._used = 0
+
+    def row(self, size: int, dtype: Any) -> Strided:
+        """Room for some elements."""
+        nbytes = size * int(dtype.itemsize)
+        while self._at < len(self._slabs) and self._used + nbytes > self._slabs[self._at].nbytes:
+            self._at, self._used = self._at + 1, 0
+        if self._at == len(self._slabs):
+            self._slabs.append(self._bench.scratch(max(SLAB, nbytes)))
+        found = strided(self._slabs[self._at].view(self._used, (size,), dtype))
+        self._used += -(-nbytes // ALIGN) * ALIGN
+        return found
 
 
 @runtime_checkable

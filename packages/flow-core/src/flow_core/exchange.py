@@ -9,7 +9,8 @@ part of its own devices, in the order of the plan.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -198,6 +199,62 @@ def links_of(found: Iterator[Exchange]) -> dict[tuple[str, str], int]:
         for link, nbytes in exchange.links().items():
             total[link] = total.get(link, 0) + nbytes
     return total
+
+
+@dataclass(slots=True)
+class Steps:
+    """The steps of a plan, as a comm sees them whose launches only queue work.
+
+    Attributes:
+        done: how many there were.
+        running: whether there is one.
+    """
+
+    done: int = 0
+    running: bool = False
+
+
+@dataclass(slots=True)
+class Meter:
+    """What one exchange sends per launch, and how often that was.
+
+    Attributes:
+        links: bytes per launch, by (from, to).
+        steps: of the plan.
+        launches: how often it was queued by a call.
+        every_step: whether it is part of a step: then a captured graph runs it, with no call.
+    """
+
+    links: Counter[tuple[str, str]] = field(default_factory=Counter)
+    steps: Steps = field(default_factory=Steps)
+    launches: int = 0
+    every_step: bool = False
+
+    def count(self) -> None:
+        """Counts a call."""
+        self.launches += 1
+        self.every_step |= self.steps.running
+
+    @property
+    def times(self) -> int:
+        """How often it ran."""
+        return self.steps.done if self.every_step else self.launches
+
+
+def sent_by(meters: Iterable[Meter]) -> dict[tuple[str, str], int]:
+    """Bytes that went from device to device so far, by (from, to); none that are zero.
+
+    >>> meter = Meter(Counter({("gpu:0:0", "gpu:0:1"): 8}))
+    >>> meter.count()
+    >>> meter.count()
+    >>> sent_by([meter])
+    {('gpu:0:0', 'gpu:0:1'): 16}
+    """
+    total: Counter[tuple[str, str]] = Counter()
+    for meter in meters:
+        for link, nbytes in meter.links.items():
+            total[link] += nbytes * meter.times
+    return {link: nbytes for link, nbytes in total.items() if nbytes}
 
 
 def neutral(operation: str, dtype: DType) -> Any:

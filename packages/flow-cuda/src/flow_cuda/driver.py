@@ -20,7 +20,7 @@ from flow_cuda.batch import joined
 from flow_cuda.capture import Part, parts
 from flow_cuda.hardware import Hardware, Memory
 from flow_cuda.lanes import Course, course
-from flow_cuda.launch import HostNumber
+from flow_cuda.launch import HostNumber, Queued, advance
 from flow_cuda.staging import Staging, Traffic
 
 CHUNK = 8 << 20
@@ -117,7 +117,8 @@ class GpuDriver:
 
         Launches may be those of several devices of the process, in an order that is right.
         """
-        return Step(self, parts(joined(launches)))
+        counts = [advance(number) for number in numbers_of(launches)]
+        return Step(self, parts(joined([*launches, *counts])))
 
     def memory(self) -> int | None:
         """Bytes that can still be allocated."""
@@ -129,7 +130,8 @@ class Step:
 
     The first call queues launch by launch, so that libraries make their plans outside of a
     capture, and what runs only once is never captured.  From the second call on, what lies
-    between two calls of the host is one graph, with the work of all devices in it.
+    between two calls of the host is one graph, with the work of all devices in it.  Numbers of the
+    host are copied to the devices only where the devices have not counted along.
 
     Args:
         driver: of the device where graphs are launched.
@@ -145,14 +147,21 @@ class Step:
         devices.pop(id(hardware), None)
         self._others = tuple(devices.values())
         self._courses = [course(part.queued, hardware) for part in cut]
-        found = {id(number): number for work in works for number in work.numbers}
-        self._numbers = tuple(found.values())
+        self._numbers = numbers_of(works)
         self._calls = 0
         self._graphs: list[Any] = []
 
     def __call__(self) -> None:
-        for number in self._numbers:
-            upload(number)
+        values = [number.host.item() for number in self._numbers]
+        for number, value in zip(self._numbers, values, strict=True):
+            if number.held != value:
+                upload(number)
+            number.held = None
+        self._queue()
+        for number, value in zip(self._numbers, values, strict=True):
+            number.held = value + 1
+
+    def _queue(self) -> None:
         self._calls += 1
         if self._calls == 1:
             self._graphs = [None] * len(self.parts)
@@ -190,6 +199,12 @@ class Step:
             over = first.record(first.compute)
             for other in self._others:
                 other.wait(other.compute, over)
+
+
+def numbers_of(launches: Sequence[Launch]) -> tuple[HostNumber, ...]:
+    """The numbers of the host that some launches read."""
+    works = [launch for launch in launches if isinstance(launch, Queued)]
+    return tuple({id(number): number for work in works for number in work.numbers}.values())
 
 
 def upload(number: HostNumber) -> None:

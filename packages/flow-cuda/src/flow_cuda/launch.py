@@ -120,17 +120,21 @@ class Queued(ABC):
         self.queue(self.hardware.compute)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class HostNumber:
     """A 64-bit number that lives on the host and has a copy on the device.
+
+    It counts: whoever has read it on the device adds one there, and so does the host here.
 
     Attributes:
         host: a 0-d array.
         device: an array of one element.
+        held: what the copy will be after all queued work; None where nobody knows.
     """
 
     host: Any
     device: DeviceArray
+    held: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,6 +456,11 @@ def call(
         return launch
     kinds = tuple(kind for kind, _ in typed)
     return replace(launch, shared=Shared(function + template, headers, kinds, items, blocks))
+
+
+def advance(number: HostNumber) -> KernelLaunch:
+    """A launch that adds one to the device's copy of a number."""
+    return call("advance", "update.h", (), number.device, items=1)
 
 
 def host_number(hardware: Hardware, host: Any) -> HostNumber:

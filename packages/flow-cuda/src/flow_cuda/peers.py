@@ -9,16 +9,23 @@ from and to the CPU goes through page-locked memory, by calls of the host, which
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch, Strided, strided
-from flow_core.exchange import Block, Exchange, check_arrays, neutral
+from flow_core.device import Launch, Scratch, Strided, strided
+from flow_core.exchange import (
+    Block,
+    Exchange,
+    Meter,
+    Steps,
+    check_arrays,
+    neutral,
+    sent_by,
+)
 from flow_core.plugins.specs import Available, Unavailable
 from flow_cuda.hardware import Access, Hardware
 from flow_cuda.launch import CopyLaunch, HostNumber, Queued
@@ -27,9 +34,6 @@ from flow_cuda.workbench import GpuWorkbench, row_of
 
 LANE = "boxing"
 """The stream of each device on which exchanges run."""
-
-SLAB, ALIGN = 1 << 22, 256
-"""Bytes of a piece of memory for parts on their way, and of what their addresses are multiples."""
 
 SIZES = ("FLOW_DIST_SIZE", "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 """Variables in which launchers tell a process how many they started."""
@@ -55,41 +59,6 @@ def bootstrap(env: Mapping[str, str] = os.environ) -> Available | Unavailable:
             "install NCCL: uv add 'flow-dist[cu12]' (or flow-dist[cu13])",
         )
     return Available(1, "the devices of this process")
-
-
-@dataclass(slots=True)
-class _Steps:
-    """The steps of a plan: how many are over, and whether one is running."""
-
-    done: int = 0
-    running: bool = False
-
-
-@dataclass(slots=True)
-class _Meter:
-    """What one exchange moves per launch, and how often that was.
-
-    Attributes:
-        steps: of the plan.
-        links: bytes per launch, by (from, to).
-        launches: how often it was queued by a call.
-        every_step: whether it is part of a step: then a captured graph runs it, with no call.
-    """
-
-    steps: _Steps
-    links: Counter[tuple[str, str]] = field(default_factory=Counter)
-    launches: int = 0
-    every_step: bool = False
-
-    def count(self) -> None:
-        """Counts a call."""
-        self.launches += 1
-        self.every_step |= self.steps.running
-
-    @property
-    def times(self) -> int:
-        """How often it ran."""
-        return self.steps.done if self.every_step else self.launches
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,8 +115,8 @@ class PeerComm:
     def __init__(self, devices: Sequence[str]) -> None:
         self.devices = self.local = tuple(devices)
         self._ends: dict[str, _End] = {}
-        self._meters: list[_Meter] = []
-        self._steps = _Steps()
+        self._meters: list[Meter] = []
+        self._steps = Steps()
 
     def bind(
         self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]
@@ -158,7 +127,7 @@ class PeerComm:
             PlanError: the arrays are not what the exchange says.
         """
         check_arrays(exchange, self.local, inputs, outputs)
-        binding = _Binding(exchange, inputs, outputs, self._ends, _Meter(self._steps))
+        binding = _Binding(exchange, inputs, outputs, self._ends, Meter(steps=self._steps))
         works = [Aside(x) if isinstance(x, Queued) else x for x in binding.works()]
         if not binding.meter.links:
             return works
@@ -170,11 +139,7 @@ class PeerComm:
 
     def sent(self) -> Mapping[tuple[str, str], int]:
         """Bytes that went from device to device so far, by (from, to)."""
-        total: Counter[tuple[str, str]] = Counter()
-        for meter in self._meters:
-            for link, nbytes in meter.links.items():
-                total[link] += nbytes * meter.times
-        return {link: nbytes for link, nbytes in total.items() if nbytes}
+        return sent_by(self._meters)
 
     def before_step(self) -> None:
         """A step begins."""
@@ -195,8 +160,7 @@ class _End:
 
     def __init__(self, bench: GpuWorkbench) -> None:
         self.bench = bench
-        self._slabs: list[Any] = []
-        self._at = self._used = 0
+        self.scratch = Scratch(bench)
         self._traffic: Traffic | None = None
 
     @property
@@ -205,21 +169,9 @@ class _End:
         self._traffic = self._traffic or Traffic(self.bench.hardware, CHUNK)
         return self._traffic
 
-    def reuse(self) -> None:
-        """What follows is for another exchange."""
-        self._at = self._used = 0
-
     def like(self, box: Box) -> Strided:
         """Room for the elements of a box, in a row."""
-        while self._at < len(self._slabs):
-            if self._used + box.nbytes <= self._slabs[self._at].nbytes:
-                break
-            self._at, self._used = self._at + 1, 0
-        else:
-            self._slabs.append(self.bench.scratch(max(SLAB, box.nbytes)))
-        found = self._slabs[self._at].view(self._used, box.shape, box.dtype)
-        self._used += -(-box.nbytes // ALIGN) * ALIGN
-        return strided(found)
+        return self.scratch.row(int(box.size), box.dtype).reshape(tuple(box.shape))
 
 
 @dataclass(slots=True)
@@ -230,7 +182,7 @@ class _Binding:
     inputs: Sequence[Any]
     outputs: Sequence[Any]
     ends: dict[str, _End]
-    meter: _Meter
+    meter: Meter
 
     def works(self) -> Iterator[Any]:
         """Its launches, in order."""
@@ -239,7 +191,7 @@ class _Binding:
         arrays = zip(places, (*self.inputs, *self.outputs), strict=True)
         benches = {d: array.workbench for d, array in arrays if not _is_host(array)}
         for device, bench in benches.items():
-            self.ends.setdefault(device, _End(bench)).reuse()
+            self.ends.setdefault(device, _End(bench)).scratch.reuse()
             for other in benches.values():
                 bench.hardware.reach(other.hardware.index)
         yield from self._all_reduce() if exchange.collective == "all_reduce" else self._moves()
@@ -287,9 +239,9 @@ class _Binding:
             yield from self._bring(parts[0], target, there)
             return
         near: list[Box] = []
-        for i, (source, part) in enumerate(parts):
-            if source != target or (i > 1 and _start(part) == _start(there)):
-                is_host = _is_host(there)
+        for position, (source, part) in enumerate(parts):
+            is_host, late = _is_host(there), position > 1  # when the target holds a sum already
+            if source != target or (late and _where(part) == _where(there)):
                 room = np.empty(part.shape, part.dtype) if is_host else self.ends[target].like(part)
                 yield from self._bring((source, part), target, room)
                 part = room
@@ -338,6 +290,13 @@ def _is_host(array: Any) -> bool:
     return isinstance(array, np.ndarray)
 
 
+def _where(box: Box) -> int:
+    """The address of the first element."""
+    if _is_host(box):
+        return int(box.ctypes.data)
+    return int(box.array.address + box.offset * box.dtype.itemsize)
+
+
 def _is_row(box: Box) -> bool:
     contiguous = box.flags.c_contiguous if _is_host(box) else box.is_contiguous
     return bool(contiguous)
@@ -346,13 +305,6 @@ def _is_row(box: Box) -> bool:
 def _box(array: Any, start: Iterable[int], size: Iterable[int]) -> Box:
     window = tuple([slice(a, a + n) for a, n in zip(start, size, strict=True)])
     return array[(*window, ...)] if _is_host(array) else strided(array)[window]
-
-
-def _start(box: Box) -> int:
-    """The address of a box."""
-    if _is_host(box):
-        return int(box.ctypes.data)
-    return int(box.array.address + box.offset * box.dtype.itemsize)
 
 
 def _flat(array: Any, low: int, high: int) -> Box:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from flow_core.device import Launch, Strided, Workbench, World, strided
+from flow_core.device import Launch, Scratch, Workbench, World, strided
 from flow_core.errors import ConfigError
-from flow_core.exchange import Exchange, check_arrays
+from flow_core.exchange import Exchange, Meter, Steps, check_arrays, sent_by
 from flow_core.plugins.specs import Available, Unavailable
 from flow_dist.joining import bootstrap as join_processes
 from flow_dist.membership import Membership
@@ -31,9 +31,6 @@ from flow_dist.watch import Site as Place
 
 ORDERED = "FLOW_DIST_NCCL_ORDERED"
 """The variable that is "1" where floating sums shall be added in the plan's order."""
-
-SLAB, ALIGN = 1 << 22, 256
-"""Bytes of a piece of memory for packing, and of what its parts are multiples of."""
 
 
 def bootstrap() -> Available | Unavailable:
@@ -78,46 +75,6 @@ def is_ordered(env: Mapping[str, str] = os.environ) -> bool:
     return text == "1"
 
 
-@dataclass(slots=True)
-class _Steps:
-    """The steps of a plan.
-
-    Attributes:
-        done: how many there were.
-        running: whether there is one.
-    """
-
-    done: int = 0
-    running: bool = False
-
-
-@dataclass(slots=True)
-class _Meter:
-    """What one exchange sends per launch, and how often that was.
-
-    Attributes:
-        links: bytes per launch, by (from, to).
-        steps: of the plan.
-        launches: how often it was queued by a call.
-        every_step: whether it is part of a step: then a captured graph runs it, with no call.
-    """
-
-    links: Counter[tuple[str, str]]
-    steps: _Steps
-    launches: int = 0
-    every_step: bool = False
-
-    def count(self) -> None:
-        """Counts a call."""
-        self.launches += 1
-        self.every_step |= self.steps.running
-
-    @property
-    def times(self) -> int:
-        """How often it ran."""
-        return self.steps.done if self.every_step else self.launches
-
-
 class NcclComm:
     """Joins the GPUs of a plan, over all processes of the program.
 
@@ -140,10 +97,10 @@ class NcclComm:
         self._ordered = is_ordered() if ordered is None else ordered
         self.devices = tuple(devices)
         self.local = tuple(d for d in devices if self._groups.owns(d))
-        self._meters: list[_Meter] = []
-        self._scratch: dict[tuple[str, int], _Scratch] = {}
+        self._meters: list[Meter] = []
+        self._scratch: dict[tuple[str, int], Scratch] = {}
         self._cliques: dict[int, Clique] = {}
-        self._steps = _Steps()
+        self._steps = Steps()
         ranks = {self._groups.owner(device) for device in self.devices}
         what = f"exchanges between {len(self.devices)} devices"
         self._place = WATCH.site("a step over NCCL", what, ranks=ranks, lane="nccl")
@@ -182,7 +139,7 @@ class NcclComm:
             for arrays in (inputs, outputs)
         )
         rooms = {
-            device: self._scratch.setdefault((device, exchange.stream), _Scratch(bench))
+            device: self._scratch.setdefault((device, exchange.stream), Scratch(bench))
             for device, bench in benches.items()
         }
         for room in rooms.values():
@@ -230,17 +187,13 @@ class NcclComm:
                 links[call.device, there] += nbytes
         if not links:
             return None
-        meter = _Meter(links, self._steps)
+        meter = Meter(links, self._steps)
         self._meters.append(meter)
         return meter.count
 
     def sent(self) -> Mapping[tuple[str, str], int]:
         """Bytes that local devices have sent so far, by (from, to)."""
-        total: Counter[tuple[str, str]] = Counter()
-        for meter in self._meters:
-            for link, nbytes in meter.links.items():
-                total[link] += nbytes * meter.times
-        return {link: nbytes for link, nbytes in total.items() if nbytes}
+        return sent_by(self._meters)
 
     def before_step(self) -> None:
         """A step begins: from now on the process may wait for others.
@@ -282,31 +235,6 @@ class _Call:
 
     def __call__(self) -> None:
         self.launch()
-
-
-class _Scratch:
-    """Memory of a device for packing, the same for all exchanges of a stream: they take turns."""
-
-    def __init__(self, bench: Workbench) -> None:
-        self._bench = bench
-        self._slabs: list[tuple[int, Any]] = []
-        self._at = self._used = 0
-
-    def reuse(self) -> None:
-        """What follows is for another exchange."""
-        self._at = self._used = 0
-
-    def row(self, size: int, dtype: Any) -> Strided:
-        """Room for some elements."""
-        nbytes = size * int(dtype.itemsize)
-        while self._at < len(self._slabs) and self._used + nbytes > self._slabs[self._at][0]:
-            self._at, self._used = self._at + 1, 0
-        if self._at == len(self._slabs):
-            room = max(SLAB, nbytes)
-            self._slabs.append((room, self._bench.scratch(room)))
-        found = strided(self._slabs[self._at][1].view(self._used, (size,), dtype))
-        self._used += -(-nbytes // ALIGN) * ALIGN
-        return found
 
 
 class _Batch:

@@ -222,7 +222,7 @@ def _query(state: _Lowering, op: Op, find: Callable[[KernelQuery], KernelSpec]) 
     type_, attrs, values = form_of(state.graph, state.options.sharing, op)
     inputs = tuple(map(state.graph.type_of, values))
     outputs = state.graph.types[op.name]
-    return KernelQuery(type_, attrs, inputs, outputs, find, state.options.settings)
+    return KernelQuery(type_, attrs, inputs, outputs, find)
 
 
 def _together(state: _Lowering, op: Op) -> list[Op]:
@@ -236,7 +236,7 @@ def _joined(state: _Lowering, op: Op, find: Callable[[KernelQuery], KernelSpec])
     query = joined_query(state.graph, _together(state, op), which, find)
     if query is None:
         raise GraphError(f"joining {op.name!r}", found="rows that do not fit together")
-    return replace(query, settings=state.options.settings)
+    return query
 
 
 def _find_kernels(state: _Lowering) -> None:
@@ -248,7 +248,7 @@ def _find_kernels(state: _Lowering) -> None:
         if op.type in LEAVES or op.type == BOXING or op.name in gone:
             continue
         find = partial(state.kernels.find_kernel, device_type=op.placement.device_type)
-        query = _query(state, op, find)
+        query = replace(_query(state, op, find), settings=state.options.settings)
         try:
             kernel = find(query)
         except KernelNotFoundError as error:
