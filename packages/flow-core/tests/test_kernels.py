@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from flow_core.ops import indexed_updates, optim, select, summary
+from flow_core.ops import summed_updates as summed
 from flow_core.plugins.specs import OpSpec, Sample
 from flow_core.testing import Gap, KernelKit
 
@@ -38,6 +39,16 @@ def updates(row: optim.Update, rng: Any) -> Iterator[Sample]:
         yield Sample((*arrays, np.array(1)), note="skipped")
 
 
+def summed_updates(row: optim.Update, rng: Any) -> Iterator[Sample]:
+    """What an update that makes its gradient gets; test_summed_updates.py checks the bits."""
+    for rows, deep, columns, parts in ((5, 3, 4, 2), (40, 2, 3, 3)):
+        arrays = [rng.uniform(0.5, 2, (rows, columns)), np.array(0.1)]
+        arrays += [rng.uniform(0.5, 2, (rows, columns)) for _ in row.states]
+        for _ in range(parts):
+            arrays += [rng.uniform(0.5, 2, (deep, n)) for n in (rows, columns)]
+        yield Sample(tuple(arrays), {"transpose_a": True, "parts": parts, "l2": 0.2})
+
+
 def row_updates(spec: OpSpec, rng: Any) -> Iterator[Sample]:
     """What an update of looked-up rows gets."""
     for shape, lookups in (((7,), (3,)), ((3, 5), (2, 4)), ((4, 2, 3), (1,))):
@@ -64,6 +75,7 @@ SAMPLES: dict[str, Any] = {
     ],
     "logical_slice_assign": next(s for s in select.OPS if s.type == "slice_update").samples,
     **{row.type: lambda rng, row=row: updates(row, rng) for row in optim.TABLE},
+    **{name: lambda rng, row=row: summed_updates(row, rng) for name, row in summed.ROWS.items()},
     **{spec.type: lambda rng, spec=spec: row_updates(spec, rng) for spec in indexed_updates.OPS},
 }
 """Of ops that have none, since they have no reference."""

@@ -13,6 +13,7 @@ from flow_core.ops import summary
 from flow_core.ops.indexed_updates import DENSE, PREFIX
 from flow_core.ops.optim import BY_TYPE
 from flow_core.ops.select import LAST
+from flow_core.ops.summed_updates import ROWS as SUMMED
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import OpSpec, Sample
 from flow_core.sbp import B, P, S, Sbp, Signature
@@ -37,6 +38,7 @@ GAPS = (
     *(Gap(spec.type, "never", "writes a file: nothing is split") for spec in summary.OPS),
     Gap("python_kernel", "never", "is a function of a program"),
     Gap("fused", "never", "groups are made of what is split already"),
+    *(Gap(op, "never", "made of what is split already") for op in SUMMED),
     *(unlisted(op, "no work: parts are passed on") for op in BETWEEN_VIEWS),
     unlisted("tuple_identity", "only mixtures of layouts"),
     unlisted("fake_quantization", "keeps order only where the scale is positive, as a scale is"),

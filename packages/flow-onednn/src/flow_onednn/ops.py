@@ -212,9 +212,13 @@ def _filter_grad_samples(rng: Any) -> Iterator[Sample]:
 
 
 def _matmul_type(ctx: InferContext) -> Types:
-    a, b = ctx.inputs[0].shape, ctx.inputs[1].shape
-    rows = a[-1] if ctx.attrs["transpose_a"] else a[-2]
-    return (_like(ctx, *a[:-2], rows, b[-2] if ctx.attrs["transpose_b"] else b[-1]),)
+    (*stack, m, k), (*_, n, deep) = ctx.inputs[0].shape, ctx.inputs[1].shape
+    m, k = (k, m) if ctx.attrs["transpose_a"] else (m, k)
+    n, deep = (n, deep) if ctx.attrs["transpose_b"] else (deep, n)
+    ctx.check(k == deep, f"inner sizes {k} and {deep}", "equal ones")
+    for bias in ctx.inputs[2:]:
+        ctx.check(bias.shape == (n,), f"a bias {bias}", f"one of shape ({n},)")
+    return (_like(ctx, *stack, m, n),)
 
 
 def _matmul(a: Any, b: Any, *bias: Any, **attrs: Any) -> Any:

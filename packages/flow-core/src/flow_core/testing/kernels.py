@@ -15,6 +15,7 @@ import pytest
 from flow_core.device import Driver, Launch
 from flow_core.dtypes import FLOATS, DType, as_dtype
 from flow_core.errors import InferenceError
+from flow_core.plugins import rows
 from flow_core.plugins.registry import kernel_key
 from flow_core.plugins.specs import (
     KernelQuery,
@@ -240,6 +241,29 @@ class KernelKit(Kit):
                 if tile is not None:
                     self.check(tile, shift=1)
 
+    def test_rows(self, name: str, dtype: str) -> None:
+        """Rows of several arrays at once have the bits that a kernel says they have apart."""
+        for case in self.accepted(name, dtype):
+            for whole, parts in _side_by_side(case):
+                if self._says_rows(whole, parts):
+                    self._check_rows(whole, parts)
+
+    def _says_rows(self, whole: Case, parts: Sequence[Case]) -> bool:
+        asked = [part.asked for part in parts]
+        if whole.kernel.rows is not None:
+            return whole.kernel.rows(whole.asked, asked)
+        return whole.spec.elementwise and rows.of_elements(whole.asked, asked)
+
+    def _check_rows(self, whole: Case, parts: Sequence[Case]) -> None:
+        made, *apart = (self._launched(case) for case in (whole, *parts))
+        for found, *wanted in zip(made, *apart, strict=True):
+            at_once, one_by_one = found.tobytes(), np.concatenate(wanted).tobytes()
+            assert at_once == one_by_one, f"{whole.kernel.name} on {whole.asked.inputs}"
+
+    def _launched(self, case: Case) -> tuple[Any, ...]:
+        rig = Rig(self.driver(), case.kernel, case.asked, mutates=case.spec.mutates)
+        return rig.outputs(rig.run(case.arrays))
+
     def test_stretched_inputs(self, name: str, dtype: str) -> None:
         """Elementwise kernels work on inputs that repeat one element without memory for it."""
         for case in self.accepted(name, dtype):
@@ -292,6 +316,10 @@ def _is_representable(case: Case) -> bool:
 _ONLY_FOR: Mapping[str, Callable[[KernelKit, OpSpec], bool]] = {
     "in_place": lambda kit, spec: bool(spec.inplace),
     "tiles": lambda kit, spec: spec.elementwise and kit.tiles,
+    "rows": lambda kit, spec: (
+        not spec.mutates
+        and (spec.elementwise or any(k.rows is not None for k in kit.kernels(spec.type)))
+    ),
     "stretched_inputs": lambda kit, spec: spec.elementwise and kit.stretches,
     "allocates_nothing": lambda kit, spec: kit.steady_bytes is not None,
 }
@@ -308,6 +336,27 @@ def _tilings(case: Case) -> Iterator[list[Any]]:
     if shape and shape[0] > 1 and size:
         wide = [x.reshape((1,) * (len(shape) - x.ndim) + x.shape) for x in case.arrays]
         yield [x if x.shape[0] == 1 else x[1:] for x in wide]
+
+
+def _side_by_side(case: Case) -> Iterator[tuple[Case, list[Case]]]:
+    """A case of many rows, and its parts: in one, some, or all inputs that have rows."""
+    count = len(case.arrays)
+    choices = {tuple(range(count)), (0,), (count - 1,)}
+    for split in choices if count else ():
+        if not all(case.arrays[i].ndim and len(case.arrays[i]) for i in split):
+            continue
+        arrays = [[x, x[:1], x[::-1]] if i in split else [x] * 3 for i, x in enumerate(case.arrays)]
+        joined = [np.concatenate(a) if i in split else a[0] for i, a in enumerate(arrays)]
+        whole, *parts = map(case.of, (joined, *map(list, zip(*arrays, strict=True))))
+        found = [part for part in parts if part is not None]
+        if whole is not None and len(found) == len(parts) and _are_rows(whole, found):
+            yield whole, found
+
+
+def _are_rows(whole: Case, parts: Sequence[Case]) -> bool:
+    """Whether the results of the parts, one after the other, are of the whole's type."""
+    made = zip(whole.asked.outputs, *(part.asked.outputs for part in parts), strict=True)
+    return all(rows.side_by_side(types) == out for out, *types in made)
 
 
 def _flat(array: Any, shape: tuple[int, ...]) -> Any:

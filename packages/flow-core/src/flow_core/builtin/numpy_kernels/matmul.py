@@ -43,9 +43,7 @@ def _product_rows(whole: KernelQuery, parts: Sequence[KernelQuery]) -> bool:
 @cache
 def _same_rows(types: tuple[TensorType, ...], transpose: bool, counts: tuple[int, ...]) -> bool:
     rng = np.random.default_rng(0)
-    a, b = (
-        rng.standard_normal(t.shape, np.float32).astype(t.dtype.accumulate.numpy) for t in types
-    )
+    a, b = (rng.standard_normal(t.shape).astype(t.dtype.accumulate.numpy) for t in types)
     right = _operand(b, transpose)
     parts = np.split(a, np.cumsum(counts)[:-1])
     apart = np.concatenate([np.matmul(part, right) for part in parts])

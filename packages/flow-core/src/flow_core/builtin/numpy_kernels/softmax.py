@@ -369,11 +369,9 @@ KERNELS: tuple[KernelSpec, ...] = (
     widened("softmax_grad", _softmax_grad, workspace=_along_axis_bytes),
     widened("log_softmax", _log_softmax, workspace=_along_axis_bytes),
     widened("log_softmax_grad", _log_softmax_grad, workspace=_along_axis_bytes),
-    widened("softmax_cross_entropy", _dense_softmax_loss, workspace=_loss_bytes, rows=of_all),
+    widened("softmax_cross_entropy", _dense_softmax_loss, workspace=_loss_bytes),
     widened("softmax_cross_entropy_grad", _dense_softmax_loss_grad, rows=of_all),
-    widened(
-        "sparse_softmax_cross_entropy", _sparse_softmax_loss, workspace=_loss_bytes, rows=of_all
-    ),
+    widened("sparse_softmax_cross_entropy", _sparse_softmax_loss, workspace=_loss_bytes),
     widened(
         "sparse_softmax_cross_entropy_grad",
         _sparse_softmax_loss_grad,

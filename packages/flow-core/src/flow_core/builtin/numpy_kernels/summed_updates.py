@@ -72,7 +72,7 @@ def _sides(attrs: Any, a: Any, b: Any) -> tuple[Any, Any]:
 def _same_bits(types: tuple[TensorType, ...], attrs: Any, step: int) -> bool:
     """Whether rows of a product have the same bits when others are made apart."""
     rng = np.random.default_rng(0)
-    a, b = (rng.standard_normal(t.shape, np.float32).astype(t.dtype.numpy) for t in types)
+    a, b = (rng.standard_normal(t.shape).astype(t.dtype.numpy) for t in types)
     left, right = _sides(dict(attrs), a, b)
     apart = [np.matmul(left[i : i + step], right) for i in range(0, len(left), step)]
     return np.array_equal(np.concatenate(apart), np.matmul(left, right))
