@@ -434,7 +434,7 @@ def test_watch_and_watch_diff(asynchronous: bool) -> None:
     def watch(y: Any, w: Any) -> None:
         flow.watch(y, show)
         flow.watch_diff(w, show_gradient)
-        flow.watch_diff(y, lambda g: gradients.append(g.numpy()))
+        flow.watch_diff(y, lambda g, kept=gradients: kept.append(g.numpy()))
 
     train_twice(watch, asynchronous)
     check_equal(values, [pair(), pair(1) * (1 - pair())])

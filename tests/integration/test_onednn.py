@@ -281,3 +281,35 @@ def test_weights_that_are_not_the_same_on_many_devices_are_not_packed(
     settings = {"ONEFLOW_EMULATE_GPUS": "4", "OMP_NUM_THREADS": "1"}
     found = run(SHARED, devices, "yes", split, **settings)
     assert "onednn_pack" not in {*found["kinds"], *found["seen"]}
+
+
+CUBES = """
+import json
+import numpy as np
+import oneflow as flow
+import oneflow.typing as tp
+
+def same(shape):
+    flow.clear_default_session()
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder(shape)) -> tp.Numpy:
+        return flow.nn.max_pool2d(flow.math.relu(x), 2, 2, "VALID")
+
+    x = np.random.default_rng(0).standard_normal(shape).astype("f")
+    n, c, h, w = shape
+    windows = np.maximum(x, 0).reshape(n, c, h // 2, 2, w // 2, 2).max((3, 5))
+    return np.array_equal(job(x), windows), {task.kernel for task in job.plan().tasks}
+
+shapes = (2, 3, 6, 6), (2, 4, 4, 4), (1, 2, 8, 4), (2, 1, 4, 4), (3, 3, 2, 2)
+results = [same(shape) for shape in shapes]
+kernels = sorted(set.union(*(kernels for _, kernels in results)))
+print(json.dumps({"right": [right for right, _ in results], "kernels": kernels}))
+"""
+
+
+def test_sides_of_equal_size_are_not_mixed_up() -> None:
+    """Where channels are as many as pixels, both layouts have one shape."""
+    found = run(CUBES)
+    assert found["right"] == [True] * 5
+    assert "onednn.max_pool_2d" in found["kernels"]

@@ -142,19 +142,21 @@ def _check_uniform(python: inspect.Signature, job: str, at: SourceLine | None) -
 def parse_handler(function: Callable[..., Any], specs: Sequence[AnnotationSpec]) -> FetchLeaf:
     """The form in which a handler of ``watch`` takes its one argument.
 
-    Without an annotation it is given a handle (kind "blob").  Raises `AnnotationError`.
+    Without an annotation it is given a handle (kind "blob").  Further parameters may have defaults,
+    by which programs keep the names of a loop.  Raises `AnnotationError`.
 
-    >>> parse_handler(lambda x: None, ())
+    >>> parse_handler(lambda x, name="w": None, ())
     FetchLeaf(kind='blob')
     """
     name, at = getattr(function, "__name__", repr(function)), _line_of(function)
     parameters = list(inspect.signature(function).parameters.values())
-    if len(parameters) != 1:
+    needed = [p for p in parameters if p.default is p.empty]
+    if len(needed) != 1:
         raise AnnotationError(
-            f"handler {name!r}", at=at, found=f"{len(parameters)} parameters", allowed="one"
+            f"handler {name!r}", at=at, found=f"{len(needed)} parameters", allowed="one"
         )
     names = _names_of(function)
-    annotation = parameters[0].annotation
+    annotation = needed[0].annotation
     subject = f"parameter of handler {name!r}"
     fetch = parse_result(annotation, specs, at=at, names=names, subject=subject)
     leaf = FetchLeaf("blob") if fetch == UNANNOTATED else fetch

@@ -73,7 +73,8 @@ class _Layouts:
         type_ = tensor_type(tuple(shape), editor.graph.type_of(value).dtype)
         name = f"{value.op}/{form}" + (f"_{value.index}" if value.index else "")
         of = editor.type_of(source).shape
-        if [n for n in of if n > 1] == [n for n in shape if n > 1]:
+        longer = [axis for axis in perm if of[axis] > 1]
+        if longer == sorted(longer):  # by axes: equal sizes of several look as if none had moved
             attrs: dict[str, AttrValue] = {"shape": type_.shape}
             kind = "reshape"
         else:
