@@ -244,9 +244,20 @@ class DnnPlans:
 
     def _graph(self, problem: Problem) -> Any:
         """The graph of a problem with all plans, none of them built; None where it is refused."""
-        library, types = self.library, self._types
-        graph = library.pygraph(
-            io_data_type=types["float32"], intermediate_data_type=types["float32"],
+        library, graph = self.library, self._described(problem)
+        try:
+            graph.validate()
+            graph.build_operation_graph()
+            graph.create_execution_plans([library.heur_mode.A, library.heur_mode.FALLBACK])
+        except (library.cudnnGraphNotSupportedError, RuntimeError, ValueError):
+            return None
+        return graph
+
+    def _described(self, problem: Problem) -> Any:
+        """The graph of a problem; tensors are numbered from 1: inputs, outputs, numbers."""
+        types, wide = self._types, self._types["float32"]
+        graph = self.library.pygraph(
+            io_data_type=wide, intermediate_data_type=wide,
             compute_data_type=types[problem.compute], handle=self._handle,
         )  # fmt: skip
         given = {
@@ -259,21 +270,13 @@ class DnnPlans:
         start, one = 1 + len(given), [1] * len(next(iter(problem.reads.values())).sizes)
         for uid, name in enumerate(problem.scalars, start + len(problem.writes)):
             given[name] = graph.tensor(
-                name=name, dim=one, stride=one, data_type=types["float32"], uid=uid,
-                is_pass_by_value=True,
-            )  # fmt: skip
+                name=name, dim=one, stride=one, data_type=wide, uid=uid, is_pass_by_value=True
+            )
         self._numbers[problem] = np.array(list(problem.scalars.values()), np.float32)
         made = problem.build(graph, types, given)
         for uid, (name, t) in enumerate(problem.writes.items(), start):
-            tensor = made[name]
-            tensor.set_uid(uid).set_output(True).set_data_type(types[t.dtype])
-            tensor.set_dim(list(t.sizes)).set_stride(list(t.steps))
-        try:
-            graph.validate()
-            graph.build_operation_graph()
-            graph.create_execution_plans([library.heur_mode.A, library.heur_mode.FALLBACK])
-        except (library.cudnnGraphNotSupportedError, RuntimeError, ValueError):
-            return None
+            made[name].set_uid(uid).set_output(True).set_data_type(types[t.dtype])
+            made[name].set_dim(list(t.sizes)).set_stride(list(t.steps))
         return graph
 
     # --------------------------------------------------------------------------- execution

@@ -9,7 +9,7 @@ not joined, as the library draws other numbers than a step on the CPU does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -124,7 +124,7 @@ class _Readers:
         training = self._read_by(value, "batch_matmul", "batch_matmul", "softmax_grad")
         found = forward or training
         out = next((op for op in found or () if _is_product(op) and op.inputs[0] == value), None)
-        if out is None:
+        if out is None or out.attrs["alpha"] != 1.0:
             return None
         match = Match(product, between, softmax, out, scale, mask, ())
         if forward:
@@ -158,7 +158,7 @@ class _Readers:
 
     def _backward(self, m: Match) -> Match | None:
         """The same with the ops of the gradients, if they are all there and read nothing else."""
-        p, (q, k, v) = m.softmax.output(), m.operands
+        p, v = m.softmax.output(), m.operands[2]
         by_p = self.readers[p]
         (slope,) = (op for op in by_p if op.type == "softmax_grad")
         (dv,) = (op for op in by_p if op.type == PRODUCT and op is not m.out)
@@ -167,29 +167,30 @@ class _Readers:
             return None
         if slope.inputs[0] != p or dv.inputs[0] != p or dp.inputs != (dv.inputs[1], v):
             return None
-        ds, scaled = slope, list[Op]()
-        factors = [op for op in m.between if op.type == "scalar_mul"]
-        if factors:
-            only = self._read_by(slope.output(), "scalar_mul")
-            if only is None or only[0].attrs["operand"] != factors[0].attrs["operand"]:
-                return None
-            ds, scaled = only[0], only
-        last = self._read_by(ds.output(), PRODUCT, PRODUCT)
-        dq = next((op for op in last or () if _is_product(op) and op.inputs[1] == k), None)
-        dk = next(
-            (op for op in last or () if _is_product(op, transpose_a=True) and op.inputs[1] == q),
-            None,
-        )
-        alphas = {op.attrs["alpha"] for op in (dq, dk) if op is not None}
-        if dq is None or dk is None or alphas != {m.product.attrs["alpha"]}:
+        if any(op.attrs["alpha"] != 1.0 for op in (dp, dv)):
             return None
-        if {op.attrs["alpha"] for op in (m.out, dp, dv)} != {1.0}:
-            return None
+        rest = self._of_scores(m, slope)
         inner = (*_steps(m)[:-1], (dp, "softmax_grad"))
-        if any(self._read_by(op.output(), type_) is None for op, type_ in inner):
+        if rest is None or any(self._read_by(op.output(), t) is None for op, t in inner):
             return None
-        back = (dp, dv, slope, *scaled, dq, dk)
-        return Match(m.product, m.between, m.softmax, m.out, m.scale, m.mask, back)
+        return replace(m, back=(dp, dv, slope, *rest))
+
+    def _of_scores(self, m: Match, slope: Op) -> tuple[Op, ...] | None:
+        """The factor, if there is one, and the gradients of queries and keys."""
+        q, k, _ = m.operands
+        scaled: list[Op] = []
+        for factor in (op for op in m.between if op.type == "scalar_mul"):
+            scaled = self._read_by(slope.output(), "scalar_mul") or []
+            if [op.attrs["operand"] for op in scaled] != [factor.attrs["operand"]]:
+                return None
+        scores = (*scaled, slope)[0].output()
+        last = self._read_by(scores, PRODUCT, PRODUCT) or []
+        dq = [op for op in last if _is_product(op) and op.inputs[1] == k]
+        dk = [op for op in last if _is_product(op, transpose_a=True) and op.inputs[1] == q]
+        alpha = m.product.attrs["alpha"]
+        if len(dq) != 1 or len(dk) != 1 or any(op.attrs["alpha"] != alpha for op in last):
+            return None
+        return (*scaled, *dq, *dk)
 
 
 PRODUCT = "batch_matmul"
@@ -249,6 +250,8 @@ class _Work:
         types = tuple(self.graph.type_of(op.output()) for op in (dq, dk, dv))
         given = (*m.operands, m.out.output(), dp.inputs[0], Value(m.out.name, 1), *mask)
         first = min(m.back, key=lambda op: self.order[op.name])
+        if self.order[first.name] < self.order[m.out.name]:
+            return
         known = {Value(m.out.name, 1): stats}
         more = {"scale": m.scale, "deterministic": self.search.deterministic}
         back = self._planned(first, "cudnn_attention_grad", given, types, more, known)
