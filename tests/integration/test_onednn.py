@@ -313,3 +313,42 @@ def test_sides_of_equal_size_are_not_mixed_up() -> None:
     found = run(CUBES)
     assert found["right"] == [True] * 5
     assert "onednn.max_pool_2d" in found["kernels"]
+
+
+CUBIC_FILTERS = """
+import json
+import numpy as np
+import oneflow as flow
+import oneflow.typing as tp
+
+rng = np.random.default_rng(0)
+
+@flow.global_function(type="train")
+def train(x: tp.Numpy.Placeholder((2, 3, 5, 5))) -> tp.Numpy:
+    l2 = flow.regularizers.l2(0.1)
+    w, v = (flow.get_variable(n, (3, 3, 3, 3), regularizer=l2) for n in ("w", "v"))
+    y = flow.nn.conv2d(x, w, 1, "VALID")
+    y = flow.layers.batch_normalization_relu(y, axis=1, name="bn")
+    y = flow.nn.conv2d_transpose(y, v, output_shape=[2, 3, 5, 5], strides=1, padding="VALID")
+    y = flow.nn.avg_pool2d(y, 3, 1, "VALID")
+    limit = flow.optimizer.grad_clipping.by_global_norm(1.0)
+    schedule = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
+    flow.optimizer.SGD(schedule, momentum=0.5, grad_clipping=limit).minimize(y)
+    return y
+
+flow.train.CheckPoint().init()
+flow.load_variables({n: rng.standard_normal((3, 3, 3, 3)).astype("f") for n in "wv"})
+results = [train(rng.standard_normal((2, 3, 5, 5)).astype("f")).tolist() for _ in range(3)]
+weights = {n: flow.get_all_variables()[n].numpy().tolist() for n in "wv"}
+kernels = [task.kernel for task in train.plan().tasks]
+print(json.dumps({"results": results, **weights, "kernels": kernels}))
+"""
+
+
+def test_filters_with_as_many_channels_as_pixels() -> None:
+    """Their gradients have one shape in both layouts, and stay in the program's."""
+    numpy = run(CUBIC_FILTERS, FLOW_DISABLE_PLUGINS="flow-onednn")
+    onednn = run(CUBIC_FILTERS, FLOW_VERIFY_PASSES="1")
+    assert "onednn.onednn_conv_filter_grad" in onednn["kernels"]
+    for part in ("results", "w", "v"):
+        np.testing.assert_allclose(onednn[part], numpy[part], rtol=1e-4, atol=1e-5)

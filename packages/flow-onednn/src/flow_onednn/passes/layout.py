@@ -86,13 +86,11 @@ class _Layouts:
         return editor.add(op, (type_,), maker, 0.5).output()
 
     def replace(self, op: Op, new: Op, types: tuple[TensorType, ...]) -> None:
-        """Puts the NHWC form of an op in its place."""
+        """Puts the NHWC form of an op, whose first output is in NHWC, in its place."""
         self.editor.add(new, types, op)
-        for i, type_ in enumerate(self.editor.graph.types[op.name]):
-            if len(type_.shape) == 4 and types[i].shape == last(type_.shape):
-                value = Value(op.name, i)
-                self.nhwc[value] = value
-                self.moved.add(value)
+        value = Value(op.name, 0)
+        self.nhwc[value] = value
+        self.moved.add(value)
 
 
 @dataclass(frozen=True)
@@ -219,8 +217,11 @@ def _conv_filter_grad(state: _Layouts, op: Op) -> bool:
         return _as_written(state, op, "onednn_conv_filter_grad", bias=False)
     dy, x = (state.wide(v, op) for v in op.inputs)
     attrs = {**_geometry(op), "bias": False}
-    new = changed(op, "onednn_conv_filter_grad", attrs, dy, x)
-    return _try(state, op, new, *_outputs(state, op))
+    new, types = changed(op, "onednn_conv_filter_grad", attrs, dy, x), _outputs(state, op)
+    if not state.editor.accepts(new, types):
+        return False
+    state.editor.add(new, types, op)  # filters stay as they are
+    return True
 
 
 def _pool(state: _Layouts, op: Op) -> bool:
