@@ -98,12 +98,19 @@ OPTIMIZERS: dict[str, Any] = {
 }
 
 
-def trained(optimizer: str, devices: int = 1) -> tuple[list[Any], list[str]]:
+def trained(
+    optimizer: str, devices: int = 1, mode: str | None = None
+) -> tuple[list[Any], list[str]]:
     """Losses and last variables of a perceptron, and the types of its plan's tasks."""
     flow.clear_default_session()
     place = ("gpu", f"0:0-{devices - 1}") if devices > 1 else ("cpu", "0:0")
 
-    @flow.global_function(type="train")
+    config = flow.function_config()
+    if mode is not None:
+        config.optimizer_placement_optimization_mode(mode)
+        config.optimizer_placement_optimization_threshold(100)  # weights, and no bias
+
+    @flow.global_function(type="train", function_config=config)
     def job(x: tp.Numpy.Placeholder((16, 30))) -> tp.Numpy:  # type: ignore[valid-type]
         with flow.scope.placement(*place):
             x = flow.identity(x.with_distribute(flow.distribute.split(0)))
@@ -159,6 +166,20 @@ def test_devices_that_share_variables_join_their_updates_once(
     apart, types = trained("adam", 4)
     assert sum(name.endswith("adam_update") for name in types) == 8
     for have, want in zip(ours, apart, strict=True):
+        np.testing.assert_array_equal(have, want)
+
+
+@pytest.mark.usefixtures("four_devices")
+@pytest.mark.parametrize("mode", ["non_distributed", "distributed_split"])
+def test_devices_that_keep_different_states_join_their_own(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device has as many rows as it has variables."""
+    monkeypatch.setattr(join, "SMALL", 500)  # three of four weights, and all biases
+    ours, types = trained("sgd", 4, mode)
+    assert "onednn_sgd_updates" in types
+    monkeypatch.setattr(join, "SMALL", 0)
+    for have, want in zip(ours, trained("sgd", 4, mode)[0], strict=True):
         np.testing.assert_array_equal(have, want)
 
 

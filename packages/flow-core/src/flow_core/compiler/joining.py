@@ -69,7 +69,7 @@ def _groups(graph: Graph, origins: Mapping[str, str]) -> Iterator[list[Op]]:
         if op.type == "input":
             groups.setdefault((op.attrs.get("of"), op.type), []).append(op)
         elif origin is not None and op.placement.size == 1:
-            groups.setdefault((origin, op.type, op.attrs), []).append(op)
+            groups.setdefault((origin, op.type, op.attrs, len(op.inputs)), []).append(op)
     for ops in groups.values():
         devices = {op.placement.devices for op in ops}
         if 1 < len(ops) == len(devices):
