@@ -183,7 +183,8 @@ class Pending:
                 try:
                     callback(result)
                 except Exception as error:
-                    error.add_note(_whereabouts(callback))
+                    if error.__traceback__ and error.__traceback__.tb_next is None:
+                        error.add_note(_whereabouts(callback))  # it was never entered
                     raise
 
         return deliver
