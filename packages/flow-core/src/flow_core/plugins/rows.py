@@ -19,7 +19,7 @@ def side_by_side(types: Sequence[TensorType]) -> TensorType | None:
 
     >>> from flow_core.dtypes import float32
     >>> print(side_by_side([tensor_type((2, 5), float32), tensor_type((1, 5), float32)]))
-    float32[3, 5]
+    float32[3,5]
     """
     first = types[0]
     alike = all(
