@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -137,6 +138,7 @@ class Machine:
         queue: work that has not run, in the order in which it was queued.
         past: work that later work is compared with.
         spans: where allocations lie: from, to, and the device; None for page-locked memory.
+        used: bytes of each device that are taken.
         count: of streams and graphs, which are numbered.
     """
 
@@ -145,6 +147,7 @@ class Machine:
         self.queue: list[Work] = []
         self.past: list[Work] = []
         self.spans: dict[int, tuple[int, int, int | None]] = {}
+        self.used: Counter[int | None] = Counter()
         self.count = 0
 
     def named(self, name: str) -> str:
@@ -156,12 +159,13 @@ class Machine:
         """Takes note of an allocation, for as long as its owner lives."""
         key = id(owner)
         self.spans[key] = start, start + nbytes, device
-        freed = weakref.finalize(owner, self.spans.pop, key, None)
+        self.used[device] += nbytes
+        freed = weakref.finalize(owner, self._forget, key)
         freed.atexit = False  # steps that are in flight when a program ends are still run
 
-    def used(self, device: int) -> int:
-        """Bytes of a device that are taken."""
-        return sum(stop - start for start, stop, of in self.spans.values() if of == device)
+    def _forget(self, key: int) -> None:
+        start, stop, device = self.spans.pop(key)
+        self.used[device] -= stop - start
 
     def place(self, span: Span) -> int | None:
         """The device of some bytes, None for page-locked memory.
@@ -200,6 +204,12 @@ class Machine:
                 work.done = True
         self.queue = [w for w in self.queue if not w.done]
         self.past = [w for w in self.past if not _before(w, self.clock)]
+        self.clock = self.needed(self.clock)
+
+    def needed(self, clock: Clock) -> Clock:
+        """A clock without the lanes of graphs whose work is over: nobody asks for them again."""
+        lanes = {work.stream for work in self.past}
+        return {name: n for name, n in clock.items() if "/" not in name or name in lanes}
 
 
 class Rehearsal:
@@ -263,7 +273,7 @@ class Rehearsal:
 
     def free_bytes(self) -> int:
         """What is left of the memory that it pretends to have."""
-        return self._nbytes - self.machine.used(self.index)
+        return self._nbytes - self.machine.used[self.index]
 
     # -------------------------------------------------------------------------------- order
 
@@ -297,7 +307,7 @@ class Rehearsal:
                 found="a stream that is being captured, and an event outside of that capture",
                 allowed="events recorded in streams of the same capture",
             )
-        stream.clock = _merged(stream.clock, event.clock)
+        stream.clock = self.machine.needed(_merged(stream.clock, event.clock))
 
     def synchronize(self, event: Any) -> None:
         """Runs what comes before the event, and nothing else."""
@@ -431,8 +441,8 @@ class Rehearsal:
     def replay(self, stream: Any, graph: Any) -> None:
         """Queues what was recorded, each stream's work on one of the graph's own."""
         self.log.append(f"replay {len(graph.steps)}")
-        start = _merged(_merged(stream.clock, self.machine.clock), graph.clock)
-        end = start
+        before = self.machine.needed(_merged(stream.clock, self.machine.clock))
+        start = end = _merged(before, graph.clock)
         for step in graph.steps:
             own = {f"{graph.name}/{name}": count for name, count in step.clock.items()}
             clock = {**start, **{lane: start.get(lane, 0) + n for lane, n in own.items()}}
