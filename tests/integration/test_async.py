@@ -420,9 +420,7 @@ def test_a_callback_error_at_exit_is_shown_and_makes_the_program_fail() -> None:
     assert done.returncode == 1
     assert sorted(done.stdout.split("\n")) == ["", "2.0", "end of the program"]
     assert done.stderr.startswith("Traceback (most recent call last):")
-    error, note = done.stderr.rstrip().split("\n")[-2:]
-    assert error == "ValueError: in the callback"
-    assert note.startswith("in the callback fails (at ")
+    assert done.stderr.rstrip().endswith("ValueError: in the callback")
     assert "in fails" in done.stderr
     assert done.stderr.count("Traceback") == 1
 
