@@ -62,9 +62,8 @@ class InSteps:
 
     def __init__(self, comm: Comm, gpus: Gpus) -> None:
         self.comm, self.gpus = comm, gpus
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.comm, name)
+        self.name, self.devices, self.local = comm.name, comm.devices, comm.local
+        self.sent = comm.sent
 
     def bind(self, *given: Any) -> Any:
         return (self.gpus.drivers[0].compile(self.comm.bind(*given)),)
