@@ -18,5 +18,11 @@ class TestKernels(CudaKit):
 
 
 @pytest.mark.slow
+class TestHalvesAndIntegers(CudaKit):
+    dtypes = ("float16", "int32")
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
 class TestOtherTypes(CudaKit):
-    dtypes = ("float64", "float16", "bfloat16", "int8", "int32", "int64", "uint8")
+    dtypes = ("float64", "bfloat16", "int8", "int64", "uint8")
