@@ -12,7 +12,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.compiler import lower
+from flow_core.compiler import placing as placing_module
 from flow_core.compiler.arena import plan_arena
 from flow_core.config import Settings
 from flow_core.errors import ConfigError
@@ -164,7 +164,7 @@ def test_compile_time_is_linear_in_the_layers(monkeypatch: pytest.MonkeyPatch) -
         placing[0] += time.process_time() - started
         return found
 
-    monkeypatch.setattr(lower, "plan_arena", placed)
+    monkeypatch.setattr(placing_module, "plan_arena", placed)
     times: dict[int, list[float]] = {}
     for layers in (12, 24, 48) * 2:
         flow.clear_default_session()
