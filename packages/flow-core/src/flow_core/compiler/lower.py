@@ -12,7 +12,8 @@ from flow_core.compiler.arena import aligned
 from flow_core.compiler.dividing import divided
 from flow_core.compiler.joining import joined_query, with_rows
 from flow_core.compiler.placing import Buffers, Limit, There, place
-from flow_core.compiler.schedule import alias_roots, constraints, overwritten, schedule
+from flow_core.compiler.results import protected
+from flow_core.compiler.schedule import alias_roots, constraints, schedule
 from flow_core.compiler.sharing import NOTHING_SHARED, Sharing
 from flow_core.compiler.streams import Timetable, flows, stream_name, timetable, useful_workers
 from flow_core.compiler.summing import form_of, with_sums
@@ -119,8 +120,8 @@ def lower(
         options: what the job asks for.
     """
     look()
+    graph = protected(graph, kernels.ops, options.sharing)
     state = _Lowering(graph, kernels, options)
-    _protect_results(state)
     _find_constants(state)
     _put_in_order(state)
     with granting(_divided(state)):
@@ -133,16 +134,6 @@ def lower(
 def device_of(op: Op, output: int = 0) -> str:
     """Text form of the device of a physical op's output: an exchange's go round its devices."""
     return str(op.placement.device(output % op.placement.size))
-
-
-def _protect_results(state: _Lowering) -> None:
-    """Results that are views of variables which change get a copy."""
-    specs = state.kernels.ops
-    roots = alias_roots(state.graph, specs, state.options.sharing)
-    changed = {v for op in state.graph.ops.values() for v in overwritten(op, specs, roots)}
-    copies = {v for v in state.graph.results if roots.get(v, v) in changed}
-    if copies:
-        state.graph = _with_copies(state.graph, copies)
 
 
 def _put_in_order(state: _Lowering) -> None:
@@ -193,18 +184,6 @@ def _hold_while_running(state: _Lowering) -> None:
         for value in (*state.options.sharing.reads(state.graph, op), *outputs):
             owner = _owner(state, value)
             state.until[owner] = max(end, state.until.get(owner, end))
-
-
-def _with_copies(graph: Graph, copies: set[Value]) -> Graph:
-    ops, types, same = dict(graph.ops), dict(graph.types), {}
-    for value in sorted(copies):
-        source = graph.ops[value.op]
-        name = f"{value.op}/copy_{value.index}"
-        ops[name] = Op(name, "copy", (value,), type(source.attrs)(), source.placement)
-        types[name] = (graph.type_of(value),)
-        same[value] = Value(name, 0)
-    results = tuple(same.get(v, v) for v in graph.results)
-    return replace(graph, ops=ops, types=types, results=results)
 
 
 def _find_constants(state: _Lowering) -> None:
