@@ -2,12 +2,13 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from flow_core.errors import JobError
+from flow_core.runtime.changes import Changes
 from flow_core.runtime.pipeline import Credit, Pipeline, Step
 
 
@@ -38,6 +39,28 @@ def test_callbacks_come_in_order_and_flight_is_bounded() -> None:
     assert got == list(range(30))
     assert work.ran == list(range(30))
     assert credit.peak == 3
+    pipeline.close()
+
+
+class SlowHandOver(Changes):
+    """Lets the compute actor lose its core where it hands a step over, while others wake up."""
+
+    def until(self, attempt: Callable[[], bool]) -> None:
+        super().until(attempt)
+        if threading.current_thread().name == "flow-compute":
+            with self.lock:
+                self.tell()
+            time.sleep(0.005)
+
+
+def test_a_token_that_is_free_has_a_free_slot() -> None:
+    """A callback may end, and the next step be fed, before the compute actor runs on."""
+    pipeline, work, credit = Pipeline(), Work(), Credit(1)
+    pipeline._changes = SlowHandOver()
+    for i in range(20):
+        pipeline.submit(Step(work, [i], credit))
+    pipeline.sync()
+    assert work.ran == list(range(20))
     pipeline.close()
 
 

@@ -366,10 +366,15 @@ class Pipeline:
         while (step := self._take(self._fed, COMPUTE)) is not None:
             with self._device:
                 step.compute()
-            self._changes.until(partial(self._results.try_put, step))
-            with self._changes.lock:
-                self._fed.acknowledge(COMPUTE)
-                self._changes.tell()
+            self._changes.until(partial(self._pass_on, step))
+
+    def _pass_on(self, step: Step) -> bool:
+        """Hands a computed step over; its slot is free before its callback may free its token."""
+        if not self._results.try_put(step):
+            return False
+        self._fed.acknowledge(COMPUTE)
+        self._changes.tell()
+        return True
 
     def _callback(self) -> None:
         while (step := self._take(self._results, CALLBACK)) is not None:
