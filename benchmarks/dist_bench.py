@@ -146,8 +146,9 @@ class Window:
         np.copyto(self.own, self.sums)
 
     def end(self) -> None:
-        """Gives the memory back."""
+        """Gives the memory back, when all processes do: until then each may need the others."""
         self.shared.Unlock_all()
+        self.shared.Free()
 
 
 def windows() -> None:
