@@ -224,6 +224,17 @@ def test_malformed_annotations_are_errors_of_their_own(tmp_path: Path, data: Any
     assert str(tmp_path) in message
 
 
+@pytest.mark.parametrize("side", ["width", "height"])
+def test_a_picture_without_pixels_is_named(tmp_path: Path, side: str) -> None:
+    path = Path(coco(tmp_path, 3))
+    content = json.loads(path.read_text())
+    content["images"][1][side] = 0
+    path.write_text(json.dumps(content))
+    name = content["images"][1]["file_name"]
+    with pytest.raises(DataError, match=rf"picture .*{name} of \(\d+, \d+\) pixels"):
+        CocoAnnotations(str(path), str(tmp_path), False)
+
+
 def test_a_broken_annotation_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text("{")
