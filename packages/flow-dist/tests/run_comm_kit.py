@@ -63,7 +63,8 @@ def _large(n: int) -> None:
         body(comms.all_reduce((n,), (3, n)), n, some)
     body(comms.all_gather((n, n + 1, 2 * n, n - 1)), n)
     body(comms.reduce_scatter((n, n + 1, 2 * n, n - 1)), n)
-    body(comms.broadcast(1, (n, 3)), n)
+    for shape in ((n, 3), (3, n), (5, n)):
+        body(comms.broadcast(1, shape), n)
     body(comms.all_to_all(lambda s, t: n * ((s + t) % 3)), n)
     body(comms.gather(3, (n, 0, 2 * n, n)), n)
 

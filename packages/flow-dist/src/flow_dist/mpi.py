@@ -17,6 +17,7 @@ from flow_dist.parcels import bind_parcels
 from flow_dist.phases import Phases, apart, links_from, phases_of, routes
 from flow_dist.point_to_point import bind_point_to_point
 from flow_dist.shared import Meeting, SharedMemory, bind_shared
+from flow_dist.spreads import bind_spreads, is_spread
 from flow_dist.sums import bind_sums
 from flow_dist.watch import WATCH
 from flow_dist.world import MpiWorld, free, world
@@ -82,6 +83,8 @@ def _way(
     if len(ranks) < 2 or not joined.share_memory(ranks):
         return None
     if _largest_route(phases, joined) >= SHARED:
+        if is_spread(phases, joined.owner):
+            return bind_spreads
         return bind_sums if len(phases.phases) == 2 else bind_shared
     return bind_mailboxes if IN_ORDER else None
 

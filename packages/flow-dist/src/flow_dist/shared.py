@@ -243,13 +243,13 @@ class Offers:
 
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
-        self._places: dict[object, tuple[Place | None, tuple[int, ...]]] = {}
+        self._offered: dict[object, Any] = {}
         self.copies: list[Launch] = []
         self.fetches: list[Launch] = []
 
     def place_of(self, box: Box, fills: bool) -> tuple[Place | None, tuple[int, ...]]:
         """Where others find a box, and its strides."""
-        if box.key not in self._places:
+        if box.key not in self._offered:
             view = box.view
             if self._memory.place_of(view) is None:
                 view = self._memory.stage(box)
@@ -257,8 +257,13 @@ class Offers:
                     self.fetches.append(partial(np.copyto, box.view, view))
                 else:
                     self.copies.append(partial(np.copyto, view, box.view))
-            self._places[box.key] = self._memory.place_of(view), view.strides
-        return self._places[box.key]
+            self._offered[box.key] = view
+        view = self._offered[box.key]
+        return self._memory.place_of(view), view.strides
+
+    def view_of(self, box: Box) -> Any:
+        """A box of this process where others find it, if it is offered."""
+        return self._offered.get(box.key, box.view)
 
 
 def opened(
