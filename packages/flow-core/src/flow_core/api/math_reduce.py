@@ -64,28 +64,56 @@ def _reduce(op: str, x: BlobDef, axis: Axis, keepdims: bool, name: str | None) -
 def reduce_sum(
     input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The sums along some axes."""
+    """The sums along some axes, in the element type of ``input_tensor``.
+
+    Args:
+        input_tensor: a blob of numbers.
+        axis: an axis, several, or None for all; negative to count from the last one.
+        keepdims: whether the reduced axes stay, with size 1.
+        name: name of the op.
+
+    Returns:
+        A blob without the reduced axes; of shape (1,) if none is left, itself with ``axis=[]``.
+
+    Raises:
+        InferenceError: an axis out of range.
+
+    Example:
+        For ``x`` of shape (2, 3), ``flow.math.reduce_sum(x, 1)`` has shape (2,).
+    """
     return _reduce("reduce_sum", input_tensor, axis, keepdims, name)
 
 
 def reduce_max(
     x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The greatest elements along some axes; those that tie share the gradient."""
+    """The greatest elements along some axes; those that tie share the gradient.
+
+    Args:
+        x, axis, keepdims, name: see `reduce_sum`, for shape and errors, too.
+    """
     return _reduce("reduce_max", x, axis, keepdims, name)
 
 
 def reduce_min(
     x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The least elements along some axes; those that tie share the gradient."""
+    """The least elements along some axes; those that tie share the gradient.
+
+    Args:
+        x, axis, keepdims, name: see `reduce_sum`, for shape and errors, too.
+    """
     return _reduce("reduce_min", x, axis, keepdims, name)
 
 
 def reduce_prod(
     x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The products along some axes."""
+    """The products along some axes.
+
+    Args:
+        x, axis, keepdims, name: see `reduce_sum`, for shape and errors, too.
+    """
     return _reduce("reduce_prod", x, axis, keepdims, name)
 
 
@@ -98,14 +126,22 @@ def _truth(op: str, x: BlobDef, axis: Axis, keepdims: bool, name: str | None) ->
 def reduce_any(
     x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """1 where some element along the axes is not 0, else 0; int8."""
+    """1 where some element along the axes is not 0, else 0; int8.
+
+    Args:
+        x, axis, keepdims, name: see `reduce_sum`, for shape and errors, too.
+    """
     return _truth("reduce_any", x, axis, keepdims, name)
 
 
 def reduce_all(
     x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """1 where no element along the axes is 0, else 0; int8."""
+    """1 where no element along the axes is 0, else 0; int8.
+
+    Args:
+        x, axis, keepdims, name: see `reduce_sum`, for shape and errors, too.
+    """
     return _truth("reduce_all", x, axis, keepdims, name)
 
 
@@ -113,7 +149,11 @@ def reduce_all(
 def reduce_mean(
     input_blob: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The means along some axes; those of integers are cut towards zero."""
+    """The means along some axes; those of integers are cut towards zero.
+
+    Args:
+        input_blob, axis, keepdims, name: see `reduce_sum`, for shape and errors, too.
+    """
     axes = _axes(input_blob, axis, "reduce_mean")
     if not axes:
         return input_blob
@@ -138,7 +178,12 @@ def _mean_of_rows(x: BlobDef, total: BlobDef, axes: Sequence[int], name: str | N
 def reduce_variance(
     input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The variances (divided by the number of elements) along some axes; 0 without axes."""
+    """The variances (divided by the number of elements) along some axes; 0 without axes.
+
+    Args:
+        input_tensor, axis, keepdims, name: see `reduce_sum`, for shape and errors,
+            too; floating types only.
+    """
     axes = _axes(input_tensor, axis, "reduce_variance")
     if not axes:
         return one("zero_like", input_tensor, name=name)
@@ -150,7 +195,12 @@ def reduce_variance(
 def reduce_std(
     input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The square roots of the variances along some axes; 0 without axes."""
+    """The square roots of the variances along some axes; 0 without axes.
+
+    Args:
+        input_tensor, axis, keepdims, name: see `reduce_sum`, for shape and errors,
+            too; floating types only.
+    """
     axes = _axes(input_tensor, axis, "reduce_std")
     if not axes:
         return one("zero_like", input_tensor, name=name)
@@ -161,7 +211,12 @@ def reduce_std(
 def reduce_euclidean_norm(
     input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The square roots of the sums of squares along some axes."""
+    """The square roots of the sums of squares along some axes.
+
+    Args:
+        input_tensor, axis, keepdims, name: see `reduce_sum`, for shape and errors,
+            too; floating types only.
+    """
     squares = square(input_tensor, _inner(name, "square"))
     return sqrt(reduce_sum(squares, axis, keepdims, _inner(name, "reduce_sum")), name)
 
@@ -169,7 +224,12 @@ def reduce_euclidean_norm(
 def reduce_logsumexp(
     input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The logarithms of the sums of exponentials along some axes, without overflow."""
+    """The logarithms of the sums of exponentials along some axes, without overflow.
+
+    Args:
+        input_tensor, axis, keepdims, name: see `reduce_sum`, for shape and errors,
+            too; floating types only.
+    """
     axes = _axes(input_tensor, axis, "reduce_logsumexp")
     if not axes:
         return input_tensor

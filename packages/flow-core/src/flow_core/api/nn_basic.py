@@ -1,7 +1,6 @@
-"""``flow.nn``: activations, softmax, dropout, bias, normalisation, rearrangement.
+"""``flow.nn``: softmax, dropout, bias, normalisation, rearrangement.
 
-Functions with inner steps name these after ``name``, as in OneFlow: ``mish(x, name="act")`` makes
-``act_softplus`` and ``act_tanh``.
+Functions with inner steps name these after ``name``, as in OneFlow.
 """
 
 from __future__ import annotations
@@ -30,22 +29,14 @@ __all__ = [
     "batch_normalization",
     "bias_add",
     "dropout",
-    "elu",
     "fused_scale_tril",
-    "hardsigmoid",
-    "hardswish",
-    "hardtanh",
     "layer_norm",
-    "leaky_relu",
     "logsoftmax",
-    "mish",
     "moments",
     "random_mask_like",
     "relu",
-    "relu6",
     "softmax",
     "softmax_grad",
-    "swish",
     "tril",
 ]
 
@@ -74,64 +65,6 @@ def _reshape(x: BlobDef, shape: Sequence[int], name: str | None = None) -> BlobD
     return blob
 
 
-# --- activations
-
-
-def leaky_relu(x: BlobDef, alpha: float = 0.2, name: str | None = None) -> BlobDef:
-    """``x`` where it is positive, ``alpha * x`` elsewhere; same shape and type as ``x``."""
-    blob: BlobDef = emit("leaky_relu", x, alpha=float(alpha), name=name)
-    return blob
-
-
-def elu(x: BlobDef, alpha: float = 1.0, name: str | None = None) -> BlobDef:
-    """``x`` where it is positive, ``alpha * (exp(x) - 1)`` elsewhere."""
-    blob: BlobDef = emit("elu", x, alpha=float(alpha), name=name)
-    return blob
-
-
-def hardsigmoid(x: BlobDef, name: str | None = None) -> BlobDef:
-    """``x / 6 + 0.5`` clipped to [0, 1]."""
-    blob: BlobDef = emit("hardsigmoid", x, name=name)
-    return blob
-
-
-def hardswish(x: BlobDef, name: str | None = None) -> BlobDef:
-    """``x`` times ``hardsigmoid(x)``."""
-    blob: BlobDef = emit("hardswish", x, name=name)
-    return blob
-
-
-def hardtanh(
-    x: BlobDef, min_val: float = -1.0, max_val: float = 1.0, name: str | None = None
-) -> BlobDef:
-    """``x`` clipped to [min_val, max_val].
-
-    Raises:
-        InferenceError: ``min_val`` is not below ``max_val``.
-    """
-    low, high = float(min_val), float(max_val)
-    _check(low < high, "hardtanh", f"min_val={low}, max_val={high}", "min_val < max_val")
-    blob: BlobDef = emit("hardtanh", x, min_val=low, max_val=high, name=name)
-    return blob
-
-
-def relu6(x: BlobDef, name: str | None = None) -> BlobDef:
-    """``x`` clipped to [0, 6]."""
-    return hardtanh(x, 0.0, 6.0, name)
-
-
-def mish(x: BlobDef, name: str | None = None) -> BlobDef:
-    """``x * tanh(softplus(x))``."""
-    soft = flow_math.softplus(x, name=_inner(name, "softplus"))
-    return x * flow_math.tanh(soft, name=_inner(name, "tanh"))
-
-
-def swish(x: BlobDef, beta: float = 1.0, name: str | None = None) -> BlobDef:
-    """``x * sigmoid(beta * x)``."""
-    scaled = x if beta == 1 else x * float(beta)
-    return x * flow_math.sigmoid(scaled, name=_inner(name, "sigmoid"))
-
-
 # --- softmax, bias, dropout
 
 
@@ -150,7 +83,19 @@ def softmax(logits: BlobDef, axis: int | None = None, name: str | None = None) -
 
 
 def logsoftmax(logits: BlobDef, axis: int | None = None, name: str | None = None) -> BlobDef:
-    """The logarithm of `softmax`, exact also where the softmax itself underflows."""
+    """The logarithm of `softmax`, exact also where the softmax itself underflows.
+
+    Args:
+        logits: a floating blob.
+        axis: along which the softmax adds up to 1; the last by default.
+        name: name of the op.
+
+    Returns:
+        A blob like ``logits``.
+
+    Raises:
+        InferenceError: as `softmax`.
+    """
     axis = _axis(logits, -1 if axis is None else axis, "logsoftmax")
     blob: BlobDef = emit("log_softmax", logits, axis=axis, name=name)
     return blob
@@ -159,7 +104,20 @@ def logsoftmax(logits: BlobDef, axis: int | None = None, name: str | None = None
 def softmax_grad(
     y: BlobDef, dy: BlobDef, axis: int | None = None, name: str | None = None
 ) -> BlobDef:
-    """The gradient of the input of a softmax, from its result and the gradient of that."""
+    """The gradient of the input of a softmax.
+
+    Args:
+        y: what the softmax has given.
+        dy: the gradient of that, of its shape and element type.
+        axis: the softmax's axis; the last by default.
+        name: name of the op.
+
+    Returns:
+        A blob like ``y``.
+
+    Raises:
+        InferenceError: an axis out of range, or ``dy`` of another type.
+    """
     axis = _axis(y, -1 if axis is None else axis, "softmax_grad")
     blob: BlobDef = emit("softmax_grad", y, dy, axis=axis, name=name)
     return blob
