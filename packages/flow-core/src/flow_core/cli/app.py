@@ -91,7 +91,7 @@ def run(emulate_gpus: int | None, script: str, args: tuple[str, ...]) -> None:
     run_script(script, args, emulate_gpus)
 
 
-@cli.command()
+@cli.command(short_help="Show what a job is compiled to.")
 @emulate_gpus
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.option(
@@ -141,7 +141,7 @@ def plan(
         show(plan_tables(found))
 
 
-@cli.command()
+@cli.command(short_help="Compare a job's plan with one device's, op by op.")
 @click.option(
     "--devices",
     type=click.IntRange(min=2),
