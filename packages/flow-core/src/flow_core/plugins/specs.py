@@ -460,7 +460,7 @@ class PassSpec:
         stage: "logical", "train" and "lower" passes see the logical graph, in this order;
             "physical" ones see the graph with an op per device.
         before, after: names of passes of the same stage.
-        default: whether it runs unless switched off.
+        default: whether jobs run it.
     """
 
     name: str
