@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import prod
 
 from flow_core.api.math_binary import add, divide, maximum, multiply, subtract
-from flow_core.api.math_unary import exp, log, one, sqrt, square
+from flow_core.api.math_unary import exp, inner, log, one, sqrt, square
 from flow_core.errors import InferenceError, user_line
 from flow_core.frontend.blob import BlobDef
 from flow_core.frontend.periods import per_period
@@ -34,10 +34,6 @@ __all__ = [
 ]
 
 Axis = int | Sequence[int] | None
-
-
-def _inner(name: str | None, step: str) -> str | None:
-    return None if name is None else f"{name}_{step}"
 
 
 def _axes(x: BlobDef, axis: Axis, function: str) -> tuple[int, ...]:
@@ -157,7 +153,7 @@ def reduce_mean(
     axes = _axes(input_blob, axis, "reduce_mean")
     if not axes:
         return input_blob
-    total = reduce_sum(input_blob, axes, keepdims, _inner(name, "reduce_sum"))
+    total = reduce_sum(input_blob, axes, keepdims, inner(name, "reduce_sum"))
     rows = input_blob.rows
     if rows is not None and rows.axis in axes:
         return _mean_of_rows(input_blob, total, axes, name)
@@ -187,9 +183,9 @@ def reduce_variance(
     axes = _axes(input_tensor, axis, "reduce_variance")
     if not axes:
         return one("zero_like", input_tensor, name=name)
-    mean = reduce_mean(input_tensor, axes, True, _inner(name, "mean"))
-    centred = subtract(input_tensor, mean, _inner(name, "subtract"))
-    return reduce_mean(square(centred, _inner(name, "square")), axes, keepdims, name)
+    mean = reduce_mean(input_tensor, axes, True, inner(name, "mean"))
+    centred = subtract(input_tensor, mean, inner(name, "subtract"))
+    return reduce_mean(square(centred, inner(name, "square")), axes, keepdims, name)
 
 
 def reduce_std(
@@ -204,7 +200,7 @@ def reduce_std(
     axes = _axes(input_tensor, axis, "reduce_std")
     if not axes:
         return one("zero_like", input_tensor, name=name)
-    variance = reduce_variance(input_tensor, axes, keepdims, _inner(name, "reduce_variance"))
+    variance = reduce_variance(input_tensor, axes, keepdims, inner(name, "reduce_variance"))
     return sqrt(variance, name)
 
 
@@ -217,8 +213,8 @@ def reduce_euclidean_norm(
         input_tensor, axis, keepdims, name: see `reduce_sum`, for shape and errors,
             too; floating types only.
     """
-    squares = square(input_tensor, _inner(name, "square"))
-    return sqrt(reduce_sum(squares, axis, keepdims, _inner(name, "reduce_sum")), name)
+    squares = square(input_tensor, inner(name, "square"))
+    return sqrt(reduce_sum(squares, axis, keepdims, inner(name, "reduce_sum")), name)
 
 
 def reduce_logsumexp(
@@ -233,11 +229,11 @@ def reduce_logsumexp(
     axes = _axes(input_tensor, axis, "reduce_logsumexp")
     if not axes:
         return input_tensor
-    greatest = reduce_max(input_tensor, axes, True, _inner(name, "reduce_max"))
-    parts = exp(subtract(input_tensor, greatest, _inner(name, "subtract")), _inner(name, "exp"))
-    total = log(reduce_sum(parts, axes, keepdims, _inner(name, "reduce_sum")), _inner(name, "log"))
+    greatest = reduce_max(input_tensor, axes, True, inner(name, "reduce_max"))
+    parts = exp(subtract(input_tensor, greatest, inner(name, "subtract")), inner(name, "exp"))
+    total = log(reduce_sum(parts, axes, keepdims, inner(name, "reduce_sum")), inner(name, "log"))
     if greatest.shape != total.shape:
-        greatest = one("reshape", greatest, shape=total.shape, name=_inner(name, "reshape"))
+        greatest = one("reshape", greatest, shape=total.shape, name=inner(name, "reshape"))
     return add(total, greatest, name)
 
 

@@ -7,7 +7,7 @@ Functions with inner steps name these after ``name``, as in OneFlow: ``mish(x, n
 from __future__ import annotations
 
 from flow_core.api import math as flow_math
-from flow_core.api.array_shape import check, inner
+from flow_core.api.nn_common import check, inner
 from flow_core.frontend.blob import BlobDef
 from flow_core.frontend.emit import emit
 
@@ -92,7 +92,7 @@ def hardtanh(
         InferenceError: ``min_val`` is not below ``max_val``.
     """
     low, high = float(min_val), float(max_val)
-    check(low < high, "nn.hardtanh", f"min_val={low}, max_val={high}", "min_val < max_val")
+    check(low < high, "hardtanh", f"min_val={low}, max_val={high}", "min_val < max_val")
     blob: BlobDef = emit("hardtanh", x, min_val=low, max_val=high, name=name)
     return blob
 
@@ -120,8 +120,8 @@ def mish(x: BlobDef, name: str | None = None) -> BlobDef:
     Returns:
         A blob like ``x``.
     """
-    soft = flow_math.softplus(x, name=inner(name, "_softplus"))
-    return x * flow_math.tanh(soft, name=inner(name, "_tanh"))
+    soft = flow_math.softplus(x, name=inner(name, "softplus"))
+    return x * flow_math.tanh(soft, name=inner(name, "tanh"))
 
 
 def swish(x: BlobDef, beta: float = 1.0, name: str | None = None) -> BlobDef:
@@ -136,4 +136,4 @@ def swish(x: BlobDef, beta: float = 1.0, name: str | None = None) -> BlobDef:
         A blob like ``x``.
     """
     scaled = x if beta == 1 else x * float(beta)
-    return x * flow_math.sigmoid(scaled, name=inner(name, "_sigmoid"))
+    return x * flow_math.sigmoid(scaled, name=inner(name, "sigmoid"))

@@ -11,7 +11,8 @@ from typing import Any
 
 from flow_core.api import math as flow_math
 from flow_core.api.math import fused_scale_tril, relu, tril
-from flow_core.errors import InferenceError, UnsupportedError, user_line
+from flow_core.api.nn_common import check, inner
+from flow_core.errors import UnsupportedError, user_line
 from flow_core.frontend.blob import BlobDef
 from flow_core.frontend.emit import emit
 from flow_core.frontend.jobs import current_job
@@ -41,23 +42,11 @@ __all__ = [
 ]
 
 
-def _check(ok: object, function: str, found: str, allowed: str, hint: str | None = None) -> None:
-    if not ok:
-        raise InferenceError(
-            f"flow.nn.{function}", at=user_line(), found=found, allowed=allowed, hint=hint
-        )
-
-
 def _axis(x: BlobDef, axis: int, function: str) -> int:
     rank = len(x.shape)
     fits = hasattr(axis, "__index__") and -rank <= axis < rank
-    _check(fits, function, f"axis {axis!r} for shape {x.shape}", f"-{rank} to {rank - 1}")
+    check(fits, function, f"axis {axis!r} for shape {x.shape}", f"-{rank} to {rank - 1}")
     return normal_axis(axis, rank)
-
-
-def _inner(name: str | None, step: str) -> str | None:
-    """The name of an inner step, None (a unique one) if the function got no name."""
-    return None if name is None else f"{name}_{step}"
 
 
 def _reshape(x: BlobDef, shape: Sequence[int], name: str | None = None) -> BlobDef:
@@ -141,7 +130,7 @@ def bias_add(
     text = "NC" if data_format is None else data_format
     channels_last = text.startswith("N") and text.endswith("C") and text != "NC"
     known = channels_last or text.startswith("NC")
-    _check(known, "bias_add", f"data_format={data_format!r}", formats)
+    check(known, "bias_add", f"data_format={data_format!r}", formats)
     axis = len(value.shape) - 1 if channels_last else 1
     blob: BlobDef = emit("bias_add", value, bias, axis=axis, name=name)
     return blob
@@ -186,7 +175,7 @@ def random_mask_like(
 
 def _check_rate(function: str, rate: Any) -> None:
     ok = isinstance(rate, int | float) and 0 <= rate < 1
-    _check(ok, function, f"rate={rate!r}", "0 <= rate < 1, the share of elements to drop")
+    check(ok, function, f"rate={rate!r}", "0 <= rate < 1, the share of elements to drop")
 
 
 def dropout(
@@ -240,8 +229,8 @@ def moments(
     """
     axes = [axes] if isinstance(axes, int) else list(axes)
     return (
-        flow_math.reduce_mean(x, axis=axes, keepdims=keepdims, name=_inner(name, "mean")),
-        flow_math.reduce_variance(x, axis=axes, keepdims=keepdims, name=_inner(name, "variance")),
+        flow_math.reduce_mean(x, axis=axes, keepdims=keepdims, name=inner(name, "mean")),
+        flow_math.reduce_variance(x, axis=axes, keepdims=keepdims, name=inner(name, "variance")),
     )
 
 
@@ -282,7 +271,7 @@ def _along(x: BlobDef, vector: BlobDef | None, axis: int) -> Any:
     if vector is None or len(vector.shape) == len(x.shape) != 1:
         return vector
     size = x.shape[axis]
-    _check(
+    check(
         vector.shape == (size,),
         "batch_normalization",
         f"a parameter of shape {vector.shape} for x of shape {x.shape}",
@@ -388,9 +377,9 @@ def GroupNorm(
     Raises:
         InferenceError: a lower rank, or groups that do not divide the channels.
     """
-    _check(len(x.shape) >= 3, "GroupNorm", f"rank {len(x.shape)}", "rank 3 or more")
+    check(len(x.shape) >= 3, "GroupNorm", f"rank {len(x.shape)}", "rank 3 or more")
     channels = x.shape[1]
-    _check(
+    check(
         num_groups > 0 and channels % num_groups == 0,
         "GroupNorm",
         f"{num_groups} groups of {channels} channels",
@@ -414,7 +403,7 @@ def _layer_name(kind: str, name: str | None) -> str:
 def _instance_norm(
     kind: str, x: BlobDef, rank: int, eps: float, affine: bool, name: str | None
 ) -> BlobDef:
-    _check(len(x.shape) == rank, kind, f"rank {len(x.shape)}", f"rank {rank}")
+    check(len(x.shape) == rank, kind, f"rank {len(x.shape)}", f"rank {rank}")
     y = layer_norm(x, begin_norm_axis=2, epsilon=eps)
     if not affine:
         return _named(y, name)
@@ -459,19 +448,19 @@ def PixelShufflev2(
         InferenceError: another rank, or channels that h*w does not divide.
     """
     h, w = h_upscale_factor, w_upscale_factor
-    _check(len(input.shape) == 4, "PixelShuffle", f"rank {len(input.shape)}", "rank 4")
-    _check(h > 0 and w > 0, "PixelShuffle", f"factors {h} and {w}", "factors of at least 1")
+    check(len(input.shape) == 4, "PixelShuffle", f"rank {len(input.shape)}", "rank 4")
+    check(h > 0 and w > 0, "PixelShuffle", f"factors {h} and {w}", "factors of at least 1")
     n, channels, height, width = input.shape
-    _check(
+    check(
         channels % (h * w) == 0,
         "PixelShuffle",
         f"{channels} channels for factors {h} and {w}",
         f"a multiple of {h * w} channels",
     )
     c = channels // (h * w)
-    apart = _reshape(input, (n, c, h, w, height, width), _inner(name, "reshape1"))
-    moved = emit("transpose", apart, perm=(0, 1, 4, 2, 5, 3), name=_inner(name, "transpose"))
-    return _reshape(moved, (n, c, height * h, width * w), _inner(name, "reshape2"))
+    apart = _reshape(input, (n, c, h, w, height, width), inner(name, "reshape1"))
+    moved = emit("transpose", apart, perm=(0, 1, 4, 2, 5, 3), name=inner(name, "transpose"))
+    return _reshape(moved, (n, c, height * h, width * w), inner(name, "reshape2"))
 
 
 class Module:
