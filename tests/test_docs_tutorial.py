@@ -27,7 +27,13 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = ("tutorial.md", "architecture.md", "adr/0007-philox.md")
+PAGES = (
+    "tutorial.md",
+    "architecture.md",
+    "plugins/passes.md",
+    "plugins/formats.md",
+    "adr/0007-philox.md",
+)
 FENCED = re.compile(
     r'^```(?P<kind>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL
 )

@@ -15,6 +15,7 @@ from flow_core.errors import (
     CheckpointError,
     DataError,
     JobError,
+    NoValueError,
     OutOfMemoryError,
     OutsideJobError,
 )
@@ -156,6 +157,31 @@ def test_a_handle_says_how_to_get_the_array() -> None:
 
     with pytest.raises(AttributeError, match=r"no 'mean' yet: job\(\.\.\.\)\.get\(\)"):
         job(ZEROS).mean()
+
+
+@pytest.mark.parametrize(
+    ("use", "text"),
+    [
+        (lambda result: result[0], "an index into the result of a call"),
+        (lambda result: list(result), "a loop over"),
+        (lambda result: float(result), "a Python number of"),
+        (lambda result: result + 1, "arithmetic with"),
+        (lambda result: 2 * result, "arithmetic with"),
+        (lambda result: np.float32(2) * result, "arithmetic with"),
+        (lambda result: ZEROS - result, "arithmetic with"),
+        (lambda result: np.mean(result), "numpy's view of"),
+    ],
+)
+def test_a_handle_is_no_array(use: Callable[[Any], Any], text: str) -> None:
+    @flow.global_function()
+    def job(x=FIXED):
+        return x
+
+    result = job(ZEROS)
+    with mistake(NoValueError, rf"{text}(.|\n)*job\(\.\.\.\)\.get\(\)") as line:
+        line.append(line_of(use))
+        use(result)
+    np.testing.assert_array_equal(result.get().numpy(), ZEROS)
 
 
 def test_checkpoints_that_are_not_there(tmp_path: Path) -> None:

@@ -105,21 +105,60 @@ def test_run_without_a_script(site: Site) -> None:
     assert "no_such_script.py" in done.stderr
 
 
+SCRIPTS = {
+    "program.py": "number = 3\n",
+    "several.py": """
+import oneflow as flow
+
+config = flow.function_config()
+
+@flow.global_function(function_config=config)
+def one():
+    return flow.constant(1, dtype=flow.float)
+
+@flow.global_function()
+def other():
+    return flow.constant(2, dtype=flow.float)
+
+again = other
+""",
+    "notes.txt": "no program",
+    "wrong.py": "x = 0\n1 / x\n",
+    "half.py": "def job(:\n",
+}
+
+
 @pytest.mark.parametrize(
     ("target", "parts"),
     [
-        ("program.py", ["no name of a job", "script.py:job"]),
+        ("program.py", ["no name of a job", "script.py:job", "under `if __name__`"]),
+        ("nothing.py", ["no such file", "script.py:job"]),
         ("nothing.py:job", ["no such file"]),
+        ("", ["a folder"]),
         ("program.py:trian_job", ["nothing of that name", "no job at its top level"]),
+        ("program.py:number", ["found:   3, which is no job function"]),
+        ("several.py", ["no name of a job", "several.py:one or ", "several.py:other"]),
+        ("several.py:ohter", ["did you mean other?"]),
+        ("notes.txt", ["not a Python file"]),
+        ("wrong.py", ["wrong.py", "line 2, in <module>", "ZeroDivisionError"]),
+        ("half.py", ["half.py", "line 1", "SyntaxError"]),
     ],
 )
 def test_plan_of_nothing(site: Site, target: str, parts: list[str]) -> None:
-    (site.folder / "program.py").write_text("")
+    for name, text in SCRIPTS.items():
+        (site.folder / name).write_text(text)
     done = site.flow("plan", str(site.folder / target))
     assert done.returncode == 1
-    assert "Traceback" not in done.stderr
+    assert "flow_core" not in done.stderr
     for part in parts:
         assert part in done.stderr
+
+
+def test_a_page_where_there_is_no_folder(site: Site) -> None:
+    (site.folder / "several.py").write_text(SCRIPTS["several.py"])
+    done = site.flow("plan", "--html", "no/page.html", f"{site.folder}/several.py:one")
+    assert done.returncode == 2
+    assert "there is no folder no" in done.stderr
 
 
 PROGRAM = """
@@ -153,6 +192,8 @@ def test_plan_shows_what_a_job_becomes(site: Site) -> None:
         "dead_code",
     ):
         assert part in done.stdout
+    only = site.flow("plan", "--emulate-gpus", "1", str(script), FLOW_PLUGINS=None)
+    assert only.stdout.splitlines()[0] == done.stdout.splitlines()[0]
     near = site.flow("plan", f"{script}:jobb", FLOW_PLUGINS=None)
     assert near.returncode == 1
     assert "did you mean job?" in near.stderr

@@ -113,22 +113,3 @@ def as_dtype(value: object) -> DType:
             hint=nearest(str(value), BY_NAME) or None,
         )
     return found
-
-
-_LATTICE = ("bool", "uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64")
-
-
-def promote(*dtypes: DType) -> DType:
-    """The smallest type of the lattice that holds all the given ones.
-
-    >>> promote(int32, float16)
-    oneflow.float16
-    """
-    names = {d.name for d in dtypes}
-    if len(names) == 1:
-        return dtypes[0]
-    if names == {"float16", "bfloat16"}:
-        return float32
-    if names == {"uint8", "int8"}:
-        return int32
-    return BY_NAME[max(names, key=_LATTICE.index)]

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
-_PACKAGES = ("flow_core", "oneflow", "flow_typing", "flow_data", "flow_cuda", "flow_dist")
+_PACKAGES = ("flow_core", "oneflow", "flow_typing", "flow_data", "flow_cuda", "flow_dist", "numpy")
+"""Packages whose lines are nobody's: numpy's call us with what the user has given to them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ def _package_folders() -> tuple[str, ...]:
 
 
 def _is_own(filename: str) -> bool:
-    """Whether a frame's file belongs to one of our packages or to the interpreter itself."""
+    """Whether a frame's file belongs to one of `_PACKAGES` or to the interpreter itself."""
     own = _own_files.get(filename)
     if own is None:
         own = filename.startswith(("<frozen", *_package_folders())) or (
@@ -50,7 +51,7 @@ def _is_own(filename: str) -> bool:
 
 
 def user_line(depth: int = 1) -> SourceLine | None:
-    """The innermost frame outside our own packages, or None when there is none."""
+    """The innermost frame outside `_PACKAGES`, or None when there is none."""
     frame = sys._getframe(depth)
     while frame is not None:
         if not _is_own(frame.f_code.co_filename):

@@ -25,7 +25,6 @@ TRUNCATED_STD = 0.87962566103423978
 
 MODES = ("fan_in", "fan_out", "fan_avg")
 DISTRIBUTIONS = ("truncated_normal", "random_normal", "random_uniform")
-LAYOUTS = ("", "channels_first", "channels_last")
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,13 +232,34 @@ def test_wrong_attributes_are_inference_errors(attrs: dict[str, Any], words: str
         query(SPECS["conv2d"], (x, weight), LENET | attrs)
 
 
-def test_windows_in_the_padding_are_refused() -> None:
-    attrs = {
-        "padding": "customized", "padding_before": (1,), "padding_after": (4,), "strides": (2,),
-        "pool_size": (2,), "data_format": "channels_first",
-    }  # fmt: skip
-    with pytest.raises(InferenceError, match="none of which lies in the padding"):
-        query(SPECS["max_pool_1d"], (np.zeros((1, 1, 3)),), attrs)
+def test_windows_in_the_padding_are_refused_with_what_leaves_them_out() -> None:
+    """All small windows: refused where one has no element, and the hint takes one away."""
+    hinted = set()
+    for n, k, s, b, a, ceil in product(range(1, 6), *[range(1, 4)] * 2, *[range(4)] * 2, (0, 1)):
+        attrs = {
+            "padding": "customized", "padding_before": (b,), "padding_after": (a,), "strides": (s,),
+            "pool_size": (k,), "data_format": "channels_first", "ceil_mode": bool(ceil),
+        }  # fmt: skip
+        out = pool.pool_window(attrs, 0, n)[1]
+        starts = [i * s - b for i in range(out)]
+        empty = [i for i in starts if i + k <= 0 or i >= n]
+        if starts and not empty:
+            assert query(SPECS["max_pool_1d"], (np.zeros((1, 1, n)),), attrs).outputs[0].size == out
+            continue
+        with pytest.raises(InferenceError) as caught:
+            query(SPECS["max_pool_1d"], (np.zeros((1, 1, n)),), attrs)
+        if not starts:
+            continue
+        hint = caught.value.hint or ""
+        hinted.add(hint.partition(" (")[0])
+        if "leaves that window out" not in hint:
+            assert hint == ("pad less in front" if starts[0] + k <= 0 else "pad less behind")
+        elif hint.startswith("ceil_mode=False"):
+            assert pool.pool_window({**attrs, "ceil_mode": False}, 0, n)[1] == out - 1
+        else:
+            after = int(hint.partition(", ")[2].partition(")")[0])
+            assert pool.pool_window({**attrs, "padding_after": (after,)}, 0, n) == (b, out - 1)
+    assert len(hinted) == 4
 
 
 def test_gradient_of_a_tie_goes_to_the_first_and_bits_stay_apart() -> None:

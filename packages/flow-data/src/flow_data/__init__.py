@@ -14,6 +14,7 @@ from flow_data.decoders import (
     ofrecord_image_decoder_random_crop,
     ofrecord_raw_decoder,
     onerec_decoder,
+    record_decoder,
 )
 from flow_data.legacy import (
     BlobConf,
@@ -33,6 +34,7 @@ from flow_data.readers import (
     ofrecord_loader,
     ofrecord_reader,
     onerec_reader,
+    record_reader,
     tfrecord_reader,
     webdataset_reader,
 )
@@ -72,6 +74,8 @@ __all__ = [
     "onerec_decoder",
     "onerec_reader",
     "read_ofrecords",
+    "record_decoder",
+    "record_reader",
     "tfrecord_reader",
     "webdataset_reader",
 ]

@@ -7,6 +7,7 @@ from typing import Any
 
 from flow_core.dtypes import as_dtype, int32
 from flow_core.plugins.emission import emit
+from flow_data.formats import decoder_of
 from flow_data.readers import ofrecord_reader
 
 Blob = Any
@@ -25,6 +26,7 @@ __all__ = [
     "ofrecord_image_decoder_random_crop",
     "ofrecord_raw_decoder",
     "onerec_decoder",
+    "record_decoder",
 ]
 
 
@@ -64,6 +66,42 @@ def ofrecord_raw_decoder(
 def ofrecord_bytes_decoder(input_blob: Blob, blob_name: str, name: str | None = None) -> Blob:
     """A field of bytes as uint8 instances of a TensorBuffer."""
     return emit("ofrecord_bytes_decoder", input_blob, field=blob_name, name=name)
+
+
+def record_decoder(
+    input_blob: Blob,
+    blob_name: str,
+    decoder: str,
+    dtype: Any,
+    shape: Sequence[int] | None = None,
+    name: str | None = None,
+) -> Blob:
+    """A field of bytes as a plugin's decoder has it.
+
+    Args:
+        input_blob: records.
+        blob_name: name of the field.
+        decoder: the name under which a plugin has registered it.
+        dtype: element type of the result, to which the decoder's numbers are cast.
+        shape: shape of all samples; None where it differs.
+        name: name of the op.
+
+    Returns:
+        A tensor of shape (records, *shape); without a shape, instances of a TensorBuffer.
+
+    Raises:
+        DataError: nobody has registered the decoder; when it runs, bytes that it does not take, or
+            an array of another shape, with file and number of the record.
+    """
+    return emit(
+        "record_decoder",
+        input_blob,
+        field=blob_name,
+        decoder=decoder_of(decoder),
+        data_type=as_dtype(dtype).name,
+        shape=None if shape is None else tuple(shape),
+        name=name,
+    )
 
 
 def ofrecord_image_decoder(

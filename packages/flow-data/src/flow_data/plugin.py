@@ -28,6 +28,7 @@ KERNELS: Mapping[str, str] = {
     "decode_random": "readers:random",
     "ofrecord_raw_decoder": "decoders:raw",
     "ofrecord_bytes_decoder": "decoders:bytes_of",
+    "record_decoder": "decoders:decoded",
     "ofrecord_image_decoder": "decoders:image",
     "ofrecord_image_decoder_random_crop": "decoders:image_random_crop",
     "ofrecord_blob_decoder": "decoders:blob",

@@ -10,6 +10,7 @@ from typing import Any
 from flow_core.dtypes import as_dtype
 from flow_core.errors import DataError, user_line
 from flow_core.plugins.emission import emit
+from flow_data.formats import format_of
 from flow_data.records.folder import image_files
 from flow_data.records.ofrecord import part_paths
 
@@ -22,6 +23,7 @@ __all__ = [
     "ofrecord_loader",
     "ofrecord_reader",
     "onerec_reader",
+    "record_reader",
     "tfrecord_reader",
     "webdataset_reader",
 ]
@@ -133,13 +135,51 @@ def _record_reader(
 ) -> Blob:
     return emit(
         "record_reader",
-        format=f"flow_data.records.{format_}",
+        format=format_,
         files=files,
         batch_size=batch_size,
         random_shuffle=random_shuffle,
         shuffle_buffer_size=shuffle_buffer_size,
         name=name,
         **options,
+    )
+
+
+def record_reader(
+    format: str,
+    files: str | Sequence[str],
+    batch_size: int = 1,
+    random_shuffle: bool = False,
+    shuffle_buffer_size: int = 1024,
+    shuffle_after_epoch: bool = False,
+    name: str | None = None,
+    *,
+    on_error: str = "raise",
+    seed: int | None = None,
+) -> Blob:
+    """Records of files in a format that goes by a name; other arguments as `ofrecord_reader`.
+
+    Args:
+        format: a name that flow-data or another plugin has registered: "ofrecord", "tfrecord",
+            "webdataset", "onerec", "image_folder", or one of yours.
+        files: the files.
+
+    Returns:
+        A blob of records, shape (batch_size,) and element type ``flow.record``.
+
+    Raises:
+        DataError: nobody has registered the format; no file.
+    """
+    return _record_reader(
+        format_of(format),
+        _files(files),
+        batch_size,
+        random_shuffle,
+        shuffle_buffer_size,
+        name,
+        shuffle_after_epoch=shuffle_after_epoch,
+        on_error=on_error,
+        seed=seed,
     )
 
 
@@ -160,7 +200,7 @@ def tfrecord_reader(
     of OFRecords.
     """
     return _record_reader(
-        "tfrecord:TFRecordFiles",
+        "flow_data.records.tfrecord:TFRecordFiles",
         _files(files),
         batch_size,
         random_shuffle,
@@ -188,7 +228,7 @@ def webdataset_reader(
     ``0001.jpg`` and ``0001.cls`` in a tar are the fields ``jpg`` and ``cls`` of one record.
     """
     return _record_reader(
-        "webdataset:WebDatasetFiles",
+        "flow_data.records.webdataset:WebDatasetFiles",
         _files(files),
         batch_size,
         random_shuffle,
@@ -226,7 +266,7 @@ def onerec_reader(
         what = f"shuffle_mode {shuffle_mode!r}"
         raise DataError("onerec_reader", at=user_line(2), found=what, allowed="instance, batch")
     return _record_reader(
-        f"onerec:{'OneRecFiles' if verify_example else 'unverified'}",
+        f"flow_data.records.onerec:{'OneRecFiles' if verify_example else 'unverified'}",
         _files(files),
         batch_size,
         random_shuffle,
@@ -260,7 +300,7 @@ def image_folder_reader(
     """
     image_files(folder)
     return _record_reader(
-        "folder:FolderFiles",
+        "flow_data.records.folder:FolderFiles",
         (folder,),
         batch_size,
         random_shuffle,

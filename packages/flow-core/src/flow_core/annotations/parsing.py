@@ -251,6 +251,8 @@ def _no_placeholder(parse: _Parse, annotation: Any, spec: AnnotationSpec | None)
         hint = f"{spec.name} is for results; write tp.{spec.name}.Placeholder(shape, dtype=...)"
     elif not parse.specs:
         hint = "annotations come with flow-typing: uv add flow-typing"
+    elif getattr(annotation, "__module__", "") == "numpy":
+        hint = "shapes are part of a job: write tp.Numpy.Placeholder(shape, dtype=...)"
     parse.fail(
         annotation,
         "Numpy.Placeholder(...), ListNumpy.Placeholder(...), ListListNumpy.Placeholder(...) "

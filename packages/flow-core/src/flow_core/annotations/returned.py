@@ -164,7 +164,20 @@ def _show(value: Any, is_blob: Callable[[Any], bool]) -> str:
         return "a blob"
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"{type(value).__name__} of {value.dtype} and shape {value.shape}"
     return "None" if value is None else f"{type(value).__name__} {value!r:.60}"
+
+
+def _instead_of(value: Any, form: str) -> str | None:
+    """What to do about a result that is no blob."""
+    if isinstance(value, tuple | list | dict):
+        return f"annotate several results as tuple[tp.{form}, ...], or as tp.Bundle[tp.{form}]"
+    if value is None:
+        return "return the blob, or annotate the job with -> None"
+    if hasattr(value, "dtype") or isinstance(value, int | float):
+        return "flow.constant(number, dtype, shape) makes a blob; numbers that change are fed"
+    return None
 
 
 def _walk_leaf(check: _Check, fetch: FetchLeaf, value: Any, path: str) -> Structure:
@@ -173,6 +186,7 @@ def _walk_leaf(check: _Check, fetch: FetchLeaf, value: Any, path: str) -> Struct
             path,
             _show(value, check.is_blob),
             "a blob: a parameter of the job or the result of one of flow's functions",
+            _instead_of(value, str(fetch)),
         )
     if fetch.kind == "numpy" and check.is_dynamic(value):
         check.fail(

@@ -80,7 +80,20 @@ def _batch_gather(params: BlobDef, indices: BlobDef, lead: int, name: str | None
 def gather_nd(params: BlobDef, indices: BlobDef, name: str | None = None) -> BlobDef:
     """The slices of ``params`` at positions, each a row of the last axis of ``indices``.
 
-    Positions (i, j) in a table (4, 5, 6) give slices of shape (6,).
+    Args:
+        params: a table.
+        indices: integers of shape (*batch, depth): the first ``depth`` coordinates of each slice.
+            A position out of range reads zeros.
+        name: name of the op.
+
+    Returns:
+        A blob of shape ``indices.shape[:-1] + params.shape[depth:]`` of params' element type.
+
+    Raises:
+        InferenceError: no coordinates, or more than ``params`` has axes.
+
+    Example:
+        Positions (i, j) in a table (4, 5, 6) give slices of shape (6,).
     """
     blob: BlobDef = emit("gather_nd", params, indices, name=name)
     return blob
@@ -89,7 +102,21 @@ def gather_nd(params: BlobDef, indices: BlobDef, name: str | None = None) -> Blo
 def scatter_nd(
     indices: BlobDef, updates: BlobDef, shape: Sequence[int], name: str | None = None
 ) -> BlobDef:
-    """Zeros of ``shape`` to which ``updates`` are added at positions (see `gather_nd`)."""
+    """Zeros to which ``updates`` are added at positions.
+
+    Args:
+        indices: positions, as `gather_nd` takes them; those out of range write nothing.
+        updates: what is added, of the shape that ``gather_nd(result, indices)`` has; what goes to
+            one position is summed.
+        shape: shape of the result.
+        name: name of the op.
+
+    Returns:
+        A blob of ``shape`` and of the element type of ``updates``.
+
+    Raises:
+        InferenceError: updates of another shape, or no or too many coordinates.
+    """
     blob: BlobDef = emit("scatter_nd", indices, updates, shape=tuple(shape), name=name)
     return blob
 
@@ -97,7 +124,21 @@ def scatter_nd(
 def tensor_scatter_nd_update(
     params: BlobDef, indices: BlobDef, updates: BlobDef, name: str | None = None
 ) -> BlobDef:
-    """``params`` with ``updates`` in place of the slices at positions (see `gather_nd`)."""
+    """``params`` with ``updates`` in place of the slices at positions.
+
+    Args:
+        params: a table.
+        indices: positions, as `gather_nd` takes them; those out of range write nothing.  Where
+            positions are equal, one of them counts.
+        updates: new slices, of the shape that ``gather_nd(params, indices)`` has.
+        name: name of the op.
+
+    Returns:
+        A blob like ``params``.
+
+    Raises:
+        InferenceError: updates of another shape or element type, or no or too many coordinates.
+    """
     blob: BlobDef = emit("tensor_scatter_nd_update", params, updates, indices, name=name)
     return blob
 
@@ -105,7 +146,21 @@ def tensor_scatter_nd_update(
 def tensor_scatter_nd_add(
     params: BlobDef, indices: BlobDef, updates: BlobDef, name: str | None = None
 ) -> BlobDef:
-    """``params`` with ``updates`` added to the slices at positions (see `gather_nd`)."""
+    """``params`` with ``updates`` added to the slices at positions.
+
+    Args:
+        params: a table.
+        indices: positions, as `gather_nd` takes them; those out of range write nothing.
+        updates: what is added, of the shape that ``gather_nd(params, indices)`` has; what goes to
+            one position is summed.
+        name: name of the op.
+
+    Returns:
+        A blob like ``params``.
+
+    Raises:
+        InferenceError: updates of another shape or element type, or no or too many coordinates.
+    """
     blob: BlobDef = emit("tensor_scatter_nd_add", params, updates, indices, name=name)
     return blob
 
@@ -147,7 +202,19 @@ def unsorted_segment_sum(
 def unsorted_segment_sum_like(
     data: BlobDef, segment_ids: BlobDef, like: BlobDef, axis: int = 0, name: str | None = None
 ) -> BlobDef:
-    """`unsorted_segment_sum` with as many segments as ``like`` has on axis ``axis``."""
+    """`unsorted_segment_sum` with as many segments as ``like`` has on axis ``axis``.
+
+    Args:
+        data, segment_ids, axis, name: see `unsorted_segment_sum`.
+        like: a blob of the result's shape; its elements do not count.
+
+    Returns:
+        A blob of like's shape and of the element type of ``data``.
+
+    Raises:
+        InferenceError: ids that are not of the shape of data's axes from ``axis`` on, or ``like``
+            of another shape.
+    """
     axis = axis_of("unsorted_segment_sum_like", axis, len(data.shape))
     blob: BlobDef = emit("unsorted_segment_sum_like", data, segment_ids, like, axis=axis, name=name)
     return blob
@@ -156,7 +223,20 @@ def unsorted_segment_sum_like(
 def unsorted_batch_segment_sum(
     data: BlobDef, segment_ids: BlobDef, num_segments: int, name: str | None = None
 ) -> BlobDef:
-    """`unsorted_segment_sum` on the last axis of ``segment_ids``, for each leading entry alone."""
+    """`unsorted_segment_sum` on the last axis of ``segment_ids``, for each leading entry alone.
+
+    Args:
+        data: a blob of shape (*batch, n, *rest).
+        segment_ids: integers of shape (*batch, n); rows of segments out of range are left out.
+        num_segments: how many sums there are per entry.
+        name: name of the op.
+
+    Returns:
+        A blob of shape (*batch, num_segments, *rest) of the element type of ``data``.
+
+    Raises:
+        InferenceError: other shapes, or no segments.
+    """
     blob: BlobDef = emit(
         "unsorted_batch_segment_sum", data, segment_ids, num_segments=num_segments, name=name
     )
@@ -192,7 +272,20 @@ def _emitter(op_type: str, **attrs: Any) -> Callable[..., BlobDef]:
 def sort(
     input: BlobDef, axis: int = -1, direction: str = "ASCENDING", name: str | None = None
 ) -> BlobDef:
-    """The numbers sorted along an axis; ``direction`` is "ASCENDING" or "DESCENDING"."""
+    """The numbers sorted along an axis.
+
+    Args:
+        input: a blob with elements along the axis.
+        axis: the axis, negative to count from the last one.
+        direction: "ASCENDING" or "DESCENDING".
+        name: name of the op.
+
+    Returns:
+        A blob like ``input``.
+
+    Raises:
+        InferenceError: another direction, an axis out of range, or nothing along it.
+    """
     check(direction in DIRECTIONS, "sort", f"{direction!r}", " or ".join(DIRECTIONS))
     return _along("sort", input, axis, name, _emitter("sort", direction=direction))
 
@@ -200,18 +293,34 @@ def sort(
 def argsort(
     input: BlobDef, axis: int = -1, direction: str = "ASCENDING", name: str | None = None
 ) -> BlobDef:
-    """The int32 indices that sort along an axis; equal numbers keep their order.
+    """The indices that sort along an axis; equal numbers keep their order.
 
-    ``direction`` is "ASCENDING" or "DESCENDING".
+    Args:
+        input, axis, direction, name: see `sort`.
+
+    Returns:
+        int32 in the shape of ``input``.
+
+    Raises:
+        InferenceError: as `sort`.
     """
     check(direction in DIRECTIONS, "argsort", f"{direction!r}", " or ".join(DIRECTIONS))
     return _along("argsort", input, axis, name, _emitter("arg_sort", direction=direction))
 
 
 def argmax(input: BlobDef, axis: int = -1, name: str | None = None) -> BlobDef:
-    """The int32 index of the largest number along an axis, which the result lacks.
+    """The index of the largest number along an axis, the lowest among equal ones.
 
-    The lowest index among equal numbers; of a blob with one axis, shape (1,).
+    Args:
+        input: a blob with elements along the axis.
+        axis: the axis, negative to count from the last one.
+        name: name of the op.
+
+    Returns:
+        int32 in the shape of ``input`` without the axis; of a blob with one axis, shape (1,).
+
+    Raises:
+        InferenceError: an axis out of range, or nothing along it.
     """
     perm, _ = _to_last("math.argmax", axis, len(input.shape))
     if perm[-1] != len(perm) - 1:

@@ -64,7 +64,19 @@ def concat(
 
 
 def stack(inputs: Sequence[BlobDef], axis: int = 0, name: str | None = None) -> BlobDef:
-    """Joins blobs of one shape along a new axis, which is put before ``axis``; -1 puts it last."""
+    """Joins blobs of one shape along a new axis.
+
+    Args:
+        inputs: blobs of one shape and element type.
+        axis: where the new axis is in the result; -1 puts it last.
+        name: name of the op.
+
+    Returns:
+        A blob with one more axis, of size ``len(inputs)``.
+
+    Raises:
+        InferenceError: no blobs, blobs of several shapes, or an axis out of range.
+    """
     shapes = [x.shape for x in inputs]
     same = len(shapes) > 0 and all(shape == shapes[0] for shape in shapes)
     check(same, "stack", f"shapes {shapes}", "at least one blob, all of one shape")
@@ -120,7 +132,17 @@ def slice_v2(x: BlobDef, slice_tup_list: Sequence[SliceRow], name: str | None = 
 def slice_update(
     x: BlobDef, update: BlobDef, slice_tup_list: Sequence[SliceRow], name: str | None = None
 ) -> BlobDef:
-    """A blob like ``x`` in which a slice (see `slice_v2`) is replaced by ``update``."""
+    """A blob like ``x`` in which a slice is replaced.
+
+    Args:
+        x: a blob.
+        update: what ``slice_v2`` of the result gives: a blob of that shape, of x's element type.
+        slice_tup_list: (start, stop, step) per axis, see `slice_v2`.
+        name: name of the op.
+
+    Raises:
+        InferenceError: start or stop out of range, a step of 0, or an update of another type.
+    """
     attrs = slice_attrs("slice_update", x, slice_tup_list)
     blob: BlobDef = emit("slice_update", x, update, **attrs, name=name)
     return blob
@@ -129,7 +151,14 @@ def slice_update(
 def logical_slice(
     x: BlobDef, slice_tup_list: Sequence[SliceRow], name: str | None = None
 ) -> BlobDef:
-    """`slice_v2` with steps greater than 0."""
+    """`slice_v2` with steps greater than 0.
+
+    Args:
+        x, slice_tup_list, name: see `slice_v2`.
+
+    Raises:
+        InferenceError: as `slice_v2`, and for negative steps.
+    """
     attrs = slice_attrs("experimental.logical_slice", x, slice_tup_list, forward=True)
     blob: BlobDef = emit("logical_slice", x, **attrs, name=name)
     return blob
@@ -138,7 +167,17 @@ def logical_slice(
 def logical_slice_assign(
     x: BlobDef, value: BlobDef, slice_tup_list: Sequence[SliceRow], name: str | None = None
 ) -> None:
-    """Overwrites a slice of a variable, steps greater than 0, with ``value``."""
+    """Overwrites a slice of a variable, in every step.
+
+    Args:
+        x: what ``flow.get_variable`` returned.
+        value: of the shape and element type of the slice.
+        slice_tup_list: (start, stop, step) per axis, steps greater than 0, see `slice_v2`.
+        name: name of the op.
+
+    Raises:
+        InferenceError: as `logical_slice`, and for a value of another type.
+    """
     attrs = slice_attrs("experimental.logical_slice_assign", x, slice_tup_list, forward=True)
     emit("logical_slice_assign", x, value, **attrs, name=name)
 
@@ -175,7 +214,19 @@ _STEPS = {False: "a step other than 0", True: "a step greater than 0"}
 
 
 def reverse(input: BlobDef, axis: int | Sequence[int], name: str | None = None) -> BlobDef:
-    """Reverses the order along one or several axes."""
+    """Reverses the order along one or several axes.
+
+    Args:
+        input: a blob.
+        axis: axes, negative to count from the last one.
+        name: name of the op.
+
+    Returns:
+        A blob like ``input``.
+
+    Raises:
+        InferenceError: an axis out of range.
+    """
     rank = len(input.shape)
     axes = [axis] if isinstance(axis, int) else list(axis)
     rows: list[SliceRow] = [(None, None, None)] * rank
@@ -206,7 +257,23 @@ def pad(
     constant_value: int | float = 0,
     name: str | None = None,
 ) -> BlobDef:
-    """Puts a border of ``constant_value`` around ``x``: (before, after) elements per axis."""
+    """Puts a border of one number around a blob.
+
+    Args:
+        x: a blob.
+        paddings: (before, after) per axis, in elements.
+        constant_value: the number, in x's element type.
+        name: name of the op.
+
+    Returns:
+        A blob whose sizes are ``before + x.shape[i] + after``.
+
+    Raises:
+        InferenceError: not one pair of numbers of at least 0 per axis.
+
+    Example:
+        For ``x`` of shape (2, 3), ``flow.pad(x, [(0, 0), (1, 1)])`` has shape (2, 5).
+    """
     attrs = _pad_attrs("pad", x, paddings, constant_value)
     blob: BlobDef = emit("pad", x, **attrs, name=name)
     return blob
@@ -218,7 +285,20 @@ def pad_grad(
     constant_value: int | float = 0,
     name: str | None = None,
 ) -> BlobDef:
-    """Takes a border off ``x``: (before, after) elements per axis."""
+    """Takes a border off a blob: what `pad` has put there, or the gradient of `pad`.
+
+    Args:
+        x: a blob.
+        paddings: (before, after) per axis, in elements.
+        constant_value: has no effect, as in OneFlow.
+        name: name of the op.
+
+    Returns:
+        A blob whose sizes are ``x.shape[i] - before - after``.
+
+    Raises:
+        InferenceError: not one pair per axis, or a border wider than the blob.
+    """
     attrs = _pad_attrs("pad_grad", x, paddings, constant_value)
     blob: BlobDef = emit("pad_grad", x, **attrs, name=name)
     return blob

@@ -72,7 +72,19 @@ def dynamic_reshape(x: BlobDef, shape: Sequence[int], name: str | None = None) -
 
 
 def reshape_like(x: BlobDef, like: BlobDef, name: str | None = None) -> BlobDef:
-    """``x`` in the shape of ``like``, which has as many elements; its type is still x's."""
+    """``x`` in the shape of another blob.
+
+    Args:
+        x: a blob.
+        like: a blob of as many elements; these do not count.
+        name: name of the op.
+
+    Returns:
+        A blob of like's shape and of x's element type.
+
+    Raises:
+        InferenceError: the numbers of elements differ.
+    """
     blob: BlobDef = emit("reshape_like", x, like, name=name)
     return blob
 
@@ -80,9 +92,18 @@ def reshape_like(x: BlobDef, like: BlobDef, name: str | None = None) -> BlobDef:
 def flatten(
     input: BlobDef, start_dim: int = 0, end_dim: int = -1, name: str | None = None
 ) -> BlobDef:
-    """Makes one axis of the axes ``start_dim`` to ``end_dim`` (inclusive).
+    """Makes one axis of several neighbours.
 
-    A blob of shape (4, 4, 3, 2) with ``start_dim=1`` becomes (4, 24).
+    Args:
+        input: a blob.
+        start_dim, end_dim: the first and the last of them, negative to count from the last axis.
+        name: name of the op.
+
+    Raises:
+        InferenceError: an axis out of range, or ``start_dim`` after ``end_dim``.
+
+    Example:
+        A blob of shape (4, 4, 3, 2) with ``start_dim=1`` becomes (4, 24).
     """
     blob: BlobDef = emit("flatten", input, start_dim=start_dim, end_dim=end_dim, name=name)
     return blob
@@ -101,7 +122,19 @@ def squeeze(input: BlobDef, axis: Sequence[int] | None = None, name: str | None 
 
 
 def expand_dims(input: BlobDef, axis: int, name: str | None = None) -> BlobDef:
-    """Puts an axis of size 1 before ``axis``; -1 puts it last."""
+    """Puts in an axis of size 1.
+
+    Args:
+        input: a blob.
+        axis: where it is in the result; -1 puts it last.
+        name: name of the op.
+
+    Raises:
+        InferenceError: an axis out of range.
+
+    Example:
+        A blob of shape (2, 3) becomes (1, 2, 3) with 0, (2, 1, 3) with 1, (2, 3, 1) with -1.
+    """
     blob: BlobDef = emit("expand_dims", input, axis=axis, name=name)
     return blob
 

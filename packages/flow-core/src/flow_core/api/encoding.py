@@ -92,7 +92,21 @@ def categorical_ordinal_encoder(
     hash_precomputed: bool = True,
     name: str = "CategoricalOrdinalEncoder",
 ) -> BlobDef:
-    """`categorical_ordinal_encode` with variables of its own, ``name-Table`` and ``name-Size``."""
+    """`categorical_ordinal_encode` with variables of its own, ``name-Table`` and ``name-Size``.
+
+    Args:
+        input_tensor, hash_precomputed: see `categorical_ordinal_encode`.
+        capacity: how many distinct tokens there is room for.
+        name: name of the op, and first part of the variables' names.
+
+    Returns:
+        The numbers of the tokens, in the shape and element type of ``input_tensor``.
+
+    Raises:
+        InferenceError: tokens that are no int32 or int64.
+        VariableError: a second encoder of this name in a job.
+        DataError: when it runs with more distinct tokens than ``capacity``.
+    """
     with name_scope(name):
         table, size = (
             _memory(kind, n, input_tensor.dtype)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from flow_core.api.dynamic import argwhere
-from flow_core.api.math_unary import one, reciprocal_no_nan, square
+from flow_core.api.math_unary import inner, one, reciprocal_no_nan, square
 from flow_core.dtypes import DType, as_dtype
 from flow_core.errors import InferenceError, user_line
 from flow_core.frontend.blob import BlobDef
@@ -49,10 +49,6 @@ __all__ = [
 
 Operand = BlobDef | float
 INT64 = 2**63
-
-
-def _inner(name: str | None, step: str) -> str | None:
-    return None if name is None else f"{name}_{step}"
 
 
 def _both(x: Operand, y: Operand, function: str) -> tuple[BlobDef, BlobDef]:
@@ -102,7 +98,7 @@ def subtract(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
     if isinstance(x, BlobDef) and not isinstance(y, BlobDef):
         return _with_number("scalar_add", x, y, name, lambda number: -number)
     if isinstance(y, BlobDef) and not isinstance(x, BlobDef):
-        opposite = one("negative", y, name=_inner(name, "negative"))
+        opposite = one("negative", y, name=inner(name, "negative"))
         return _with_number("scalar_add", opposite, x, name)
     return _pair("sub", x, y, name)
 
@@ -125,7 +121,7 @@ def divide(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
     if isinstance(x, BlobDef) and not isinstance(y, BlobDef) and x.dtype.is_floating:
         return _with_number("scalar_mul", x, y, name, _inverse)
     if isinstance(y, BlobDef) and not isinstance(x, BlobDef) and y.dtype.is_floating:
-        inverse = reciprocal_no_nan(y, name=_inner(name, "reciprocal"))
+        inverse = reciprocal_no_nan(y, name=inner(name, "reciprocal"))
         return _with_number("scalar_mul", inverse, x, name)
     return _pair("div", x, y, name)
 
@@ -174,7 +170,7 @@ def minimum(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
 
 def squared_difference(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
     """``(x - y) ** 2``; one of them may be a number."""
-    return square(subtract(x, y, name=_inner(name, "subtract")), name=name)
+    return square(subtract(x, y, name=inner(name, "subtract")), name=name)
 
 
 def equal(x: Operand, y: Operand, name: str | None = None) -> BlobDef:

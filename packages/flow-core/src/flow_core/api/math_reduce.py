@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import prod
 
 from flow_core.api.math_binary import add, divide, maximum, multiply, subtract
-from flow_core.api.math_unary import exp, log, one, sqrt, square
+from flow_core.api.math_unary import exp, inner, log, one, sqrt, square
 from flow_core.errors import InferenceError, user_line
 from flow_core.frontend.blob import BlobDef
 from flow_core.frontend.periods import per_period
@@ -34,10 +34,6 @@ __all__ = [
 ]
 
 Axis = int | Sequence[int] | None
-
-
-def _inner(name: str | None, step: str) -> str | None:
-    return None if name is None else f"{name}_{step}"
 
 
 def _axes(x: BlobDef, axis: Axis, function: str) -> tuple[int, ...]:
@@ -64,28 +60,56 @@ def _reduce(op: str, x: BlobDef, axis: Axis, keepdims: bool, name: str | None) -
 def reduce_sum(
     input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The sums along some axes."""
+    """The sums along some axes, in the element type of ``input_tensor``.
+
+    Args:
+        input_tensor: a blob of numbers.
+        axis: an axis, several, or None for all; negative to count from the last one.
+        keepdims: whether the reduced axes stay, with size 1.
+        name: name of the op.
+
+    Returns:
+        A blob without the reduced axes; of shape (1,) if none is left, itself with ``axis=[]``.
+
+    Raises:
+        InferenceError: an axis out of range.
+
+    Example:
+        For ``x`` of shape (2, 3), ``flow.math.reduce_sum(x, 1)`` has shape (2,).
+    """
     return _reduce("reduce_sum", input_tensor, axis, keepdims, name)
 
 
 def reduce_max(
     x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The greatest elements along some axes; those that tie share the gradient."""
+    """The greatest elements along some axes; those that tie share the gradient.
+
+    Args:
+        x, axis, keepdims, name: see `reduce_sum`, for shape and errors, too.
+    """
     return _reduce("reduce_max", x, axis, keepdims, name)
 
 
 def reduce_min(
     x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The least elements along some axes; those that tie share the gradient."""
+    """The least elements along some axes; those that tie share the gradient.
+
+    Args:
+        x, axis, keepdims, name: see `reduce_sum`, for shape and errors, too.
+    """
     return _reduce("reduce_min", x, axis, keepdims, name)
 
 
 def reduce_prod(
     x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The products along some axes."""
+    """The products along some axes.
+
+    Args:
+        x, axis, keepdims, name: see `reduce_sum`, for shape and errors, too.
+    """
     return _reduce("reduce_prod", x, axis, keepdims, name)
 
 
@@ -98,14 +122,22 @@ def _truth(op: str, x: BlobDef, axis: Axis, keepdims: bool, name: str | None) ->
 def reduce_any(
     x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """1 where some element along the axes is not 0, else 0; int8."""
+    """1 where some element along the axes is not 0, else 0; int8.
+
+    Args:
+        x, axis, keepdims, name: see `reduce_sum`, for shape and errors, too.
+    """
     return _truth("reduce_any", x, axis, keepdims, name)
 
 
 def reduce_all(
     x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """1 where no element along the axes is 0, else 0; int8."""
+    """1 where no element along the axes is 0, else 0; int8.
+
+    Args:
+        x, axis, keepdims, name: see `reduce_sum`, for shape and errors, too.
+    """
     return _truth("reduce_all", x, axis, keepdims, name)
 
 
@@ -113,11 +145,15 @@ def reduce_all(
 def reduce_mean(
     input_blob: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The means along some axes; those of integers are cut towards zero."""
+    """The means along some axes; those of integers are cut towards zero.
+
+    Args:
+        input_blob, axis, keepdims, name: see `reduce_sum`, for shape and errors, too.
+    """
     axes = _axes(input_blob, axis, "reduce_mean")
     if not axes:
         return input_blob
-    total = reduce_sum(input_blob, axes, keepdims, _inner(name, "reduce_sum"))
+    total = reduce_sum(input_blob, axes, keepdims, inner(name, "reduce_sum"))
     rows = input_blob.rows
     if rows is not None and rows.axis in axes:
         return _mean_of_rows(input_blob, total, axes, name)
@@ -138,46 +174,66 @@ def _mean_of_rows(x: BlobDef, total: BlobDef, axes: Sequence[int], name: str | N
 def reduce_variance(
     input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The variances (divided by the number of elements) along some axes; 0 without axes."""
+    """The variances (divided by the number of elements) along some axes; 0 without axes.
+
+    Args:
+        input_tensor, axis, keepdims, name: see `reduce_sum`, for shape and errors,
+            too; floating types only.
+    """
     axes = _axes(input_tensor, axis, "reduce_variance")
     if not axes:
         return one("zero_like", input_tensor, name=name)
-    mean = reduce_mean(input_tensor, axes, True, _inner(name, "mean"))
-    centred = subtract(input_tensor, mean, _inner(name, "subtract"))
-    return reduce_mean(square(centred, _inner(name, "square")), axes, keepdims, name)
+    mean = reduce_mean(input_tensor, axes, True, inner(name, "mean"))
+    centred = subtract(input_tensor, mean, inner(name, "subtract"))
+    return reduce_mean(square(centred, inner(name, "square")), axes, keepdims, name)
 
 
 def reduce_std(
     input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The square roots of the variances along some axes; 0 without axes."""
+    """The square roots of the variances along some axes; 0 without axes.
+
+    Args:
+        input_tensor, axis, keepdims, name: see `reduce_sum`, for shape and errors,
+            too; floating types only.
+    """
     axes = _axes(input_tensor, axis, "reduce_std")
     if not axes:
         return one("zero_like", input_tensor, name=name)
-    variance = reduce_variance(input_tensor, axes, keepdims, _inner(name, "reduce_variance"))
+    variance = reduce_variance(input_tensor, axes, keepdims, inner(name, "reduce_variance"))
     return sqrt(variance, name)
 
 
 def reduce_euclidean_norm(
     input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The square roots of the sums of squares along some axes."""
-    squares = square(input_tensor, _inner(name, "square"))
-    return sqrt(reduce_sum(squares, axis, keepdims, _inner(name, "reduce_sum")), name)
+    """The square roots of the sums of squares along some axes.
+
+    Args:
+        input_tensor, axis, keepdims, name: see `reduce_sum`, for shape and errors,
+            too; floating types only.
+    """
+    squares = square(input_tensor, inner(name, "square"))
+    return sqrt(reduce_sum(squares, axis, keepdims, inner(name, "reduce_sum")), name)
 
 
 def reduce_logsumexp(
     input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
-    """The logarithms of the sums of exponentials along some axes, without overflow."""
+    """The logarithms of the sums of exponentials along some axes, without overflow.
+
+    Args:
+        input_tensor, axis, keepdims, name: see `reduce_sum`, for shape and errors,
+            too; floating types only.
+    """
     axes = _axes(input_tensor, axis, "reduce_logsumexp")
     if not axes:
         return input_tensor
-    greatest = reduce_max(input_tensor, axes, True, _inner(name, "reduce_max"))
-    parts = exp(subtract(input_tensor, greatest, _inner(name, "subtract")), _inner(name, "exp"))
-    total = log(reduce_sum(parts, axes, keepdims, _inner(name, "reduce_sum")), _inner(name, "log"))
+    greatest = reduce_max(input_tensor, axes, True, inner(name, "reduce_max"))
+    parts = exp(subtract(input_tensor, greatest, inner(name, "subtract")), inner(name, "exp"))
+    total = log(reduce_sum(parts, axes, keepdims, inner(name, "reduce_sum")), inner(name, "log"))
     if greatest.shape != total.shape:
-        greatest = one("reshape", greatest, shape=total.shape, name=_inner(name, "reshape"))
+        greatest = one("reshape", greatest, shape=total.shape, name=inner(name, "reshape"))
     return add(total, greatest, name)
 
 

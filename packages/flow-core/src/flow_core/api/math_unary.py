@@ -61,6 +61,15 @@ def one(op_type: str, *inputs: BlobDef, name: str | None = None, **attrs: Any) -
     return blob
 
 
+def inner(name: str | None, step: str) -> str | None:
+    """The name of an inner step, None (a unique one) if the function got no name.
+
+    >>> inner("act", "tanh"), inner(None, "tanh")
+    ('act_tanh', None)
+    """
+    return None if name is None else f"{name}_{step}"
+
+
 def abs(x: BlobDef, name: str | None = None) -> BlobDef:
     """The absolute value of each element."""
     return one("abs", x, name=name)

@@ -1,7 +1,6 @@
-"""``flow.nn``: activations, softmax, dropout, bias, normalisation, rearrangement.
+"""``flow.nn``: softmax, dropout, bias, normalisation, rearrangement.
 
-Functions with inner steps name these after ``name``, as in OneFlow: ``mish(x, name="act")`` makes
-``act_softplus`` and ``act_tanh``.
+Functions with inner steps name these after ``name``, as in OneFlow.
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ from typing import Any
 
 from flow_core.api import math as flow_math
 from flow_core.api.math import fused_scale_tril, relu, tril
-from flow_core.errors import InferenceError, UnsupportedError, user_line
+from flow_core.api.nn_common import check, inner
+from flow_core.errors import UnsupportedError, user_line
 from flow_core.frontend.blob import BlobDef
 from flow_core.frontend.emit import emit
 from flow_core.frontend.jobs import current_job
@@ -30,106 +30,28 @@ __all__ = [
     "batch_normalization",
     "bias_add",
     "dropout",
-    "elu",
     "fused_scale_tril",
-    "hardsigmoid",
-    "hardswish",
-    "hardtanh",
     "layer_norm",
-    "leaky_relu",
     "logsoftmax",
-    "mish",
     "moments",
     "random_mask_like",
     "relu",
-    "relu6",
     "softmax",
     "softmax_grad",
-    "swish",
     "tril",
 ]
-
-
-def _check(ok: object, function: str, found: str, allowed: str, hint: str | None = None) -> None:
-    if not ok:
-        raise InferenceError(
-            f"flow.nn.{function}", at=user_line(), found=found, allowed=allowed, hint=hint
-        )
 
 
 def _axis(x: BlobDef, axis: int, function: str) -> int:
     rank = len(x.shape)
     fits = hasattr(axis, "__index__") and -rank <= axis < rank
-    _check(fits, function, f"axis {axis!r} for shape {x.shape}", f"-{rank} to {rank - 1}")
+    check(fits, function, f"axis {axis!r} for shape {x.shape}", f"-{rank} to {rank - 1}")
     return normal_axis(axis, rank)
-
-
-def _inner(name: str | None, step: str) -> str | None:
-    """The name of an inner step, None (a unique one) if the function got no name."""
-    return None if name is None else f"{name}_{step}"
 
 
 def _reshape(x: BlobDef, shape: Sequence[int], name: str | None = None) -> BlobDef:
     blob: BlobDef = emit("reshape", x, shape=tuple(shape), name=name)
     return blob
-
-
-# --- activations
-
-
-def leaky_relu(x: BlobDef, alpha: float = 0.2, name: str | None = None) -> BlobDef:
-    """``x`` where it is positive, ``alpha * x`` elsewhere; same shape and type as ``x``."""
-    blob: BlobDef = emit("leaky_relu", x, alpha=float(alpha), name=name)
-    return blob
-
-
-def elu(x: BlobDef, alpha: float = 1.0, name: str | None = None) -> BlobDef:
-    """``x`` where it is positive, ``alpha * (exp(x) - 1)`` elsewhere."""
-    blob: BlobDef = emit("elu", x, alpha=float(alpha), name=name)
-    return blob
-
-
-def hardsigmoid(x: BlobDef, name: str | None = None) -> BlobDef:
-    """``x / 6 + 0.5`` clipped to [0, 1]."""
-    blob: BlobDef = emit("hardsigmoid", x, name=name)
-    return blob
-
-
-def hardswish(x: BlobDef, name: str | None = None) -> BlobDef:
-    """``x`` times ``hardsigmoid(x)``."""
-    blob: BlobDef = emit("hardswish", x, name=name)
-    return blob
-
-
-def hardtanh(
-    x: BlobDef, min_val: float = -1.0, max_val: float = 1.0, name: str | None = None
-) -> BlobDef:
-    """``x`` clipped to [min_val, max_val].
-
-    Raises:
-        InferenceError: ``min_val`` is not below ``max_val``.
-    """
-    low, high = float(min_val), float(max_val)
-    _check(low < high, "hardtanh", f"min_val={low}, max_val={high}", "min_val < max_val")
-    blob: BlobDef = emit("hardtanh", x, min_val=low, max_val=high, name=name)
-    return blob
-
-
-def relu6(x: BlobDef, name: str | None = None) -> BlobDef:
-    """``x`` clipped to [0, 6]."""
-    return hardtanh(x, 0.0, 6.0, name)
-
-
-def mish(x: BlobDef, name: str | None = None) -> BlobDef:
-    """``x * tanh(softplus(x))``."""
-    soft = flow_math.softplus(x, name=_inner(name, "softplus"))
-    return x * flow_math.tanh(soft, name=_inner(name, "tanh"))
-
-
-def swish(x: BlobDef, beta: float = 1.0, name: str | None = None) -> BlobDef:
-    """``x * sigmoid(beta * x)``."""
-    scaled = x if beta == 1 else x * float(beta)
-    return x * flow_math.sigmoid(scaled, name=_inner(name, "sigmoid"))
 
 
 # --- softmax, bias, dropout
@@ -150,7 +72,19 @@ def softmax(logits: BlobDef, axis: int | None = None, name: str | None = None) -
 
 
 def logsoftmax(logits: BlobDef, axis: int | None = None, name: str | None = None) -> BlobDef:
-    """The logarithm of `softmax`, exact also where the softmax itself underflows."""
+    """The logarithm of `softmax`, exact also where the softmax itself underflows.
+
+    Args:
+        logits: a floating blob.
+        axis: along which the softmax adds up to 1; the last by default.
+        name: name of the op.
+
+    Returns:
+        A blob like ``logits``.
+
+    Raises:
+        InferenceError: as `softmax`.
+    """
     axis = _axis(logits, -1 if axis is None else axis, "logsoftmax")
     blob: BlobDef = emit("log_softmax", logits, axis=axis, name=name)
     return blob
@@ -159,7 +93,20 @@ def logsoftmax(logits: BlobDef, axis: int | None = None, name: str | None = None
 def softmax_grad(
     y: BlobDef, dy: BlobDef, axis: int | None = None, name: str | None = None
 ) -> BlobDef:
-    """The gradient of the input of a softmax, from its result and the gradient of that."""
+    """The gradient of the input of a softmax.
+
+    Args:
+        y: what the softmax has given.
+        dy: the gradient of that, of its shape and element type.
+        axis: the softmax's axis; the last by default.
+        name: name of the op.
+
+    Returns:
+        A blob like ``y``.
+
+    Raises:
+        InferenceError: an axis out of range, or ``dy`` of another type.
+    """
     axis = _axis(y, -1 if axis is None else axis, "softmax_grad")
     blob: BlobDef = emit("softmax_grad", y, dy, axis=axis, name=name)
     return blob
@@ -183,7 +130,7 @@ def bias_add(
     text = "NC" if data_format is None else data_format
     channels_last = text.startswith("N") and text.endswith("C") and text != "NC"
     known = channels_last or text.startswith("NC")
-    _check(known, "bias_add", f"data_format={data_format!r}", formats)
+    check(known, "bias_add", f"data_format={data_format!r}", formats)
     axis = len(value.shape) - 1 if channels_last else 1
     blob: BlobDef = emit("bias_add", value, bias, axis=axis, name=name)
     return blob
@@ -228,7 +175,7 @@ def random_mask_like(
 
 def _check_rate(function: str, rate: Any) -> None:
     ok = isinstance(rate, int | float) and 0 <= rate < 1
-    _check(ok, function, f"rate={rate!r}", "0 <= rate < 1, the share of elements to drop")
+    check(ok, function, f"rate={rate!r}", "0 <= rate < 1, the share of elements to drop")
 
 
 def dropout(
@@ -282,8 +229,8 @@ def moments(
     """
     axes = [axes] if isinstance(axes, int) else list(axes)
     return (
-        flow_math.reduce_mean(x, axis=axes, keepdims=keepdims, name=_inner(name, "mean")),
-        flow_math.reduce_variance(x, axis=axes, keepdims=keepdims, name=_inner(name, "variance")),
+        flow_math.reduce_mean(x, axis=axes, keepdims=keepdims, name=inner(name, "mean")),
+        flow_math.reduce_variance(x, axis=axes, keepdims=keepdims, name=inner(name, "variance")),
     )
 
 
@@ -324,7 +271,7 @@ def _along(x: BlobDef, vector: BlobDef | None, axis: int) -> Any:
     if vector is None or len(vector.shape) == len(x.shape) != 1:
         return vector
     size = x.shape[axis]
-    _check(
+    check(
         vector.shape == (size,),
         "batch_normalization",
         f"a parameter of shape {vector.shape} for x of shape {x.shape}",
@@ -430,9 +377,9 @@ def GroupNorm(
     Raises:
         InferenceError: a lower rank, or groups that do not divide the channels.
     """
-    _check(len(x.shape) >= 3, "GroupNorm", f"rank {len(x.shape)}", "rank 3 or more")
+    check(len(x.shape) >= 3, "GroupNorm", f"rank {len(x.shape)}", "rank 3 or more")
     channels = x.shape[1]
-    _check(
+    check(
         num_groups > 0 and channels % num_groups == 0,
         "GroupNorm",
         f"{num_groups} groups of {channels} channels",
@@ -456,7 +403,7 @@ def _layer_name(kind: str, name: str | None) -> str:
 def _instance_norm(
     kind: str, x: BlobDef, rank: int, eps: float, affine: bool, name: str | None
 ) -> BlobDef:
-    _check(len(x.shape) == rank, kind, f"rank {len(x.shape)}", f"rank {rank}")
+    check(len(x.shape) == rank, kind, f"rank {len(x.shape)}", f"rank {rank}")
     y = layer_norm(x, begin_norm_axis=2, epsilon=eps)
     if not affine:
         return _named(y, name)
@@ -501,19 +448,19 @@ def PixelShufflev2(
         InferenceError: another rank, or channels that h*w does not divide.
     """
     h, w = h_upscale_factor, w_upscale_factor
-    _check(len(input.shape) == 4, "PixelShuffle", f"rank {len(input.shape)}", "rank 4")
-    _check(h > 0 and w > 0, "PixelShuffle", f"factors {h} and {w}", "factors of at least 1")
+    check(len(input.shape) == 4, "PixelShuffle", f"rank {len(input.shape)}", "rank 4")
+    check(h > 0 and w > 0, "PixelShuffle", f"factors {h} and {w}", "factors of at least 1")
     n, channels, height, width = input.shape
-    _check(
+    check(
         channels % (h * w) == 0,
         "PixelShuffle",
         f"{channels} channels for factors {h} and {w}",
         f"a multiple of {h * w} channels",
     )
     c = channels // (h * w)
-    apart = _reshape(input, (n, c, h, w, height, width), _inner(name, "reshape1"))
-    moved = emit("transpose", apart, perm=(0, 1, 4, 2, 5, 3), name=_inner(name, "transpose"))
-    return _reshape(moved, (n, c, height * h, width * w), _inner(name, "reshape2"))
+    apart = _reshape(input, (n, c, h, w, height, width), inner(name, "reshape1"))
+    moved = emit("transpose", apart, perm=(0, 1, 4, 2, 5, 3), name=inner(name, "transpose"))
+    return _reshape(moved, (n, c, height * h, width * w), inner(name, "reshape2"))
 
 
 class Module:

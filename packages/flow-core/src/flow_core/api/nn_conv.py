@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flow_core.errors import InferenceError, user_line
+from flow_core.api.nn_common import check
 from flow_core.frontend.blob import BlobDef
 from flow_core.frontend.emit import emit
 from flow_core.ops.windows import channel_axis, space_axes
@@ -39,17 +39,12 @@ Padding = str | Sequence[Any]
 FORMATS = {1: ("NCW", "NWC"), 2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
 
 
-def _check(ok: object, function: str, found: object, allowed: object) -> None:
-    if not ok:
-        raise InferenceError(f"flow.nn.{function}", at=user_line(), found=found, allowed=allowed)
-
-
 def _per_axis(function: str, what: str, value: Ints | None, dims: int) -> tuple[int, ...]:
     """One integer per axis of space; 1 each for None."""
     values = [1] if value is None else [value] if isinstance(value, int) else list(value)
     numbers = all(isinstance(v, int) and v > 0 for v in values)
     allowed = f"a positive integer, or {dims} of them"
-    _check(numbers and len(values) in (1, dims), function, f"{what}={value!r}", allowed)
+    check(numbers and len(values) in (1, dims), function, f"{what}={value!r}", allowed)
     return tuple(values * dims if len(values) == 1 else values)
 
 
@@ -57,14 +52,14 @@ def layout(function: str, data_format: str, dims: int) -> str:
     """The layout attribute that a data format of so many axes of space stands for."""
     text = data_format.upper()
     allowed = " or ".join(FORMATS[dims])
-    _check(text in FORMATS[dims], function, f"data_format={data_format!r}", allowed)
+    check(text in FORMATS[dims], function, f"data_format={data_format!r}", allowed)
     return "channels_first" if text == FORMATS[dims][0] else "channels_last"
 
 
 def _check_rank(function: str, dims: int, **blobs: BlobDef) -> None:
     for name, blob in blobs.items():
         rank = len(blob.shape)
-        _check(rank == dims + 2, function, f"{name} of shape {blob.shape}", f"rank {dims + 2}")
+        check(rank == dims + 2, function, f"{name} of shape {blob.shape}", f"rank {dims + 2}")
 
 
 def _explicit(function: str, padding: Padding, dims: int, form: str) -> list[tuple[int, int]]:
@@ -75,14 +70,14 @@ def _explicit(function: str, padding: Padding, dims: int, form: str) -> list[tup
         len(p) == 2 and min(p) >= 0 and (i in space or p == (0, 0)) for i, p in enumerate(pairs)
     )
     allowed = f"{dims + 2} pairs of numbers of at least 0, (0, 0) on axes other than {space}"
-    _check(ok, function, f"padding={padding!r}", allowed)
+    check(ok, function, f"padding={padding!r}", allowed)
     return [(pairs[i][0], pairs[i][1]) for i in space]
 
 
 def _padding_name(function: str, padding: str) -> str:
     text = padding.upper()
     names = ("SAME", "SAME_LOWER", "SAME_UPPER", "VALID")
-    _check(text in names, function, f"padding={padding!r}", f"{', '.join(names)}, or pairs")
+    check(text in names, function, f"padding={padding!r}", f"{', '.join(names)}, or pairs")
     return "SAME_LOWER" if text == "SAME" else text
 
 
@@ -112,7 +107,7 @@ def _conv(
     else:
         pads = _explicit(function, padding, dims, form)
     channels = x.shape[channel_axis(dims + 2, form)]
-    _check(
+    check(
         isinstance(groups, int) and groups > 0 and channels % groups == 0,
         function,
         f"groups={groups!r} for {channels} channels",
@@ -214,7 +209,7 @@ def compat_conv2d(
 
 def _one_of(function: str, old: BlobDef | None, new: BlobDef | None, names: str) -> BlobDef:
     given = [blob for blob in (old, new) if blob is not None]
-    _check(len(given) == 1, function, f"{len(given)} of them", f"exactly one of {names}")
+    check(len(given) == 1, function, f"{len(given)} of them", f"exactly one of {names}")
     return given[0]
 
 
@@ -255,15 +250,15 @@ def conv2d_transpose(
     _check_rank(function, 2, input=x, filters=weight)
     given = () if output_shape is None else tuple(output_shape)
     allowed = "four numbers: the batch, channels, height and width of the result"
-    _check(len(given) == 4, function, f"output_shape={output_shape!r}", allowed)
+    check(len(given) == 4, function, f"output_shape={output_shape!r}", allowed)
     channels = channel_axis(4, form)
     fits = given[0] == x.shape[0] and given[channels] == weight.shape[channels]
-    _check(fits, function, f"output_shape={given} for input {x.shape}, filters {weight.shape}",
+    check(fits, function, f"output_shape={given} for input {x.shape}, filters {weight.shape}",
            f"batch {x.shape[0]}, {weight.shape[channels]} channels")  # fmt: skip
     step = _per_axis(function, "strides", strides, 2)
     dilation = _per_axis(function, "dilations", dilations, 2)
     mode = padding.upper()
-    _check(mode in ("SAME", "VALID"), function, f"padding={padding!r}", "SAME or VALID")
+    check(mode in ("SAME", "VALID"), function, f"padding={padding!r}", "SAME or VALID")
     pads, extra = [], []
     for i, s, d in zip(space_axes(4, form), step, dilation, strict=True):
         needed = _transposed_padding(given[i], x.shape[i], (weight.shape[i] - 1) * d + 1, s, mode)
@@ -275,7 +270,7 @@ def conv2d_transpose(
 def _transposed_padding(out: int, size: int, effective: int, stride: int, mode: str) -> int:
     """Padding of the convolution from ``out`` to ``size`` positions on one axis."""
     reached = -(-out // stride) if mode == "SAME" else (out - effective) // stride + 1
-    _check(
+    check(
         reached == size,
         "conv2d_transpose",
         f"output_shape with {out} positions on an axis where the input has {size}",
@@ -340,7 +335,7 @@ def torch_conv2d_transpose(
     _check_rank(function, 2, input=x, filters=weight)
     needed = () if padding_needed is None else tuple(padding_needed)
     ok = len(needed) == 2 and all(p >= 0 and p % 2 == 0 for p in needed)
-    _check(ok, function, f"padding_needed={padding_needed!r}", "two even numbers")
+    check(ok, function, f"padding_needed={padding_needed!r}", "two even numbers")
     step = _per_axis(function, "strides", strides, 2)
     dilation = _per_axis(function, "dilations", dilations, 2)
     pads = [(p // 2, p // 2) for p in needed]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from flow_core.api import math as flow_math
-from flow_core.errors import InferenceError, user_line
+from flow_core.api.nn_common import check, inner
 from flow_core.frontend.blob import BlobDef
 from flow_core.frontend.emit import emit
 
@@ -28,13 +28,8 @@ __all__ = [
 ]
 
 
-def _check(ok: object, function: str, found: str, allowed: str) -> None:
-    if not ok:
-        raise InferenceError(f"flow.nn.{function}", at=user_line(), found=found, allowed=allowed)
-
-
 def _same_shapes(function: str, first: BlobDef, second: BlobDef, what: str = "target") -> None:
-    _check(
+    check(
         first.shape == second.shape,
         function,
         f"input of shape {first.shape} and {what} of shape {second.shape}",
@@ -42,21 +37,16 @@ def _same_shapes(function: str, first: BlobDef, second: BlobDef, what: str = "ta
     )
 
 
-def _inner(name: str | None, step: str) -> str | None:
-    """The name of an inner step, None (a unique one) if the function got no name."""
-    return None if name is None else f"{name}_{step}"
-
-
 def _check_reduction(function: str, reduction: str) -> None:
     known = reduction in ("none", "mean", "sum")
-    _check(known, function, f"reduction={reduction!r}", '"none", "mean" or "sum"')
+    check(known, function, f"reduction={reduction!r}", '"none", "mean" or "sum"')
 
 
 def _reduced(loss: BlobDef, reduction: str, name: str | None) -> BlobDef:
     if reduction == "none":
         return loss
     reduce = flow_math.reduce_mean if reduction == "mean" else flow_math.reduce_sum
-    result: BlobDef = reduce(loss, name=_inner(name, f"reduce_{reduction}"))
+    result: BlobDef = reduce(loss, name=inner(name, f"reduce_{reduction}"))
     return result
 
 
@@ -67,7 +57,7 @@ def _per_example(function: str, labels: BlobDef, scores: BlobDef) -> BlobDef:
     """Labels of shape (..., 1) count as (...)."""
     if len(labels.shape) == len(scores.shape) and labels.shape[-1:] == (1,):
         labels = emit("reshape", labels, shape=labels.shape[:-1])
-    _check(
+    check(
         labels.shape == scores.shape[:-1],
         function,
         f"labels of shape {labels.shape} for scores of shape {scores.shape}",
@@ -220,7 +210,7 @@ def BCEWithLogitsLoss(
     _same_shapes("BCEWithLogitsLoss", input, target)
     positive = _softplus(-input)
     if pos_weight is not None:
-        _check(
+        check(
             pos_weight.shape == input.shape[-1:],
             "BCEWithLogitsLoss",
             f"pos_weight of shape {pos_weight.shape} for input of shape {input.shape}",
@@ -259,11 +249,11 @@ def KLDivLoss(
     """
     _check_reduction("KLDivLoss", reduction)
     if log_target:
-        loss = flow_math.exp(target, name=_inner(name, "exp")) * (target - input)
+        loss = flow_math.exp(target, name=inner(name, "exp")) * (target - input)
         return _reduced(loss, reduction, name)
-    loss = target * (flow_math.log(target, name=_inner(name, "log")) - input)
+    loss = target * (flow_math.log(target, name=inner(name, "log")) - input)
     zeros = _filled(loss, 0.0)
-    loss = emit("where", _broadcast_to(target, loss) > 0, loss, zeros, name=_inner(name, "where"))
+    loss = emit("where", _broadcast_to(target, loss) > 0, loss, zeros, name=inner(name, "where"))
     return _reduced(loss, reduction, name)
 
 
@@ -295,8 +285,8 @@ def L1Loss(
     """
     _check_reduction("L1Loss", reduction)
     _same_shapes("L1Loss", input, target)
-    difference = flow_math.subtract(target, input, name=_inner(name, "sub"))
-    return _reduced(flow_math.abs(difference, name=_inner(name, "abs")), reduction, name)
+    difference = flow_math.subtract(target, input, name=inner(name, "sub"))
+    return _reduced(flow_math.abs(difference, name=inner(name, "abs")), reduction, name)
 
 
 def MSELoss(
@@ -305,7 +295,7 @@ def MSELoss(
     """``(target - input)`` squared; arguments and errors as for `L1Loss`."""
     _check_reduction("MSELoss", reduction)
     _same_shapes("MSELoss", input, target)
-    loss = flow_math.squared_difference(target, input, name=_inner(name, "mean_squared"))
+    loss = flow_math.squared_difference(target, input, name=inner(name, "mean_squared"))
     return _reduced(loss, reduction, name)
 
 
@@ -425,7 +415,7 @@ def combined_margin_loss(
     """
     shapes = f"x of shape {x.shape} and label of shape {label.shape}"
     fits = len(x.shape) == 2 and label.shape == x.shape[:1]
-    _check(fits, "combined_margin_loss", shapes, "(n, classes) and (n,)")
+    check(fits, "combined_margin_loss", shapes, "(n, classes) and (n,)")
     chosen: BlobDef = emit("one_hot", label, depth=x.shape[1], dtype="int8")
     if m1 == 1 and m2 == 0:
         return flow_math.where(chosen, x - float(m3), x, name=name)

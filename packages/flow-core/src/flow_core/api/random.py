@@ -51,7 +51,20 @@ def coin_flip(
     probability: float = 0.5,
     name: str = "CoinFlip",
 ) -> BlobDef:
-    """``batch_size`` numbers of type int8, each 1 with one probability, otherwise 0."""
+    """Coins that are thrown anew in each step.
+
+    Args:
+        batch_size: how many.
+        seed: own seed of the op; by default it follows from the job's seed and the op's name.
+        probability: of a 1, between 0 and 1.
+        name: name of the op.
+
+    Returns:
+        int8 of shape (batch_size,): 1 or 0.
+
+    Example:
+        ``mirror`` of ``flow.image.CropMirrorNormalize``.
+    """
     own_name = None if name == "CoinFlip" else name
     blob: BlobDef = emit(
         "coin_flip",
@@ -81,7 +94,16 @@ def gen_seed(seed: int | None = None) -> tuple[int, bool]:
 def generate_random_batch_permutation_indices(
     value: BlobDef, seed: int | None = None, name: str | None = None
 ) -> BlobDef:
-    """A random order of the rows of ``value``, another one in each step: int32, one per row."""
+    """A random order of the rows of a blob, another one in each step.
+
+    Args:
+        value: a blob; only the size of axis 0 counts.
+        seed: own seed of the op; by default it follows from the job's seed and the op's name.
+        name: name of the op.
+
+    Returns:
+        int32 of shape ``value.shape[:1]``: each row's number once.
+    """
     blob: BlobDef = emit(
         "generate_random_batch_permutation_indices", value, **_seed(seed), name=name
     )
@@ -89,6 +111,18 @@ def generate_random_batch_permutation_indices(
 
 
 def shuffle(value: BlobDef, seed: int | None = None, name: str | None = None) -> BlobDef:
-    """The rows of ``value`` (axis 0) in a random order, another one in each step."""
+    """The rows of a blob (axis 0) in a random order, another one in each step.
+
+    Args:
+        value: a blob of at least one axis.
+        seed: own seed of the op; by default it follows from the job's seed and the op's name.
+        name: name of the op.
+
+    Returns:
+        A blob like ``value``.
+
+    Raises:
+        InferenceError: a blob without axes.
+    """
     check(len(value.shape) > 0, "random.shuffle", f"shape {value.shape}", "at least one axis")
     return gather(value, generate_random_batch_permutation_indices(value, seed), name=name)

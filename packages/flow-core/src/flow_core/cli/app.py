@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import click
@@ -21,6 +22,13 @@ emulate_gpus = click.option(
     metavar="N",
     help="Give the program N devices of type gpu that run on the CPU.",
 )
+
+
+def in_a_folder(ctx: click.Context, option: click.Parameter, file: str | None) -> str | None:
+    """A file to write, refused before the work where its folder is not there."""
+    if file is not None and not Path(file).absolute().parent.is_dir():
+        raise click.BadParameter(f"there is no folder {Path(file).parent}", ctx, option)
+    return file
 
 
 class FlowGroup(click.Group):
@@ -83,10 +91,16 @@ def run(emulate_gpus: int | None, script: str, args: tuple[str, ...]) -> None:
     run_script(script, args, emulate_gpus)
 
 
-@cli.command()
+@cli.command(short_help="Show what a job is compiled to.")
 @emulate_gpus
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-@click.option("--html", metavar="FILE", type=click.Path(), help="Write a page that shows it all.")
+@click.option(
+    "--html",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    callback=in_a_folder,
+    help="Write a page that shows it all.",
+)
 @click.option("--diff", metavar="TARGET", help="Show what differs from this one to the other.")
 @click.option(
     "--hints",
@@ -95,7 +109,7 @@ def run(emulate_gpus: int | None, script: str, args: tuple[str, ...]) -> None:
     show_default=True,
     help="Say what the plan would cost without each of so many hints.",
 )
-@click.argument("target", metavar="SCRIPT.PY:JOB")
+@click.argument("target", metavar="SCRIPT.PY[:JOB]")
 def plan(
     emulate_gpus: int | None,
     as_json: bool,
@@ -106,8 +120,8 @@ def plan(
 ) -> None:
     """Show what a job is compiled to: ops, placements, SBP, boxing, memory, time of each pass.
 
-    SCRIPT.PY is imported, so what stands under `if __name__ == "__main__"` does not run.  A
-    target may also be a file that --json has written.
+    SCRIPT.PY is imported, so what stands under `if __name__ == "__main__"` does not run.  JOB is
+    needed where it has several jobs.  A target may also be a file that --json has written.
     """
     if emulate_gpus is not None:
         os.environ["ONEFLOW_EMULATE_GPUS"] = str(emulate_gpus)
@@ -116,6 +130,7 @@ def plan(
 
     if html is not None:
         write_page(target, html, hints)
+        click.echo(f"{html}: open it in a browser")
         return
     found = document_of(target, 0 if diff else hints)
     if as_json:
@@ -126,7 +141,7 @@ def plan(
         show(plan_tables(found))
 
 
-@cli.command()
+@cli.command(short_help="Compare a job's plan with one device's, op by op.")
 @click.option(
     "--devices",
     type=click.IntRange(min=2),
@@ -135,7 +150,7 @@ def plan(
 )
 @click.option("--steps", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option("--seed", type=int, default=0, help="Of the random inputs.")
-@click.argument("target", metavar="SCRIPT.PY:JOB")
+@click.argument("target", metavar="SCRIPT.PY[:JOB]")
 @click.pass_context
 def verify(ctx: click.Context, devices: int | None, steps: int, seed: int, target: str) -> None:
     """Run a job's plan beside the plan of one device, and compare them op by op.

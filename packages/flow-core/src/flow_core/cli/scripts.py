@@ -6,12 +6,13 @@ import importlib.util
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from flow_core.errors import JobError, nearest
+from flow_core.errors import FlowError, JobError, nearest
 
 if TYPE_CHECKING:  # the compiler is loaded when a plan is asked for
     from flow_core.observe.document import PlanDocument
@@ -35,28 +36,61 @@ def run_script(script: str, args: Sequence[str], emulate_gpus: int | None) -> No
 
 
 def job_of(target: str) -> Any:
-    """The job that ``script.py:job`` names; the script is imported for it.
+    """The job that ``script.py:job`` names, or the only one of ``script.py``.
+
+    The script is imported for it.
 
     Raises:
-        JobError: there is no such script or job.
+        JobError: there is no such script or job, or no name where the script has several jobs.
     """
+    path, name = _parts(target)
+    module = _import_file(path)
+    jobs = _jobs_of(module)
+    if not name and len(jobs) == 1:
+        return next(iter(jobs.values()))
+    if name not in jobs:
+        raise _no_job(path, name, module, list(jobs))
+    return jobs[name]
+
+
+def _parts(target: str) -> tuple[Path, str]:
+    """The file of a target, and the name of a job or nothing."""
     path, separator, name = target.rpartition(":")
-    if not (separator and name.isidentifier() and Path(path).is_file()):
-        raise JobError(
-            f"looking for job {target!r}",
-            found="no such file" if separator else "no name of a job",
-            allowed="script.py:job, a file and the name of a job function in it",
-        )
-    module = _import_file(Path(path))
-    if not hasattr(module, name):
-        jobs = [n for n, v in vars(module).items() if _is_job(v)]
-        raise JobError(
-            f"looking for job {name!r} in {path}",
-            found="nothing of that name",
-            allowed=", ".join(jobs) or "the script defines no job at its top level",
-            hint=nearest(name, jobs) or None,
-        )
-    return getattr(module, name)
+    if separator and Path(path).is_file():
+        return Path(path), name
+    if not Path(target).is_file():
+        found = "a folder" if Path(target).is_dir() else "no such file"
+        raise JobError(f"looking for job {target!r}", found=found, allowed=TARGET)
+    return Path(target), ""
+
+
+TARGET = "script.py:job, a file and the name of a job function in it"
+
+
+def _jobs_of(module: ModuleType) -> dict[str, Any]:
+    """The job functions at the top level of a script, each by its first name."""
+    from flow_core.frontend.function import JobFunction
+
+    jobs = {id(v): (n, v) for n, v in reversed(vars(module).items()) if isinstance(v, JobFunction)}
+    return dict(reversed(jobs.values()))
+
+
+def _no_job(path: Path, name: str, module: ModuleType, jobs: list[str]) -> JobError:
+    found = "nothing of that name"
+    if not name:
+        found = "no name of a job"
+    elif hasattr(module, name):
+        found = f"{getattr(module, name)!r:.60}, which is no job function"
+    hint = nearest(name, jobs)
+    if not jobs:
+        hint = "a job in a function, or under `if __name__`, is not seen: define it above that"
+    return JobError(
+        f"looking for job {name!r} in {path}" if name else f"looking for a job in {path}",
+        found=found,
+        allowed=" or ".join(f"{path}:{job}" for job in jobs)
+        or "script.py:job; this script defines no job at its top level",
+        hint=hint or None,
+    )
 
 
 def document_of(target: str, hints: int = 0) -> PlanDocument:
@@ -78,7 +112,12 @@ def document_of(target: str, hints: int = 0) -> PlanDocument:
 
 
 def write_page(target: str, file: str, hints: int) -> None:
-    """Writes the page of ``script.py:job``, with a step measured now, or of a saved plan."""
+    """Writes the page of ``script.py:job``, with a step measured now, or of a saved plan.
+
+    Raises:
+        JobError: there is no such script or job.
+        PlanError: the target is no saved plan.
+    """
     from flow_core.observe.document import PlanDocument, document
     from flow_core.observe.measure import measure
     from flow_core.observe.page import page
@@ -91,10 +130,6 @@ def write_page(target: str, file: str, hints: int) -> None:
     Path(file).write_text(text, encoding="utf-8")
 
 
-def _is_job(value: object) -> bool:
-    return type(value).__module__.startswith("flow_core.frontend")
-
-
 def _import_file(path: Path) -> ModuleType:
     """Imports a script with the ``sys.argv`` and ``sys.path`` that it would have as a program."""
     name = f"flow_plan_{path.stem}"
@@ -105,5 +140,19 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     sys.argv = [str(path)]
     sys.path.insert(0, str(path.resolve().parent))
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except FlowError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the user's own: shown as python shows it
+        traceback.print_exception(error.with_traceback(_within(error, path)))
+        sys.exit(1)
     return module
+
+
+def _within(error: BaseException, path: Path) -> TracebackType | None:
+    """The traceback of an error from a script's first frame on; none for one of its syntax."""
+    found = error.__traceback__
+    while found is not None and found.tb_frame.f_code.co_filename != str(path):
+        found = found.tb_next
+    return found

@@ -367,7 +367,7 @@ def _transfer(entry: BoxingEntry) -> Transfer:
         line=entry.line,
         links=links,
         why=entry.why + ("; once, when the plan is loaded" if entry.once else ""),
-        alternatives=tuple(map(str, entry.runners_up)),
+        alternatives=tuple(dict.fromkeys(map(str, entry.runners_up))),
     )
 
 

@@ -143,7 +143,8 @@ class Feeder:
         if not is_list(spec):
             value = self._array(spec, value, path)
             if value.shape != spec.shape:
-                self._fail(path, f"shape {value.shape}", f"shape {spec.shape}")
+                hint = _about_size(spec, value.shape)
+                self._fail(path, f"shape {value.shape}", f"shape {spec.shape}", hint)
             arrays.append(value)
             return
         if not isinstance(value, list | tuple) or len(value) != self._devices:
@@ -218,6 +219,16 @@ def _lists(placeholders: Any, devices: int) -> list[bool]:
         return [True] * devices if is_list(placeholders) else [False]
     nested = placeholders.values() if isinstance(placeholders, Mapping) else placeholders
     return [listed for spec in nested for listed in _lists(spec, devices)]
+
+
+def _about_size(spec: PlaceholderSpec, shape: Shape) -> str | None:
+    """What to do about a batch that is smaller or larger than the others."""
+    if not shape or len(shape) != len(spec.shape) or shape[1:] != spec.shape[1:]:
+        return None
+    return (
+        "shapes are fixed when a job is compiled: leave the batch out, fill it up, or define a job "
+        f"for its size; tp.ListNumpy.Placeholder({spec.shape}) takes [array] of up to that size"
+    )
 
 
 def _describe(value: Any) -> str:

@@ -40,6 +40,7 @@ from flow_core.frontend.feeding import RAGGED, Feeding, Shapes, is_list
 from flow_core.frontend.function_config import FunctionConfig, default_placement, default_view
 from flow_core.frontend.jobs import JobBuild, Watch, defining, maybe_current_job
 from flow_core.frontend.mirrored import flat
+from flow_core.frontend.redefinition import takes_place
 from flow_core.frontend.results import FORMS, Fetched, Pending
 from flow_core.frontend.session import Session, default_session
 from flow_core.frontend.together import compiled_alike
@@ -119,11 +120,11 @@ class JobFunction:
     def _join(self, session: Session) -> None:
         """Makes this one of the session's jobs; train jobs keep their state under their names.
 
-        In eager mode programs define a job anew for every step: it takes the place of the last
-        one of its name, and goes on with its variables and its step counter.
+        A job that is defined anew, in eager mode or by a cell of a notebook, takes the place of
+        the last one of its name, and goes on with its variables and its step counter.
         """
-        if session.eager:
-            session.jobs[:] = [job for job in session.jobs if job.name != self.name]
+        eager = session.eager
+        session.jobs[:] = [job for job in session.jobs if not takes_place(self, job, eager)]
         for other in session.jobs if self.kind == "train" else ():
             if other.kind == "train" and other.name == self.name:
                 raise JobError(

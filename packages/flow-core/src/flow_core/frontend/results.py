@@ -6,11 +6,11 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from flow_core.errors import JobError, user_line
+from flow_core.errors import JobError, NoValueError, user_line
 from flow_core.frontend.blob import BlobDef, MirroredBlob
 from flow_core.runtime.pipeline import Pipeline, Step
 
@@ -151,6 +151,12 @@ FORMS: dict[str, Callable[[Any], Any]] = {
 """How a fetched array (or `DeviceArrays`) is handed over, by the annotation's kind."""
 
 
+_TO_GET_IT = (
+    "job(...).get() waits for the arrays, job(...)(function) has them handed over; "
+    "with the annotation -> tp.Numpy a job returns its array"
+)
+
+
 class Pending:
     """A step whose results have not been asked for yet.
 
@@ -242,13 +248,13 @@ class Pending:
         return lists
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"the result of a call has no {name!r} yet: job(...).get() waits for the arrays, "
-            "job(...)(function) has them handed over; with the annotation -> tp.Numpy a job "
-            "returns its array",
-            name=name,
-            obj=self,
-        )
+        text = f"the result of a call has no {name!r} yet: {_TO_GET_IT}"
+        raise AttributeError(text, name=name, obj=self)
+
+    __array_priority__ = 1000  # so that numpy's operators leave it to ours, which say more
+
+    def __repr__(self) -> str:
+        return f"<the result of a call, not fetched: {_TO_GET_IT}>"
 
     def _one(self, what: str) -> LocalBlob:
         result = self.get()
@@ -261,6 +267,36 @@ class Pending:
                 hint=f"take the results apart: job(...).get()[0].{what}()",
             )
         return result
+
+
+def _not_yet(what: str) -> Callable[..., NoReturn]:
+    """A method by which Python asks for numbers."""
+
+    def refuse(pending: Pending, *_: object, **__: object) -> NoReturn:
+        raise NoValueError(
+            f"{what} the result of a call",
+            at=user_line(2),
+            found="a call whose arrays nobody has fetched",
+            hint=_TO_GET_IT,
+        )
+
+    return refuse
+
+
+_ASKED = {
+    "an index into": ("__getitem__",),
+    "a loop over": ("__iter__",),
+    "numpy's view of": ("__array__",),
+    "a Python number of": ("__int__", "__float__", "__index__"),
+    "arithmetic with": tuple(
+        f"__{side}{name}__"
+        for name in ("add", "sub", "mul", "truediv", "pow", "matmul")
+        for side in ("", "r")
+    ),
+}
+for _what, _methods in _ASKED.items():
+    for _method in _methods:
+        setattr(Pending, _method, _not_yet(_what))
 
 
 def _whereabouts(callback: Callable[[Any], Any]) -> str:

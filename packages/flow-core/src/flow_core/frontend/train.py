@@ -258,14 +258,7 @@ def build_training(
     if micro_batches > 1 and sums is not None:
         gradients = [_to_be_summed(t, g, sums) for g in gradients]
     if not gradients:
-        _fail(
-            t,
-            f"{len(trained)} trainable variables that no loss depends on",
-            "at least one",
-            "argmax, comparisons and casts to whole numbers, for example, have no gradient"
-            if trained
-            else "make one: flow.get_variable, or a layer with trainable=True",
-        )
+        _fail_without_gradients(t, len(trained))
     skip = _count_not_finite(t, gradients) if scale.variable else None
     gradients, scale_by = _clipped(t, [_penalized(t, g) for g in gradients], scale.inverse)
     rate, now = _learning_rate(t, step)
@@ -288,6 +281,18 @@ def _to_be_summed(t: _Training, g: Gradient, sums: list[str]) -> Gradient:
 
 def _fail(t: _Training, found: object, allowed: object, hint: str | None = None) -> NoReturn:
     raise JobError("minimize", at=t.line, found=found, allowed=allowed, hint=hint)
+
+
+def _fail_without_gradients(t: _Training, trainable: int) -> NoReturn:
+    """Says what is missing where no trainable variable has a gradient."""
+    _fail(
+        t,
+        f"{trainable} trainable variables that no loss depends on",
+        "at least one",
+        "argmax, comparisons and casts to whole numbers, for example, have no gradient"
+        if trainable
+        else "make one: flow.get_variable, or a layer with trainable=True",
+    )
 
 
 def _loss_elements(t: _Training, losses: Sequence[Value]) -> int:

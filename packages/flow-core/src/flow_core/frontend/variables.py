@@ -51,7 +51,8 @@ class VariableInfo:
                     at=other.line,
                     found=f"{what} {theirs}",
                     allowed=f"{what} {mine}, as in job {self.job!r} at {self.line}",
-                    hint="give it another name, or make both requests the same",
+                    hint="give it another name, or make both requests the same; "
+                    "flow.clear_default_session() begins anew, without the values",
                 )
 
 
@@ -106,19 +107,21 @@ def get_variable(
         "seed": random_seed,
     }
     info = VariableInfo(full, tensor_type(attrs["shape"], element), Attrs(attrs), job.name, line)
-    value = job.variables.get(full)
-    if value is not None:
-        _check_reuse(job, info, value, reuse)
+    value = _known(job, info, reuse)
     job.session.declare_variable(info)
     if value is None:
         asked = _Distribution(distribute, parallel_distribution, parallel_hierarchy)
         value = _new_variable(job, info, name, asked)
     blob = BlobDef(job, value)
     blob = blob if distribute is None else blob.with_distribute(distribute)
-    used_stale = job.kind == "train" and job.config.is_set("enable_ssp") and attrs["trainable"]
-    if used_stale and current_scope().stale > 1 and job.config.get("enable_ssp"):
-        return stale_value(blob, current_scope().stale)
-    return blob
+    return stale_value(blob, current_scope().stale) if _used_stale(job, info) else blob
+
+
+def _used_stale(job: JobBuild, info: VariableInfo) -> bool:
+    """Whether a variable is to be used as it was some steps before."""
+    asked = job.config.is_set("enable_ssp") and job.config.get("enable_ssp")
+    trained = job.kind == "train" and info.attrs["trainable"]
+    return bool(asked and trained and current_scope().stale > 1)
 
 
 def stale_value(variable: BlobDef, size: int) -> BlobDef:
@@ -195,8 +198,10 @@ def _regularizer(name: str, regularizer: Any, line: SourceLine | None) -> Any:
     return regularizer.to_attr()
 
 
-def _check_reuse(job: JobBuild, info: VariableInfo, value: Value, reuse: bool) -> None:
-    if not reuse:
+def _known(job: JobBuild, info: VariableInfo, reuse: bool) -> Value | None:
+    """The job's variable of a name, None where it has none yet."""
+    value = job.variables.get(info.name)
+    if value is not None and not reuse:
         raise VariableError(
             f"variable {info.name!r} in job {job.name!r}",
             at=info.line,
@@ -204,6 +209,7 @@ def _check_reuse(job: JobBuild, info: VariableInfo, value: Value, reuse: bool) -
             allowed="a new name, since reuse=False",
             hint='give each layer a name of its own: name="..."',
         )
+    return value
 
 
 def _new_variable(job: JobBuild, info: VariableInfo, name: str, asked: _Distribution) -> Value:

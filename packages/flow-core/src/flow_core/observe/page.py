@@ -150,7 +150,7 @@ def _bytes_towards(entries: Sequence[Transfer], target: str) -> int:
 def _ledger_row(entry: Transfer) -> list[Any]:
     return [
         entry.value, ", ".join(entry.steps), entry.source, entry.target, entry.nbytes,
-        entry.seconds * 1e6, entry.why, "; ".join(entry.alternatives), entry.line,
+        entry.seconds * 1e6, entry.why, "\n".join(entry.alternatives), entry.line,
     ]  # fmt: skip
 
 

@@ -88,16 +88,37 @@ def _infer(dims: int, floating: bool) -> Callable[[InferContext], tuple[TensorTy
         _check(ctx, dims, floating)
         (x,), attrs, form = ctx.inputs, ctx.attrs, ctx.attrs["data_format"]
         size = _space(x, form)
-        before, out = pool_windows(attrs, size)
-        columns = zip(size, before, out, attrs["pool_size"], attrs["strides"], strict=True)
-        ctx.check(
-            all(o >= 1 and b < k and (o - 1) * s - b < n for n, b, o, k, s in columns),
-            f"{out} windows on input {x}",
-            "at least one window per axis, none of which lies in the padding altogether",
-        )
+        out = pool_windows(attrs, size)[1]
+        ctx.check(min(out) >= 1, f"{out} windows on input {x}", "at least one window per axis")
+        for axis, n in enumerate(size):
+            _check_within(ctx, axis, n)
         return (with_space(x, form, x.shape[channel_axis(dims + 2, form)], out),)
 
     return infer
+
+
+def _check_within(ctx: InferContext, axis: int, size: int) -> None:
+    """Fails where the first or the last window of an axis has padding only.
+
+    OneFlow has such windows in its results: with the lowest number of the element type, and as
+    means with 0 / 0.  Where others leave the last one out, OneFlow's shapes would not be kept.
+    """
+    (before, out), attrs = pool_window(ctx.attrs, axis, size), ctx.attrs
+    kernel, stride = attrs["pool_size"][axis], attrs["strides"][axis]
+    first, last = kernel - before, (out - 1) * stride - before
+    spare = last + kernel - stride - size  # of the padding behind, without the last window
+    hint = "pad less in front" if first <= 0 else "pad less behind"
+    if first > 0 and attrs["ceil_mode"] and spare >= 0:
+        hint = f"padding {before, spare} on that axis leaves that window out"
+    elif first > 0 and pool_window({**attrs, "ceil_mode": False}, axis, size)[1] < out:
+        hint = "ceil_mode=False leaves that window out"
+    ctx.check(
+        first > 0 and last < size,
+        f"{out} windows over the {size} elements of axis {axis} of space, of which the "
+        f"{'first' if first <= 0 else 'last'} has padding only",
+        "windows with at least one element each",
+        hint,
+    )
 
 
 def _check(ctx: InferContext, dims: int, floating: bool) -> None:

@@ -15,11 +15,6 @@ def like_input(ctx: InferContext) -> tuple[TensorType, ...]:
     return (ctx.inputs[0],)
 
 
-def like_second_input(ctx: InferContext) -> tuple[TensorType, ...]:
-    """One output of the second input's type."""
-    return (ctx.inputs[1],)
-
-
 def floating_like_input(ctx: InferContext) -> tuple[TensorType, ...]:
     """`like_input`, for floating types only."""
     ctx.check(

@@ -408,7 +408,13 @@ class BoxingSpec:
 
 @dataclass(frozen=True, slots=True)
 class ReaderSpec:
-    """A data reader: ``load`` names a class that yields records."""
+    """A format of files of records, for ``flow.data.record_reader(name, files)`` of flow-data.
+
+    Attributes:
+        name: unique name.
+        load: lazy text of a class ``Files(paths, skip)`` with ``place``, ``read`` and ``origin``,
+            as `flow_data.records.framed.Files` describes it.
+    """
 
     name: str
     load: Lazy
@@ -416,7 +422,13 @@ class ReaderSpec:
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
-    """A decoder of record fields."""
+    """A decoder of fields, for ``flow.data.record_decoder(records, field, name, ...)``.
+
+    Attributes:
+        name: unique name.
+        load: lazy text of ``decode(data: bytes) -> numpy.ndarray``; what it raises is reported
+            with file and number of the record.
+    """
 
     name: str
     load: Lazy
@@ -448,7 +460,7 @@ class PassSpec:
         stage: "logical", "train" and "lower" passes see the logical graph, in this order;
             "physical" ones see the graph with an op per device.
         before, after: names of passes of the same stage.
-        default: whether it runs unless switched off.
+        default: whether jobs run it.
     """
 
     name: str

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from flow_core.device import Launch
-from flow_core.plugins.specs import BindContext
+from flow_core.dtypes import as_dtype
+from flow_core.plugins.specs import BindContext, load
 from flow_data import codec
 from flow_data.instances import Array
 from flow_data.kernels.crops import RowDraws, crop_box, limits_of
@@ -61,6 +62,35 @@ def bytes_of(ctx: BindContext) -> Launch:
         return np.frombuffer(record.blob(name), np.uint8)
 
     return each_instance("ofrecord_bytes_decoder", ctx.inputs[0], ctx.outputs[0], decode)
+
+
+def decoded(ctx: BindContext) -> Launch:
+    """What a plugin's decoder makes of a field of bytes: rows of the output, or instances."""
+    records, out, attrs = ctx.inputs[0], ctx.outputs[0], ctx.attrs
+    decode, dtype = load(attrs["decoder"]), as_dtype(attrs["data_type"]).numpy
+
+    def one(row: int) -> None:
+        array = _called(decode, records[row], attrs).astype(dtype, copy=False)
+        if attrs["shape"] is not None and array.shape != out.shape[1:]:
+            raise corrupt(
+                records[row].origin,
+                f"an array {array.shape} in {attrs['field']!r}",
+                f"shape {out.shape[1:]}",
+                "give the right shape, or none for samples of several",
+            )
+        out[row] = array
+
+    return each("record_decoder", len(out), one)
+
+
+def _called(decode: Callable[[bytes], Any], record: Record, attrs: Any) -> Array:
+    """The array of a record; what the decoder raises is about the record."""
+    data = record.blob(attrs["field"])
+    try:
+        return np.asarray(decode(data))
+    except Exception as error:  # foreign code
+        found = f"{len(data)} bytes in {attrs['field']!r}: {type(error).__name__}: {error}"
+        raise corrupt(record.origin, found, f"bytes that {attrs['decoder']} takes") from error
 
 
 def pixels_of(record: Record, name: str, color_space: str) -> Array:

@@ -50,6 +50,10 @@ def _image(ctx: InferContext) -> tuple[TensorType, ...]:
     return _ragged(ctx)
 
 
+def _decoded(ctx: InferContext) -> tuple[TensorType, ...]:
+    return _ragged(ctx) if ctx.attrs["shape"] is None else _numbers(ctx)
+
+
 _ONEREC_TYPES = ("int8", "int32", "int64", "float32", "float64")
 
 
@@ -107,6 +111,16 @@ OPS: tuple[OpSpec, ...] = (
         localize=own_region,
         host=True,
         doc="A field of bytes as it is.",
+    ),
+    OpSpec(
+        type="record_decoder",
+        inputs=("in",),
+        infer=_decoded,
+        attrs={"field": REQUIRED, "decoder": REQUIRED, "data_type": REQUIRED, "shape": None},
+        sbp=rows,
+        localize=own_region,
+        host=True,
+        doc='A field of bytes as a plugin\'s decoder has it, a lazy "module:function".',
     ),
     OpSpec(
         type="ofrecord_image_decoder",

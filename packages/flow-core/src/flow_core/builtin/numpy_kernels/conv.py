@@ -65,10 +65,6 @@ class Scratch:
         """The first elements of a part in a shape."""
         return self._flat[name][: prod(shape)].reshape(shape)
 
-    def maybe(self, name: str, shape: Ints) -> Any:
-        """`take`, or None when there is no such part."""
-        return self.take(name, shape) if name in self else None
-
 
 class Lowering(Protocol):
     """A way to compute one op; all sizes are in elements of the computing type."""

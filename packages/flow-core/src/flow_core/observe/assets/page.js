@@ -40,7 +40,7 @@ const number = (n) => n.toLocaleString("en");
 const ledger = table(
   [["value"], ["steps"], ["from", null, "whole"], ["to", null, "whole"],
    ["bytes", number, "number"],
-   ["predicted", micros, "number"], ["why"], ["instead"], ["line"]],
+   ["predicted", micros, "number"], ["why"], ["instead", null, "lines"], ["line"]],
   data.ledger,
   (i) => {
     const name = data.ledger[i][0].replace(/:\d+$/, "");

@@ -1,0 +1,148 @@
+"""Formats and decoders that plugins register, in jobs: types, errors, devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from mistakes import here, mistake
+
+import oneflow as flow
+import oneflow.typing as tp
+from flow_core.errors import DataError
+from flow_core.plugins.host import default_registry
+from flow_core.plugins.specs import DecoderSpec, ReaderSpec
+from flow_data import formats
+from flow_data.records.record import Origin, Record
+
+
+class LineFiles:
+    """The lines of text files."""
+
+    def __init__(self, paths: list[str], skip: bool = False) -> None:
+        self.paths, self.broken = tuple(paths), list[str]()
+        self._lines = [Path(path).read_bytes().splitlines() for path in paths]
+
+    def place(self, part: int, number: int) -> int | None:
+        return number if number < len(self._lines[part]) else None
+
+    def read(self, part: int, number: int, place: int) -> Record:
+        line = self._lines[part][place]
+        return Record(line, self.origin(part, number, place), lambda x: {"x": ("bytes_list", (x,))})
+
+    def origin(self, part: int, number: int, place: int) -> Origin:
+        return Origin(self.paths[part], -1, number)
+
+
+def numbers(data: bytes) -> Any:
+    return [float(x) for x in data.split(b",")]
+
+
+@pytest.fixture(autouse=True)
+def named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The registry with a format "lines" and a decoder "numbers", as a plugin brings them."""
+    known = default_registry()
+    readers = [ReaderSpec("lines", f"{__name__}:LineFiles"), ReaderSpec("object", LineFiles)]
+    decoders = {"numbers": DecoderSpec("numbers", f"{__name__}:numbers")}
+    more = SimpleNamespace(
+        readers={**known.readers, **{spec.name: spec for spec in readers}}, decoders=decoders
+    )
+    monkeypatch.setattr(formats, "default_registry", lambda: more)
+
+
+def write(folder: Path, *texts: str) -> list[str]:
+    paths = [str(folder / f"{i}.csv") for i in range(len(texts))]
+    for path, text in zip(paths, texts, strict=True):
+        Path(path).write_text(text)
+    return paths
+
+
+def rows(files: list[str], batch: int, devices: str = "0:0", **options: Any) -> Any:
+    """A job that reads two numbers of each line."""
+
+    @flow.global_function()
+    def job() -> tp.Numpy:
+        with flow.scope.placement("cpu", devices):
+            records = flow.data.record_reader("lines", files, batch, **options)
+            return flow.data.record_decoder(records, "x", "numbers", flow.int32, shape=(2,))
+
+    return job
+
+
+@pytest.mark.parametrize("devices", ["0:0", "0:0-2"])
+def test_records_come_in_order_and_are_cast(tmp_path: Path, devices: str) -> None:
+    job = rows(write(tmp_path, "1,2\n3,4\n5,6", "7,8"), 3, devices)
+    seen = np.concatenate([job() for _ in range(4)])
+    assert seen.dtype == np.int32
+    np.testing.assert_array_equal(seen, np.arange(1, 9).reshape(4, 2)[np.arange(12) % 4])
+
+
+def test_samples_of_several_shapes(tmp_path: Path) -> None:
+    files = write(tmp_path, "1,2,3\n4\n")
+
+    @flow.global_function()
+    def job() -> tp.ListListNumpy:
+        with flow.scope.placement("cpu", "0:0"):
+            records = flow.data.record_reader("lines", files, 2)
+            found = flow.data.record_decoder(records, "x", "numbers", flow.float)
+            return flow.tensor_buffer_to_tensor_list(found, (4,), flow.float)
+
+    ((first, second),) = job()
+    np.testing.assert_array_equal(first, [[1, 2, 3]])
+    np.testing.assert_array_equal(second, [[4]])
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("1,2\n3,x\n", "3 bytes in 'x': ValueError: could not"), ("1,2\n3\n", r"array \(1,\) in 'x'")],
+)
+def test_what_cannot_be_decoded_is_named_or_left_out(tmp_path: Path, text: str, found: str) -> None:
+    files = write(tmp_path, text)
+    with pytest.raises(DataError, match=rf"0\.csv(.|\n)*{found}"):
+        rows(files, 2)()
+    flow.clear_default_session()
+    np.testing.assert_array_equal(rows(files, 2, on_error="skip")(), [[1, 2], [1, 2]])
+
+
+@pytest.mark.parametrize(
+    ("format", "decoder", "text"),
+    [
+        ("line", "numbers", r"'line'(.|\n)*webdataset(.|\n)*did you mean lines\?"),
+        ("?", "numbers", "flow_register_readers(.|\n)*flow doctor"),
+        ("object", "numbers", "package.module:attribute"),
+        ("lines", "nmbers", "'nmbers'(.|\n)*flow_register_decoders(.|\n)*did you mean numbers"),
+    ],
+)
+def test_names_that_nobody_has_registered(format: str, decoder: str, text: str) -> None:
+    lines = []
+
+    @flow.global_function()
+    def job() -> tp.Numpy:
+        lines.append(here(1))
+        records = flow.data.record_reader(format, "a.csv")
+        lines.append(here(1))
+        return flow.data.record_decoder(records, "x", decoder, flow.float, (2,))
+
+    with mistake(DataError, text) as line:
+        try:
+            job()
+        finally:
+            line.append(lines[-1])
+
+
+def test_formats_of_flow_data_go_by_their_names_too(tmp_path: Path) -> None:
+    path = str(tmp_path / "part-0")
+    with flow.data.OFRecordWriter(path) as writer:
+        for i in range(3):
+            writer.write({"n": np.array([i], np.int32)})
+
+    @flow.global_function()
+    def job() -> tp.Numpy:
+        with flow.scope.placement("cpu", "0:0"):
+            records = flow.data.record_reader("ofrecord", path, 3)
+            return flow.data.OFRecordRawDecoder(records, "n", shape=(), dtype=flow.int32)
+
+    np.testing.assert_array_equal(job(), [0, 1, 2])
