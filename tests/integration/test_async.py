@@ -22,6 +22,7 @@ from flow_core.errors import DataError, JobError, PlanError
 from flow_core.frontend.session import default_session
 from flow_core.plan import RegisterPlan
 from flow_core.runtime.executable import Executable
+from flow_data import OFRecordWriter
 
 pytestmark = pytest.mark.timeout(60)  # a deadlock is a failure, not a hang
 
@@ -400,6 +401,30 @@ def test_everything_is_delivered_before_the_interpreter_exits() -> None:
     done = run("for i in range(4): job(feed(i))(show)")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "1.0\n2.0\n3.0\n4.0\n"
+
+
+def test_batches_are_made_for_steps_that_come_after_the_end_of_the_program(
+    tmp_path: Path,
+) -> None:
+    with OFRecordWriter(tmp_path / "part-0") as file:
+        file.write({"numbers": np.zeros(1 << 18, np.float32)})
+    done = run(
+        f"""
+        @flow.global_function()
+        def load() -> tp.Callback[tp.Numpy]:
+            records = flow.data.ofrecord_reader({str(tmp_path)!r}, 8)
+            rows = flow.data.OFRecordRawDecoder(records, "numbers", (1 << 18,), flow.float)
+            return flow.math.reduce_sum(rows)
+        for i in range(8): load()(lambda y: print(y.size, flush=True))
+        print("end of the program", flush=True)
+        """,
+        FLOW_DATA_WORKERS="1",
+        FLOW_DATA_PREFETCH="1",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    before, after = done.stdout.split("end of the program\n")
+    assert (before + after).split() == ["1"] * 8
+    assert after
 
 
 @pytest.mark.parametrize(("end", "code"), [("sys.exit(3)", 3), ("1 / 0", 1)])

@@ -277,6 +277,33 @@ def test_other_jobs_see_the_updates(shared: bool, first: bool) -> None:
     np.testing.assert_allclose(look(x), wanted, rtol=1e-4, atol=1e-5)
 
 
+def normalised(x: Any) -> Any:
+    return flow.layers.batch_normalization(mlp(x), axis=1, momentum=0.5, name="bn")
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_job_that_only_reads_statistics_agrees_with_the_one_that_moves_them(
+    shared: bool, first: bool
+) -> None:
+    def outputs(devices: str) -> Any:
+        flow.clear_default_session()
+
+        @flow.global_function("predict", config(shared))
+        def look(x: tp.Numpy.Placeholder((BATCH, 12))) -> tp.Numpy:
+            with flow.scope.placement("gpu", devices):
+                return normalised(x)
+
+        job, x = make_job(devices, normalised, config=config(shared)), batches(1)[0][0]
+        before = look(x) if first else None
+        train(job)
+        after = look(x)
+        assert before is None or not np.allclose(before, after, atol=1e-3)
+        return after
+
+    np.testing.assert_allclose(outputs("0:0-3"), outputs("0:0"), rtol=1e-4, atol=1e-5)
+
+
 def mirrored(shared: bool = True) -> Any:
     settings = config(shared)
     settings.default_logical_view(flow.scope.mirrored_view())

@@ -62,8 +62,8 @@ def test_uniform_integers(dtype: Any) -> None:
     values = numbers(api.random_uniform_initializer(-6, 18, dtype), dtype=dtype)
     assert values.dtype == dtype.numpy
     found, counts = np.unique(values, return_counts=True)
-    assert found.tolist() == list(range(-6, 18))
-    assert abs(counts - COUNT / 24).max() < 5 * sqrt(COUNT / 24)
+    assert found.tolist() == list(range(-6, 19))
+    assert abs(counts - COUNT / 25).max() < 5 * sqrt(COUNT / 25)
 
 
 def test_one_integer() -> None:

@@ -152,8 +152,9 @@ def _uniform(params: Any, shape: Shape) -> Make:
 
 
 def _uniform_int(params: Any, shape: Shape) -> Make:
-    (low, high), make = params, _uniform(params, shape)
-    return lambda numbers: np.minimum(np.floor(make(numbers)), max(low, high - 1))
+    low, high = params  # both are drawn
+    make = _uniform((low, high + 1), shape)
+    return lambda numbers: np.minimum(np.floor(make(numbers)), high)
 
 
 def _normal(params: Any, shape: Shape) -> Make:

@@ -47,7 +47,7 @@ def random_uniform_initializer(
 
     Args:
         minval: lower bound, included.
-        maxval: upper bound; excluded for integer types.
+        maxval: upper bound; integers include it.
         dtype: element type of the variable.
 
     Raises:

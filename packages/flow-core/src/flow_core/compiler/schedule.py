@@ -88,7 +88,7 @@ def _predecessors(
 
 def overwritten(op: Op, specs: Mapping[str, OpSpec], roots: Mapping[Value, Value]) -> list[Value]:
     """The values whose bytes an op overwrites."""
-    found = [op.inputs[i] for i in specs[op.type].mutates if i < len(op.inputs)]
+    found = [op.inputs[i] for i in specs[op.type].overwrites(op.attrs) if i < len(op.inputs)]
     return [roots.get(value, value) for value in found]
 
 

@@ -151,7 +151,7 @@ class _Walk:
 
     def _overwritten(self, op: Op) -> Iterator[Value]:
         """The values whose memory an op overwrites, before any sharing."""
-        for index in self.specs[op.type].mutates:
+        for index in self.specs[op.type].overwrites(op.attrs):
             if index < len(op.inputs):
                 yield self._owner(op.inputs[index])
 

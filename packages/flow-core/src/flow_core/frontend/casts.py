@@ -61,7 +61,8 @@ def hierarchical_parallel_cast(
 
     Args:
         input: a logical blob.
-        parallel_distribution: an SBP per hierarchy dimension, such as ``["S(0)", "B"]``.
+        parallel_distribution: an SBP per hierarchy dimension, such as ``["S(0)", "B"]``; an
+            empty list asks for nothing.
         grad_mode: "manual" (the gradient gets ``grad_parallel_distribution``), "restore" (it
             gets the SBP that the input was asked to have) or None (the compiler's choice).
         grad_parallel_distribution: SBP of the gradient; its length is that of the hierarchy.
@@ -124,11 +125,13 @@ def requested_nd_sbp(
     rank: int,
     line: SourceLine | None,
 ) -> tuple[NdSbp, ...]:
-    """The n-D SBP that texts ask for; empty on a single device.
+    """The n-D SBP that texts ask for; empty on a single device, or where there are no texts.
 
     Raises:
         JobError: they cannot be read, or do not fit the hierarchy or the blob.
     """
+    if isinstance(texts, list | tuple) and not texts:
+        return ()  # nothing is asked for
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
         allowed = 'a text per hierarchy dimension, such as ["S(0)", "B"]'
         raise JobError(attempted, at=line, found=f"{texts!r:.60}", allowed=allowed)

@@ -517,7 +517,7 @@ def updated_variables(plan: Plan, specs: Mapping[str, OpSpec]) -> dict[str, set[
     """The devices on which a plan overwrites variables, by logical variable."""
     found: dict[str, set[str]] = {}
     for task in plan.tasks:
-        for index in specs[task.type].mutates:
+        for index in specs[task.type].overwrites(task.attrs):
             if index < len(task.inputs):
                 name = plan.buffers[task.inputs[index]].name.rsplit(":", 1)[0]
                 logical = plan.shards[name][0] if name in plan.shards else name

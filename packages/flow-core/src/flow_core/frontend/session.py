@@ -18,6 +18,7 @@ from flow_core.compiler.boxing import Layout
 from flow_core.config import Settings
 from flow_core.cores import find_budget
 from flow_core.device import Driver, World
+from flow_core.endings import close_all
 from flow_core.errors import (
     DeviceUnavailableError,
     JobError,
@@ -545,6 +546,7 @@ def _deliver_at_exit() -> None:
     for error in errors:
         sys.excepthook(type(error), error, error.__traceback__)
     if errors:
+        close_all()
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()

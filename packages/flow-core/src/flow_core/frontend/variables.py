@@ -84,7 +84,7 @@ def get_variable(
         distribute: requested distribution over the devices.
         reuse: whether a variable of that name in this job may be used again.
         parallel_distribution: requested SBP per hierarchy dimension, such as ``["S(0)", "B"]``,
-            instead of ``distribute``.
+            instead of ``distribute``; an empty list asks for nothing.
         parallel_hierarchy: hierarchy of the same devices, instead of the placement's.
 
     Raises:

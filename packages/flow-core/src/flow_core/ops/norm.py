@@ -504,6 +504,7 @@ OPS: tuple[OpSpec, ...] = (
         samples=_batch_norm_samples,
         inplace=(0,),
         mutates=(1, 2),
+        mutates_if="training",
         doc="Batch normalisation.  In training, moving = moving * momentum + batch * (1 - momentum)"
         " with the unbiased variance; else the moving statistics are used and not changed.",
     ),

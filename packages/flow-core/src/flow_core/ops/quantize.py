@@ -258,6 +258,7 @@ OPS: tuple[OpSpec, ...] = (
         reference=_moving,
         samples=_moving_samples,
         mutates=(2, 3),
+        mutates_if="training",
         effect=True,
         doc="The grid of the moving averages of maximum and minimum, which training moves.",
     ),

@@ -177,6 +177,7 @@ class OpSpec:
         alias: output 0 is the same bytes as this input (reshape, identity).
         inplace: output 0 may overwrite one of these inputs while it is computed.
         mutates: inputs (variables) that the op overwrites.
+        mutates_if: name of an attribute without which it overwrites none of them; see `overwrites`.
         effect: kept although nobody may read its outputs; never merged with another op.
         random: needs seed and step; never merged, never folded.
         spread: "inputs" or "outputs" when these are one value per device, each on its own
@@ -203,12 +204,18 @@ class OpSpec:
     alias: int | None = None
     inplace: tuple[int, ...] = ()
     mutates: tuple[int, ...] = ()
+    mutates_if: str | None = None
     effect: bool = False
     random: bool = False
     spread: str | None = None
     work: Callable[[SbpContext], float] | None = None
     host: bool = False
     doc: str = ""
+
+    def overwrites(self, attrs: Mapping[str, AttrValue]) -> tuple[int, ...]:
+        """The inputs that an op with these attributes overwrites."""
+        keeps = self.mutates_if is not None and not attrs[self.mutates_if]
+        return () if keeps else self.mutates
 
     def spreads(self, placement: Placement, side: str | None = None) -> bool:
         """Whether values of one side (of some side) lie on one device each."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import struct
 import threading
 import time
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.endings import close_at_end, keep_open
 from flow_core.errors import DataError
 from flow_core.summary.messages import Fields, encoded, parsed
 
@@ -204,8 +204,8 @@ _writers: list[EventsWriter] = []
 def open_writer(logdir: str) -> None:
     """Makes the process's writer of events; that of before, if any, is flushed."""
     close_writer()
-    atexit.unregister(close_writer)
-    atexit.register(close_writer)
+    keep_open(close_writer)
+    close_at_end(close_writer)
     _writers.append(EventsWriter(logdir))
 
 

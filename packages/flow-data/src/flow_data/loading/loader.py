@@ -200,7 +200,7 @@ class Loader:
             for _ in range(count)
         ]
         self._queue: deque[tuple[int, Slot, Future[None]]] = deque()
-        weakref.finalize(self, stop.set)
+        weakref.finalize(self, stop.set).atexit = False  # pending steps come after the end
 
     def __call__(self) -> None:
         """Hands the running step's batch over and has the next ones made."""

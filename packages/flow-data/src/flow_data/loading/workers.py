@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 from collections import deque
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flow_core.cores import Cores
+from flow_core.endings import close_at_end
 from flow_core.errors import ConfigError
 from flow_core.pools import settled
 
@@ -161,6 +161,6 @@ def workers() -> Workers:
         if not _workers or _workers[0] != os.getpid():
             made = Workers()
             _workers[:] = [os.getpid(), made]
-            atexit.register(made.stop)
+            close_at_end(made.stop)
         found: Workers = _workers[1]
         return found

@@ -1,0 +1,23 @@
+"""``oneflow.compatible.single_client``: `oneflow` itself.
+
+Later releases of OneFlow keep job functions under this path, and programs written for them import
+it as ``flow``.  Modules below it, such as ``oneflow.compatible.single_client.typing``, are those
+of `oneflow`, too.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from oneflow import *
+else:
+    import oneflow
+
+    __path__ = oneflow.__path__
+
+    def __getattr__(name):
+        """The name of `oneflow`, optional pieces among them."""
+        return getattr(oneflow, name)
+
+    def __dir__():
+        """All names of `oneflow`."""
+        return dir(oneflow)

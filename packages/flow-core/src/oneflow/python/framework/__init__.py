@@ -1,0 +1,1 @@
+"""``oneflow.python.framework``: what programs import from there by its path."""

@@ -1,0 +1,58 @@
+"""Paths by which programs import what the facade has elsewhere."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+import oneflow as flow
+
+LATER = "oneflow.compatible.single_client"
+
+
+@pytest.fixture
+def without_copies() -> Iterator[None]:
+    """The modules that a test imports by the later path are forgotten."""
+    yield
+    for name in [name for name in sys.modules if name.startswith("oneflow.compatible")]:
+        del sys.modules[name]
+
+
+def test_distributions_by_the_path_of_their_module() -> None:
+    util = importlib.import_module("oneflow.python.framework.distribute")
+    assert util.split is flow.distribute.split
+    assert util.broadcast is flow.distribute.broadcast
+
+
+def test_names_for_ops_differ() -> None:
+    util = importlib.import_module("oneflow.python.framework.id_util")
+    first, second = util.UniqueStr("Logistic_"), util.UniqueStr("Logistic_")
+    assert first != second
+    assert first.startswith("Logistic_")
+
+
+@pytest.mark.usefixtures("without_copies")
+def test_the_later_path_is_the_same_api() -> None:
+    later = importlib.import_module(LATER)
+    assert later.global_function is flow.global_function
+    assert later.nn is flow.nn
+    assert dir(later) == dir(flow)
+
+
+@pytest.mark.usefixtures("without_copies")
+def test_modules_below_the_later_path_leave_those_of_the_facade_in_place() -> None:
+    nn, typing = flow.nn, flow.typing
+    later = importlib.import_module(f"{LATER}.nn")
+    assert later.conv2d is flow.nn.conv2d
+    assert importlib.import_module(f"{LATER}.typing").Numpy is flow.typing.Numpy
+    assert flow.nn is nn
+    assert flow.typing is typing
+
+
+@pytest.mark.usefixtures("without_copies")
+def test_a_typo_by_the_later_path_is_named() -> None:
+    with pytest.raises(AttributeError, match=r"global_functoin.*global_function"):
+        getattr(importlib.import_module(LATER), "global_functoin")  # noqa: B009 - of Any
