@@ -242,8 +242,8 @@ def match(
     if fewer and not wrong and len(absent) < len(wanted):
         absent = []
     if absent or wrong or (extra and more):
-        lines = [_absent_line(name, wanted[name], more) for name in absent]
-        lines += [*wrong, *(f"extra      {name!r}, which no job has" for name in more)]
+        lines = [*wrong, *(_absent_line(name, wanted[name], more) for name in absent)]
+        lines += [f"extra      {name!r}, which no job has" for name in more]
         raise CheckpointError(
             attempted,
             at=at,
