@@ -228,6 +228,11 @@ INDEX: dict[str, Call] = {
         (T, BATCH_IDS),
         lambda x, i: np.take_along_axis(x, i[:, :, None], 1),
     ),
+    "gather: batch_dims that are all axes of the indices": (
+        lambda x, i: flow.gather(x, i, axis=2, batch_dims=2),
+        (T, BATCH_IDS),
+        lambda x, i: np.take_along_axis(x, i[:, :, None], 1),
+    ),
     "gather: of int8 by int64": (
         flow.gather,
         (as8(i32(5, 2)), IDS.astype("i8")),

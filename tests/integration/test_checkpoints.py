@@ -187,6 +187,36 @@ def test_missing_and_misshapen_variables_are_listed_in_one_error(tmp_path: Path)
     np.testing.assert_array_equal(other(IMAGES[0]), before)
 
 
+def test_a_checkpoint_of_a_part_loads_and_the_rest_keeps_its_values(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = str(tmp_path / "saved")
+    steps(train_job(), 0, 1)
+    flow.train.CheckPoint().save(path)
+    saved = flow.get_all_variables()["hidden-weight"].numpy()
+    flow.clear_default_session()
+
+    @flow.global_function(type="predict")
+    def other(x: tp.Numpy.Placeholder((BATCH, 6))) -> tuple[tp.Numpy, tp.Numpy]:
+        hidden = flow.layers.dense(x, 12, name="hidden")
+        new = flow.get_variable("new", (2,), initializer=flow.constant_initializer(7))
+        return hidden, new
+
+    flow.train.CheckPoint().load(path)
+    _hidden, new = other(IMAGES[0])
+    assert new.tolist() == [7, 7]
+    loaded = flow.get_all_variables()
+    np.testing.assert_array_equal(loaded["hidden-weight"].numpy(), saved)
+    assert "1 variables are not in it, and keep their values: new" in caplog.text
+
+
+def test_a_checkpoint_of_other_variables_is_refused(tmp_path: Path) -> None:
+    flow.checkpoint.save(str(tmp_path / "saved"), {"other": np.ones(3, np.float32)})
+    train_job()
+    with pytest.raises(CheckpointError, match=r"missing    'hidden-weight'(.|\n)*extra +'other'"):
+        flow.train.CheckPoint().load(str(tmp_path / "saved"))
+
+
 def test_a_save_refuses_to_overwrite(tmp_path: Path) -> None:
     steps(train_job(), 0, 1)
     flow.train.CheckPoint().save(str(tmp_path / "saved"))

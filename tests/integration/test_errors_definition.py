@@ -112,6 +112,20 @@ def test_the_truth_of_a_blob() -> None:
             line += lines
 
 
+def test_a_blob_may_be_asked_whether_it_is_there() -> None:
+    def dense(x: Any, bias: Any = None) -> Any:
+        return flow.nn.bias_add(x, bias) if bias else x
+
+    @flow.global_function()
+    def job(x: PAIR) -> tuple[tp.Numpy, tp.Numpy]:
+        bias = flow.get_variable("there", shape=(3,), initializer=flow.ones_initializer())
+        return dense(x, bias), dense(x) or x
+
+    found, plain = job(ZEROS)
+    np.testing.assert_array_equal(found, ZEROS + 1)
+    np.testing.assert_array_equal(plain, ZEROS)
+
+
 def test_calling_a_job_inside_a_job() -> None:
     lines = []
 

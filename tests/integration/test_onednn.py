@@ -98,6 +98,42 @@ def test_activations_are_reordered_once_per_border() -> None:
     assert "numpy.transpose" not in kernels
 
 
+MASKED = """
+import json
+import numpy as np
+import oneflow as flow
+import oneflow.typing as tp
+
+def conv(name, x):
+    return flow.layers.conv2d(x, 8, 3, padding="SAME", name=name)
+
+@flow.global_function(type="train")
+def train(x: tp.Numpy.Placeholder((2, 3, 6, 5))) -> tuple[tp.Numpy, tp.Numpy, tp.Numpy]:
+    x = flow.nn.dropout(flow.nn.leaky_relu(conv("conv1", x), 0.3), 0.5)
+    x = conv("conv2", flow.where(x > 0.01, x, flow.math.tanh(x)))
+    loss = flow.math.reduce_mean(flow.math.square(x))
+    schedule = flow.optimizer.PiecewiseConstantScheduler([], [0.5])
+    flow.optimizer.SGD(schedule, momentum=0).minimize(loss)
+    return loss, x > 0.01, flow.cast(x, flow.double)
+
+rng = np.random.default_rng(0)
+found = [train(rng.uniform(-1, 1, (2, 3, 6, 5)).astype("f")) for _ in range(3)]
+kernels = [task.kernel for task in train.plan().tasks]
+print(json.dumps({"found": [[x.tolist() for x in step] for step in found], "kernels": kernels}))
+"""
+
+
+def test_masks_and_other_element_types_change_layouts_too() -> None:
+    numpy = run(MASKED, FLOW_DISABLE_PLUGINS="flow-onednn")
+    onednn = run(MASKED, FLOW_VERIFY_PASSES="1")
+    for got, want in zip(onednn["found"], numpy["found"], strict=True):
+        for x, y in zip(got, want, strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+    assert {"onednn.onednn_conv", "onednn.onednn_reorder", "numpy.transpose"} <= {
+        *onednn["kernels"]
+    }
+
+
 EMBEDDING = """
 import json, sys
 import numpy as np

@@ -37,6 +37,13 @@ ROW_WISE = {
     "column sums": (lambda x: flow.math.reduce_sum(x + 1, axis=0), lambda x: (x + 1).sum(axis=0)),
     "mean": (lambda x: flow.math.reduce_mean(x + 1), lambda x: (x + 1).mean()),
     "column means": (lambda x: flow.math.reduce_mean(x, axis=0), lambda x: x.mean(axis=0)),
+    "greatest": (lambda x: flow.math.reduce_max(x - 9), lambda x: (x - 9).max()),
+    "column minima": (lambda x: flow.math.reduce_min(x + 9, 0), lambda x: (x + 9).min(axis=0)),
+    "row maxima": (lambda x: flow.math.reduce_max(x - 9, 1), lambda x: (x - 9).max(axis=1)),
+    "greatest integer": (
+        lambda x: flow.math.reduce_max(flow.cast(x * 16 - 99, flow.int32), axis=[0], keepdims=True),
+        lambda x: (x * 16 - 99).max(axis=0, keepdims=True),
+    ),
     "variance": (lambda x: flow.math.reduce_variance(x, axis=0), lambda x: x.var(axis=0)),
 }
 
@@ -115,6 +122,29 @@ def test_gradients_ignore_the_rows_that_do_not_count() -> None:
     flow.clear_default_session()
 
 
+def test_the_gradient_of_a_maximum_goes_to_a_row_that_counts() -> None:
+    """The zeros behind those would be greater."""
+    flow.clear_default_session()
+    start = np.array([-3, -1, -5, -2, -9, -4], np.float32)
+
+    @flow.global_function(type="train")
+    def job(mask: Numpy.Placeholder((N,))) -> tuple[Numpy, Numpy]:
+        weight = flow.get_variable("w", (N,), initializer=flow.constant_initializer(0.0))
+        found = flow.gather_nd(weight, flow.argwhere(mask))
+        hardest, easiest = flow.math.reduce_max(found), flow.math.reduce_min(found)
+        rate = flow.optimizer.PiecewiseConstantScheduler([], [1.0])
+        flow.optimizer.SGD(rate, momentum=0).minimize(hardest - 2 * easiest)
+        return hardest, easiest
+
+    mask = np.array([1, 0, 1, 1, 0, 1], np.float32)
+    job(mask * 0 + 1)
+    flow.load_variables({"w": start})
+    assert [x.tolist() for x in job(mask)] == [[-2], [-5]]
+    changed = flow.get_all_variables()["w"].numpy() - start
+    assert changed.tolist() == [0, 0, 2, -1, 0, 0]
+    flow.clear_default_session()
+
+
 @pytest.mark.parametrize("sbp", [flow.distribute.split(0), flow.distribute.broadcast()])
 def test_rows_may_lie_on_several_devices(sbp: Any) -> None:
     flow.clear_default_session()
@@ -151,7 +181,7 @@ def test_each_device_of_the_mirrored_view_has_a_count_of_its_own() -> None:
 @pytest.mark.parametrize(
     "made",
     [
-        lambda x, n: flow.math.reduce_max(x, axis=0),
+        lambda x, n: flow.math.reduce_prod(x, axis=0),
         lambda x, n: flow.reverse(x, 0),
         lambda x, n: flow.concat([x, x], axis=0),
         lambda x, n: x + flow.sync_dynamic_resize(x, n + 0),

@@ -63,6 +63,33 @@ def test_a_handle_acts_as_its_array() -> None:
     assert repr(blob).startswith("LocalBlob(array(")
 
 
+def test_operators_of_a_handle_are_its_arrays() -> None:
+    def blob(*numbers: float) -> Any:
+        return LocalBlob(np.array(numbers, np.float32))
+
+    both = blob(1, 2)
+    assert (both + 1).tolist() == (1 + both).tolist() == [2, 3]
+    assert (X + both).tolist() == [2, 4]
+    assert (both - blob(1, 1)).tolist() == [0, 1]
+    assert (-both / 2).tolist() == [-0.5, -1]
+    assert (both > 1).tolist() == [False, True]
+    assert (both == blob(1, 3)).tolist() == [True, False]
+    assert float(blob(1.5).sum()) == float(blob(1.5)[0]) == 1.5
+    assert [float(number) for number in both] == [1, 2]
+    assert 2 in both
+    assert int(LocalBlob(np.array(3))) == [0, 1, 2, 3][LocalBlob(np.array(3))] == 3
+    assert bool(blob(0)) is False
+    assert both.ndarray_list_[0] is both.numpy()
+    assert {both: 1}[both] == 1
+    total = 0.0
+    for loss in (both, both):
+        total += loss
+    assert np.asarray(total).tolist() == [2, 4]
+    both[0] = 5
+    both *= 2
+    assert both.tolist() == [10, 4]
+
+
 def test_sessions_are_apart() -> None:
     def job(x=PLACEHOLDER):
         w = flow.get_variable("w", shape=(2,))

@@ -44,7 +44,8 @@ def gather(
         indices: integers; one out of range gives zeros.
         validate_indices: ignored, as in OneFlow.
         axis: the axis of ``params``, by default ``batch_dims``.
-        batch_dims: how many leading axes both share; each entry of these has own indices.
+        batch_dims: how many leading axes both share; each entry of these has own indices.  When
+            ``indices`` have no axes but these, the last one counts the indices, as in OneFlow.
         name: name of the op.
 
     Returns:
@@ -64,7 +65,8 @@ def gather(
             allowed="axis == batch_dims",
             hint="flow.transpose the table first",
         )
-    return _batch_gather(params, indices, batch_dims, name)
+    shared = max(0, min(batch_dims, len(indices.shape) - 1))
+    return _batch_gather(params, indices, shared, name)
 
 
 def _batch_gather(params: BlobDef, indices: BlobDef, lead: int, name: str | None) -> BlobDef:

@@ -13,6 +13,7 @@ from math import prod
 from flow_core.api.math_binary import add, divide, maximum, multiply, subtract
 from flow_core.api.math_unary import exp, inner, log, one, sqrt, square
 from flow_core.errors import InferenceError, user_line
+from flow_core.exchange import neutral
 from flow_core.frontend.blob import BlobDef
 from flow_core.frontend.periods import per_period
 from flow_core.shapes import normal_axis
@@ -57,6 +58,17 @@ def _reduce(op: str, x: BlobDef, axis: Axis, keepdims: bool, name: str | None) -
     return one(op, x, axis=axes, keepdims=bool(keepdims), name=name) if axes else x
 
 
+def _filled(operation: str, x: BlobDef, axis: Axis) -> BlobDef:
+    """``x`` with numbers that change no maximum or minimum in place of rows that do not count."""
+    if x.rows is None or x.rows.axis not in _axes(x, axis, f"reduce_{operation}"):
+        return x
+    whole = one("cast_to_static_shape", x)
+    counts = one("cast_to_static_shape", one("constant_like", x, value=1, dtype="int8"))
+    number = neutral(operation, x.dtype)
+    rest = one("constant_like", whole, value=number, dtype=x.dtype.name)
+    return one("where", counts, whole, rest)
+
+
 def reduce_sum(
     input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> BlobDef:
@@ -88,7 +100,7 @@ def reduce_max(
     Args:
         x, axis, keepdims, name: see `reduce_sum`, for shape and errors, too.
     """
-    return _reduce("reduce_max", x, axis, keepdims, name)
+    return _reduce("reduce_max", _filled("max", x, axis), axis, keepdims, name)
 
 
 def reduce_min(
@@ -99,7 +111,7 @@ def reduce_min(
     Args:
         x, axis, keepdims, name: see `reduce_sum`, for shape and errors, too.
     """
-    return _reduce("reduce_min", x, axis, keepdims, name)
+    return _reduce("reduce_min", _filled("min", x, axis), axis, keepdims, name)
 
 
 def reduce_prod(

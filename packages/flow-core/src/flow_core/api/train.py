@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,14 @@ from flow_core.checkpoint import store
 from flow_core.checkpoint.manager import CheckpointManager
 from flow_core.checkpoint.snapshot import Snapshot
 from flow_core.dtypes import as_dtype
-from flow_core.errors import user_line
+from flow_core.errors import SourceLine, user_line
 from flow_core.frontend.session import default_session
 from flow_core.frontend.together import load_together, save_together
 from flow_core.plugins.specs import FormatSpec
 
 __all__ = ["CheckPoint", "SimpleCheckPointManager", "get", "save"]
+
+_log = logging.getLogger("flow_core")
 
 
 def _formats() -> tuple[FormatSpec, ...]:
@@ -126,10 +129,23 @@ def _load(path: str) -> None:
 
     def read() -> dict[str, Any]:
         found = store.load(path, _formats(), types=wanted)
-        store.match(wanted, found, attempted=f"loading {path}", at=line)
-        return {name: found[name] for name in wanted}
+        store.match(wanted, found, fewer=True, attempted=f"loading {path}", at=line)
+        _tell([name for name in wanted if name not in found], path, line)
+        return {name: found[name] for name in wanted if name in found}
 
     session.assign(read() if world is None else load_together(world, read))
+
+
+def _tell(kept: Sequence[str], path: str, line: SourceLine | None) -> None:
+    """Says which variables were not loaded."""
+    if kept:
+        some = ", ".join(kept[:_TOLD]) + (", ..." if len(kept) > _TOLD else "")
+        text = "loading %s (at %s): %d variables are not in it, and keep their values: %s"
+        _log.warning(text, path, line, len(kept), some)
+
+
+_TOLD = 5
+"""How many variables a warning names."""
 
 
 class CheckPoint:
@@ -144,10 +160,14 @@ class CheckPoint:
         save(path, overwrite=overwrite)
 
     def load(self, path: str) -> None:
-        """Loads all variables.
+        """Loads the variables that a checkpoint has; others keep their values, which is logged.
+
+        A network that begins with the weights of a part of it, and an optimizer that begins anew,
+        find less than all.
 
         Raises:
-            CheckpointError: lists all variables that are missing or have another shape.
+            CheckpointError: the checkpoint has none of the variables, or some in another shape;
+                lists these and all that are missing.
         """
         _load(path)
 

@@ -209,6 +209,7 @@ def match(
     found: Mapping[str, Any],
     *,
     missing: bool = True,
+    fewer: bool = False,
     extra: bool = False,
     attempted: str = "loading variables",
     at: SourceLine | None = None,
@@ -219,6 +220,7 @@ def match(
         wanted: variables of the jobs.
         found: arrays or `StoredVariable` records by name.
         missing: whether a wanted variable that is not there is an error.
+        fewer: whether it is none where others are there, and all that are there fit.
         extra: whether a variable that no job has is an error.  OneFlow ignores these by default,
             as a model that was saved while training has variables of its optimizer.
         attempted, at: for the message.
@@ -237,9 +239,11 @@ def match(
     more = tuple(name for name in found if name not in wanted)
     absent = [name for name in wanted if name not in found] if missing else []
     wrong = [line for line in (_misfit(n, wanted[n], found) for n in wanted) if line]
+    if fewer and not wrong and len(absent) < len(wanted):
+        absent = []
     if absent or wrong or (extra and more):
-        lines = [_absent_line(name, wanted[name], more) for name in absent]
-        lines += [*wrong, *(f"extra      {name!r}, which no job has" for name in more)]
+        lines = [*wrong, *(_absent_line(name, wanted[name], more) for name in absent)]
+        lines += [f"extra      {name!r}, which no job has" for name in more]
         raise CheckpointError(
             attempted,
             at=at,

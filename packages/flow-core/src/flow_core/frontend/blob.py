@@ -180,6 +180,15 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
     def __len__(self) -> int:
         return self.shape[0]
 
+    def __bool__(self) -> bool:
+        """That there is a blob: ``if bias:`` asks so where a function may have none.
+
+        Raises:
+            NoValueError: for truth values, as comparisons and logical ops give them (int8, bool):
+                whoever branches on those wants data, which there are none of.
+        """
+        return self.dtype.name not in ("int8", "bool") or _refuse_truth(self)
+
     def __add__(self, other: BlobDef | float) -> BlobDef:
         return _binary("add", self, other)
 
@@ -271,10 +280,6 @@ _NUMBER = (
 )
 _PARTS = "a part is flow.slice_v2(blob, [[begin, end, step], ...]), rows by number flow.gather"
 _REFUSED: dict[str, tuple[str, str]] = {
-    "__bool__": (
-        "truth value of",
-        "compute with flow.where(...), or decide on a Python value outside the job",
-    ),
     **dict.fromkeys(("__int__", "__float__", "__index__", "__complex__"), _NUMBER),
     "__iter__": ("a loop over", f"loop over range(blob.shape[0]); {_PARTS}"),
     "__contains__": ("a search in", "flow.math.equal(blob, number), flow.math.reduce_any"),
@@ -290,6 +295,10 @@ _REFUSED: dict[str, tuple[str, str]] = {
 }
 for _method, _words in _REFUSED.items():
     setattr(BlobDef, _method, _refusal(*_words))
+_refuse_truth = _refusal(
+    "truth value of",
+    "compute with flow.where(...), or decide on a Python value outside the job",
+)
 
 _ELSEWHERE = {
     **{name: f"flow.math.reduce_{name}(blob)" for name in ("sum", "mean", "max", "min", "prod")},

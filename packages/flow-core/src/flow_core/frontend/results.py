@@ -71,7 +71,12 @@ class Fetched:
 
 
 class LocalBlob:
-    """One fetched value: ``numpy()``, and it acts as its array in most places."""
+    """One fetched value: ``numpy()``, and it acts as its array, also beside operators.
+
+    >>> loss = LocalBlob(np.array([0.5], np.float32))
+    >>> float((1 + loss * 2).sum()), loss > 1
+    (2.0, array([False]))
+    """
 
     __slots__ = ("_fetched",)
 
@@ -104,6 +109,11 @@ class LocalBlob:
         return self.numpy_list()
 
     @property
+    def ndarray_list_(self) -> list[Any]:
+        """`numpy_list`, by the name of an attribute that programs read."""
+        return self.numpy_list()
+
+    @property
     def is_dynamic(self) -> bool:
         """Whether the shape may differ from step to step."""
         if isinstance(self._fetched, DeviceArrays):
@@ -120,14 +130,33 @@ class LocalBlob:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._array, name)
 
-    def __getitem__(self, index: Any) -> Any:
-        return self._array[index]
-
-    def __len__(self) -> int:
-        return len(self._array)
-
     def __repr__(self) -> str:
         return f"LocalBlob({self._fetched!r})"
+
+
+def _of_array(method: str) -> Callable[..., Any]:
+    """A method that is the array's."""
+
+    def call(blob: LocalBlob, *args: Any) -> Any:
+        plain = (arg.numpy() if isinstance(arg, LocalBlob) else arg for arg in args)
+        return getattr(blob.numpy(), method)(*plain)
+
+    return call
+
+
+_BINARY = (
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul"),
+    *("lshift", "rshift", "and", "or", "xor"),
+)
+_OF_ARRAYS = (
+    *(prefix + name for name in _BINARY for prefix in ("", "r", "i")),
+    *("lt", "le", "eq", "ne", "gt", "ge", "neg", "pos", "abs", "invert"),
+    *("bool", "int", "float", "complex", "index"),
+    *("len", "iter", "contains", "getitem", "setitem"),
+)
+for _method in _OF_ARRAYS:
+    if hasattr(np.ndarray, f"__{_method}__"):
+        setattr(LocalBlob, f"__{_method}__", _of_array(f"__{_method}__"))
 
 
 def _as_list(fetched: Any) -> list[Any]:

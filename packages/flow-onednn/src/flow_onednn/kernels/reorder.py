@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from flow_core.plugins.specs import KernelSpec
+from flow_core.plugins.specs import KernelQuery, KernelSpec
 from flow_onednn.primitives import create, plain, row_major
-from flow_onednn.recipes import Operand, Problem, Recipe, kernel, recipe
+from flow_onednn.recipes import Operand, Problem, Recipe, is_float, kernel, recipe
 
 
 def _cook(p: Problem) -> Recipe | None:
@@ -18,4 +18,13 @@ def _cook(p: Problem) -> Recipe | None:
     return recipe(made, (Operand("src", 0, source), Operand("dst", 0, target, True)))
 
 
-KERNELS: tuple[KernelSpec, ...] = (kernel("onednn_reorder", _cook), kernel("transpose", _cook))
+def _accepts(query: KernelQuery) -> bool:
+    """Floats, and the bytes that masks are made of: their numbers are float32's, too."""
+    x = query.inputs[0]
+    return is_float(query) or (x.dtype.name in ("int8", "uint8") and x.size > 0)
+
+
+KERNELS: tuple[KernelSpec, ...] = (
+    kernel("onednn_reorder", _cook, accepts=_accepts),
+    kernel("transpose", _cook),
+)

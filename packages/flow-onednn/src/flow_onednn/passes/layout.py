@@ -73,16 +73,18 @@ class _Layouts:
         type_ = tensor_type(tuple(shape), editor.graph.type_of(value).dtype)
         name = f"{value.op}/{form}" + (f"_{value.index}" if value.index else "")
         of = editor.type_of(source).shape
+        place = maker.placement.only(value.index % maker.placement.size)  # an exchange has several
         longer = [axis for axis in perm if of[axis] > 1]
         if longer == sorted(longer):  # by axes: equal sizes of several look as if none had moved
-            attrs: dict[str, AttrValue] = {"shape": type_.shape}
-            kind = "reshape"
+            op = Op(name, "reshape", (source,), Attrs({"shape": type_.shape}), place)
         else:
             reason = f"{reader.name} takes {form.upper()}" if reader else f"a result is {form}"
-            kind = "onednn_reorder"
-            attrs = {"perm": perm, "reason": reason, "reordered": type_.nbytes}
-        place = maker.placement.only(value.index % maker.placement.size)  # an exchange has several
-        op = Op(name, kind, (source,), Attrs(attrs), place)
+            attrs: dict[str, AttrValue] = {"perm": perm, "reason": reason}
+            attrs["reordered"] = type_.nbytes
+            op = Op(name, "onednn_reorder", (source,), Attrs(attrs), place)
+            if not editor.accepts(op, (type_,)):  # numbers that the library has no kernel for
+                attrs = {"perm": perm, "batch_axis_non_change": False}
+                op = Op(name, "transpose", (source,), Attrs(attrs), place)
         return editor.add(op, (type_,), maker, 0.5).output()
 
     def replace(self, op: Op, new: Op, types: tuple[TensorType, ...]) -> None:
