@@ -33,7 +33,7 @@ CUPY = {"cupy-cuda12x": 12, "cupy-cuda13x": 13}
 """CUDA major of CuPy's wheels."""
 
 DRIVER = "flow_cuda.cupy_hardware"
-OPS = tuple(f"flow_cuda.{name}ops" for name in ("", "dnn_", "attention_", "norm_"))
+OPS = tuple(f"flow_cuda.{name}ops" for name in ("", "dnn_", "attention_", "norm_", "layout_"))
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 EMULATE = "ONEFLOW_EMULATE_GPUS=N runs the program on the CPU"
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
@@ -167,6 +167,7 @@ def flow_register_passes(config: Settings) -> Iterable[PassSpec]:
         make()
         for library, make in (
             ("nvmath", products_pass),
+            ("cudnn", layout_pass),
             ("cudnn", convolutions_pass),
             ("cudnn", norms_pass),
             ("cudnn", attention_pass),
@@ -183,6 +184,16 @@ def products_pass() -> PassSpec:
         "physical",
         "flow_cuda.passes.products:configured",
         before=("fuse_elementwise",),
+    )
+
+
+def layout_pass() -> PassSpec:
+    """Brings convolutions to the layout that they are fastest in, before cuDNN gets them."""
+    return PassSpec(
+        "cuda_layout",
+        "physical",
+        "flow_cuda.passes.layout:configured",
+        before=("cudnn_convolutions", "cudnn_norms", "cuda_products", "fuse_elementwise"),
     )
 
 

@@ -29,9 +29,9 @@ def plan_tables(doc: PlanDocument) -> Iterator[Table]:
     """The tables of ``flow plan``."""
     plan = doc.plan
     counts = f"{doc.traced} ops traced, {len(plan.tasks)} tasks per step, "
-    yield Table(
-        f"{doc.kind} job {doc.job!r} at {doc.line}\n{counts}{len(plan.prologue)} run once", (), ()
-    )
+    half = plan.settings.get("mixed_precision_data_type")
+    counts += f"{len(plan.prologue)} run once" + (f", mixed precision in {half}" if half else "")
+    yield Table(f"{doc.kind} job {doc.job!r} at {doc.line}\n{counts}", (), ())
     yield _table("ops", "name type outputs placement SBP line", _ops(doc))
     yield _table("tasks", "# op kernel reads writes workspace", _tasks(plan))
     if changes := tuple(_layout_changes(plan)):

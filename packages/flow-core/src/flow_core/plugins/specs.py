@@ -244,7 +244,8 @@ class KernelQuery:
             groups, which are made of their members' kernels.
         settings: what session and job ask of kernels, as the plan has it; what is not there is not
             asked for.  ``enable_tensor_float_32_compute``: whether float32 products may be rounded
-            to 10 bits of mantissa.
+            to 10 bits of mantissa.  ``mixed_precision_data_type``: the half type of a job that
+            computes in one.
     """
 
     op: str

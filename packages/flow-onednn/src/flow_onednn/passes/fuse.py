@@ -13,7 +13,7 @@ from flow_onednn import binding
 from flow_onednn.kernels.norm import mask_bytes
 from flow_onednn.kernels.pool import places_bytes
 from flow_onednn.kernels.twins import computed
-from flow_onednn.passes.editor import Editor, changed, edit
+from flow_core.rewriting.editor import Editor, changed, edit
 from flow_onednn.recipes import BY_OP, Problem, problem
 
 
