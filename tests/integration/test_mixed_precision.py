@@ -113,7 +113,7 @@ def test_training_follows_float32(policy: object, half: str) -> None:
 
 
 def test_bfloat16_needs_no_loss_scale() -> None:
-    """It has float32's range: gradients that float16 loses are there, and a scale changes no bit."""
+    """It has float32's range: gradients that float16 loses are there; a scale changes no bit."""
     found = {half: losses(True, steps=4, half=half) for half in HALVES}
     scaled = flow.optimizer.loss_scale.static_loss_scale(2.0**20)
     assert losses(True, scaled, steps=4, half="bfloat16") == found["bfloat16"]

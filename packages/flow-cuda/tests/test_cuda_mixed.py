@@ -1,4 +1,4 @@
-"""Mixed precision on GPUs: all of a step on the device, in either half type, with no cast too many."""
+"""Mixed precision on GPUs: a whole step on the device, in either half type, no cast too many."""
 
 from collections.abc import Iterator
 from typing import Any

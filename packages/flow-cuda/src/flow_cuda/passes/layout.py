@@ -78,7 +78,7 @@ def wants_last(weights: TensorType, tf32: bool, always: bool = False) -> bool:
 
 def table(wants: Wants) -> LayoutTable:
     """What our ops make of layouts."""
-    convolutions = {op: _conv for op in ("conv2d", "deconv2d", "conv_data_grad")}
+    convolutions = dict.fromkeys(("conv2d", "deconv2d", "conv_data_grad"), _conv)
     convolutions["conv_filter_grad"] = _filter_grad
     pools = (*rules.POOLS, *(f"{p}_grad" for p in rules.POOLS))
     return LayoutTable(

@@ -1,7 +1,7 @@
 """What oneDNN makes of layouts: convolutions, pooling and batch normalisation want NHWC.
 
-The algorithm is core's, `flow_core.rewriting.layouts`; here is the table, and how convolutions become
-ops of ours.  An `onednn_reorder` stands wherever a layout changes.
+The algorithm is core's, `flow_core.rewriting.layouts`; here is the table, and how convolutions
+become ops of ours.  An `onednn_reorder` stands wherever a layout changes.
 """
 
 from __future__ import annotations
