@@ -129,7 +129,8 @@ def flow_register_devices(config: Settings) -> Iterable[DeviceSpec]:
     """The device type "gpu"; nothing while GPUs are emulated."""
     if config.emulate_gpus:
         return ()
-    return (DeviceSpec("gpu", "flow_cuda.plugin:probe", "flow_cuda.driver:CudaDriver"),)
+    driver = "flow_cuda.driver:CudaDriver"
+    return (DeviceSpec("gpu", "flow_cuda.plugin:probe", driver, records=True),)
 
 
 def flow_register_comms(config: Settings) -> Iterable[CommSpec]:

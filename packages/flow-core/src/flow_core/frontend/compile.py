@@ -511,7 +511,15 @@ def _options(build: JobBuild, physical: Physical, sharing: Sharing) -> CompileOp
         sharing=sharing,
         budget=build.session.budget,
         settings=kernel_settings(build),
+        recording=_recording(build),
     )
+
+
+def _recording(build: JobBuild) -> frozenset[str]:
+    """Those types of a job's devices whose drivers record steps."""
+    devices = build.session.registry.devices
+    asked = {op.placement.device_type for op in build.builder.ops.values()}
+    return frozenset(kind for kind in asked if kind in devices and devices[kind].records)
 
 
 def kernel_settings(build: JobBuild) -> Attrs:

@@ -310,6 +310,8 @@ class KernelSpec:
             other along axis 0, makes the bits that a launch on each of them makes.  Inputs that
             are the same in ``whole`` and in the parts are one array for all of them.  None
             promises that of elementwise ops only.
+        cuts: why its launches cannot be part of a step that the driver records and replays; empty
+            where they can.
     """
 
     op: str
@@ -320,6 +322,7 @@ class KernelSpec:
     workspace: Callable[[KernelQuery], int] | None = None
     name: str = ""
     rows: Callable[[KernelQuery, Sequence[KernelQuery]], bool] | None = None
+    cuts: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,12 +350,15 @@ class DeviceSpec:
         probe: lazy ``probe() -> Available | Unavailable``; may touch hardware.
         driver: lazy ``driver(index) -> flow_core.device.Driver``.
         kernels: device type whose kernels also run here ("cpu" for emulated devices).
+        records: whether its driver records the launches of a step and replays them as one: plans
+            then say what cuts the record.
     """
 
     type: str
     probe: Lazy
     driver: Lazy
     kernels: str | None = None
+    records: bool = False
 
 
 @dataclass(frozen=True, slots=True)
