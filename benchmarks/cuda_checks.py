@@ -1,17 +1,23 @@
 """Everything about flow-cuda that only a GPU can show, in one table, in under eight minutes.
 
-    python benchmarks/cuda_checks.py [--out FOLDER] [--seconds 480] [--only PART ...]
-        [--shared FOLDER] [--wheels FOLDER] [--rehearse]
+    python benchmarks/cuda_checks.py [--out FOLDER] [--seconds 470] [--only PART ...] [--compiled]
+        [--shared FOLDER] [--tree FOLDER] [--wheels FOLDER] [--rehearse]
 
-Each part (`cuda_parts.py`) is a process of its own with a time limit, so that one that hangs or
-crashes ends alone; parts come in the order of what they tell.  Rows are written to
-``FOLDER/rows.jsonl`` as they come, with what each part prints beside them: a run that is cut off
-leaves what it has done.  ``FOLDER/table.txt`` is the table.
+Each part (`cuda_parts.py`) is a process of its own with a slice of the time (`cuda_order.py`), so
+that one that hangs or crashes ends alone.  Parts come in the order of what they tell; one whose
+slice is longer than what is left is listed as "not run", and so are, in the last line, the words
+that run it: ``--only`` takes names of parts, or how they begin, and lets them take all of the
+time.  ``--compiled`` measures torch.compile, which takes minutes to tune: a second call.  Both
+add to the table of the same folder.
+
+Rows are written to ``FOLDER/rows.jsonl`` as they come, and ``FOLDER/table.txt`` after each part,
+with the steps side by side: a run that is cut off leaves the table of what it has done.
 
 It needs no installation and no network: packages that are not installed are taken from the
 checkout, and ``--wheels`` names a folder of wheels that were brought along, such as those of
 nvmath-python, nccl4py and nvidia-cudnn-frontend.  Peers are measured where they are installed.
-``--shared`` is a folder with ``data/mnist.npz`` and ``programs``.
+``--shared`` is a folder with ``data/mnist.npz``, ``programs`` and ``conformance``, and ``--tree``
+a checkout of OneFlow's tests.
 
 Without a GPU it says what is missing and ends with status 1.  ``--rehearse`` runs all parts on the
 host with small shapes: that shows that the script works, and nothing about a device.
@@ -23,6 +29,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -32,75 +39,16 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
-sys.path += map(str, ROOT.glob("packages/*/src"))  # behind what is installed
+sys.path[:0] = [str(HERE)]
 
-from flow_cuda.families import FAMILIES  # noqa: E402 - found by the line above
-
-NETWORKS = ("mlp", "lenet", "bert_base", "resnet50", "wide_deep_sgd")
-PEERS = {"torch eager": "torch", "torch.compile": "torch", "jax jit": "jax"}
-"""What else steps are measured in, and the package that it needs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the table.
-
-    Attributes:
-        name: what was looked at.
-        result: "passed", "FAILED", "skipped", or a number with its unit.
-        note: what else there is to say.
-        data: numbers by name.
-    """
-
-    name: str
-    result: str
-    note: str = ""
-    data: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What one process checks.
-
-    Attributes:
-        name: a function of `cuda_parts.py`, and its arguments behind colons.
-        seconds: when it is cut off.
-        together: parts that follow each other with the same text here run at once: they time
-            nothing.
-    """
-
-    name: str
-    seconds: float = 60.0
-    together: str = ""
-
-
-PARTS: tuple[Part, ...] = (
-    Part("environment", 40),
-    Part("products", together="first"),
-    Part("training", together="first"),
-    Part("dropout", together="first"),
-    Part("steady"),
-    Part("rates", 40),
-    *(Part(f"step:{name}") for name in ("mlp", "lenet")),
-    *(Part(f"peer:{name}:{peer}", 40) for name in ("mlp", "lenet") for peer in PEERS
-      if peer != "torch.compile"),
-    *(Part(f"kernels:{family}", 120, "kernels") for family in FAMILIES if family != "fallback"),
-    *(Part(f"step:{name}") for name in NETWORKS[2:]),
-    *(Part(f"programs:{device}", 90, "programs") for device in ("gpu", "cpu")),
-    *(Part(f"peer:{name}:torch eager", 45) for name in NETWORKS[2:]),
-    Part("nccl", 40),
-    *(Part(f"peer:{name}:torch.compile", 90) for name in NETWORKS),
-    *(Part(f"peer:{name}:jax jit", 60) for name in NETWORKS[2:]),
-)  # fmt: skip
-"""All parts, by what they tell."""
+from cuda_order import ROOT, WORKERS, Part, Row, chosen  # noqa: E402 - found by the line above
+from cuda_table import line, summary, table  # noqa: E402
 
 
 @dataclass(slots=True)
@@ -109,92 +57,126 @@ class Report:
 
     Attributes:
         folder: where the files are.
-        rows: all rows so far.
+        rows: all rows so far, by name.
     """
 
     folder: Path
-    rows: list[Row] = field(default_factory=list)
+    rows: dict[str, Row] = field(default_factory=dict)
+
+    def resume(self) -> None:
+        """Takes over what an earlier call has left in the folder."""
+        kept = read(self.folder / "rows.jsonl")
+        self.rows = {row.name: row for row in kept if row.result != "not run"}
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Prints and keeps rows."""
-        for row in rows:
-            self.rows.append(row)
-            print(line(row), flush=True)
-            with (self.folder / "rows.jsonl").open("a") as file:
+        """Prints and keeps rows, and writes the table of all."""
+        with (self.folder / "rows.jsonl").open("a") as file:
+            for row in rows:
+                self.rows[row.name] = row
+                print(line(row), flush=True)
                 file.write(json.dumps(asdict(row)) + "\n")
+        (self.folder / "table.txt").write_text(table(self.rows) + "\n")
 
-    def finish(self) -> int:
-        """Writes the table, the steps in it side by side; status 0 if nothing failed."""
-        self.add(comparison(self.rows))
-        width = max(len(row.name) for row in self.rows)
-        table = "\n".join(line(row, width) for row in self.rows)
-        (self.folder / "table.txt").write_text(table + "\n")
-        failed = [row.name for row in self.rows if row.result == "FAILED"]
+    def finish(self, again: str) -> int:
+        """Prints what compares rows, and what did not run; status 0 if nothing failed."""
+        print("\n".join(map(line, summary(self.rows))))
+        waiting = [row.name for row in self.rows.values() if row.result == "not run"]
+        if waiting:
+            print(f"not run, for lack of time: {again} --only {shlex.join(waiting)}")
+        rows = (*self.rows.values(), *summary(self.rows))
+        failed = [row.name for row in rows if row.result == "FAILED"]
         print(f"{len(failed)} failed: {', '.join(failed)}" if failed else "nothing failed")
         return int(bool(failed))
 
 
-def line(row: Row, width: int = 44) -> str:
-    """A row as text."""
-    return f"{row.name:<{width}}  {row.result:<12}  {row.note}".rstrip()
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs parts until the time is over; status 0 if nothing failed."""
+def arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    """The options of a call."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("cuda-checks"))
     parser.add_argument("--seconds", type=float, default=470.0)
     parser.add_argument("--only", nargs="*", default=[], help="parts, or how their names begin")
+    parser.add_argument("--compiled", action="store_true", help="torch.compile: a second call")
     parser.add_argument("--shared", type=Path, default=next(filter(Path.is_dir, SHARED), ROOT))
+    parser.add_argument("--tree", type=Path, help="a checkout of OneFlow's tests")
     parser.add_argument("--wheels", type=Path)
     parser.add_argument("--rehearse", action="store_true")
-    given = parser.parse_args(arguments)
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Runs parts until the time is over; status 0 if nothing failed."""
+    given = arguments(words)
     given.out.mkdir(parents=True, exist_ok=True)
-    parts = [p for p in PARTS if not given.only or p.name.startswith(tuple(given.only))]
-    if given.rehearse:
-        parts = [replace(part, seconds=10 * part.seconds) for part in parts]
     report, stop = Report(given.out), time.monotonic() + given.seconds
+    if given.only or given.compiled:
+        report.resume()
+    else:
+        (given.out / "rows.jsonl").unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as site:
-        env = environment(Path(site), given.wheels, given.shared)
-        mode = ["--rehearse"] if given.rehearse else []
+        env = environment(Path(site), given)
+        call = Call(given.out, env, stop, bool(given.only), given.rehearse)
+        parts = chosen(tuple(given.only), given.compiled)
         for together, group in groupby(parts, key=lambda p: p.together):
-            workers = max(1, min(8, (os.cpu_count() or 2) // 2)) if together else 1
+            workers = max(1, min(WORKERS, (os.cpu_count() or 2) // 2)) if together else 1
             with ThreadPoolExecutor(workers) as pool:
-                jobs = [pool.submit(run, part, mode, given.out, env, stop) for part in group]
+                jobs = [pool.submit(run, part, call) for part in group]
                 for job in jobs:
                     report.add(job.result())
-            if any(row.name == "device" and row.result == "missing" for row in report.rows):
+            if report.rows.get("device", Row("", "")).result == "missing":
                 break
-    missing = any(row.result == "missing" for row in report.rows)
-    return report.finish() or int(missing)
+    status = report.finish(f"python {sys.argv[0]} --out {given.out}")
+    return status or int(any(row.result == "missing" for row in report.rows.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What all parts of a call have in common.
+
+    Attributes:
+        out: the folder of the files.
+        env: the environment of the parts.
+        stop: when the time is over, by `time.monotonic`.
+        unbound: whether parts may take all of it.
+        rehearsed: whether the device is the host, which takes longer.
+    """
+
+    out: Path
+    env: Mapping[str, str]
+    stop: float
+    unbound: bool
+    rehearsed: bool
+
+    def slice(self, part: Part) -> float:
+        """Seconds that a part may take if there is so much time."""
+        if self.unbound:
+            return max(5.0, self.stop - time.monotonic())
+        return part.seconds * (10 if self.rehearsed else 1)
 
 
 SHARED = (ROOT / "shared", ROOT.parent / "shared", ROOT.parents[1] / "shared")
 
 
-def run(
-    part: Part, mode: Sequence[str], out: Path, env: Mapping[str, str], stop: float
-) -> list[Row]:
-    """The rows of a part, and one that says so if it did not come to its end."""
-    left = min(part.seconds, stop - time.monotonic())
-    if left < 5:
-        return [Row(part.name, "skipped", "the time is over")]
+def run(part: Part, call: Call) -> list[Row]:
+    """The rows of a part, and one that says so if it did not run, or not to its end."""
+    left, needed = call.stop - time.monotonic(), call.slice(part)
+    if left < needed:
+        return [Row(part.name, "not run", f"{max(0.0, left):.0f} s are left of {needed:.0f}")]
     stem = re.sub(r"\W+", "-", part.name)
-    rows, log = out / f"{stem}.rows", out / f"{stem}.log"
+    rows, log = call.out / f"{stem}.rows", call.out / f"{stem}.log"
     rows.unlink(missing_ok=True)
-    command = [sys.executable, str(HERE / "cuda_parts.py"), part.name, "--rows", str(rows), *mode]
+    command = [sys.executable, str(HERE / "cuda_parts.py"), part.name, "--rows", str(rows)]
+    command += ["--seconds", f"{needed:.0f}", *(["--rehearse"] if call.rehearsed else [])]
     with log.open("w") as file:
         child = subprocess.Popen(
-            [*command, "--seconds", f"{left:.0f}"], stdout=file, stderr=file, env=dict(env),
-            start_new_session=True,
-        )  # fmt: skip
+            command, stdout=file, stderr=file, env=dict(call.env), start_new_session=True
+        )
         try:
-            code = child.wait(left)
+            code = child.wait(needed)
         except subprocess.TimeoutExpired:
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
-            return [*read(rows), Row(part.name, "FAILED", f"cut off after {left:.0f} s")]
+            return [*read(rows), Row(part.name, "FAILED", f"cut off after {needed:.0f} s")]
     found = read(rows)
     if code:
         last = log.read_text(errors="replace").strip().splitlines()[-1:]
@@ -212,10 +194,10 @@ def read(file: Path) -> list[Row]:
 # --- packages, installed or not
 
 
-def environment(site: Path, wheels: Path | None, shared: Path) -> dict[str, str]:
+def environment(site: Path, given: argparse.Namespace) -> dict[str, str]:
     """The environment of the parts, in which the packages of the checkout are there."""
-    if wheels is not None:
-        files = [str(path) for path in sorted(wheels.glob("*.whl"))]
+    if given.wheels is not None:
+        files = [str(path) for path in sorted(given.wheels.glob("*.whl"))]
         options = ["--no-index", "--no-deps", "--no-compile", "-q", "--target", str(site)]
         subprocess.run([sys.executable, "-m", "pip", "install", *options, *files], check=True)
     sources = [str(path) for path in place_packages(site)]
@@ -227,7 +209,8 @@ def environment(site: Path, wheels: Path | None, shared: Path) -> dict[str, str]
         **os.environ,
         "PYTHONPATH": os.pathsep.join(paths),
         "PYTHONUNBUFFERED": "1",
-        "FLOW_CHECKS_SHARED": str(shared),
+        "FLOW_CHECKS_SHARED": str(given.shared),
+        "FLOW_CHECKS_TREE": str(given.tree or ""),
     }
 
 
@@ -253,36 +236,6 @@ def place_packages(site: Path) -> Iterator[Path]:
         )
         (folder / "entry_points.txt").write_text(text)
         yield source
-
-
-# --- the summary
-
-
-def comparison(rows: Sequence[Row]) -> Iterator[Row]:
-    """Each network's step beside its floor and the best peer."""
-    found: dict[str, Any] = {row.name: row for row in rows}
-    rate = {k: v for row in rows if row.name.startswith("rate") for k, v in row.data.items()}
-    for name in NETWORKS:
-        own = found.get(f"{name}: step")
-        if own is None or "seconds" not in own.data:
-            continue
-        times = {
-            peer: found[f"{name}: {peer}"].data["seconds"]
-            for peer in PEERS
-            if "seconds" in getattr(found.get(f"{name}: {peer}"), "data", {})
-        }
-        words = [f"{peer} {seconds * 1e6:.0f}" for peer, seconds in times.items()]
-        result = "no peer"
-        if times:
-            result = f"{min(times.values()) / own.data['seconds']:.2f} x"
-        if rate:
-            by_bytes = own.data["bytes"] / rate["bytes"]
-            by_work = own.data["operations"] / rate[f"operations {own.data['bits']:.0f}"]
-            words.append(f"floor {by_bytes * 1e6:.0f} of bytes, {by_work * 1e6:.0f} of work")
-        yield Row(
-            f"{name}: beside the best peer", result,
-            f"us: own {own.data['seconds'] * 1e6:.0f}, {', '.join(words)}",
-        )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path[:0] = [str(HERE), str(ROOT / "tests" / "helpers")]
 
-from cuda_checks import PEERS, Row  # noqa: E402 - found by the line above
+from cuda_order import PEERS, Row  # noqa: E402 - found by the line above
 from cuda_rig import (  # noqa: E402
     HALVES,
     Run,
@@ -48,8 +48,11 @@ from cuda_rig import (  # noqa: E402
     timed_steps,
     verdict,
 )
+from cuda_table import ACCURACY  # noqa: E402
 
 STEPS, WARM = 20, 5
+TABLES = 1 << 14
+"""Bytes of tables per twenty tasks that are no part of a plan."""
 
 Check = Callable[..., Iterator[Row]]
 
@@ -202,7 +205,7 @@ def steady(run: Run) -> Iterator[Row]:
         session, job, feeds = bench_job(run, "mlp")
         job(*feeds)
         hardware = hardware_of(session)
-        yield memory_row(job, sum(nbytes for of, nbytes in made if of is hardware))
+        yield memory_row("mlp", job, made, hardware)
         for _ in range(80):  # as many as there are pieces of memory for numbers
             job(*feeds)
         made.clear()
@@ -219,14 +222,15 @@ def steady(run: Run) -> Iterator[Row]:
     yield Row("mlp: no allocations in a step", verdict(not made), f"{less} bytes less are free")
 
 
-def memory_row(job: Any, allocated: int) -> Row:
+def memory_row(name: str, job: Any, made: list[tuple[Any, int]], hardware: Any) -> Row:
     """Whether all that was allocated is the arena as predicted, variables, and small tables."""
-    plan = job.plan()
+    plan, allocated = job.plan(), sum(nbytes for of, nbytes in made if of is hardware)
     arena = sum(arena.nbytes for arena in plan.arenas)
     held = {b.name: b.type.nbytes for b in plan.buffers if b.kind == "variable"}
     rest = allocated - arena - sum(held.values())
+    tables = TABLES * max(1, len(plan.tasks) // 20)  # addresses of joined updates, numbers
     note = f"{arena} bytes predicted, {sum(held.values())} of variables, {rest} of tables"
-    return Row("mlp: arena as predicted", verdict(0 <= rest < 1 << 14), note)
+    return Row(f"{name}: arena as predicted", verdict(0 <= rest < tables), note)
 
 
 def programs(run: Run, device: str) -> Iterator[Row]:
@@ -250,6 +254,10 @@ def programs(run: Run, device: str) -> Iterator[Row]:
             took = time.perf_counter() - started
             ok = not done.returncode and found
             yield Row(f"{name} on the {device}", verdict(ok), f"{' '.join(words)} in {took:.1f} s")
+            if ok and name == "lenet_eval.py":
+                percent = float(found[-1].split()[-1].rstrip("%"))
+                row = ACCURACY.format(device)
+                yield Row(row, f"{percent:.2f} %", "10000 images", {"percent": percent})
 
 
 def copy_mnist(archive: Path, folder: Path, few: bool) -> None:
@@ -388,7 +396,11 @@ def rates(run: Run) -> Iterator[Row]:
     copy = functools.partial(hardware.copy, stream, other.address, memory.address, size)
     rate = 2 * size / timed(copy)
     yield Row("rate: bytes", f"{rate / 1e12:.2f} T/s", "read and written", {"bytes": rate})
-    for kind, bits, tf32 in (("float32", 19, True), ("float32", 32, False), ("float16", 16, False)):
+    for kind, bits, tf32 in (
+        ("float32", 19, True),
+        ("float32", 32, False),
+        ("bfloat16", 16, False),
+    ):
         where = Operands(memory.address, memory.address, other.address)
         product = Product(n, n, n, False, False, kind, tf32=tf32)
         call = functools.partial(hardware.product, stream, product, where)
@@ -421,10 +433,12 @@ def needs_of(session: Any, job: Any) -> tuple[float, float]:
 
 def step(run: Run, workload: str) -> Iterator[Row]:
     """A network's step, from numpy to loss, and what it needs."""
-    session, job, feeds = bench_job(run, workload)
-    started = time.perf_counter()
-    loss = float(job(*feeds).reshape(-1)[0])
-    first = time.perf_counter() - started
+    with counted_allocations(run) as made:
+        session, job, feeds = bench_job(run, workload)
+        started = time.perf_counter()
+        loss = float(job(*feeds).reshape(-1)[0])
+        first = time.perf_counter() - started
+    yield memory_row(workload, job, made, hardware_of(session))
     seconds = best_of(run, lambda: job(*feeds), 3.0)
     nbytes, operations = needs_of(session, job)
     bits = 16 if workload in HALVES else 19
@@ -452,17 +466,36 @@ def peer(run: Run, workload: str, name: str) -> Iterator[Row]:
 
     feeds = bench_feeds(run, workload)
     with contextlib.redirect_stdout(io.StringIO()):  # autotuning is talkative
-        call = cuda_peers.PEERS[name](workload, feeds, HALVES.get(workload, False))
+        call = cuda_peers.PEERS[name](workload, feeds, workload in HALVES)
         loss = call()
         seconds = best_of(run, call, 2.0)
     data = {"seconds": seconds, "loss": loss}
     yield Row(f"{workload}: {name}", f"{seconds * 1e6:.0f} us", f"first loss {loss:.4f}", data)
 
 
+def cudnn(run: Run) -> Iterator[Row]:
+    """Plans of cuDNN: which there are, and how long they take in each layout and type."""
+    import cuda_dnn
+
+    hardware = start(run).driver("gpu:0:0").hardware
+    for name, result, note in cuda_dnn.cudnn_plans(hardware, run.rehearsed):
+        yield Row(name, "skipped" if result == "missing" else result, note)
+        if run.left() < 3:
+            return
+
+
+def tests(run: Run) -> Iterator[Row]:
+    """OneFlow's own tests of single ops, unmodified, on one GPU."""
+    import cuda_tests
+
+    yield from cuda_tests.op_tests(run)
+
+
 CHECKS: Mapping[str, Check] = {
     check.__name__: check
     for check in (
-        environment, products, training, dropout, steady, rates, step, peer, kernels, programs, nccl
+        environment, products, training, dropout, steady, rates, step, peer, kernels, programs,
+        cudnn, nccl, tests,
     )
 }  # fmt: skip
 

@@ -16,7 +16,10 @@ from flow_cuda import host_compiler
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 import cuda_checks  # noqa: E402 - found by the line above
-import cuda_parts  # noqa: E402 - found by the line above
+import cuda_order  # noqa: E402
+import cuda_parts  # noqa: E402
+import cuda_table  # noqa: E402
+import cuda_tests  # noqa: E402
 
 CHILD = """
 import os, sys, time
@@ -39,43 +42,74 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Parts that pass, hang and crash, in the place of the real ones."""
     (tmp_path / "cuda_parts.py").write_text(CHILD)
     monkeypatch.setattr(cuda_checks, "HERE", tmp_path)
-    parts = [cuda_checks.Part(name, seconds=6) for name in ("passes", "hangs", "crashes", "last")]
-    monkeypatch.setattr(cuda_checks, "PARTS", tuple(parts))
-    monkeypatch.setattr(cuda_checks, "NETWORKS", ())
+    parts = [cuda_order.Part(name, 6.0) for name in ("passes", "hangs", "crashes", "last")]
+    monkeypatch.setattr(cuda_order, "PARTS", tuple(parts))
+    monkeypatch.setattr(cuda_order, "COMPILED", (cuda_order.Part("compiled", 6.0),))
     return tmp_path
+
+
+def rows_of(folder: Path) -> list[tuple[str, str]]:
+    rows = map(json.loads, (folder / "rows.jsonl").read_text().splitlines())
+    return [(row["name"], row["result"]) for row in rows]
 
 
 def test_a_part_that_fails_takes_nothing_with_it(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cuda_checks.main(["--out", str(folder / "out")]) == 1
-    lines = (folder / "out" / "rows.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
-    assert [(row["name"], row["result"]) for row in rows] == [
+    out = folder / "out"
+    assert cuda_checks.main(["--out", str(out)]) == 1
+    assert rows_of(out) == [
         ("passes", "passed"), ("hangs", "passed"), ("hangs", "FAILED"),
         ("crashes", "passed"), ("crashes", "FAILED"), ("last", "passed"),
     ]  # fmt: skip
-    assert rows[2]["note"] == "cut off after 6 s"
-    assert rows[4]["note"] == "status 3; what was wrong"
-    table = (folder / "out" / "table.txt").read_text()
-    assert len(table.splitlines()) == len(rows)
+    table = (out / "table.txt").read_text()
+    assert "cut off after 6 s" in table
+    assert "status 3; what was wrong" in table
+    assert len(table.splitlines()) == 4
     assert capsys.readouterr().out.endswith("2 failed: hangs, crashes\n")
 
 
-def test_parts_are_skipped_when_the_time_is_over(folder: Path) -> None:
-    started = time.monotonic()
-    assert cuda_checks.main(["--out", str(folder / "out"), "--seconds", "0"]) == 0
+def test_parts_that_do_not_fit_are_named_and_may_be_run_later(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started, out = time.monotonic(), str(folder / "out")
+    assert cuda_checks.main(["--out", out, "--seconds", "5.5"]) == 0
     assert time.monotonic() - started < 5
-    lines = (folder / "out" / "rows.jsonl").read_text().splitlines()
-    assert [json.loads(line)["result"] for line in lines] == ["skipped"] * 4
+    assert {result for _, result in rows_of(folder / "out")} == {"not run"}
+    text = capsys.readouterr().out
+    assert f"--out {out} --only passes hangs crashes last\n" in text
+    assert cuda_checks.main(["--out", out, "--only", "pa", "la"]) == 0
+    assert cuda_checks.main(["--out", out, "--compiled"]) == 0
+    table = (folder / "out" / "table.txt").read_text().splitlines()
+    assert [row.split()[:2] for row in table] == [
+        ["passes", "passed"], ["last", "passed"], ["compiled", "passed"]
+    ]  # fmt: skip
+
+
+def test_what_matters_most_fits_into_the_time_by_the_slices() -> None:
+    seconds, group, sure = 0.0, [0.0], True
+    for part, following in zip(
+        cuda_order.PARTS, (*cuda_order.PARTS[1:], cuda_order.Part("", 0)), strict=True
+    ):
+        if sure:
+            group.append(part.seconds)
+        sure = sure and part.name != cuda_order.LAST_SURE
+        if not part.together or part.together != following.together or not sure:
+            rounds = -(-(len(group) - 1) // (cuda_order.WORKERS if part.together else 1))
+            seconds, group = seconds + rounds * max(group), [0.0]
+    assert 400 < seconds <= 470
 
 
 def test_all_parts_are_there() -> None:
-    for part in cuda_checks.PARTS:
+    parts = (*cuda_order.PARTS, *cuda_order.COMPILED)
+    for part in parts:
         name, *words = part.name.split(":")
         inspect.signature(cuda_parts.CHECKS[name]).bind(None, *words)
-    asked = {part.name.split(":")[0] for part in cuda_checks.PARTS}
-    assert asked == set(cuda_parts.CHECKS)
+    assert {part.name.split(":")[0] for part in parts} == set(cuda_parts.CHECKS)
+    assert len({part.name for part in parts}) == len(parts)
+    asked = {part.name for part in parts}
+    for network in cuda_order.NETWORKS:
+        assert {f"peer:{network}:{peer}" for peer in cuda_order.PEERS} <= asked
 
 
 def test_packages_of_the_checkout_are_known_where_they_are_not_installed(
@@ -95,21 +129,45 @@ def test_packages_of_the_checkout_are_known_where_they_are_not_installed(
     assert found["flow-core"].version == metadata.version("flow-core")
 
 
-def test_networks_are_compared_with_the_best_peer() -> None:
-    def row(name: str, **data: float) -> Any:
-        return cuda_checks.Row(name, "", "", data)
+def table_of(*rows: Any) -> dict[str, Any]:
+    return {row.name: row for row in rows}
 
-    rows = [
+
+def row(name: str, **data: float) -> Any:
+    return cuda_order.Row(name, "", "", data)
+
+
+def test_networks_are_compared_with_the_best_peer() -> None:
+    rows = table_of(
         row("rate: bytes", bytes=1e12),
         row("rate: operations 16", **{"operations 16": 1e14}),
         row("mlp: step", seconds=1e-3, bytes=1e8, operations=2e10, bits=16),
         row("mlp: torch eager", seconds=3e-3), row("mlp: jax jit", seconds=2e-3),
         row("lenet: step", seconds=1e-3, bytes=1e8, operations=2e10, bits=16),
-    ]  # fmt: skip
-    mlp, lenet = cuda_checks.comparison(rows)
+    )  # fmt: skip
+    mlp, lenet = cuda_table.comparison(rows)
     assert mlp.result == "2.00 x"
     assert "own 1000, torch eager 3000, jax jit 2000, floor 100 of bytes, 200 of work" in mlp.note
     assert lenet.result == "no peer"
+
+
+@pytest.mark.parametrize(("percent", "result"), [(98.2, "passed"), (91.0, "FAILED")])
+def test_accuracies_are_compared(percent: float, result: str) -> None:
+    gpu = row(cuda_table.ACCURACY.format("gpu"), percent=percent)
+    assert not list(cuda_table.accuracies(table_of(gpu)))
+    both = table_of(gpu, row(cuda_table.ACCURACY.format("cpu"), percent=98.0))
+    (found,) = cuda_table.accuracies(both)
+    assert found.result == result
+
+
+def test_outcomes_of_tests_are_counted_file_by_file() -> None:
+    text = """suite ops: 2 test files, 9 methods (static), device passes [1]
+test_add.py                                          d=1   2.0s  failed 1, passed 3
+test_tril.py                                         d=1  12.5s  import-failed 2, skipped 1
+test_half_a_li"""
+    assert cuda_tests.totals(text) == (
+        2, {"failed": 1, "passed": 3, "import-failed": 2, "skipped": 1}
+    )  # fmt: skip
 
 
 @pytest.mark.slow
@@ -131,7 +189,8 @@ def test_every_part_runs_on_a_rehearsed_device(tmp_path: Path) -> None:
     assert results["dropout: bits as on the CPU"] == "passed"
     assert results["mlp: arena as predicted"] == "passed"
     assert results["NCCL: one device"] == "passed"
-    for name in cuda_checks.NETWORKS:
+    for name in cuda_order.NETWORKS:
         assert results[f"{name}: step"].endswith("us")
-    families = [part.name.split(":")[1] for part in cuda_checks.PARTS if "kernels:" in part.name]
+        assert results[f"{name}: arena as predicted"] == "passed"
+    families = [part.name.split(":")[1] for part in cuda_order.PARTS if "kernels:" in part.name]
     assert {results[f"{family}: kernels"] for family in families} == {"passed"}

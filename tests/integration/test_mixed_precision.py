@@ -5,6 +5,8 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_core.errors import ConfigError
+from flow_core.observe.text import plan_report
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(0, 1, (16, 8)).astype(np.float32)
@@ -16,10 +18,12 @@ def fresh() -> None:
     flow.clear_default_session()
 
 
-def train_job(mixed: bool, policy: object = None, name: str = "train"):
+def train_job(mixed: bool, policy: object = None, name: str = "train", half: object = None):
     config = flow.function_config()
     if mixed:
         config.enable_auto_mixed_precision(True)
+    if half is not None:
+        config.mixed_precision_data_type(half)
 
     def job(
         x: tp.Numpy.Placeholder((16, 8)), y: tp.Numpy.Placeholder((16,), flow.int32)
@@ -44,25 +48,54 @@ def dtypes_by_type(job) -> dict[str, set[str]]:
     return found
 
 
-def losses(mixed: bool, policy: object = None, steps: int = 30) -> list[float]:
+def losses(mixed: bool, policy: object = None, steps: int = 30, half: object = None) -> list[float]:
     flow.clear_default_session()
-    job = train_job(mixed, policy)
+    job = train_job(mixed, policy, half=half)
     return [job(X, LABELS).item() for _ in range(steps)]
 
 
-def test_products_are_half_and_the_rest_is_not() -> None:
-    found = dtypes_by_type(train_job(True))
-    assert found["matmul"] == {"float16"}
-    assert found["bias_add"] == {"float16", "float32"}, "the last one is on no path to a product"
-    assert found["relu"] == {"float16"}
-    assert "float16" not in found["variable"]
+HALVES = ("float16", "bfloat16")
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_products_are_half_and_the_rest_is_not(half: str) -> None:
+    found = dtypes_by_type(train_job(True, half=half))
+    assert found["matmul"] == {half}
+    assert found["bias_add"] == {half, "float32"}, "the last one is on no path to a product"
+    assert found["relu"] == {half}
+    assert half not in found["variable"]
     assert found["sparse_softmax_cross_entropy"] == {"float32"}
 
 
-def test_without_the_setting_nothing_is_half() -> None:
-    assert all("float16" not in names for names in dtypes_by_type(train_job(False)).values())
+@pytest.mark.parametrize("half", [None, "bfloat16"], ids=["none", "a type alone"])
+def test_without_the_setting_nothing_is_half(half: object) -> None:
+    found = dtypes_by_type(train_job(False, half=half))
+    assert all(names.isdisjoint(HALVES) for names in found.values())
 
 
+@pytest.mark.parametrize("half", [flow.bfloat16, "bfloat16", flow.float16])
+def test_the_plan_says_which_half_type_it_is(half: object) -> None:
+    job = train_job(True, half=half)
+    name = "float16" if half is flow.float16 else "bfloat16"
+    assert job.plan().settings["mixed_precision_data_type"] == name
+    assert f"mixed precision in {name}" in plan_report(job).splitlines()[1]
+
+
+def test_a_plan_without_mixed_precision_says_nothing() -> None:
+    assert "mixed precision" not in plan_report(train_job(False, half="bfloat16"))
+
+
+@pytest.mark.parametrize("wrong", [flow.float32, "float8", 16, None, True])
+def test_other_types_are_no_half_types(wrong: object) -> None:
+    config = flow.function_config()
+    with pytest.raises(ConfigError, match=r"flow\.float16 or flow\.bfloat16") as caught:
+        config.mixed_precision_data_type(wrong)
+    assert "mixed_precision_data_type" in str(caught.value)
+    assert caught.value.at is not None
+    assert caught.value.at.file == __file__
+
+
+@pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize(
     "policy",
     [
@@ -72,17 +105,25 @@ def test_without_the_setting_nothing_is_half() -> None:
     ],
     ids=["none", "static", "dynamic"],
 )
-def test_training_follows_float32(policy: object) -> None:
-    exact, mixed = losses(False), losses(True, policy)
+def test_training_follows_float32(policy: object, half: str) -> None:
+    exact, mixed = losses(False), losses(True, policy, half=half)
     assert exact[-1] < 0.7 * exact[0]
     np.testing.assert_allclose(mixed, exact, rtol=0.03, atol=5e-3)
     assert mixed != exact
 
 
+def test_bfloat16_needs_no_loss_scale() -> None:
+    """It has float32's range: gradients that float16 loses are there; a scale changes no bit."""
+    found = {half: losses(True, steps=4, half=half) for half in HALVES}
+    scaled = flow.optimizer.loss_scale.static_loss_scale(2.0**20)
+    assert losses(True, scaled, steps=4, half="bfloat16") == found["bfloat16"]
+    assert losses(True, scaled, steps=4, half="float16") != found["float16"]
+
+
 def test_overflow_skips_the_step_and_lowers_the_scale() -> None:
     """A scale of 2**30 overflows float16: variables stay until it has come down."""
     policy = flow.optimizer.loss_scale.dynamic_loss_scale(2.0**30, 2000)
-    found = losses(True, policy, steps=40)
+    found = losses(True, policy, steps=40, half="float16")
     assert len(set(found[:5])) == 1, "the first steps overflow and must change nothing"
     assert found[-1] < found[0], "later ones must not"
     assert np.isfinite(found).all()

@@ -11,7 +11,9 @@ import oneflow as flow
 import oneflow.typing as tp
 from flow_core.errors import KernelNotFoundError
 from flow_core.frontend import session as sessions
+from flow_core.observe.text import plan_report
 from flow_core.ops.python_kernel import PythonOp, known
+from flow_core.plan import Plan
 from flow_cuda import host_compiler, rehearsed
 
 pytestmark = pytest.mark.skipif(
@@ -196,6 +198,38 @@ def test_ops_fall_back_to_the_host_where_that_is_allowed(monkeypatch: pytest.Mon
     for gpu, cpu in zip(results["gpu"], results["cpu"], strict=True):
         for have, want in zip(gpu, cpu, strict=True):
             np.testing.assert_allclose(have, want, rtol=1e-6)
+
+
+def on_both(device: str) -> Any:
+    """A function of the program on a device, and an op on the CPU behind it."""
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((BATCH, 10))) -> tp.Numpy:
+        with flow.scope.placement(device, "0:0"):
+            y = flow.math.relu(x)
+            op = flow.user_op_builder("doubled").Op("doubled").Input("a", [y])
+            y = op.Output("y").Build().InferAndTryRun().SoleOutputBlob()
+        with flow.scope.placement("cpu", "0:0"):
+            return flow.math.sigmoid(y + 1.0)
+
+    return job
+
+
+@pytest.mark.usefixtures("doubled")
+def test_the_plan_says_what_cuts_the_record_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ops that fall back, ops of the CPU, and nothing where no device records."""
+    monkeypatch.setenv("FLOW_CUDA_ALLOW_CPU_FALLBACK", "1")
+    cuts = {}
+    for device, registry in REGISTRIES.items():
+        sessions._default[:] = [sessions.Session(registry)]
+        job = on_both(device)
+        plan = job.plan()
+        cuts[device] = {task.type: task.cuts for task in plan.tasks if task.cuts}
+        assert Plan.from_json(plan.to_json()).tasks == plan.tasks
+        assert ("cuts of the recorded step" in plan_report(job)) is (device == "gpu")
+    assert not cuts["cpu"]
+    assert "runs on the host" in cuts["gpu"].pop("python_kernel")
+    assert set(cuts["gpu"].values()) == {"runs on cpu:0:0"}
 
 
 def test_only_functions_of_programs_have_no_kernel() -> None:

@@ -82,6 +82,7 @@ class Task:
         line: the user's line, for people.
         stream: position of its stream in `Plan.streams`; tasks of one stream run in order.
         waits: positions of tasks of other streams that must be over before it starts.
+        cuts: why it cuts the record of a step that a driver replays as one; empty where none does.
     """
 
     op: str
@@ -96,6 +97,7 @@ class Task:
     line: str = ""
     stream: int = 0
     waits: tuple[int, ...] = ()
+    cuts: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from flow_core.errors import ConfigError
 
 FALLBACK, TANH_GELU = "FLOW_CUDA_ALLOW_CPU_FALLBACK", "FLOW_CUDA_TANH_GELU"
+LAYOUT = "FLOW_CUDA_LAYOUT"
+LAYOUTS = ("auto", "nhwc", "nchw")
 TENSOR_FLOAT_32 = "enable_tensor_float_32_compute"
 
 
@@ -20,10 +22,12 @@ class CudaSettings:
         allow_cpu_fallback: whether ops without a kernel for the device run on the host.
         tanh_gelu: whether products may end with gelu in the form with tanh, the only one that the
             library has; it differs from the exact one by up to 5e-4.
+        layout: "nhwc" or "nchw" for all convolutions, "auto" for what their types are best at.
     """
 
     allow_cpu_fallback: bool = False
     tanh_gelu: bool = False
+    layout: str = LAYOUTS[0]
 
 
 def settings(env: Mapping[str, str] | None = None) -> CudaSettings:
@@ -33,7 +37,10 @@ def settings(env: Mapping[str, str] | None = None) -> CudaSettings:
     True
     """
     given = os.environ if env is None else env
-    return CudaSettings(*(_flag(given, name) for name in (FALLBACK, TANH_GELU)))
+    layout = given.get(LAYOUT) or LAYOUTS[0]
+    if layout not in LAYOUTS:
+        raise ConfigError(f"setting {LAYOUT}", found=repr(layout), allowed=" or ".join(LAYOUTS))
+    return CudaSettings(_flag(given, FALLBACK), _flag(given, TANH_GELU), layout)
 
 
 def _flag(env: Mapping[str, str], name: str) -> bool:

@@ -33,7 +33,7 @@ CUPY = {"cupy-cuda12x": 12, "cupy-cuda13x": 13}
 """CUDA major of CuPy's wheels."""
 
 DRIVER = "flow_cuda.cupy_hardware"
-OPS = tuple(f"flow_cuda.{name}ops" for name in ("", "dnn_", "attention_", "norm_"))
+OPS = tuple(f"flow_cuda.{name}ops" for name in ("", "dnn_", "attention_", "norm_", "layout_"))
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 EMULATE = "ONEFLOW_EMULATE_GPUS=N runs the program on the CPU"
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
@@ -129,7 +129,8 @@ def flow_register_devices(config: Settings) -> Iterable[DeviceSpec]:
     """The device type "gpu"; nothing while GPUs are emulated."""
     if config.emulate_gpus:
         return ()
-    return (DeviceSpec("gpu", "flow_cuda.plugin:probe", "flow_cuda.driver:CudaDriver"),)
+    driver = "flow_cuda.driver:CudaDriver"
+    return (DeviceSpec("gpu", "flow_cuda.plugin:probe", driver, records=True),)
 
 
 def flow_register_comms(config: Settings) -> Iterable[CommSpec]:
@@ -167,6 +168,7 @@ def flow_register_passes(config: Settings) -> Iterable[PassSpec]:
         make()
         for library, make in (
             ("nvmath", products_pass),
+            ("cudnn", layout_pass),
             ("cudnn", convolutions_pass),
             ("cudnn", norms_pass),
             ("cudnn", attention_pass),
@@ -183,6 +185,16 @@ def products_pass() -> PassSpec:
         "physical",
         "flow_cuda.passes.products:configured",
         before=("fuse_elementwise",),
+    )
+
+
+def layout_pass() -> PassSpec:
+    """Brings convolutions to the layout that they are fastest in, before cuDNN gets them."""
+    return PassSpec(
+        "cuda_layout",
+        "physical",
+        "flow_cuda.passes.layout:configured",
+        before=("cudnn_convolutions", "cudnn_norms", "cuda_products", "fuse_elementwise"),
     )
 
 

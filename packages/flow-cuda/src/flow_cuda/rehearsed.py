@@ -21,6 +21,7 @@ from flow_cuda.cudnn import DnnPlans
 from flow_cuda.dnn_ops import OPS as DNN_OPS
 from flow_cuda.driver import GpuDriver
 from flow_cuda.families import kernels
+from flow_cuda.layout_ops import OPS as LAYOUT_OPS
 from flow_cuda.norm_ops import OPS as NORM_OPS
 from flow_cuda.ops import OPS
 from flow_cuda.passes.attention import JoinAttention
@@ -29,6 +30,7 @@ from flow_cuda.passes.norms import Norms
 from flow_cuda.plugin import (
     attention_pass,
     convolutions_pass,
+    layout_pass,
     norms_pass,
     peers_comm,
     products_pass,
@@ -79,7 +81,7 @@ def probe(count: int = 4) -> Available | Unavailable:
 
 def flow_register_devices() -> tuple[DeviceSpec, ...]:
     """The device type "gpu"."""
-    return (DeviceSpec("gpu", partial(probe), Drivers()),)
+    return (DeviceSpec("gpu", partial(probe), Drivers(), records=True),)
 
 
 def flow_register_comms() -> tuple[CommSpec, ...]:
@@ -89,7 +91,7 @@ def flow_register_comms() -> tuple[CommSpec, ...]:
 
 def flow_register_ops() -> tuple[OpSpec, ...]:
     """The ops that our passes make."""
-    return (*OPS, *DNN_OPS, *ATTENTION_OPS, *NORM_OPS)
+    return (*OPS, *DNN_OPS, *ATTENTION_OPS, *NORM_OPS, *LAYOUT_OPS)
 
 
 def flow_register_passes() -> tuple[PassSpec, ...]:
@@ -97,7 +99,9 @@ def flow_register_passes() -> tuple[PassSpec, ...]:
     convolutions = convolutions_pass(lambda: Convolutions(dnn_plans))
     attention = attention_pass(lambda: JoinAttention(dnn_plans))
     norms = norms_pass(lambda: Norms(dnn_plans))
-    return (products_pass(), convolutions, norms, attention, updates_pass())
+    return (
+        products_pass(), layout_pass(), convolutions, norms, attention, updates_pass()
+    )  # fmt: skip
 
 
 def flow_register_kernels() -> Iterator[KernelSpec]:

@@ -17,6 +17,7 @@ import numpy as np
 from flow_core.dtypes import float32, uint8
 from flow_core.ir import TensorType, tensor_type
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
+from flow_core.rewriting.layouts import TO_FIRST, TO_LAST
 
 Types = tuple[TensorType, ...]
 Attrs = Mapping[str, Any]
@@ -295,8 +296,6 @@ def _joined_samples(rng: Any) -> Iterator[Sample]:
 
 
 # --- layouts
-
-TO_LAST, TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
 def _reorder_type(ctx: InferContext) -> Types:

@@ -66,6 +66,7 @@ class CompileOptions:
         sharing: what devices with one memory have, and do, only once.
         budget: the cores of the process.
         settings: what kernels are asked; part of the plan.
+        recording: those types of the plan's devices whose drivers record steps.
     """
 
     seed: int = 0
@@ -79,6 +80,7 @@ class CompileOptions:
     sharing: Sharing = NOTHING_SHARED
     budget: Budget = field(default_factory=lambda: find_budget(asked(os.environ)))
     settings: Mapping[str, AttrValue] = NO_ATTRS
+    recording: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -572,7 +574,16 @@ def _task(state: _Lowering, op: Op, i: int, buffers: Buffers) -> Task:
         kernel=op.attrs["collective"] if op.type == BOXING else state.found[op.name].name,
         seed=_seed(state, op),
         line=str(state.graph.lines.get(op.name, "")),
+        cuts=_cuts(state, op),
     )
+
+
+def _cuts(state: _Lowering, op: Op) -> str:
+    """Why an op cuts the record of a step, on devices that have one."""
+    recording = state.options.recording
+    if recording and op.placement.device_type not in recording:
+        return f"runs on {device_of(op)}"
+    return "" if not recording or op.type == BOXING else state.found[op.name].cuts
 
 
 def _seed(state: _Lowering, op: Op) -> int:

@@ -20,6 +20,7 @@ from flow_core.errors import JobError, SourceLine
 from flow_core.frontend.config_training import configured_training
 from flow_core.frontend.fitting import fitted
 from flow_core.frontend.function_config import (
+    HALF,
     MICRO_BATCHES,
     MIXED,
     cudnn_options,
@@ -408,7 +409,7 @@ def _pipelines(session: Any) -> tuple[Pipeline, Pipeline]:
 def _asked(build: JobBuild) -> Iterator[Pass]:
     """The passes that a job's own settings ask for, with their options."""
     if build.config.get(MIXED):
-        yield MixedPrecision(half_type(build.session.registry, build.builder.ops.values()))
+        yield MixedPrecision(_half(build))
     if build.segments and build.forward:
         yield Checkpointing(tuple(map(tuple, build.segments.values())), build.forward)
     tables = indexed_tables(build.config)
@@ -425,6 +426,12 @@ def _asked(build: JobBuild) -> Iterator[Pass]:
         yield SharedPlacement(shared)
     if any(map(takes_apart, build.builder.ops.values())):
         yield SplitNorms({name: layout.sbp for name, layout in build.session.layouts.items()})
+
+
+def _half(build: JobBuild) -> str:
+    """The half type of a job that computes in one."""
+    ops = build.builder.ops.values()
+    return half_type(build.session.registry, ops, build.config.get(HALF))
 
 
 def _owners_elsewhere(build: JobBuild, compiles: bool) -> dict[str, Owned]:
@@ -504,13 +511,22 @@ def _options(build: JobBuild, physical: Physical, sharing: Sharing) -> CompileOp
         sharing=sharing,
         budget=build.session.budget,
         settings=kernel_settings(build),
+        recording=_recording(build),
     )
+
+
+def _recording(build: JobBuild) -> frozenset[str]:
+    """Those types of a job's devices whose drivers record steps."""
+    devices = build.session.registry.devices
+    asked = {op.placement.device_type for op in build.builder.ops.values()}
+    return frozenset(kind for kind in asked if kind in devices and devices[kind].records)
 
 
 def kernel_settings(build: JobBuild) -> Attrs:
     """What session and job ask of kernels: part of the plan."""
     allowed = build.session.resources.others.get(TENSOR_FLOAT_32, True)
-    return Attrs({TENSOR_FLOAT_32: allowed})
+    mixed = {HALF: _half(build)} if build.config.get(MIXED) else {}
+    return Attrs({TENSOR_FLOAT_32: allowed, **mixed})
 
 
 def updated_variables(plan: Plan, specs: Mapping[str, OpSpec]) -> dict[str, set[str]]:

@@ -43,6 +43,20 @@ def _dtype(name: str, value: Any) -> DType:
     return as_dtype(value)
 
 
+HALVES = ("float16", "bfloat16")
+
+
+def _half(name: str, value: Any) -> str:
+    """The name of a half type, given as one or as ``flow.float16``."""
+    try:
+        found = as_dtype(value).name
+    except InferenceError:
+        found = ""
+    if found not in HALVES:
+        raise _wrong(name, value, " or ".join(f"flow.{half}" for half in HALVES))
+    return found
+
+
 def _positive(name: str, value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise _wrong(name, value, "an integer of at least 1")
@@ -161,6 +175,7 @@ def _scope_of(value: Any) -> Scope:
 
 INDEXED_SLICES = "indexed_slices_optimizer_conf"
 MIXED = "enable_auto_mixed_precision"
+HALF = "mixed_precision_data_type"
 QAT = ("enable_quantization_aware_training", "enable_qat")
 STOP_MOVING = "qat.moving_min_max_stop_update_after_iters"
 MICRO_BATCHES = "train.num_gradient_accumulation_steps"
@@ -224,6 +239,7 @@ EFFECTIVE: tuple[Setting, ...] = (
     ),
     Setting(INDEXED_SLICES, None, "tables of which looked-up rows alone are updated", _tables),
     Setting(MIXED, False, "whether products are computed in a half type", _switch),
+    Setting(HALF, None, "which one; if not said, the one that the devices are best at", _half),
     *(Setting(name, True, "whether training sees the rounding of int8", _switch) for name in QAT),
     Setting("qat.per_channel_weight_quantization", True, "a grid per row of a weight", _switch),
     Setting("qat.symmetric", True, "whether zero stands for zero on the grids", _switch),

@@ -1,4 +1,4 @@
-"""Which half type mixed precision computes in: the one that the job's devices are best at."""
+"""Which half type mixed precision computes in: as asked, or what the job's devices are best at."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from flow_core.dtypes import as_dtype
 from flow_core.errors import KernelNotFoundError
+from flow_core.frontend.function_config import HALVES
 from flow_core.ir import Attrs, Op, tensor_type
 from flow_core.passes.mixed_precision import WHITE
 from flow_core.plugins.registry import Registry
@@ -15,17 +16,21 @@ from flow_core.plugins.specs import KernelQuery, KernelSpec
 
 _log = logging.getLogger("flow_core")
 
-HALVES = ("float16", "bfloat16")
-"""The first one is taken where a device is equally good at both, as in OneFlow."""
 WIDENING = "numpy."
 """How the names of kernels begin that compute half types in float32."""
 PRODUCT = Attrs({"transpose_a": False, "transpose_b": False, "alpha": 1.0})
 
 
-def half_type(registry: Registry, ops: Iterable[Op]) -> str:
+def half_type(registry: Registry, ops: Iterable[Op], asked: str | None = None) -> str:
     """The half type whose products have the best kernels, by priority, on all devices of some ops.
 
-    Says once per type of devices if these have nothing but kernels that compute in float32.
+    Where devices are equally good at both it is float16, as in OneFlow.  Says once per type of
+    devices if these have nothing but kernels that compute in float32.
+
+    Args:
+        registry: of kernels.
+        ops: of the job.
+        asked: the half type that the job insists on.
     """
     devices = sorted({op.placement.device_type for op in ops if op.type in WHITE})
     found = {half: [kernel(registry, half, d) for d in devices] for half in HALVES}
@@ -33,7 +38,7 @@ def half_type(registry: Registry, ops: Iterable[Op]) -> str:
     def rank(half: str) -> int:
         return min((k.priority if k else -1 for k in found[half]), default=0)
 
-    chosen = max(HALVES, key=rank)
+    chosen = asked or max(HALVES, key=rank)
     for device, spec in zip(devices, found[chosen], strict=True):
         if spec is not None and spec.name.startswith(WIDENING):
             _say_once(device, chosen)

@@ -117,6 +117,8 @@ def _facts(doc: PlanDocument, spans: Sequence[Span]) -> Iterator[tuple[str, str]
     yield "devices", f"{len(plan.arenas)}"
     yield "across devices", f"{count_bytes(plan.bytes_per_step)} per step"
     yield "largest arena", count_bytes(max((a.nbytes for a in plan.arenas), default=0))
+    if half := plan.settings.get("mixed_precision_data_type"):
+        yield "mixed precision", str(half)
     if spans:
         yield "measured step", f"{max(s.stop for s in spans) * 1e3:.2f} ms"
 

@@ -29,13 +29,15 @@ def plan_tables(doc: PlanDocument) -> Iterator[Table]:
     """The tables of ``flow plan``."""
     plan = doc.plan
     counts = f"{doc.traced} ops traced, {len(plan.tasks)} tasks per step, "
-    yield Table(
-        f"{doc.kind} job {doc.job!r} at {doc.line}\n{counts}{len(plan.prologue)} run once", (), ()
-    )
+    half = plan.settings.get("mixed_precision_data_type")
+    counts += f"{len(plan.prologue)} run once" + (f", mixed precision in {half}" if half else "")
+    yield Table(f"{doc.kind} job {doc.job!r} at {doc.line}\n{counts}", (), ())
     yield _table("ops", "name type outputs placement SBP line", _ops(doc))
     yield _table("tasks", "# op kernel reads writes workspace", _tasks(plan))
     if changes := tuple(_layout_changes(plan)):
         yield _table("changes of layout", "# op bytes reason", changes)
+    if cuts := tuple((str(i), t.op, t.kernel, t.cuts) for i, t in enumerate(plan.tasks) if t.cuts):
+        yield _table("cuts of the recorded step", "# op kernel why", cuts)
     for arena in plan.arenas:
         yield _table(f"memory of {arena.device}", "", _memory(plan, arena))
         yield _table(

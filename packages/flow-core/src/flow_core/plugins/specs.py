@@ -251,7 +251,8 @@ class KernelQuery:
             groups, which are made of their members' kernels.
         settings: what session and job ask of kernels, as the plan has it; what is not there is not
             asked for.  ``enable_tensor_float_32_compute``: whether float32 products may be rounded
-            to 10 bits of mantissa.
+            to 10 bits of mantissa.  ``mixed_precision_data_type``: the half type of a job that
+            computes in one.
     """
 
     op: str
@@ -316,6 +317,8 @@ class KernelSpec:
             other along axis 0, makes the bits that a launch on each of them makes.  Inputs that
             are the same in ``whole`` and in the parts are one array for all of them.  None
             promises that of elementwise ops only.
+        cuts: why its launches cannot be part of a step that the driver records and replays; empty
+            where they can.
     """
 
     op: str
@@ -326,6 +329,7 @@ class KernelSpec:
     workspace: Callable[[KernelQuery], int] | None = None
     name: str = ""
     rows: Callable[[KernelQuery, Sequence[KernelQuery]], bool] | None = None
+    cuts: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,12 +357,15 @@ class DeviceSpec:
         probe: lazy ``probe() -> Available | Unavailable``; may touch hardware.
         driver: lazy ``driver(index) -> flow_core.device.Driver``.
         kernels: device type whose kernels also run here ("cpu" for emulated devices).
+        records: whether its driver records the launches of a step and replays them as one: plans
+            then say what cuts the record.
     """
 
     type: str
     probe: Lazy
     driver: Lazy
     kernels: str | None = None
+    records: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from flow_cuda.config import settings
 from flow_cuda.driver import GpuDriver
 from flow_cuda.kernels.binding import are_numbers
 
+WHY = "has no kernel for the GPU and runs on the host: numbers travel both ways"
+
 
 def allowed(query: KernelQuery) -> bool:
     """Whether the setting allows it, for ops of numbers that the host has a kernel for."""
@@ -67,5 +69,5 @@ def _run(
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    KernelSpec("*", "gpu", bind, allowed, -1, None, "cuda.on_the_host"),
+    KernelSpec("*", "gpu", bind, allowed, -1, None, "cuda.on_the_host", cuts=WHY),
 )

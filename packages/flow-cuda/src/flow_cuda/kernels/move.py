@@ -103,9 +103,43 @@ def _copy(ctx: BindContext) -> Iterator[Launch]:
         yield from copied(x, y)
 
 
+def turns(shape: Sequence[int], perm: Sequence[int]) -> tuple[int, int, int] | None:
+    """Matrices, rows and columns, where a transposition swaps the sides of matrices.
+
+    >>> turns((8, 64, 5, 7), (0, 2, 3, 1)), turns((2, 6, 3), (1, 0, 2))
+    ((8, 64, 35), None)
+    """
+    longer = [axis for axis in perm if shape[axis] != 1]
+    place = {axis: i for i, axis in enumerate(sorted(longer))}
+    runs: list[list[int]] = []
+    for axis in longer:
+        if runs and place[axis] == place[runs[-1][-1]] + 1:
+            runs[-1].append(axis)
+        else:
+            runs.append([axis])
+    sizes = [prod(shape[axis] for axis in run) for run in runs]
+    match sorted(range(len(runs)), key=lambda i: runs[i][0]):
+        case [1, 0]:
+            return 1, sizes[1], sizes[0]
+        case [0, 2, 1]:
+            return sizes[0], sizes[2], sizes[1]
+    return None
+
+
+TILE = 32
+"""Rows and columns that a block turns around at a time."""
+
+
 def _transpose(ctx: BindContext) -> Iterator[Launch]:
     (x,), (y,) = ctx.inputs, ctx.outputs
     perm: Any = ctx.attrs["perm"]
+    turned = turns(x.shape, perm)
+    if turned and min(turned[1:]) >= TILE and y.size:
+        kind, (count, rows, columns) = UNSIGNED[x.itemsize], turned
+        tiles = count * -(-rows // TILE) * -(-columns // TILE)
+        values = (Read(x, kind), Written(y, kind), *turned)
+        yield call("turn", HEADER, (kind,), *values, items=tiles, blocks=True)
+        return
     steps = contiguous(x.shape)
     yield from moved(x, y, y.shape, ([steps[p] for p in perm], contiguous(y.shape)))
 
@@ -373,6 +407,7 @@ ALIASES = (
 _BINDS: dict[str, Callable[[BindContext], Iterator[Launch]]] = {
     **dict.fromkeys(ALIASES, _copy),
     "transpose": _transpose,
+    "cuda_reorder": _transpose,
     "broadcast_to": _broadcast,
     "broadcast_like": _broadcast,
     "concat": _concat,

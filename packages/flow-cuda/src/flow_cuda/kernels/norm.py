@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from math import prod
 
 from flow_core.device import Launch
-from flow_core.plugins.specs import BindContext, KernelSpec
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_cuda.elementwise import Group, Step, joined, write
 from flow_cuda.kernels.binding import c_type, kernel
+from flow_cuda.kernels.columns import Matrix, column_sums
 from flow_cuda.launch import Read, call, each, space, strides
 
 HEADER = "norm.h"
@@ -46,9 +47,23 @@ def _layer_norm_grad(ctx: BindContext) -> Launch:
     return call("layer_norm_grad", HEADER, types, *values, items=rows, blocks=True)
 
 
-def _gamma_grad(ctx: BindContext) -> Launch:
+def _params(query: KernelQuery) -> Matrix:
+    """A row per use of the parameters."""
+    x, axis = query.inputs[0], query.attrs["begin_params_axis"]
+    return Matrix.of(x, prod(x.shape[axis:]))
+
+
+def _sums_bytes(query: KernelQuery) -> int:
+    return _params(query).nbytes
+
+
+def _gamma_grad(ctx: BindContext) -> Launch | Sequence[Launch]:
     x, statistic = ctx.query.inputs[0], ctx.query.inputs[2]
     n, period = (_cut(ctx, f"begin_{k}_axis")[1] for k in ("norm", "params"))
+    matrix, (out,) = _params(ctx.query), ctx.outputs
+    if matrix.tall:
+        result = (out, ctx.query.outputs[0])
+        return tuple(column_sums("TimesNormal", matrix, ctx.inputs, result, ctx.workspace, n))
     types = (c_type(x), c_type(ctx.query.outputs[0]), c_type(statistic))
     values = (*map(Read, ctx.inputs), *ctx.outputs, x.size, n, period)
     return call("layer_norm_gamma_grad", HEADER, types, *values, items=period)
@@ -59,10 +74,15 @@ def _param_grad(ctx: BindContext) -> Sequence[Launch]:
     dy, normalized, gamma = ctx.inputs
     scaled, d_beta, d_gamma = ctx.outputs
     size, period = dy.size, _cut(ctx, "begin_params_axis")[1]
-    types = (c_type(ctx.query.inputs[0]), c_type(ctx.query.outputs[1]))
+    matrix, types = _params(ctx.query), ctx.query.outputs
+    last = product(ctx, dy, gamma, scaled)
+    if matrix.tall:
+        beta = column_sums("Own", matrix, (dy,), (d_beta, types[1]), ctx.workspace)
+        both, result = (dy, normalized), (d_gamma, types[2])
+        return (*beta, *column_sums("Times", matrix, both, result, ctx.workspace), last)
+    kinds = (c_type(ctx.query.inputs[0]), c_type(types[1]))
     values = (Read(dy), Read(normalized), d_beta, d_gamma, size, period)
-    sums = call("column_sums", HEADER, types, *values, items=period)
-    return sums, product(ctx, dy, gamma, scaled)
+    return call("column_sums", HEADER, kinds, *values, items=period), last
 
 
 def product(ctx: BindContext, x: object, y: object, out: object) -> Launch:
@@ -99,8 +119,8 @@ def _batch_norm_grad(ctx: BindContext) -> Launch:
 KERNELS: tuple[KernelSpec, ...] = (
     kernel("layer_norm", _layer_norm),
     kernel("layer_norm_grad", _layer_norm_grad),
-    kernel("layer_norm_gamma_grad", _gamma_grad),
-    kernel("layer_norm_param_grad", _param_grad),
+    kernel("layer_norm_gamma_grad", _gamma_grad, None, _sums_bytes),
+    kernel("layer_norm_param_grad", _param_grad, None, _sums_bytes),
     kernel("normalization", _batch_norm),
     kernel("normalization_grad", _batch_norm_grad),
 )

@@ -12,6 +12,7 @@ from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_cuda.arrays import DeviceArray
 from flow_cuda.elementwise import AXES
 from flow_cuda.kernels.binding import c_type, kernel, padded
+from flow_cuda.kernels.columns import Matrix, column_sums, leading
 from flow_cuda.launch import Read, Struct, call, space, strides
 
 HEADER = "reduce.h"
@@ -20,9 +21,10 @@ WIDE = 128
 PART = 4096
 MOST_PARTS = 512
 
+SUM = ("Sum", "Plain")
 REDUCTIONS = {
-    "reduce_sum": ("Sum", "Plain"),
-    "reduce_sum_like": ("Sum", "Plain"),
+    "reduce_sum": SUM,
+    "reduce_sum_like": SUM,
     "reduce_prod": ("Product", "Plain"),
     "reduce_max": ("Largest", "Plain"),
     "reduce_min": ("Least", "Plain"),
@@ -59,9 +61,24 @@ def _spaces(query: KernelQuery) -> tuple[Any, ...]:
     )
 
 
-def _reduce(ctx: BindContext) -> Launch:
+def _columns(query: KernelQuery) -> Matrix | None:
+    """The matrix whose columns are summed, where that is done in two steps."""
+    found = leading(query.inputs[0], _axes(query)) if REDUCTIONS[query.op] == SUM else None
+    return found if found is not None and found.tall else None
+
+
+def _columns_bytes(query: KernelQuery) -> int:
+    matrix = _columns(query)
+    return 0 if matrix is None else matrix.nbytes
+
+
+def _reduce(ctx: BindContext) -> Launch | Sequence[Launch]:
     query = ctx.query
     x, y = query.inputs[0], query.outputs[0]
+    matrix = _columns(query)
+    if matrix is not None:
+        out = (ctx.outputs[0], y)
+        return tuple(column_sums("Own", matrix, ctx.inputs[:1], out, ctx.workspace))
     spaces = _spaces(query)
     gone = int(spaces[2].packed[0])
     wide = gone >= WIDE
@@ -120,7 +137,7 @@ def _sum_workspace(query: KernelQuery) -> int:
 SUMS = {"square_sum": "Squared", "multi_square_sum": "Squared", "count_not_finite": "NotFinite"}
 
 KERNELS: tuple[KernelSpec, ...] = (
-    *(kernel(op, _reduce, _fits) for op in REDUCTIONS),
+    *(kernel(op, _reduce, _fits, _columns_bytes) for op in REDUCTIONS),
     kernel("reduce_prod_grad", _product_grad, _fits),
     *(kernel(op, partial(_sums, how), None, _sum_workspace) for op, how in SUMS.items()),
 )

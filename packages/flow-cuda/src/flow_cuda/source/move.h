@@ -11,6 +11,27 @@ FN void move(const U *x, U *y, Space space, Strides a, i64 from, Strides b, i64 
     }
 }
 
+// Matrices with their sides swapped, a tile at a time: both sides are read and written in a row.
+#define TILE 32
+template <class U> FN void turn(const U *x, U *y, i64 count, i64 rows, i64 columns) {
+    __shared__ U tile[TILE][TILE + 1];
+    i64 down = (rows + TILE - 1) / TILE, across = (columns + TILE - 1) / TILE;
+    EACH_BLOCK(t, count * down * across) {
+        i64 matrix = t / (down * across) * rows * columns;
+        i64 row = t / across % down * TILE, column = t % across * TILE;
+        __syncthreads();
+        EACH_THREAD(i, TILE * TILE) {
+            i64 r = row + i / TILE, c = column + i % TILE;
+            if (r < rows && c < columns) tile[i / TILE][i % TILE] = x[matrix + r * columns + c];
+        }
+        __syncthreads();
+        EACH_THREAD(i, TILE * TILE) {
+            i64 r = row + i % TILE, c = column + i / TILE;
+            if (r < rows && c < columns) y[matrix + c * rows + r] = tile[i % TILE][i / TILE];
+        }
+    }
+}
+
 template <class U> FN void fill(U *y, i64 size, u64 bits) { EACH(i, size) y[i] = (U)bits; }
 
 template <class T> FN void count_up(T *y, i64 size, double start, double delta) {

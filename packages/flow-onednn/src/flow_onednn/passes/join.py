@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from flow_core.ir import Attrs, AttrValue, Graph, Op, Value
 from flow_core.plugins.specs import KernelSpec, OpSpec
+from flow_core.rewriting.editor import Editor, edit
 from flow_onednn.ops import JOINED, MOST_ROWS, UPDATE_ATTRS, Joined
-from flow_onednn.passes.editor import Editor, edit
 
 SMALL = 1 << 14
 """Elements up to which a variable is small: loops over so many use one thread."""

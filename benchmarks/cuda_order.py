@@ -1,0 +1,98 @@
+"""What `cuda_checks.py` checks, in order of worth, and how long each part may take.
+
+The slices of the parts up to `LAST_SURE` fit into eight minutes together.  Most parts need less
+than theirs: what they leave goes to those behind.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path += map(str, ROOT.glob("packages/*/src"))  # behind what is installed
+
+from flow_cuda import families  # noqa: E402 - found by the line above
+
+NETWORKS = ("mlp", "lenet", "resnet50", "bert_base", "wide_deep_sgd")
+PEERS = {"torch eager": "torch", "torch.compile": "torch", "jax jit": "jax"}
+"""What else steps are measured in, and the package that it needs."""
+
+FAMILIES = tuple(family for family in families.FAMILIES if family != "fallback")
+"""Families of kernels whose samples are checked against the references."""
+WORKERS = 8
+"""Parts that run at once, where they time nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+        name: what was looked at.
+        result: "passed", "FAILED", "skipped", "not run", or a number with its unit.
+        note: what else there is to say.
+        data: numbers by name.
+    """
+
+    name: str
+    result: str
+    note: str = ""
+    data: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one process checks.
+
+    Attributes:
+        name: a function of `cuda_parts.py`, and its arguments behind colons.
+        seconds: its slice: with less time left it does not start, and after it, it is cut off.
+        together: parts that follow each other with the same text here run at once: they time
+            nothing.
+    """
+
+    name: str
+    seconds: float
+    together: str = ""
+
+
+PARTS: tuple[Part, ...] = (
+    Part("environment", 15),
+    Part("products", 30, "first"),
+    Part("training", 30, "first"),
+    Part("dropout", 30, "first"),
+    Part("steady", 30),
+    Part("rates", 15),
+    Part("step:mlp", 20),
+    Part("step:lenet", 20),
+    *(Part(f"peer:{net}:torch eager", 15) for net in NETWORKS[:2]),
+    *(Part(f"peer:{net}:jax jit", 20) for net in NETWORKS[:2]),
+    Part("step:resnet50", 50),
+    Part("step:bert_base", 45),
+    *(Part(f"peer:{net}:torch eager", 25) for net in NETWORKS[2:4]),
+    *(Part(f"programs:{device}", 40, "checks") for device in ("gpu", "cpu")),
+    *(Part(f"kernels:{family}", 40, "checks") for family in FAMILIES),
+    Part("step:wide_deep_sgd", 20),
+    Part("peer:wide_deep_sgd:torch eager", 20),
+    *(Part(f"peer:{net}:jax jit", 45) for net in NETWORKS[2:]),
+    Part("cudnn", 40),
+    Part("nccl", 20),
+    Part("tests", 90),
+)
+LAST_SURE = f"kernels:{FAMILIES[-1]}"
+
+COMPILED: tuple[Part, ...] = tuple(
+    Part(f"peer:{net}:torch.compile", seconds)
+    for net, seconds in zip(NETWORKS, (50, 60, 160, 130, 60), strict=True)
+)
+"""What a second call measures: max-autotune takes minutes."""
+
+
+def chosen(only: tuple[str, ...], compiled: bool) -> tuple[Part, ...]:
+    """The parts of a call: those whose names begin as said, those of the second call, or all."""
+    if only:
+        return tuple(part for part in (*PARTS, *COMPILED) if part.name.startswith(only))
+    return COMPILED if compiled else PARTS

@@ -1,0 +1,101 @@
+"""OneFlow's own tests of single ops on one GPU, by the runner of ``shared/conformance``."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from cuda_order import Row
+from cuda_rig import Run, verdict
+
+NAME = "OneFlow's op tests"
+FINE = ("passed", "skipped")
+FEW = ("test_tril.py", "test_square_sum.py")
+"""Files of a rehearsal."""
+
+
+def op_tests(run: Run) -> Iterator[Row]:
+    """A row of totals, of as many files as there is time for."""
+    shared, tree = (os.environ.get(f"FLOW_CHECKS_{name}", "") for name in ("SHARED", "TREE"))
+    runner = Path(shared) / "conformance" / "run.py"
+    missing = list(_missing(runner, tree))
+    if missing:
+        yield Row(NAME, "skipped", "; ".join(missing))
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [
+            sys.executable, str(runner), "--tree", tree, "--suite", "ops", "--device-nums", "1",
+            "--jobs", str(max(1, (os.cpu_count() or 2) // 2)), "--timeout", "60",
+        ]  # fmt: skip
+        sources = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        if run.rehearsed:
+            sources.append(str(rehearsed_plugin(Path(scratch))))
+            command += [word for name in FEW for word in ("--match", name)]
+            command += ["--env", f"FLOW_DISABLE_PLUGINS={OTHERS}"]
+        command += [word for path in filter(None, sources) for word in ("--pythonpath", path)]
+        log = Path(scratch) / "log"
+        whole = _ended(command, log, max(1.0, run.left() - 5))
+        files, counts = totals(log.read_text(errors="replace"))
+    words = ", ".join(f"{n} {word}" for word, n in counts.items())
+    bad = sum(n for word, n in counts.items() if word not in FINE)
+    cut = "" if whole else "; the time was over"
+    yield Row(NAME, verdict(counts["passed"] and not bad), f"{words} in {files} files{cut}")
+
+
+def _missing(runner: Path, tree: str) -> Iterator[str]:
+    if not tree:
+        yield "no --tree"
+    if not runner.exists():
+        yield f"no {runner}"
+    if importlib.util.find_spec("tensorflow") is None:
+        yield "tensorflow is not installed"
+
+
+def _ended(command: list[str], log: Path, seconds: float) -> bool:
+    """Whether a command came to its end in time; what it prints is in a file."""
+    with log.open("w") as file:
+        child = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
+        try:
+            child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            return False
+    return True
+
+
+def totals(text: str) -> tuple[int, Mapping[str, int]]:
+    """Files, and methods by outcome, from the runner's line for each file.
+
+    >>> totals("test_add.py        d=1   2.0s  failed 1, passed 3")
+    (1, Counter({'passed': 3, 'failed': 1}))
+    """
+    files, counts = 0, Counter[str]()
+    for found in re.finditer(r"^\S+\.py +d=\d+ +[\d.]+s  (.*)$", text, re.MULTILINE):
+        files += 1
+        for word, number in re.findall(r"([\w-]+) (\d+)", found[1]):
+            counts[word] += int(number)
+    return files, counts
+
+
+OTHERS = "flow-cuda,flow-onednn"
+"""Plugins that a rehearsed device stands for, or would have to compete with."""
+
+
+def rehearsed_plugin(folder: Path) -> Path:
+    """A folder that makes the rehearsed device known to every process that has it on its path."""
+    info = folder / "site" / "flow_rehearsed-0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: flow-rehearsed\nVersion: 0\n")
+    (info / "entry_points.txt").write_text("[flow.plugins]\nrehearsed = flow_cuda.rehearsed\n")
+    return info.parent

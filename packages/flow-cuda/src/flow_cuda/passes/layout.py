@@ -1,0 +1,142 @@
+"""Convolutions of half types get NHWC on GPUs, and what lies between them follows.
+
+Tensor cores take channels side by side; of NCHW, cuDNN would make NHWC for itself, and undo that,
+around every convolution.  Float32 that may be rounded to 19 bits (TF32) is multiplied by them, too:
+there, convolutions of at least a tile's channels on both sides are brought to NHWC, since smaller
+ones fill no tile and would pay for nothing.  Float32 and float64 proper stay in NCHW, which is
+what kernels without tensor cores are written for.
+
+Weights are reordered with the activations, once per step for all who read them; those of 1 x 1
+kernels are the same bytes in both layouts.  The algorithm is core's, `flow_core.rewriting.layouts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from flow_core.ir import Graph, Op, TensorType
+from flow_core.rewriting import layout_rules as rules
+from flow_core.rewriting.editor import changed
+from flow_core.rewriting.layouts import (
+    FIRST,
+    LAST,
+    TO_FIRST,
+    Layouts,
+    LayoutTable,
+    Rule,
+    to_channels_last,
+    wide_type,
+)
+from flow_cuda.config import allows_tf32, settings
+
+TILE = 64
+"""Channels that a tile of tensor cores has, on either side, in most of cuDNN's kernels."""
+HALF = ("float16", "bfloat16")
+
+Wants = Callable[[TensorType], bool]
+"""Whether a convolution of such weights wants NHWC."""
+
+
+@dataclass(frozen=True)
+class CudaLayout:
+    """The pass.
+
+    Attributes:
+        choice: "auto", or "nhwc" or "nchw" for all convolutions.
+        device: the device type whose ops it moves.
+    """
+
+    choice: str = "auto"
+    device: str = "gpu"
+    name: str = "cuda_layout"
+
+    def apply(self, graph: Graph, context: Any) -> Graph:
+        """The graph with NHWC activations between the ops that like them."""
+        asked: Mapping[str, Any] = context.options.get("cudnn", {})
+        if self.choice == "nchw" or not asked.get("enable_cudnn", True):
+            return graph
+        tf32 = allows_tf32(context.options.get("kernels", {}))
+        wants = partial(wants_last, tf32=tf32, always=self.choice == "nhwc")
+        return to_channels_last(graph, table(wants), context.specs, {}, (self.device,))
+
+
+def wants_last(weights: TensorType, tf32: bool, always: bool = False) -> bool:
+    """Whether a convolution of such weights, of a group's channels on axis 1, wants NHWC.
+
+    >>> from flow_core.dtypes import float32
+    >>> from flow_core.ir import tensor_type
+    >>> [wants_last(tensor_type((64, n, 3, 3), float32), tf32=True) for n in (3, 64)]
+    [False, True]
+    """
+    if always or weights.dtype.name in HALF:
+        return True
+    return tf32 and weights.dtype.name == "float32" and min(weights.shape[:2]) >= TILE
+
+
+def table(wants: Wants) -> LayoutTable:
+    """What our ops make of layouts."""
+    convolutions = dict.fromkeys(("conv2d", "deconv2d", "conv_data_grad"), _conv)
+    convolutions["conv_filter_grad"] = _filter_grad
+    pools = (*rules.POOLS, *(f"{p}_grad" for p in rules.POOLS))
+    return LayoutTable(
+        wants={op: _asking(wants, rule) for op, rule in convolutions.items()},
+        follows={
+            **dict.fromkeys(pools, rules.pool),
+            "normalization": rules.norm,
+            "normalization_grad": rules.norm,
+            "bias_add": rules.bias_add,
+            "reduce_sum": rules.reduce,
+            "broadcast_like": rules.broadcast_like,
+            "concat": rules.concat,
+            "split": rules.split,
+        },
+        dtypes=("float32", *HALF),
+        reorder="cuda_reorder",
+    )
+
+
+def _asking(wants: Wants, rule: Rule) -> Rule:
+    """A rule for those convolutions that want it."""
+
+    def asked(work: Layouts, op: Op) -> bool:
+        weights = work.outputs(op)[0] if rule is _filter_grad else _weights(work, op)
+        four = len(weights.shape) == 4 and op.attrs["data_format"] == FIRST
+        return four and work.movable(op, 0, 1) and wants(weights) and rule(work, op)
+
+    return asked
+
+
+def _weights(work: Layouts, op: Op) -> TensorType:
+    return work.editor.graph.type_of(op.inputs[1])
+
+
+def _conv(work: Layouts, op: Op) -> bool:
+    """A convolution, a transposed one, or a gradient by the input, which is read for its type."""
+    inputs = tuple(work.wide(v, op) for v in op.inputs)
+    (y,) = work.outputs(op)
+    work.replace(op, _last(op, *inputs), (wide_type(y),))
+    return True
+
+
+def _filter_grad(work: Layouts, op: Op) -> bool:
+    """The gradient by the weights goes back to their layout at once, in the type it has."""
+    inputs = tuple(work.wide(v, op) for v in op.inputs)
+    (dw,) = work.outputs(op)
+    wide = replace(_last(op, *inputs), name=f"{op.name}/nhwc")
+    work.editor.add(wide, (wide_type(dw),), op)
+    reason = f"{op.name} is of a variable in NCHW"
+    back, type_ = work.reorder(op.name, op, wide.output(), TO_FIRST, reason, 0)
+    work.editor.add(back, (type_,), op, 0.5)
+    return True
+
+
+def _last(op: Op, *inputs: Any) -> Op:
+    return changed(op, op.type, op.attrs.with_(data_format=LAST), *inputs)
+
+
+def configured() -> CudaLayout:
+    """The pass, as the settings want it."""
+    return CudaLayout(settings().layout)
