@@ -10,10 +10,10 @@ import numpy as np
 from flow_core.dtypes import float32
 from flow_core.ir import TensorType, tensor_type
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
+from flow_cuda.dnn_ops import PLAN, ROOM
 
 Types = tuple[TensorType, ...]
-PLAN = {"axis": REQUIRED, "plan": "", "workspace": 0}
-ROOM = 1 << 20
+ATTRS = {"axis": REQUIRED, **PLAN}
 
 
 def _row(ctx: InferContext) -> TensorType:
@@ -71,7 +71,7 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("x", "moving_mean", "moving_variance", "gamma", "beta", "addend?"),
         outputs=("y", "mean", "inv_variance"),
         infer=lambda ctx: (ctx.inputs[0], _row(ctx), _row(ctx)),
-        attrs={**PLAN, "epsilon": 1e-5, "momentum": 0.9, "activation": ""},
+        attrs={**ATTRS, "epsilon": 1e-5, "momentum": 0.9, "activation": ""},
         mutates=(1, 2),
         reference=_norm,
         samples=_samples,
@@ -82,7 +82,7 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("x", "dy", "mean", "inv_variance", "gamma"),
         outputs=("dx", "gamma_diff", "beta_diff"),
         infer=lambda ctx: (ctx.inputs[0], _row(ctx), _row(ctx)),
-        attrs=PLAN,
+        attrs=ATTRS,
         reference=_grad,
         samples=_grad_samples,
         doc="The gradients of batch normalisation.",

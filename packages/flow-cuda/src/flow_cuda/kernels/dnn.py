@@ -24,8 +24,9 @@ def conv_problem(query: KernelQuery) -> Convolution:
     """The problem of an op of a convolution, of core's or of ours."""
     kind, (x, w, y) = tensors(query)
     attrs = query.attrs
-    bias, relu = len(query.inputs) > 2, attrs.get("activation") == "relu"
-    return convolution(kind, (x, w, y), attrs, bias=bias, relu=relu)
+    bias, adds = (len(query.inputs) > n for n in (2, 3))
+    relu = attrs.get("activation") == "relu"
+    return convolution(kind, (x, w, y), attrs, bias=bias, relu=relu, adds=adds)
 
 
 def tensors(query: KernelQuery) -> tuple[str, tuple[TensorType, TensorType, TensorType]]:
