@@ -1,4 +1,4 @@
-"""Plans that cuDNN compiles are on disk at the second start; what was not written so is not used."""
+"""Plans that cuDNN compiles are on disk at the second start, and nothing else is trusted."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -173,7 +173,7 @@ def flow_register_passes(config: Settings) -> Iterable[PassSpec]:
         )
         if importlib.util.find_spec(library) is not None
     )
-    return (*found, updates_pass())
+    return (*found, *inference_passes(), updates_pass())
 
 
 def products_pass() -> PassSpec:
@@ -199,6 +199,19 @@ def norms_pass(load: Lazy = "flow_cuda.passes.norms:configured") -> PassSpec:
 def attention_pass(load: Lazy = "flow_cuda.passes.attention:configured") -> PassSpec:
     """Gives attention in half types to cuDNN."""
     return PassSpec("cudnn_attention", "physical", load, before=("fuse_elementwise",))
+
+
+def inference_passes() -> tuple[PassSpec, PassSpec]:
+    """Batch normalisation outside of training: as weights and biases, or elementwise."""
+    folds, spreads = (
+        "flow_cuda.passes.fold_norms:FoldNorms",
+        "flow_cuda.passes.plain_norms:PlainNorms",
+    )
+    before = ("cudnn_convolutions", "cuda_plain_norms")
+    return (
+        PassSpec("cuda_fold_norms", "physical", folds, before=before),
+        PassSpec("cuda_plain_norms", "physical", spreads, before=("fuse_elementwise",)),
+    )
 
 
 def updates_pass() -> PassSpec:

@@ -29,6 +29,7 @@ from flow_cuda.passes.norms import Norms
 from flow_cuda.plugin import (
     attention_pass,
     convolutions_pass,
+    inference_passes,
     norms_pass,
     peers_comm,
     products_pass,
@@ -97,7 +98,8 @@ def flow_register_passes() -> tuple[PassSpec, ...]:
     convolutions = convolutions_pass(lambda: Convolutions(dnn_plans))
     attention = attention_pass(lambda: JoinAttention(dnn_plans))
     norms = norms_pass(lambda: Norms(dnn_plans))
-    return (products_pass(), convolutions, norms, attention, updates_pass())
+    joined = (products_pass(), convolutions, norms, attention)
+    return (*joined, *inference_passes(), updates_pass())
 
 
 def flow_register_kernels() -> Iterator[KernelSpec]:
