@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from flow_core.dtypes import as_dtype
 from flow_core.ir import tensor_type
 from flow_cuda.cache import Cache
 from flow_cuda.cudnn import DnnPlans
-from flow_cuda.dnn import Problem, Search, convolution, laid
+from flow_cuda.dnn import Laid, Problem, Search, convolution, laid, vector
 from flow_cuda.dnn_attention import Attention, AttentionGrad, rows
-from flow_cuda.dnn_norm import Norm, NormGrad
+from flow_cuda.dnn_norm import LayerNorm, Norm, NormGrad
 
 H200 = {
     "deviceName": "NVIDIA H200", "deviceVer": 900, "driverVer": 12090, "cudaDeviceId": 0,
@@ -147,6 +148,8 @@ def compiled_at_once() -> dict[str, Problem]:
             for adds, relu in ((False, False), (False, True), (True, True)):
                 norms[f"norm {dtype} {form} {adds} {relu}"] = Norm(x, 1e-5, 0.9, adds, relu)
             norms[f"norm grad {dtype} {form}"] = NormGrad(x)
+        for params in {dtype, "float32"}:
+            norms[f"layer norm {dtype} {params}"] = LayerNorm(8192, 768, dtype, params, 1e-5)
         behind = {"bias": True, "relu": True, "adds": True}
         norms[f"conv add {dtype}"] = conv("forward", dtype, "channels_last", **behind)
     return norms | {
@@ -154,6 +157,38 @@ def compiled_at_once() -> dict[str, Problem]:
         for dtype in ("float16", "bfloat16")
         for mask in (None, (8, 1, 1, 128))
         for kind, problem in attention(dtype, 128, mask).items()
+    }
+
+
+@dataclass(frozen=True)
+class Summed:
+    """A convolution, the sums of its result by channels, and those of its squares."""
+
+    conv: Any
+    title: str = "conv sums"
+    compute: str = "float32"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.conv, name)
+
+    @property
+    def writes(self) -> dict[str, Laid]:
+        sums = vector(self.conv.y.sizes[1], 4, "float32")
+        return {**self.conv.writes, "sum": sums, "squares": sums}
+
+    def build(self, graph: Any, types: Any, inputs: Any) -> dict[str, Any]:
+        made = self.conv.build(graph, types, inputs)
+        made["y"].set_data_type(types[self.conv.y.dtype])
+        total, squares = graph.genstats(input=made["y"], compute_data_type=types["float32"])
+        return {**made, "sum": total, "squares": squares}
+
+
+def summed() -> dict[str, Problem]:
+    """What batch normalisation in training could begin with."""
+    return {
+        f"{dtype} {form}": Summed(conv("forward", dtype, form))
+        for dtype in ("float32", "float16", "bfloat16")
+        for form in ("channels_first", "channels_last")
     }
 
 
@@ -196,11 +231,10 @@ def main() -> None:
     for name, (problem, search) in problems().items():
         choice = plans.choose(problem, search)
         rows[name] = None if choice is None else [choice.plan, choice.workspace]
-    counts = {}
-    for name, problem in compiled_at_once().items():
-        graph = plans._graph(problem)
-        counts[name] = 0 if graph is None else graph.get_execution_plan_count()
-    answer = {"version": cudnn.backend_version(), "plans": rows, "counts": counts}
+    answer: dict[str, Any] = {"version": cudnn.backend_version(), "plans": rows}
+    for kind, asked in (("counts", compiled_at_once()), ("sums", summed())):
+        graphs = {name: plans._graph(problem) for name, problem in asked.items()}
+        answer[kind] = {n: g and g.get_execution_plan_count() for n, g in graphs.items()}
     answer["kept"] = kept(Described(cudnn)) if stands_in else {}
     print(json.dumps(answer))
 

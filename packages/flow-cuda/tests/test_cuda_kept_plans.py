@@ -231,3 +231,19 @@ def test_calls_that_a_loaded_graph_has_no_answer_to(tmp_path: Path) -> None:
             graph.deserialize(*given)  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="BAD_PARAM"):
         graph.deserialize(handle, list(data))
+
+
+def test_what_cannot_be_serialized_is_not_kept(tmp_path: Path) -> None:
+    class Silent(RehearsedCudnn):
+        def pygraph(self, **settings: Any) -> Any:
+            made = super().pygraph(**settings)
+            made.serialize = refuse
+            return made
+
+    def refuse() -> None:
+        raise RuntimeError("unavailable")
+
+    library, cache = Silent(), Cache("cudnn", ".plan", tmp_path)
+    plans = DnnPlans(library, "sm_90", RehearsedBench(library), compiled=cache)
+    assert chosen(plans, PROBLEMS["norm"]).plan == "eng0_k30=0"
+    assert not kept(tmp_path)

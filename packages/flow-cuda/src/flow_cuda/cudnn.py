@@ -53,6 +53,7 @@ class Library(Protocol):
     heur_mode: Any
     numerical_note: Any
     behavior_note: Any
+    norm_forward_phase: Any
     cudnnGraphNotSupportedError: type[Exception]
 
     def pygraph(self, **settings: Any) -> Any:
@@ -139,6 +140,7 @@ class DnnPlans:
         self._handle = library.create_handle()
         self._refusals = (library.cudnnGraphNotSupportedError, RuntimeError, ValueError)
         self._types = {name: getattr(library.data_type, its) for name, its in TYPES.items()}
+        self._types["inference"] = library.norm_forward_phase.INFERENCE
         self._cache = cache
         self._origin = library.__version__, str(library.backend_version()), architecture
         self._kept = None if compiled is None else KeptPlans(compiled, *self._origin)
@@ -287,14 +289,18 @@ class DnnPlans:
         return _at(problem, graph, 0)
 
     def _keep(self, problem: Problem, plan: str, planned: Planned) -> None:
-        """Keeps a plan that took the library a compilation."""
+        """Keeps a plan that took the library a compilation, if it can be serialized."""
         graph, note = planned.graph, self.library.behavior_note.RUNTIME_COMPILATION
         if self._kept is None:
             return
-        if note not in graph.get_behavior_notes_for_plan_at_index(planned.index):
+        try:
+            if note not in graph.get_behavior_notes_for_plan_at_index(planned.index):
+                return
+            graph.build_plan_at_index(planned.index)  # what was built last is serialized
+            data = bytes(graph.serialize())
+        except self._refusals:
             return
-        graph.build_plan_at_index(planned.index)  # what was built last is serialized
-        self._kept.write(bytes(graph.serialize()), repr(problem), plan)
+        self._kept.write(data, repr(problem), plan)
 
     def _graph(self, problem: Problem) -> Any:
         """The graph of a problem with all plans, none of them built; None where it is refused."""

@@ -95,7 +95,7 @@ class Problem(Protocol):
 
         Args:
             graph: the library's ``pygraph``.
-            types: the library's element types, by our names.
+            types: the library's element types, by our names, and what it calls "inference".
             inputs: the tensors of ``reads`` and of ``scalars``.
         """
 

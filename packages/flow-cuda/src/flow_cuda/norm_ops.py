@@ -65,6 +65,20 @@ def _grad_samples(rng: Any) -> Iterator[Sample]:
         yield Sample(arrays, {"axis": axis, "workspace": ROOM}, gradient=False)
 
 
+def _layer_norm(x: Any, beta: Any, gamma: Any, *, begin: int, epsilon: float, **_: Any) -> Any:
+    axes = tuple(range(begin, x.ndim))
+    inner = x - x.mean(axes, keepdims=True)
+    spread = np.square(inner).mean(axes, keepdims=True)
+    return inner / np.sqrt(spread + epsilon) * gamma + beta
+
+
+def _layer_samples(rng: Any) -> Iterator[Sample]:
+    for shape, begin in (((5, 8), 1), ((2, 3, 16), 2), ((3, 2, 4), 1), ((1, 3, 2, 12), 2)):
+        rows = (rng.normal(1, 0.5, shape[begin:]) for _ in range(2))
+        attrs = {"begin": begin, "workspace": ROOM}
+        yield Sample((rng.normal(0.5, 1.5, shape), *rows), attrs, gradient=False)
+
+
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         type="cudnn_norm",
@@ -86,5 +100,15 @@ OPS: tuple[OpSpec, ...] = (
         reference=_grad,
         samples=_grad_samples,
         doc="The gradients of batch normalisation.",
+    ),
+    OpSpec(
+        type="cudnn_layer_norm",
+        inputs=("x", "beta", "gamma"),
+        outputs=("y",),
+        infer=lambda ctx: (ctx.inputs[0],),
+        attrs={**PLAN, "begin": REQUIRED, "epsilon": 1e-5},
+        reference=_layer_norm,
+        samples=_layer_samples,
+        doc="Normalisation of what lies from the axis ``begin`` on, without statistics.",
     ),
 )

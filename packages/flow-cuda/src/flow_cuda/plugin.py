@@ -169,6 +169,7 @@ def flow_register_passes(config: Settings) -> Iterable[PassSpec]:
             ("nvmath", products_pass),
             ("cudnn", convolutions_pass),
             ("cudnn", norms_pass),
+            ("cudnn", layer_norms_pass),
             ("cudnn", attention_pass),
         )
         if importlib.util.find_spec(library) is not None
@@ -194,6 +195,11 @@ def convolutions_pass(load: Lazy = "flow_cuda.passes.convolutions:configured") -
 def norms_pass(load: Lazy = "flow_cuda.passes.norms:configured") -> PassSpec:
     """Gives batch normalisation in training to cuDNN, with what follows it."""
     return PassSpec("cudnn_norms", "physical", load, before=("fuse_elementwise",))
+
+
+def layer_norms_pass(load: Lazy = "flow_cuda.passes.layer_norms:configured") -> PassSpec:
+    """Gives layer normalisation outside of training to cuDNN."""
+    return PassSpec("cudnn_layer_norms", "physical", load, before=("fuse_elementwise",))
 
 
 def attention_pass(load: Lazy = "flow_cuda.passes.attention:configured") -> PassSpec:

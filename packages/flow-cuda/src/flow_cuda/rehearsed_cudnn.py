@@ -73,6 +73,7 @@ class RehearsedCudnn:
     heur_mode: Any = _names("A", "B", "FALLBACK")
     numerical_note: Any = _names(*_NOTES)
     behavior_note: Any = _names("RUNTIME_COMPILATION")
+    norm_forward_phase: Any = _names("INFERENCE", "TRAINING")
     # the name that it has there:
     cudnnGraphNotSupportedError: type[Exception] = NotSupportedError
 
@@ -189,6 +190,16 @@ class FakeGraph:
         dx = self._add("batchnorm_backward", given, input.dim)
         return [dx, self._more(scale.dim), self._more(scale.dim)]
 
+    def layernorm(
+        self, *, norm_forward_phase: Any, input: FakeTensor, scale: FakeTensor, bias: FakeTensor,
+        epsilon: FakeTensor,
+    ) -> list[Any]:  # fmt: skip
+        """Normalisation of each element of the batch, without statistics."""
+        if norm_forward_phase is not self.library.norm_forward_phase.INFERENCE:
+            raise NotSupportedError("statistics of rows")
+        given = {"input": input, "scale": scale, "bias": bias, "epsilon": epsilon}
+        return [self._add("layernorm", given, input.dim), None, None]
+
     def sdpa(
         self, *, q: FakeTensor, k: FakeTensor, v: FakeTensor, bias: FakeTensor | None = None,
         attn_scale: float, generate_stats: bool,
@@ -265,6 +276,10 @@ class FakeGraph:
             rows = [t for name, t in node.inputs.items() if name not in ("input", "grad")]
             if {self.named(t) for t in rows} != {"float32"}:
                 raise NotSupportedError("parameters that are not float32")
+        if node.kind == "layernorm":
+            t = node.inputs
+            if not t["input"].dim[1:] == t["scale"].dim[1:] == t["bias"].dim[1:]:
+                raise NotSupportedError("parameters that are not a row's")
         if not node.kind.startswith("conv"):
             return
         x, w, y = self.convolved(node)

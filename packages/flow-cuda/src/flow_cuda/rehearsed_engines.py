@@ -84,6 +84,12 @@ def _normalises(graph: FakeGraph) -> bool:
     return node.kind.startswith("batchnorm") and node.inputs["input"].dim[1] % 8 == 0
 
 
+def _normalises_rows(graph: FakeGraph) -> bool:
+    """Of layers, of rows that come in eights."""
+    node = graph.nodes[0]
+    return node.kind == "layernorm" and node.inputs["input"].dim[1] % 8 == 0
+
+
 def _attends_again(graph: FakeGraph) -> bool:
     node = graph.nodes[0]
     return node.kind == "sdpa_backward" and bool(node.params["repeats"])
@@ -94,6 +100,7 @@ ENGINES: tuple[FakeEngine, ...] = (
         "eng1_k2=5", ("TENSOR_CORE", "DOWN_CONVERT_INPUTS"), 2, _on_tensor_cores, lambda g: 4096
     ),
     FakeEngine("eng0_k30=0", (), 1, _normalises, lambda g: 128, True),
+    FakeEngine("eng3_k1=4", (), 1, _normalises_rows, lambda g: 64, True),
     FakeEngine("eng8", ("TENSOR_CORE",), 1, _attends, lambda g: 1024, True),
     FakeEngine("eng9", ("TENSOR_CORE",), 2, _attends_again, lambda g: 2048, True),
     FakeEngine("eng7_k3=1", ("NONDETERMINISTIC",), 2.5, _gradient, _none),
