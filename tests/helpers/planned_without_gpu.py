@@ -1,8 +1,8 @@
 """What cuDNN itself plans for an H200, on a machine without a GPU: choices as JSON.
 
 Plans can be made for a device that is described to the library.  NVIDIA's driver library is
-needed only to load it: where there is none, one whose functions all fail stands for it.  So this
-is to be run in a process of its own.
+needed only to load it: where there is none, one stands for it that takes any code and has no
+device.  So this is to be run in a process of its own.
 """
 
 import ctypes
@@ -10,15 +10,19 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
+import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flow_core.dtypes import as_dtype
 from flow_core.ir import tensor_type
+from flow_cuda.cache import Cache
 from flow_cuda.cudnn import DnnPlans
-from flow_cuda.dnn import Problem, Search, convolution, laid
+from flow_cuda.dnn import Laid, Problem, Search, convolution, laid, vector
 from flow_cuda.dnn_attention import Attention, AttentionGrad, rows
-from flow_cuda.dnn_norm import Norm, NormGrad
+from flow_cuda.dnn_norm import LayerNorm, Norm, NormGrad
 
 H200 = {
     "deviceName": "NVIDIA H200", "deviceVer": 900, "driverVer": 12090, "cudaDeviceId": 0,
@@ -41,19 +45,38 @@ Stream_GetCtx TensorMap_EncodeIm2col TensorMap_EncodeTiled
 """
 
 
-def load_a_driver() -> None:
-    """NVIDIA's driver library, or one that finds no device."""
+TAKES = {
+    "Library_LoadData": "void **made", "Library_GetKernel": "void **made",
+    "Kernel_GetFunction": "void **made", "Module_LoadData": "void **made",
+    "Module_GetFunction": "void **made", "Kernel_GetAttribute": "int *made",
+    "Occupancy_MaxPotentialClusterSize": "int *made",
+    "Kernel_SetAttribute": "", "Library_Unload": "", "Module_Unload": "",
+}  # fmt: skip
+"""Functions that succeed, by what they return: handles, or the number 1."""
+
+
+def written(name: str) -> str:
+    """A function of the driver in C."""
+    made = {"void **made": "*made = (void *)64; ", "int *made": "*made = 1; "}
+    given, code = TAKES.get(name, ""), 0 if name in TAKES else 100
+    head = f"int cu{name.replace('_', '')}({given or 'void'})"
+    return f"{head} {{ {made.get(given, '')}return {code}; }}\n"
+
+
+def load_a_driver() -> bool:
+    """NVIDIA's driver library, or one that finds no device; whether it is the latter."""
     try:
         ctypes.CDLL("libcuda.so.1", ctypes.RTLD_GLOBAL)
     except OSError:
-        names = ("cu" + name.replace("_", "") for name in DRIVER.split())
-        text = "".join(f"int {name}(void) {{ return 100; }}\n" for name in names)
+        text = "".join(map(written, DRIVER.split()))
         with tempfile.TemporaryDirectory() as folder:
             source, made = Path(folder, "driver.c"), Path(folder, "libcuda.so.1")
             source.write_text(text)
             command = ["cc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o"]
             subprocess.run([*command, str(made), str(source)], check=True)
             ctypes.CDLL(str(made), ctypes.RTLD_GLOBAL)
+        return True
+    return False
 
 
 class Described:
@@ -125,6 +148,10 @@ def compiled_at_once() -> dict[str, Problem]:
             for adds, relu in ((False, False), (False, True), (True, True)):
                 norms[f"norm {dtype} {form} {adds} {relu}"] = Norm(x, 1e-5, 0.9, adds, relu)
             norms[f"norm grad {dtype} {form}"] = NormGrad(x)
+        for params in {dtype, "float32"}:
+            norms[f"layer norm {dtype} {params}"] = LayerNorm(8192, 768, dtype, params, 1e-5)
+        behind = {"bias": True, "relu": True, "adds": True}
+        norms[f"conv add {dtype}"] = conv("forward", dtype, "channels_last", **behind)
     return norms | {
         f"{kind} {dtype} {mask}": problem
         for dtype in ("float16", "bfloat16")
@@ -133,9 +160,70 @@ def compiled_at_once() -> dict[str, Problem]:
     }
 
 
+@dataclass(frozen=True)
+class Summed:
+    """A convolution, the sums of its result by channels, and those of its squares."""
+
+    conv: Any
+    title: str = "conv sums"
+    compute: str = "float32"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.conv, name)
+
+    @property
+    def writes(self) -> dict[str, Laid]:
+        sums = vector(self.conv.y.sizes[1], 4, "float32")
+        return {**self.conv.writes, "sum": sums, "squares": sums}
+
+    def build(self, graph: Any, types: Any, inputs: Any) -> dict[str, Any]:
+        made = self.conv.build(graph, types, inputs)
+        made["y"].set_data_type(types[self.conv.y.dtype])
+        total, squares = graph.genstats(input=made["y"], compute_data_type=types["float32"])
+        return {**made, "sum": total, "squares": squares}
+
+
+def summed() -> dict[str, Problem]:
+    """What batch normalisation in training could begin with."""
+    return {
+        f"{dtype} {form}": Summed(conv("forward", dtype, form))
+        for dtype in ("float32", "float16", "bfloat16")
+        for form in ("channels_first", "channels_last")
+    }
+
+
+KEPT = ("norm bfloat16 channels_last True True", "saves bfloat16 (8, 1, 1, 128)")
+
+
+def kept(library: Any) -> dict[str, Any]:
+    """Seconds of the processor and bytes on disk, for plans that the library compiles.
+
+    A second start asks for them, too.  Only a device can load them: without one the library must
+    refuse, and the plans be made again.
+    """
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        cache = Cache("cudnn", ".plan", Path(folder))
+        for name in KEPT:
+            problem, seconds = compiled_at_once()[name], []
+            for _ in range(2):
+                plans = DnnPlans(library, "sm_90", None, compiled=cache)  # type: ignore[arg-type]
+                with warnings.catch_warnings(record=True) as warned:
+                    warnings.simplefilter("always")
+                    started = time.process_time()
+                    choice = plans.choose(problem, Search())
+                    assert choice is not None
+                    seconds.append(time.process_time() - started)
+                    plans._loaded(problem, choice.plan)
+            file = cache.place((repr(problem), choice.plan, *plans._origin))
+            words = [str(w.message) for w in warned]
+            found[name] = {"seconds": seconds, "bytes": file.stat().st_size, "words": words}
+    return found
+
+
 def main() -> None:
     """Prints the choices."""
-    load_a_driver()
+    stands_in = load_a_driver()
     import cudnn
 
     plans = DnnPlans(Described(cudnn), "sm_90", None)  # type: ignore[arg-type]  # nothing is measured
@@ -143,11 +231,12 @@ def main() -> None:
     for name, (problem, search) in problems().items():
         choice = plans.choose(problem, search)
         rows[name] = None if choice is None else [choice.plan, choice.workspace]
-    counts = {}
-    for name, problem in compiled_at_once().items():
-        graph = plans._graph(problem)
-        counts[name] = 0 if graph is None else graph.get_execution_plan_count()
-    print(json.dumps({"version": cudnn.backend_version(), "plans": rows, "counts": counts}))
+    answer: dict[str, Any] = {"version": cudnn.backend_version(), "plans": rows}
+    for kind, asked in (("counts", compiled_at_once()), ("sums", summed())):
+        graphs = {name: plans._graph(problem) for name, problem in asked.items()}
+        answer[kind] = {n: g and g.get_execution_plan_count() for n, g in graphs.items()}
+    answer["kept"] = kept(Described(cudnn)) if stands_in else {}
+    print(json.dumps(answer))
 
 
 if __name__ == "__main__":

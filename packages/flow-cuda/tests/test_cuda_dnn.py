@@ -6,7 +6,7 @@ import types
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -29,12 +29,12 @@ from flow_cuda.kernels import dnn as kernels
 from flow_cuda.passes.convolutions import Convolutions
 from flow_cuda.rehearsal import OrderError, Rehearsal, rehearsed_plans
 from flow_cuda.rehearsed_cudnn import (
-    ENGINES,
     MisuseError,
     NotSupportedError,
     RehearsedBench,
     RehearsedCudnn,
 )
+from flow_cuda.rehearsed_engines import ENGINES
 
 needs_compiler = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
@@ -170,6 +170,7 @@ class FakeDevice:
     """CuPy's device, as far as starting a library needs it."""
 
     compute_capability = "90"
+    attributes: ClassVar = {"MultiProcessorCount": 132}
 
     def __init__(self, index: int) -> None:
         self.index = index

@@ -12,7 +12,6 @@ import oneflow.typing as tp
 from flow_core.frontend import session as sessions
 from flow_core.ir import verify
 from flow_cuda import host_compiler
-from flow_cuda.norm_ops import OPS
 
 needs_compiler = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
@@ -30,8 +29,16 @@ def own_sessions() -> Iterator[None]:
 class TestKernels(CudaKit):
     """Parameters are of the input's type here, so that there are cases of float32 alone."""
 
-    ops = tuple(spec.type for spec in OPS)
+    ops = ("cudnn_norm", "cudnn_norm_grad")
     dtypes = ("float32",)
+    preloaded = False
+
+
+class TestLayerKernels(CudaKit):
+    """Parameters may be of the input's type here."""
+
+    ops = ("cudnn_layer_norm",)
+    dtypes = ("float32", "float16", "bfloat16")
     preloaded = False
 
 
@@ -133,3 +140,54 @@ def test_training_is_the_cpu_s(form: str, amp: bool) -> None:
     np.testing.assert_allclose(*losses, rtol=tolerance)
     for have, want in zip(*moving, strict=True):
         np.testing.assert_allclose(have, want, rtol=tolerance, atol=tolerance)
+
+
+# --- layers
+
+
+def layers(kind: str, device: str = "gpu", amp: bool = False, width: int = 8, **wishes: Any):  # type: ignore[no-untyped-def]
+    """Two normalisations of rows, one of which has no factor."""
+    config = flow.function_config()
+    config.enable_auto_mixed_precision(amp)
+    for name, value in wishes.items():
+        getattr(config, name)(value)
+
+    @flow.global_function(kind, config)
+    def job(x: tp.Numpy.Placeholder((BATCH, 3, width))) -> tp.Numpy:
+        with flow.scope.placement(device, "0:0"):
+            norm, axes = flow.layers.layer_norm, {"begin_norm_axis": 2, "begin_params_axis": 2}
+            h = norm(flow.math.sigmoid(x), name="l1", epsilon=1e-3, **axes)
+            h = norm(h * h, name="l2", scale=False, **axes)
+            if kind == "train":
+                schedule = flow.optimizer.PiecewiseConstantScheduler([], [0.05])
+                flow.optimizer.SGD(schedule).minimize(flow.math.reduce_mean(h))
+        return h
+
+    return job
+
+
+def types_of(job: Any) -> list[str]:
+    graph = job.compile().graph
+    verify(graph)
+    return sorted(op.type for op in graph.ops.values() if op.type.endswith("layer_norm"))
+
+
+def test_layers_outside_of_training() -> None:
+    fresh()
+    assert types_of(layers("predict")) == ["cudnn_layer_norm", "layer_norm"]
+    fresh()
+    assert types_of(layers("train")) == ["layer_norm"] * 2
+    fresh()
+    assert types_of(layers("predict", width=6)) == ["layer_norm"] * 2
+    fresh()
+    assert types_of(layers("predict", enable_cudnn=False)) == ["layer_norm"] * 2
+
+
+@needs_compiler
+def test_rows_are_the_cpu_s() -> None:
+    x = np.random.default_rng(2).normal(size=(BATCH, 3, 8)).astype(np.float32)
+    found = []
+    for device, registry in (("gpu", rehearsed_registry()), ("cpu", core_registry())):
+        sessions._default[:] = [sessions.Session(registry)]
+        found.append(layers("predict", device)(x))
+    np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-5)

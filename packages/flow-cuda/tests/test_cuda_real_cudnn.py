@@ -86,3 +86,14 @@ def test_cudnn_plans_our_graphs() -> None:
     assert found["little room"][1] == 0
     assert found["deterministic"][0] != found["filter_grad float32 channels_first"][0]
     assert found["tf32"][0] != found["forward float32 channels_last"][0]
+    sums = {name for name, count in answer["sums"].items() if count}
+    assert sums == {"float16 channels_last"}, "decision 0048 is to be taken again"
+    for kept in answer["kept"].values():
+        assert 10_000 < kept["bytes"] < 10_000_000
+        assert any("HANDLE" in words for words in kept["words"]), "no device to load it on"
+
+
+def test_pooling_cannot_be_asked_for() -> None:
+    """When the frontend has it, decision 0048 is to be taken again."""
+    graph = library().pygraph
+    assert not [name for name in dir(graph) if "resample" in name or "pool" in name]

@@ -10,9 +10,10 @@ import numpy as np
 from flow_core.dtypes import float32
 from flow_core.ir import TensorType, tensor_type
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
+from flow_cuda.dnn_ops import PLAN
 
 Types = tuple[TensorType, ...]
-ATTRS = {"scale": REQUIRED, "plan": "", "workspace": 0}
+ATTRS = {"scale": REQUIRED, **PLAN}
 
 
 def _types(ctx: InferContext) -> Types:

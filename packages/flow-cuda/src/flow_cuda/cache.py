@@ -25,21 +25,30 @@ class Cache:
         self._suffix = suffix
         self.folder = (base or _base()) / kind
 
-    def path(self, content: Sequence[str], make: Callable[[Path], None]) -> Path:
-        """The file for some content; ``make`` writes it where there is none.
+    def place(self, content: Sequence[str]) -> Path:
+        """Where the file for some content is, if there is one."""
+        key = hashlib.sha256("\0".join(content).encode()).hexdigest()[:40]
+        return self.folder / (key + self._suffix)
+
+    def path(self, content: Sequence[str], make: Callable[[Path], object]) -> Path:
+        """The file for some content; ``make`` writes it where there is none."""
+        found = self.place(content)
+        if not found.exists():
+            self.put(content, make)
+        return found
+
+    def put(self, content: Sequence[str], make: Callable[[Path], object]) -> None:
+        """Has ``make`` write the file for some content, in place of one that is there.
 
         It is written beside its place and moved there in one step: whoever finds it finds all
         of it, however many processes make it at once.
         """
-        key = hashlib.sha256("\0".join(content).encode()).hexdigest()[:40]
-        found = self.folder / (key + self._suffix)
-        if not found.exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
-                fresh = Path(scratch, key + self._suffix)
-                make(fresh)
-                fresh.replace(found)
-        return found
+        found = self.place(content)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
+            fresh = Path(scratch, found.name)
+            make(fresh)
+            fresh.replace(found)
 
 
 def _base() -> Path:

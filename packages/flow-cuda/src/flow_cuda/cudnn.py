@@ -1,5 +1,8 @@
 """Plans of cuDNN's graphs: chosen once per problem, kept on disk, built once per device, queued.
 
+What is kept is the choice, and of plans that the library compiles when they are built (its
+behaviour note RUNTIME_COMPILATION) also what it serializes: the next start loads that.
+
 `Library` is what we call of NVIDIA's cudnn-frontend, the package ``cudnn``; rehearsals bring one
 that computes with numpy.  What OneFlow's settings mean for its plans:
 
@@ -29,6 +32,7 @@ import numpy as np
 from flow_core.errors import FlowError
 from flow_cuda.cache import Cache
 from flow_cuda.dnn import FAMILIES, Choice, Problem, Search
+from flow_cuda.kept_plans import KeptPlans
 
 TYPES = {
     "float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE",
@@ -48,6 +52,8 @@ class Library(Protocol):
     data_type: Any
     heur_mode: Any
     numerical_note: Any
+    behavior_note: Any
+    norm_forward_phase: Any
     cudnnGraphNotSupportedError: type[Exception]
 
     def pygraph(self, **settings: Any) -> Any:
@@ -84,11 +90,27 @@ class Planned:
         graph: the library's.
         index: of the plan among those of the graph.
         workspace: bytes.
+        numbers: of the problem, in memory that stays where it is.
     """
 
     graph: Any
     index: int
     workspace: int
+    numbers: Any
+
+    def execute(self, handle: Any, addresses: Sequence[int], workspace: int) -> None:
+        """Queues it, given the addresses of what it reads and what it writes."""
+        start, step = self.numbers.ctypes.data, self.numbers.itemsize
+        given = (*addresses, *(start + step * i for i in range(len(self.numbers))))
+        self.graph.execute_plan_at_index(
+            dict(enumerate(given, 1)), workspace, self.index, handle
+        )  # fmt: skip
+
+
+def _at(problem: Problem, graph: Any, index: int) -> Planned:
+    """A plan of a graph, which is built."""
+    numbers = np.array(list(problem.scalars.values()), np.float32)
+    return Planned(graph, index, graph.get_workspace_size_plan_at_index(index), numbers)
 
 
 class DnnPlans:
@@ -99,6 +121,7 @@ class DnnPlans:
         architecture: of the device; a choice on disk is for one.
         bench: for plans that are measured.
         cache: where choices are kept; they are made anew in each process without one.
+        compiled: where plans are kept that the library compiles.
         within: calls a function with the device as the current one: plans are loaded there.
     """
 
@@ -109,16 +132,20 @@ class DnnPlans:
         bench: Bench,
         cache: Cache | None = None,
         within: Callable[[Callable[[], Any]], Any] = lambda call: call(),
+        compiled: Cache | None = None,
     ) -> None:
         self.library = library
         self._within = within
         self._bench = bench
         self._handle = library.create_handle()
+        self._refusals = (library.cudnnGraphNotSupportedError, RuntimeError, ValueError)
         self._types = {name: getattr(library.data_type, its) for name, its in TYPES.items()}
-        self._cache, self._architecture = cache, architecture
+        self._types["inference"] = library.norm_forward_phase.INFERENCE
+        self._cache = cache
+        self._origin = library.__version__, str(library.backend_version()), architecture
+        self._kept = None if compiled is None else KeptPlans(compiled, *self._origin)
         self._choices: dict[tuple[Problem, Search], Choice | None] = {}
         self._planned: dict[tuple[Problem, str], Planned] = {}
-        self._numbers: dict[Problem, Any] = {}
         self._stream: int | None = None
 
     # ----------------------------------------------------------------------------- choices
@@ -134,18 +161,15 @@ class DnnPlans:
         """The choice on disk, made where there is none, and anew where its plan is gone."""
         if self._cache is None:
             return self._searched(problem, search)
-        versions = self.library.__version__, str(self.library.backend_version())
-        content = repr(problem), repr(search), *versions, self._architecture
-        path = self._cache.path(content, lambda path: self._write(problem, search, path))
-        choice = _read(path)
-        if choice is None or self._find(problem, choice) is not None:
-            return choice
-        path.unlink(missing_ok=True)
-        return _read(self._cache.path(content, lambda path: self._write(problem, search, path)))
-
-    def _write(self, problem: Problem, search: Search, path: Path) -> None:
+        content = repr(problem), repr(search), *self._origin
+        for kept in _read(self._cache.place(content)):
+            found = None if kept is None else self._find(problem, kept.plan)
+            if kept is None or (found is not None and found.workspace == kept.workspace):
+                return kept
         choice = self._searched(problem, search)
-        path.write_text(json.dumps(None if choice is None else asdict(choice)))
+        text = json.dumps(None if choice is None else asdict(choice))
+        self._cache.put(content, lambda path: path.write_text(text))
+        return choice
 
     def _searched(self, problem: Problem, search: Search) -> Choice | None:
         """The first plan that can be built, or the fastest of all of them."""
@@ -157,9 +181,10 @@ class DnnPlans:
         index = self._fastest(problem, graph, found) if search.measured else next(found, None)
         if index is None:
             return None
-        planned = Planned(graph, index, graph.get_workspace_size_plan_at_index(index))
+        planned = _at(problem, graph, index)
         choice = Choice(graph.get_plan_name_at_index(index), planned.workspace)
         self._planned[problem, choice.plan] = planned
+        self._keep(problem, choice.plan, planned)
         return choice
 
     def _forbid(self, graph: Any, problem: Problem, search: Search) -> None:
@@ -188,7 +213,7 @@ class DnnPlans:
     def _builds(self, graph: Any, index: int) -> bool:
         try:
             graph.build_plan_at_index(index)
-        except (self.library.cudnnGraphNotSupportedError, RuntimeError, ValueError):
+        except self._refusals:
             return False
         return True
 
@@ -198,13 +223,13 @@ class DnnPlans:
         self._on(self._bench.stream)
 
         def seconds(index: int) -> float:
-            room = graph.get_workspace_size_plan_at_index(index)
+            planned = _at(problem, graph, index)
 
             def run(addresses: Sequence[int]) -> None:
                 *given, workspace = addresses
-                self._execute(problem, graph, index, given, workspace)
+                planned.execute(self._handle, given, workspace)
 
-            return self._bench.seconds(run, (*nbytes, room))
+            return self._bench.seconds(run, (*nbytes, planned.workspace))
 
         return min(found, key=seconds, default=None)
 
@@ -218,7 +243,7 @@ class DnnPlans:
         """
         found: Planned | None = self._planned.get((problem, plan))
         if found is None:
-            found = self._within(lambda: self._find(problem, Choice(plan, 0)))
+            found = self._within(lambda: self._find(problem, plan))
         if found is None:
             raise DnnError(
                 f"building {problem.title}",
@@ -228,19 +253,54 @@ class DnnPlans:
             )
         return found
 
-    def _find(self, problem: Problem, choice: Choice) -> Planned | None:
-        """The plan of a name, built."""
-        key = (problem, choice.plan)
+    def _find(self, problem: Problem, plan: str) -> Planned | None:
+        """The plan of a name, ready to run: the one that was kept, or built."""
+        key = (problem, plan)
         if key not in self._planned:
-            graph = self._graph(problem)
-            count = 0 if graph is None else graph.get_execution_plan_count()
-            names = [graph.get_plan_name_at_index(i) for i in range(count)]
-            index = names.index(choice.plan) if choice.plan in names else None
-            if index is None or not self._builds(graph, index):
+            found = self._loaded(problem, plan) or self._built(problem, plan)
+            if found is None:
                 return None
-            room = graph.get_workspace_size_plan_at_index(index)
-            self._planned[key] = Planned(graph, index, room)
+            self._planned[key] = found
         return self._planned[key]
+
+    def _built(self, problem: Problem, plan: str) -> Planned | None:
+        graph = self._graph(problem)
+        count = 0 if graph is None else graph.get_execution_plan_count()
+        names = [graph.get_plan_name_at_index(i) for i in range(count)]
+        index = names.index(plan) if plan in names else None
+        if index is None or not self._builds(graph, index):
+            return None
+        planned = _at(problem, graph, index)
+        self._keep(problem, plan, planned)
+        return planned
+
+    def _loaded(self, problem: Problem, plan: str) -> Planned | None:
+        """The plan as it was kept, if the library still takes it."""
+        key = repr(problem), plan
+        data = None if self._kept is None else self._kept.read(*key)
+        if self._kept is None or data is None:
+            return None
+        graph = self._empty(problem)
+        try:
+            graph.deserialize(self._handle, list(data))
+        except self._refusals as error:
+            self._kept.doubt(error, *key)
+            return None
+        return _at(problem, graph, 0)
+
+    def _keep(self, problem: Problem, plan: str, planned: Planned) -> None:
+        """Keeps a plan that took the library a compilation, if it can be serialized."""
+        graph, note = planned.graph, self.library.behavior_note.RUNTIME_COMPILATION
+        if self._kept is None:
+            return
+        try:
+            if note not in graph.get_behavior_notes_for_plan_at_index(planned.index):
+                return
+            graph.build_plan_at_index(planned.index)  # what was built last is serialized
+            data = bytes(graph.serialize())
+        except self._refusals:
+            return
+        self._kept.write(data, repr(problem), plan)
 
     def _graph(self, problem: Problem) -> Any:
         """The graph of a problem with all plans, none of them built; None where it is refused."""
@@ -249,17 +309,20 @@ class DnnPlans:
             graph.validate()
             graph.build_operation_graph()
             graph.create_execution_plans([library.heur_mode.A, library.heur_mode.FALLBACK])
-        except (library.cudnnGraphNotSupportedError, RuntimeError, ValueError):
+        except self._refusals:
             return None
         return graph
 
-    def _described(self, problem: Problem) -> Any:
-        """The graph of a problem; tensors are numbered from 1: inputs, outputs, numbers."""
-        types, wide = self._types, self._types["float32"]
-        graph = self.library.pygraph(
-            io_data_type=wide, intermediate_data_type=wide,
+    def _empty(self, problem: Problem) -> Any:
+        types = self._types
+        return self.library.pygraph(
+            io_data_type=types["float32"], intermediate_data_type=types["float32"],
             compute_data_type=types[problem.compute], handle=self._handle,
         )  # fmt: skip
+
+    def _described(self, problem: Problem) -> Any:
+        """The graph of a problem; tensors are numbered from 1: inputs, outputs, numbers."""
+        types, wide, graph = self._types, self._types["float32"], self._empty(problem)
         given = {
             name: graph.tensor(
                 name=name, dim=list(t.sizes), stride=list(t.steps), data_type=types[t.dtype],
@@ -272,7 +335,6 @@ class DnnPlans:
             given[name] = graph.tensor(
                 name=name, dim=one, stride=one, data_type=wide, uid=uid, is_pass_by_value=True
             )
-        self._numbers[problem] = np.array(list(problem.scalars.values()), np.float32)
         made = problem.build(graph, types, given)
         for uid, (name, t) in enumerate(problem.writes.items(), start):
             made[name].set_uid(uid).set_output(True).set_data_type(types[t.dtype])
@@ -286,23 +348,18 @@ class DnnPlans:
     ) -> None:
         """Queues a problem by a plan, given the addresses of what it reads and what it writes."""
         self._on(stream)
-        found = self.planned(problem, plan)
-        self._execute(problem, found.graph, found.index, addresses, workspace)
+        self.planned(problem, plan).execute(self._handle, addresses, workspace)
 
     def _on(self, stream: int) -> None:
         if stream != self._stream:
             self.library.set_stream(self._handle, stream)
             self._stream = stream
 
-    def _execute(
-        self, problem: Problem, graph: Any, index: int, addresses: Sequence[int], workspace: int
-    ) -> None:
-        numbers = self._numbers[problem]
-        start = numbers.ctypes.data
-        given = (*addresses, *(start + numbers.itemsize * i for i in range(len(numbers))))
-        graph.execute_plan_at_index(dict(enumerate(given, 1)), workspace, index, self._handle)
 
-
-def _read(path: Path) -> Choice | None:
-    kept = json.loads(path.read_text())
-    return None if kept is None else Choice(**kept)
+def _read(path: Path) -> tuple[Choice | None, ...]:
+    """The choice in a file; nothing where there is none, or where it makes no sense."""
+    try:
+        kept = json.loads(path.read_text())
+        return (None if kept is None else Choice(**kept),)
+    except (OSError, ValueError, TypeError):
+        return ()

@@ -288,9 +288,10 @@ def dnn_plans(index: int) -> DnnPlans | None:
     def started() -> DnnPlans:
         import cudnn
 
-        architecture = f"sm_{device.compute_capability}"
-        cache = Cache("cudnn", ".json")
-        return DnnPlans(cudnn, architecture, CupyBench(device), cache, within)
+        units = device.attributes["MultiProcessorCount"]
+        architecture = f"sm_{device.compute_capability} x {units}"
+        caches = Cache("cudnn", ".json"), Cache("cudnn", ".plan")
+        return DnnPlans(cudnn, architecture, CupyBench(device), caches[0], within, caches[1])
 
     try:
         found: DnnPlans = within(started)

@@ -95,7 +95,7 @@ class Problem(Protocol):
 
         Args:
             graph: the library's ``pygraph``.
-            types: the library's element types, by our names.
+            types: the library's element types, by our names, and what it calls "inference".
             inputs: the tensors of ``reads`` and of ``scalars``.
         """
 
@@ -110,6 +110,7 @@ class Convolution:
         before, after, strides, dilation: of each axis of space.
         compute: in what it sums.
         bias: whether a number per channel is added to the output.
+        adds: whether something of the output's sizes is added then.
         relu: whether what is negative becomes 0 then.
     """
 
@@ -124,23 +125,25 @@ class Convolution:
     compute: str
     bias: bool = False
     relu: bool = False
+    adds: bool = False
 
     @property
     def title(self) -> str:
         """Such as "conv forward bias relu"."""
-        more = (name for name in ("bias", "relu") if getattr(self, name))
+        more = (name for name in ("bias", "adds", "relu") if getattr(self, name))
         return " ".join(("conv", self.kind.replace("_", " "), *more))
 
     @property
     def reads(self) -> Mapping[str, Laid]:
-        """The two others of x, w and y, and the bias."""
+        """The two others of x, w and y, the bias, and what is added."""
         bias = {"bias": vector(self.y.sizes[1], len(self.y.sizes), self.y.dtype)}
         table = {
             "forward": {"x": self.x, "w": self.w},
             "data_grad": {"y": self.y, "w": self.w},
             "filter_grad": {"y": self.y, "x": self.x},
         }
-        return table[self.kind] | (bias if self.bias else {})
+        addend = {"addend": self.y} if self.adds else {}
+        return table[self.kind] | (bias if self.bias else {}) | addend
 
     @property
     def writes(self) -> Mapping[str, Laid]:
@@ -154,7 +157,7 @@ class Convolution:
         return {}
 
     def build(self, graph: Any, types: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The convolution, then bias and relu."""
+        """The convolution, then bias, sum and relu."""
         t, window = inputs, {
             "pre_padding": list(self.before), "post_padding": list(self.after),
             "stride": list(self.strides), "dilation": list(self.dilation),
@@ -166,6 +169,7 @@ class Convolution:
             return {"w": graph.conv_wgrad(image=t["x"], loss=t["y"], **window)}
         y = graph.conv_fprop(image=t["x"], weight=t["w"], **window)
         y = graph.bias(input=y, bias=t["bias"]) if self.bias else y
+        y = graph.add(a=y, b=t["addend"]) if self.adds else y
         return {"y": graph.relu(input=y) if self.relu else y}
 
 
@@ -176,6 +180,7 @@ def convolution(
     *,
     bias: bool = False,
     relu: bool = False,
+    adds: bool = False,
 ) -> Convolution:
     """The problem of an op.
 
@@ -184,7 +189,7 @@ def convolution(
         types: of x, w and y.
         attrs: ``data_format``, ``strides``, ``padding_before``, ``dilation_rate`` of the op, and
             ``compute``.
-        bias, relu: what follows.
+        bias, relu, adds: what follows.
     """
     x, w, y = (laid(t, attrs["data_format"]) for t in types)
     before, strides, dilation = (
@@ -194,7 +199,8 @@ def convolution(
     rows = zip(x.sizes[2:], w.sizes[2:], y.sizes[2:], strides, dilation, before, strict=True)
     after = tuple(max(0, (o - 1) * s + (k - 1) * d + 1 - n - b) for n, k, o, s, d, b in rows)
     compute = str(attrs["compute"]) or types[0].dtype.accumulate.name
-    return Convolution(kind, x, w, y, before, after, strides, dilation, compute, bias, relu)
+    behind = (bias, relu, adds)
+    return Convolution(kind, x, w, y, before, after, strides, dilation, compute, *behind)
 
 
 def _two(values: Sequence[int], default: int) -> Ints:

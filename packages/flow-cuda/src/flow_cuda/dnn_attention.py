@@ -37,15 +37,13 @@ def statistic(q: Laid) -> Laid:
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
-    """The forward pass.
+class _Operands:
+    """What both passes have.
 
     Attributes:
         q, k, v, o: tensors; o is the result.
         scale: factor of the scores.
         mask: what is added to them.
-        saves: whether it gives what the backward pass needs.
-        compute: in what it sums.
     """
 
     q: Laid
@@ -54,8 +52,39 @@ class Attention:
     o: Laid
     scale: float
     mask: Laid | None = None
+
+    @property
+    def compute(self) -> str:
+        """In what it sums."""
+        return "float32"
+
+    @property
+    def scalars(self) -> Mapping[str, float]:
+        """None: the factor is part of the node."""
+        return {}
+
+    def _read(self, *more: str) -> Mapping[str, Laid]:
+        """The operands, further tensors by name, and the mask."""
+        known = {"o": self.o, "do": self.o, "stats": statistic(self.q)}
+        given = {"q": self.q, "k": self.k, "v": self.v} | {name: known[name] for name in more}
+        return given if self.mask is None else given | {"mask": self.mask}
+
+    def _given(self, inputs: Mapping[str, Any], *more: str) -> dict[str, Any]:
+        """What the library's node is given, by its names."""
+        given = {name: inputs[name] for name in ("q", "k", "v", *more)}
+        mask = {} if self.mask is None else {"bias": inputs["mask"]}
+        return given | mask | {"attn_scale": self.scale}
+
+
+@dataclass(frozen=True, slots=True)
+class Attention(_Operands):
+    """The forward pass.
+
+    Attributes:
+        saves: whether it gives what the backward pass needs.
+    """
+
     saves: bool = False
-    compute: str = "float32"
 
     @property
     def title(self) -> str:
@@ -65,48 +94,28 @@ class Attention:
     @property
     def reads(self) -> Mapping[str, Laid]:
         """The operands, and the mask."""
-        given = {"q": self.q, "k": self.k, "v": self.v}
-        return given if self.mask is None else given | {"mask": self.mask}
+        return self._read()
 
     @property
     def writes(self) -> Mapping[str, Laid]:
         """The result, and what is saved."""
         return {"o": self.o, "stats": statistic(self.q)} if self.saves else {"o": self.o}
 
-    @property
-    def scalars(self) -> Mapping[str, float]:
-        """None: the factor is part of the node."""
-        return {}
-
     def build(self, graph: Any, types: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """One node."""
-        given = {name: inputs[name] for name in ("q", "k", "v")}
-        if self.mask is not None:
-            given["bias"] = inputs["mask"]
-        o, stats = graph.sdpa(**given, attn_scale=self.scale, generate_stats=self.saves)
+        o, stats = graph.sdpa(**self._given(inputs), generate_stats=self.saves)
         return {"o": o, "stats": stats}
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionGrad:
+class AttentionGrad(_Operands):
     """The gradients by q, k and v.
 
     Attributes:
-        q, k, v, o: as in the forward pass.
-        scale: factor of the scores.
-        mask: what is added to them.
         deterministic: whether two runs must give the same bits.
-        compute: in what it sums.
     """
 
-    q: Laid
-    k: Laid
-    v: Laid
-    o: Laid
-    scale: float
-    mask: Laid | None = None
     deterministic: bool = False
-    compute: str = "float32"
 
     @property
     def title(self) -> str:
@@ -116,29 +125,17 @@ class AttentionGrad:
     @property
     def reads(self) -> Mapping[str, Laid]:
         """What the forward pass has read and made, and the gradient of its result."""
-        given = {
-            "q": self.q, "k": self.k, "v": self.v, "o": self.o, "do": self.o,
-            "stats": statistic(self.q),
-        }  # fmt: skip
-        return given if self.mask is None else given | {"mask": self.mask}
+        return self._read("o", "do", "stats")
 
     @property
     def writes(self) -> Mapping[str, Laid]:
         """The gradients."""
         return {"dq": self.q, "dk": self.k, "dv": self.v}
 
-    @property
-    def scalars(self) -> Mapping[str, float]:
-        """None: the factor is part of the node."""
-        return {}
-
     def build(self, graph: Any, types: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """One node."""
-        given = {name: inputs[name] for name in ("q", "k", "v", "o", "stats")}
-        if self.mask is not None:
-            given["bias"] = inputs["mask"]
         made = graph.sdpa_backward(
-            **given, dO=inputs["do"], attn_scale=self.scale,
+            **self._given(inputs, "o", "stats"), dO=inputs["do"],
             use_deterministic_algorithm=self.deterministic,
         )  # fmt: skip
-        return dict(zip(("dq", "dk", "dv"), made, strict=True))
+        return dict(zip(self.writes, made, strict=True))

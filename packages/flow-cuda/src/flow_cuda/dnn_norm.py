@@ -1,4 +1,4 @@
-"""Batch normalisation in training as cuDNN has it, with a sum and relu behind it."""
+"""Batch normalisation in training as cuDNN has it, with sum and relu; and that of layers."""
 
 from __future__ import annotations
 
@@ -110,6 +110,60 @@ class NormGrad:
             inv_variance=t["inverse"],
         )  # fmt: skip
         return dict(zip(self.writes, made, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNorm:
+    """Normalisation of rows outside of training, where nobody reads the statistics.
+
+    Attributes:
+        rows, size: how many rows, of how many numbers.
+        dtype: element type of the input and of the result.
+        of_params: that of factor and summand.
+        epsilon: what is added to the variance.
+        compute: in what it sums.
+    """
+
+    rows: int
+    size: int
+    dtype: str
+    of_params: str
+    epsilon: float
+    compute: str = "float32"
+
+    @property
+    def title(self) -> str:
+        """For reports."""
+        return "layer norm"
+
+    @property
+    def reads(self) -> Mapping[str, Laid]:
+        """In the op's order."""
+        row = _lines(1, self.size, self.of_params)
+        return {"x": _lines(self.rows, self.size, self.dtype), "beta": row, "gamma": row}
+
+    @property
+    def writes(self) -> Mapping[str, Laid]:
+        """The result."""
+        return {"y": _lines(self.rows, self.size, self.dtype)}
+
+    @property
+    def scalars(self) -> Mapping[str, float]:
+        """What is added to the variance."""
+        return {"epsilon": self.epsilon}
+
+    def build(self, graph: Any, types: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """One node."""
+        t = inputs
+        y, _, _ = graph.layernorm(
+            norm_forward_phase=types["inference"], input=t["x"], scale=t["gamma"],
+            bias=t["beta"], epsilon=t["epsilon"],
+        )  # fmt: skip
+        return {"y": y}
+
+
+def _lines(rows: int, size: int, dtype: str) -> Laid:
+    return Laid((rows, size, 1, 1), (size, 1, size, size), dtype)
 
 
 def _row(x: Laid) -> Laid:

@@ -20,14 +20,18 @@ Types = tuple[TensorType, ...]
 Attrs = Mapping[str, Any]
 Ints = tuple[int, ...]
 
-PLAN = {"plan": "", "workspace": 0, "compute": ""}
-"""The library's name of the plan, its bytes, and in what it sums.  Without a name it is whatever
-the library likes best in so many bytes; without a type of sums it is float32 or float64."""
+PLAN = {"plan": "", "workspace": 0}
+"""The library's name of the plan, and its bytes.  Without a name it is whatever the library likes
+best in so many bytes."""
+
+ROOM = 1 << 20
+"""Bytes of workspace that are enough for a plan of any sample."""
 
 WINDOW = {
     "data_format": REQUIRED, "kernel_size": REQUIRED, "strides": REQUIRED,
-    "padding_before": REQUIRED, "dilation_rate": REQUIRED, "groups": 1, **PLAN,
+    "padding_before": REQUIRED, "dilation_rate": REQUIRED, "groups": 1, "compute": "", **PLAN,
 }  # fmt: skip
+"""Without a type to sum in it is float32 or float64."""
 
 
 # --- types
@@ -119,7 +123,7 @@ def _by_groups(x: Any, w: Any, groups: int) -> Any:
     return np.concatenate(list(parts), 1)
 
 
-def _conv(x: Any, weight: Any, *bias: Any, **attrs: Any) -> Any:
+def _conv(x: Any, weight: Any, *more: Any, **attrs: Any) -> Any:
     x, w = _to_first(x, attrs), _to_first(weight, attrs)
     pads = zip(attrs["padding_before"], attrs["padding_after"], strict=True)
     rows = zip(
@@ -132,9 +136,11 @@ def _conv(x: Any, weight: Any, *bias: Any, **attrs: Any) -> Any:
     y = sum(
         _by_groups(padded[part], w[(..., *tap)], attrs["groups"]) for tap, part in _taps(attrs, out)
     )
-    if bias:
-        y = y + bias[0].reshape(1, -1, *(1,) * len(out))
-    return _as_given(np.maximum(y, 0) if attrs["activation"] else y, attrs)
+    if more:
+        y = y + more[0].reshape(1, -1, *(1,) * len(out))
+    y = _as_given(y, attrs)
+    y = y + more[1] if len(more) > 1 else y
+    return np.maximum(y, 0) if attrs["activation"] else y
 
 
 def _data_grad(dy: Any, weight: Any, **attrs: Any) -> Any:
@@ -164,8 +170,6 @@ def _filter_grad(dy: Any, x: Any, **attrs: Any) -> Any:
 
 # --- samples
 
-ROOM = 1 << 20
-"""Bytes of workspace that are enough for a plan of any sample."""
 _CASES: tuple[tuple[Ints, int, dict[str, Any]], ...] = (
     ((2, 3, 6, 5), 4, {"kernel_size": (3, 2)}),
     ((3, 2, 6, 5), 3, {
@@ -205,6 +209,9 @@ def _conv_samples(rng: Any) -> Iterator[Sample]:
         yield Sample((x, w), {**attrs, "activation": "", **room}, gradient=False)
         more = {"activation": ("relu", "")[i % 2], "workspace": ROOM}
         yield Sample((x, w, bias), attrs | more, gradient=False)
+        if i % 3 == 0:
+            addend = rng.uniform(-1, 1, _conv(x, w, activation="", **attrs).shape)
+            yield Sample((x, w, bias, addend), attrs | more, gradient=False)
 
 
 def _case_grads(rng: Any) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
@@ -229,13 +236,13 @@ def _filter_grad_samples(rng: Any) -> Iterator[Sample]:
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         type="cudnn_conv",
-        inputs=("x", "weight", "bias?"),
+        inputs=("x", "weight", "bias?", "addend?"),
         infer=_conv_type,
         attrs={**WINDOW, "padding_after": REQUIRED, "activation": ""},
         reference=_conv,
         samples=_conv_samples,
         work=_work,
-        doc="A convolution with bias and activation.",
+        doc="A convolution with bias, sum and activation.",
     ),
     OpSpec(
         type="cudnn_conv_data_grad",

@@ -10,10 +10,10 @@ import numpy as np
 from flow_core.dtypes import float32
 from flow_core.ir import TensorType, tensor_type
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
+from flow_cuda.dnn_ops import PLAN, ROOM
 
 Types = tuple[TensorType, ...]
-PLAN = {"axis": REQUIRED, "plan": "", "workspace": 0}
-ROOM = 1 << 20
+ATTRS = {"axis": REQUIRED, **PLAN}
 
 
 def _row(ctx: InferContext) -> TensorType:
@@ -65,13 +65,27 @@ def _grad_samples(rng: Any) -> Iterator[Sample]:
         yield Sample(arrays, {"axis": axis, "workspace": ROOM}, gradient=False)
 
 
+def _layer_norm(x: Any, beta: Any, gamma: Any, *, begin: int, epsilon: float, **_: Any) -> Any:
+    axes = tuple(range(begin, x.ndim))
+    inner = x - x.mean(axes, keepdims=True)
+    spread = np.square(inner).mean(axes, keepdims=True)
+    return inner / np.sqrt(spread + epsilon) * gamma + beta
+
+
+def _layer_samples(rng: Any) -> Iterator[Sample]:
+    for shape, begin in (((5, 8), 1), ((2, 3, 16), 2), ((3, 2, 4), 1), ((1, 3, 2, 12), 2)):
+        rows = (rng.normal(1, 0.5, shape[begin:]) for _ in range(2))
+        attrs = {"begin": begin, "workspace": ROOM}
+        yield Sample((rng.normal(0.5, 1.5, shape), *rows), attrs, gradient=False)
+
+
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         type="cudnn_norm",
         inputs=("x", "moving_mean", "moving_variance", "gamma", "beta", "addend?"),
         outputs=("y", "mean", "inv_variance"),
         infer=lambda ctx: (ctx.inputs[0], _row(ctx), _row(ctx)),
-        attrs={**PLAN, "epsilon": 1e-5, "momentum": 0.9, "activation": ""},
+        attrs={**ATTRS, "epsilon": 1e-5, "momentum": 0.9, "activation": ""},
         mutates=(1, 2),
         reference=_norm,
         samples=_samples,
@@ -82,9 +96,19 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("x", "dy", "mean", "inv_variance", "gamma"),
         outputs=("dx", "gamma_diff", "beta_diff"),
         infer=lambda ctx: (ctx.inputs[0], _row(ctx), _row(ctx)),
-        attrs=PLAN,
+        attrs=ATTRS,
         reference=_grad,
         samples=_grad_samples,
         doc="The gradients of batch normalisation.",
+    ),
+    OpSpec(
+        type="cudnn_layer_norm",
+        inputs=("x", "beta", "gamma"),
+        outputs=("y",),
+        infer=lambda ctx: (ctx.inputs[0],),
+        attrs={**PLAN, "begin": REQUIRED, "epsilon": 1e-5},
+        reference=_layer_norm,
+        samples=_layer_samples,
+        doc="Normalisation of what lies from the axis ``begin`` on, without statistics.",
     ),
 )

@@ -171,11 +171,12 @@ def flow_register_passes(config: Settings) -> Iterable[PassSpec]:
             ("cudnn", layout_pass),
             ("cudnn", convolutions_pass),
             ("cudnn", norms_pass),
+            ("cudnn", layer_norms_pass),
             ("cudnn", attention_pass),
         )
         if importlib.util.find_spec(library) is not None
     )
-    return (*found, updates_pass())
+    return (*found, *inference_passes(), updates_pass())
 
 
 def products_pass() -> PassSpec:
@@ -208,9 +209,27 @@ def norms_pass(load: Lazy = "flow_cuda.passes.norms:configured") -> PassSpec:
     return PassSpec("cudnn_norms", "physical", load, before=("fuse_elementwise",))
 
 
+def layer_norms_pass(load: Lazy = "flow_cuda.passes.layer_norms:configured") -> PassSpec:
+    """Gives layer normalisation outside of training to cuDNN."""
+    return PassSpec("cudnn_layer_norms", "physical", load, before=("fuse_elementwise",))
+
+
 def attention_pass(load: Lazy = "flow_cuda.passes.attention:configured") -> PassSpec:
     """Gives attention in half types to cuDNN."""
     return PassSpec("cudnn_attention", "physical", load, before=("fuse_elementwise",))
+
+
+def inference_passes() -> tuple[PassSpec, PassSpec]:
+    """Batch normalisation outside of training: as weights and biases, or elementwise."""
+    folds, spreads = (
+        "flow_cuda.passes.fold_norms:FoldNorms",
+        "flow_cuda.passes.plain_norms:PlainNorms",
+    )
+    before = ("cudnn_convolutions", "cuda_plain_norms")
+    return (
+        PassSpec("cuda_fold_norms", "physical", folds, before=before),
+        PassSpec("cuda_plain_norms", "physical", spreads, before=("fuse_elementwise",)),
+    )
 
 
 def updates_pass() -> PassSpec:

@@ -26,10 +26,13 @@ from flow_cuda.norm_ops import OPS as NORM_OPS
 from flow_cuda.ops import OPS
 from flow_cuda.passes.attention import JoinAttention
 from flow_cuda.passes.convolutions import Convolutions
+from flow_cuda.passes.layer_norms import LayerNorms
 from flow_cuda.passes.norms import Norms
 from flow_cuda.plugin import (
     attention_pass,
     convolutions_pass,
+    inference_passes,
+    layer_norms_pass,
     layout_pass,
     norms_pass,
     peers_comm,
@@ -99,9 +102,9 @@ def flow_register_passes() -> tuple[PassSpec, ...]:
     convolutions = convolutions_pass(lambda: Convolutions(dnn_plans))
     attention = attention_pass(lambda: JoinAttention(dnn_plans))
     norms = norms_pass(lambda: Norms(dnn_plans))
-    return (
-        products_pass(), layout_pass(), convolutions, norms, attention, updates_pass()
-    )  # fmt: skip
+    rows = layer_norms_pass(lambda: LayerNorms(dnn_plans))
+    joined = (products_pass(), layout_pass(), convolutions, norms, rows, attention)
+    return (*joined, *inference_passes(), updates_pass())
 
 
 def flow_register_kernels() -> Iterator[KernelSpec]:

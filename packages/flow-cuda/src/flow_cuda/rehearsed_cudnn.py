@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from flow_core.dtypes import as_dtype
 from flow_cuda.cudnn import TYPES
+from flow_cuda.rehearsed_engines import ENGINES, FakeEngine
 from flow_cuda.rehearsed_lt import array_at
 from flow_cuda.rehearsed_nodes import NODES, window_sizes
+from flow_cuda.rehearsed_tensors import FakeNode, FakeTensor, Ints, packed, unpacked
 
-Ints = tuple[int, ...]
 ALIGN = 16
 """Bytes to which the library's plans expect tensors to be aligned."""
 
@@ -49,152 +50,6 @@ class Stage(enum.IntEnum):
     PLANNED = 3
 
 
-@dataclass(eq=False)
-class FakeTensor:
-    """A tensor of a graph; setters give it back."""
-
-    name: str
-    dim: Ints = ()
-    stride: Ints = ()
-    data_type: Any = None
-    uid: int = -1
-    virtual: bool = True
-    by_value: bool = False
-
-    def set_uid(self, uid: int) -> FakeTensor:
-        """The number by which it is found in a variant pack."""
-        self.uid = uid
-        return self
-
-    def set_output(self, value: bool) -> FakeTensor:
-        """Whether it is written to memory."""
-        self.virtual = not value
-        return self
-
-    def set_data_type(self, value: Any) -> FakeTensor:
-        """Its element type."""
-        self.data_type = value
-        return self
-
-    def set_dim(self, dim: Sequence[int]) -> FakeTensor:
-        """Its sizes."""
-        self.dim = tuple(dim)
-        return self
-
-    def set_stride(self, stride: Sequence[int]) -> FakeTensor:
-        """Its strides in elements."""
-        self.stride = tuple(stride)
-        return self
-
-
-@dataclass(frozen=True, eq=False)
-class FakeNode:
-    """An operation.
-
-    Attributes:
-        kind: name of the method that made it.
-        inputs: by the library's names.
-        outputs: in the library's order.
-        params: what else was given.
-    """
-
-    kind: str
-    inputs: Mapping[str, FakeTensor]
-    outputs: tuple[FakeTensor, ...]
-    params: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class FakeEngine:
-    """A way to compute a graph.
-
-    Attributes:
-        name: as plans show it.
-        notes: its numerical notes.
-        cost: how long it takes, in place of a clock.
-        takes: whether it can do a graph.
-        room: bytes of workspace for a graph.
-    """
-
-    name: str
-    notes: tuple[str, ...]
-    cost: float
-    takes: Callable[[FakeGraph], bool]
-    room: Callable[[FakeGraph], int]
-
-
-def _none(graph: FakeGraph) -> int:
-    return 0
-
-
-def _nbytes(graph: FakeGraph) -> int:
-    return sum(prod(t.dim) * graph.itemsize(t) for t in graph.tensors() if not t.virtual)
-
-
-def _is_conv(graph: FakeGraph) -> bool:
-    return graph.nodes[0].kind.startswith("conv")
-
-
-def _in_general(graph: FakeGraph) -> bool:
-    """Of a convolution, of float64 without anything behind it."""
-    wide = any(graph.named(t) == "float64" for t in graph.given)
-    return _is_conv(graph) and not (wide and len(graph.nodes) > 1)
-
-
-def _on_tensor_cores(graph: FakeGraph) -> bool:
-    tensors = [t for t in graph.tensors() if not t.virtual]
-    return _is_conv(graph) and all(graph.named(t) not in ("float64", "int32") for t in tensors)
-
-
-def _unstrided(graph: FakeGraph) -> bool:
-    """Of a convolution without strides and groups."""
-    if not _is_conv(graph):
-        return False
-    params = graph.nodes[0].params
-    x, w, _ = graph.convolved(graph.nodes[0])
-    return x.dim[1] == w.dim[1] and {*params["stride"], *params["dilation"]} == {1}
-
-
-def _three_wide(graph: FakeGraph) -> bool:
-    return _unstrided(graph) and set(graph.convolved(graph.nodes[0])[1].dim[2:]) == {3}
-
-
-def _gradient(graph: FakeGraph) -> bool:
-    return graph.nodes[0].kind in ("conv_dgrad", "conv_wgrad")
-
-
-def _attends(graph: FakeGraph) -> bool:
-    """Of attention; two runs of the fast engine for gradients may differ."""
-    node = graph.nodes[0]
-    return node.kind.startswith("sdpa") and not node.params.get("repeats")
-
-
-def _normalises(graph: FakeGraph) -> bool:
-    """Of batch normalisation, of channels that come in eights."""
-    node = graph.nodes[0]
-    return node.kind.startswith("batchnorm") and node.inputs["input"].dim[1] % 8 == 0
-
-
-def _attends_again(graph: FakeGraph) -> bool:
-    node = graph.nodes[0]
-    return node.kind == "sdpa_backward" and bool(node.params["repeats"])
-
-
-ENGINES: tuple[FakeEngine, ...] = (
-    FakeEngine(
-        "eng1_k2=5", ("TENSOR_CORE", "DOWN_CONVERT_INPUTS"), 2, _on_tensor_cores, lambda g: 4096
-    ),
-    FakeEngine("eng0_k30=0", (), 1, _normalises, lambda g: 128),
-    FakeEngine("eng8", ("TENSOR_CORE",), 1, _attends, lambda g: 1024),
-    FakeEngine("eng9", ("TENSOR_CORE",), 2, _attends_again, lambda g: 2048),
-    FakeEngine("eng7_k3=1", ("NONDETERMINISTIC",), 2.5, _gradient, _none),
-    FakeEngine("eng0", (), 3, _in_general, lambda g: 256 if _gradient(g) else 0),
-    FakeEngine("eng6", ("WINOGRAD",), 1, _three_wide, lambda g: 2 * _nbytes(g)),
-    FakeEngine("eng4_k1=2", ("FFT",), 4, _unstrided, lambda g: 8 * _nbytes(g)),
-)
-"""In the order of the heuristics, which is not that of cost."""
-
-
 def _names(*names: str) -> Any:
     """An enumeration."""
     return enum.Enum("names", names)
@@ -210,12 +65,15 @@ class RehearsedCudnn:
     Attributes:
         calls: executions.
         cost: of the last one.
+        compiled: plans that were compiled.
     """
 
     __version__ = "0"
     data_type: Any = _names(*TYPES.values())
     heur_mode: Any = _names("A", "B", "FALLBACK")
     numerical_note: Any = _names(*_NOTES)
+    behavior_note: Any = _names("RUNTIME_COMPILATION")
+    norm_forward_phase: Any = _names("INFERENCE", "TRAINING")
     # the name that it has there:
     cudnnGraphNotSupportedError: type[Exception] = NotSupportedError
 
@@ -223,7 +81,7 @@ class RehearsedCudnn:
         self, refuses: Collection[str] = (), engines: Sequence[FakeEngine] = ENGINES
     ) -> None:
         self.refuses, self.engines = refuses, engines
-        self.calls, self.cost = 0, 0.0
+        self.calls, self.cost, self.compiled = 0, 0.0, 0
         self.streams: dict[int, int] = {}
 
     def backend_version(self) -> int:
@@ -260,6 +118,8 @@ class FakeGraph:
     barred: set[int] = field(default_factory=set)
     built: set[int] = field(default_factory=set)
     limit: int = 1 << 62
+    last: int = -1
+    loaded: bool = False
 
     # ------------------------------------------------------------------------ construction
 
@@ -329,6 +189,16 @@ class FakeGraph:
         }  # fmt: skip
         dx = self._add("batchnorm_backward", given, input.dim)
         return [dx, self._more(scale.dim), self._more(scale.dim)]
+
+    def layernorm(
+        self, *, norm_forward_phase: Any, input: FakeTensor, scale: FakeTensor, bias: FakeTensor,
+        epsilon: FakeTensor,
+    ) -> list[Any]:  # fmt: skip
+        """Normalisation of each element of the batch, without statistics."""
+        if norm_forward_phase is not self.library.norm_forward_phase.INFERENCE:
+            raise NotSupportedError("statistics of rows")
+        given = {"input": input, "scale": scale, "bias": bias, "epsilon": epsilon}
+        return [self._add("layernorm", given, input.dim), None, None]
 
     def sdpa(
         self, *, q: FakeTensor, k: FakeTensor, v: FakeTensor, bias: FakeTensor | None = None,
@@ -406,6 +276,10 @@ class FakeGraph:
             rows = [t for name, t in node.inputs.items() if name not in ("input", "grad")]
             if {self.named(t) for t in rows} != {"float32"}:
                 raise NotSupportedError("parameters that are not float32")
+        if node.kind == "layernorm":
+            t = node.inputs
+            if not t["input"].dim[1:] == t["scale"].dim[1:] == t["bias"].dim[1:]:
+                raise NotSupportedError("parameters that are not a row's")
         if not node.kind.startswith("conv"):
             return
         x, w, y = self.convolved(node)
@@ -473,20 +347,60 @@ class FakeGraph:
         """Bars plans that need more memory."""
         self.limit = limit
 
+    def _unloaded(self, what: str) -> None:
+        self._at(Stage.PLANNED, what)
+        if self.loaded:
+            raise MisuseError(f"{what} of a graph that was loaded with its plan")
+
     def get_execution_plan_count(self) -> int:
         """Plans, barred ones included."""
+        self._unloaded("get_execution_plan_count")
         return len(self.plans)
 
     def get_plan_name_at_index(self, index: int) -> str:
         """Engine and knobs."""
+        self._unloaded("get_plan_name_at_index")
         return self.plans[index].name
+
+    def get_behavior_notes_for_plan_at_index(self, index: int) -> list[Any]:
+        """What building it means."""
+        compiles = self.plans[index].compiles
+        return [self.library.behavior_note.RUNTIME_COMPILATION] if compiles else []
 
     def build_plan_at_index(self, index: int) -> None:
         """Makes a plan ready."""
-        self._at(Stage.PLANNED, "build_plan_at_index")
+        self._unloaded("build_plan_at_index")
         if index in self.barred or self.plans[index].room(self) > self.limit:
             raise NotSupportedError("a plan that was deselected")
+        self.library.compiled += self.plans[index].compiles and index not in self.built
         self.built.add(index)
+        self.last = index
+
+    def serialize(self) -> list[int]:
+        """The graph with the plan that was built last, as bytes."""
+        if self.last not in self.built:
+            raise MisuseError("a graph without a plan, serialized")
+        kept = packed(self.given, self.nodes) | {
+            "plan": self.plans[self.last].name, "compute": self.compute_data_type.name,
+        }  # fmt: skip
+        return list(json.dumps(kept).encode())
+
+    def deserialize(self, handle: int, data: Sequence[int]) -> None:
+        """Becomes the graph that was serialized; its plan has the index 0."""
+        self._at(Stage.OPEN, "deserialize")
+        if not isinstance(data, list) or handle not in self.library.streams:
+            raise MisuseError("not a handle, and a list of numbers")
+        try:
+            kept = json.loads(bytes(data))
+            plans = [e for e in self.library.engines if e.name == kept["plan"]]
+        except (ValueError, TypeError, KeyError) as error:
+            raise RuntimeError("CUDNN_STATUS_BAD_PARAM") from error
+        if not plans:
+            raise NotSupportedError(f"no engine {kept['plan']}")
+        types = self.library.data_type
+        self.given, self.nodes = unpacked(kept, types)
+        self.compute_data_type = types[kept["compute"]]
+        self.plans, self.built, self.stage, self.loaded = plans[:1], {0}, Stage.PLANNED, True
 
     def get_workspace_size_plan_at_index(self, index: int) -> int:
         """Bytes."""

@@ -161,6 +161,15 @@ def batchnorm_backward(node: Any, t: Arrays, out: Ints) -> tuple[Any, ...]:
     return rest * t["scale"] * t["inv_variance"], dscale, dbias
 
 
+def layernorm(node: Any, t: Arrays, out: Ints) -> Any:
+    """Each element of the batch by its own statistics."""
+    x = t["input"]
+    axes = tuple(range(1, x.ndim))
+    inner = x - x.mean(axes, keepdims=True)
+    spread = np.mean(np.square(inner), axes, keepdims=True)
+    return inner / np.sqrt(spread + t["epsilon"]) * t["scale"] + t["bias"]
+
+
 NODES: Mapping[str, Callable[[Any, Arrays, Ints], Any]] = {
     "conv_fprop": conv_fprop,
     "conv_dgrad": conv_dgrad,
@@ -170,6 +179,7 @@ NODES: Mapping[str, Callable[[Any, Arrays, Ints], Any]] = {
     "add": add,
     "batchnorm": batchnorm,
     "batchnorm_backward": batchnorm_backward,
+    "layernorm": layernorm,
     "sdpa": sdpa,
     "sdpa_backward": sdpa_backward,
 }

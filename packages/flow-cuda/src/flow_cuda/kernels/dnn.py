@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from flow_cuda.arrays import DeviceArray
 from flow_cuda.cudnn import DnnError
 from flow_cuda.dnn import Convolution, Problem, Search, convolution, laid
 from flow_cuda.dnn_attention import Attention, AttentionGrad, rows
-from flow_cuda.dnn_norm import STATISTICS, Norm, NormGrad
+from flow_cuda.dnn_norm import STATISTICS, LayerNorm, Norm, NormGrad
 from flow_cuda.kernels.binding import carve, kernel, listed, room_bytes
 from flow_cuda.kernels.matmul import is_floating
 from flow_cuda.launch import CopyLaunch, DnnLaunch
@@ -24,8 +25,9 @@ def conv_problem(query: KernelQuery) -> Convolution:
     """The problem of an op of a convolution, of core's or of ours."""
     kind, (x, w, y) = tensors(query)
     attrs = query.attrs
-    bias, relu = len(query.inputs) > 2, attrs.get("activation") == "relu"
-    return convolution(kind, (x, w, y), attrs, bias=bias, relu=relu)
+    bias, adds = (len(query.inputs) > n for n in (2, 3))
+    relu = attrs.get("activation") == "relu"
+    return convolution(kind, (x, w, y), attrs, bias=bias, relu=relu, adds=adds)
 
 
 def tensors(query: KernelQuery) -> tuple[str, tuple[TensorType, TensorType, TensorType]]:
@@ -157,6 +159,27 @@ def takes_norm(query: KernelQuery) -> bool:
     return floats and known and bool(x.size) and {t.dtype.name for t in rows} == {"float32"}
 
 
+def layer_norm_problem(query: KernelQuery) -> LayerNorm:
+    """The problem of an op of ours."""
+    x, _, gamma = query.inputs
+    attrs: Any = query.attrs
+    size = prod(x.shape[attrs["begin"] :])
+    names = x.dtype.name, gamma.dtype.name
+    return LayerNorm(x.size // size, size, *names, float(attrs["epsilon"]))
+
+
+def _layer_norm(ctx: BindContext) -> Launch:
+    return bound(ctx, layer_norm_problem(ctx.query), ctx.outputs, ctx.workspace)
+
+
+def takes_layer_norm(query: KernelQuery) -> bool:
+    """Parameters of the normalised axes, of float32 or of the input's type."""
+    x, beta, gamma = query.inputs
+    begin: Any = query.attrs["begin"]
+    floats = x.dtype.name in ("float32", "float16", "bfloat16")
+    return floats and bool(x.size) and beta == gamma and gamma.shape == x.shape[begin:]
+
+
 KERNELS: tuple[KernelSpec, ...] = (
     *(
         kernel(op, _conv, _takes_conv, _room)
@@ -168,4 +191,5 @@ KERNELS: tuple[KernelSpec, ...] = (
     ),
     kernel("cudnn_norm", listed(_norm), takes_norm, _norm_room),
     kernel("cudnn_norm_grad", _norm_grad, takes_norm, _room),
+    kernel("cudnn_layer_norm", _layer_norm, takes_layer_norm, _room),
 )

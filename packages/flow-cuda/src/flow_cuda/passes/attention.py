@@ -8,16 +8,17 @@ not joined, as the library draws other numbers than a step on the CPU does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
 from flow_core.dtypes import float32
-from flow_core.ir import Attrs, Graph, Op, TensorType, Value, rebuild, tensor_type
+from flow_core.ir import Graph, Op, TensorType, Value, rebuild, tensor_type
 from flow_core.plugins.specs import KernelQuery
 from flow_cuda.cudnn import DnnPlans
 from flow_cuda.dnn import Search
+from flow_cuda.dnn_pass import CudnnPass, new_op, planned, search
 from flow_cuda.kernels.dnn import attention_problem
 from flow_cuda.passes.convolutions import first_device
 
@@ -59,32 +60,23 @@ class Match:
 
 
 @dataclass(frozen=True)
-class JoinAttention:
-    """The pass.
+class JoinAttention(CudnnPass):
+    """The pass."""
 
-    Attributes:
-        plans: gives what chooses plans; None where there is no cuDNN.
-        device: the device type whose ops it joins.
-    """
-
-    plans: Callable[[], DnnPlans | None]
-    device: str = "gpu"
     name: str = "cudnn_attention"
 
-    def apply(self, graph: Graph, context: Any) -> Graph:
-        """The graph with ops of cuDNN."""
-        wishes: Mapping[str, Any] = context.options.get("cudnn", {})
+    def find(self, graph: Graph) -> list[Match]:
+        """Attention, with its gradients where there are any."""
         readers = _Readers(graph, graph.consumers())
-        tops = (op for op in graph.of_type("softmax") if op.placement.device_type == self.device)
-        found = [match for match in map(readers.match, tops) if match is not None]
-        plans = self.plans() if found and wishes.get("enable_cudnn", True) else None
-        if plans is None:
-            return graph
-        search = Search(
-            deterministic=bool(wishes.get("cudnn_conv_use_deterministic_algo_only", False)),
-            limit=int(wishes.get("cudnn_buf_limit_mbyte", 1024)) << 20,
-        )
-        work = _Work(graph, plans, search, {name: i for i, name in enumerate(graph.ops)})
+        found = map(readers.match, self.of(graph, "softmax"))
+        return [match for match in found if match is not None]
+
+    def rewritten(
+        self, graph: Graph, found: Sequence[Match], plans: DnnPlans, options: Mapping[str, Any]
+    ) -> Graph:
+        """The graph with ops of cuDNN."""
+        order = {name: i for i, name in enumerate(graph.ops)}
+        work = _Work(graph, plans, search(options), order)
         for match in found:
             work.join(match)
         return work.finish()
@@ -291,10 +283,7 @@ class _Work:
         given = tuple(known[v] if v in known else self.graph.type_of(v) for v in inputs)
         problem = attention_problem(KernelQuery(type_, attrs, given, types))
         choice = self.plans.choose(problem, self.search)
-        if choice is None:
-            return None
-        full = Attrs({**attrs, "plan": choice.plan, "workspace": choice.workspace})
-        return Op(at.name, type_, inputs, full, at.placement, control=at.control)
+        return None if choice is None else planned(new_op(at, type_, inputs, **attrs), choice)
 
     def _keep(self, op: Op, types: tuple[TensorType, ...], m: Match) -> None:
         self.put[op.name], self.types[op.name] = op, types

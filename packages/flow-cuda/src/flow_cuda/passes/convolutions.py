@@ -1,21 +1,22 @@
 """Convolutions and their gradients become ops of cuDNN, wherever it has a plan for them.
 
-A convolution takes bias and relu along where one plan does all of it, or only the bias.  The plan
-is chosen here: its name and the bytes of its workspace are attributes of the op, so that
+A convolution takes bias, a sum and relu along where one plan does all of it, or a part of it.  The
+plan is chosen here: its name and the bytes of its workspace are attributes of the op, so that
 the program's plan has both.  What the library has no plan for stays as it is, for kernels of ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flow_core.ir import Attrs, Graph, Op, TensorType, Value, rebuild
+from flow_core.ir import Graph, Op, TensorType, Value, rebuild
 from flow_core.plugins.specs import KernelQuery
 from flow_cuda.config import allows_tf32
 from flow_cuda.cudnn import DnnError, DnnPlans
 from flow_cuda.dnn import ALGORITHMS, Search
+from flow_cuda.dnn_pass import CudnnPass, Form, new_op, only_reader, planned, search, with_attrs
 from flow_cuda.kernels.dnn import conv_problem
 
 KINDS = {"forward": "fwd", "data_grad": "bwd_data", "filter_grad": "bwd_filter"}
@@ -26,32 +27,20 @@ HALF = {"float16", "bfloat16"}
 
 
 @dataclass(frozen=True)
-class Convolutions:
-    """The pass.
+class Convolutions(CudnnPass):
+    """The pass."""
 
-    Attributes:
-        plans: gives what chooses plans; None where there is no cuDNN.
-        device: the device type whose ops it replaces.
-    """
-
-    plans: Callable[[], DnnPlans | None]
-    device: str = "gpu"
     name: str = "cudnn_convolutions"
 
-    def apply(self, graph: Graph, context: Any) -> Graph:
+    def find(self, graph: Graph) -> list[Op]:
+        """Convolutions and their gradients."""
+        return self.of(graph, *REWRITES)
+
+    def rewritten(
+        self, graph: Graph, found: Sequence[Op], plans: DnnPlans, options: Mapping[str, Any]
+    ) -> Graph:
         """The graph with ops of cuDNN."""
-        wishes: Mapping[str, Any] = context.options.get("cudnn", {})
-        found = [
-            op
-            for type_ in REWRITES
-            for op in graph.of_type(type_)
-            if op.placement.device_type == self.device
-        ]
-        plans = self.plans() if found and wishes.get("enable_cudnn", True) else None
-        if plans is None:
-            return graph
-        tf32 = allows_tf32(context.options.get("kernels", {}))
-        work = _Work(graph, plans, wishes, tf32, graph.consumers())
+        work = _Work(graph, plans, options, graph.consumers())
         for op in found:
             work.rewrite(op)
         return work.finish()
@@ -64,8 +53,7 @@ class _Work:
     Attributes:
         graph: as it was.
         plans: chooses plans.
-        wishes: the job's settings, by OneFlow's names.
-        tf32: whether float32 may be rounded to 10 bits of mantissa.
+        options: the job's settings.
         readers: ops that read each value.
         put: new ops, by the name of the op in whose place they stand.
         gone: names of dropped ops.
@@ -73,8 +61,7 @@ class _Work:
 
     graph: Graph
     plans: DnnPlans
-    wishes: Mapping[str, Any]
-    tf32: bool
+    options: Mapping[str, Any]
     readers: Mapping[Value, list[Op]]
     put: dict[str, Op] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
@@ -86,42 +73,44 @@ class _Work:
             return
         refused: list[Op] = []
         for last, between, new in REWRITES[op.type](self, op):
-            planned = self._planned(op, new, self.graph.types[last.name])
-            if planned is not None:
-                self.put[last.name] = planned
+            made = self._planned(new, self.graph.types[last.name])
+            if made is not None:
+                self.put[last.name] = made
                 self.gone |= {x.name for x in between}
                 return
             refused.append(new)
         if refused:
             self._check_forced(op, refused[-1])
 
-    def _planned(self, op: Op, new: Op, types: tuple[TensorType, ...]) -> Op | None:
+    def _planned(self, new: Op, types: tuple[TensorType, ...]) -> Op | None:
         """An op with the plan that was chosen for it."""
         inputs = tuple(map(self.graph.type_of, new.inputs))
         if len({t.dtype for t in inputs}) > 1:
             return None  # a bias of another type
-        new = _with(new, compute=self._compute(types[0].dtype.name))
+        new = with_attrs(new, compute=self._compute(types[0].dtype.name))
         problem = conv_problem(KernelQuery(new.type, new.attrs, inputs, types))
         choice = self.plans.choose(problem, self._search(problem.kind))
-        if choice is None:
-            return None
-        return _with(new, plan=choice.plan, workspace=choice.workspace)
+        return None if choice is None else planned(new, choice)
+
+    @property
+    def _wishes(self) -> Mapping[str, Any]:
+        wishes: Mapping[str, Any] = self.options.get("cudnn", {})
+        return wishes
 
     def _compute(self, dtype: str) -> str:
-        pseudo = dtype != "float16" or self.wishes.get("cudnn_conv_enable_pseudo_half", True)
+        pseudo = dtype != "float16" or self._wishes.get("cudnn_conv_enable_pseudo_half", True)
         return "float32" if dtype in HALF and pseudo else dtype
 
     def _search(self, kind: str) -> Search:
-        return Search(
-            measured=not self.wishes.get("cudnn_conv_heuristic_search_algo", True),
-            deterministic=bool(self.wishes.get("cudnn_conv_use_deterministic_algo_only", False)),
-            tf32=self.tf32,
-            limit=int(self.wishes.get("cudnn_buf_limit_mbyte", 1024)) << 20,
+        return search(
+            self.options,
+            measured=not self._wishes.get("cudnn_conv_heuristic_search_algo", True),
+            tf32=allows_tf32(self.options.get("kernels", {})),
             family="" if self._forced(kind) is None else ALGORITHMS[kind][self._forced(kind)],
         )
 
     def _forced(self, kind: str) -> Any:
-        return self.wishes.get(f"cudnn_conv_force_{KINDS[kind]}_algo")
+        return self._wishes.get(f"cudnn_conv_force_{KINDS[kind]}_algo")
 
     def _check_forced(self, op: Op, new: Op) -> None:
         """What a program insists on must be there.
@@ -143,10 +132,9 @@ class _Work:
         )
 
     def only(self, value: Value, type_: str) -> Op | None:
-        """The op of a type that alone reads a value."""
-        found = self.readers.get(value, [])
-        alone = len(found) == 1 and found[0].type == type_ and value not in self.graph.results
-        return found[0] if alone else None
+        """The op of a type that alone reads a value, and is still there."""
+        found = only_reader(self.graph, self.readers, value, type_)
+        return None if found is None or found.name in {*self.gone, *self.put} else found
 
     def finish(self) -> Graph:
         """The new graph, in the old order."""
@@ -156,38 +144,39 @@ class _Work:
         return rebuild(self.graph, [op for op in ops if op.name not in self.gone])
 
 
-Form = tuple[Op, tuple[Op, ...], Op]
-"""The op in whose place the new one stands, the ops that go, and the new one."""
-
-
-def _with(op: Op, **attrs: Any) -> Op:
-    changed = Attrs({**op.attrs, **attrs})
-    return Op(op.name, op.type, op.inputs, changed, op.placement, control=op.control)
-
-
-def _new(op: Op, type_: str, inputs: tuple[Value, ...], **attrs: Any) -> Op:
-    return Op(op.name, type_, inputs, Attrs(attrs), op.placement, control=op.control)
-
-
 def _window(op: Op) -> dict[str, Any]:
     return {name: op.attrs[name] for name in SHARED}
 
 
 def _forward(work: _Work, op: Op) -> Iterator[Form]:
-    """With bias and relu, with bias, alone."""
+    """With bias, sum and relu, with bias and relu, with bias, alone."""
     attrs = _window(op) | {"padding_after": op.attrs["padding_after"] or op.attrs["padding_before"]}
+
+    def form(last: Op, between: tuple[Op, ...], inputs: tuple[Value, ...], relu: bool) -> Form:
+        activation = "relu" if relu else ""
+        return last, between, new_op(last, "cudnn_conv", inputs, activation=activation, **attrs)
+
     add = work.only(op.output(), "bias_add")
     if add is not None and _adds_to_channels(work.graph, add, op):
         inputs = (*op.inputs, add.inputs[1])
+        for total, addend in _sums(work, add.output()):
+            relu = work.only(total.output(), "relu")
+            if relu is not None:
+                yield form(relu, (op, add, total), (*inputs, addend), True)
         relu = work.only(add.output(), "relu")
         if relu is not None:
-            yield (
-                relu,
-                (op, add),
-                _new(relu, "cudnn_conv", inputs, activation="relu", **attrs),
-            )
-        yield add, (op,), _new(add, "cudnn_conv", inputs, activation="", **attrs)
-    yield op, (), _new(op, "cudnn_conv", op.inputs, activation="", **attrs)
+            yield form(relu, (op, add), inputs, True)
+        yield form(add, (op,), inputs, False)
+    yield form(op, (), op.inputs, False)
+
+
+def _sums(work: _Work, value: Value) -> Iterator[tuple[Op, Value]]:
+    """The sum of a value and another one of its type, as where a residual block ends."""
+    total = work.only(value, "broadcast_add")
+    if total is not None:
+        type_ = work.graph.type_of
+        same = (v for v in total.inputs if v != value and type_(v) == type_(value))
+        yield from ((total, other) for other in same)
 
 
 def _adds_to_channels(graph: Graph, add: Op, conv: Op) -> bool:
@@ -204,11 +193,11 @@ def _space(type_: TensorType, op: Op) -> tuple[int, ...]:
 def _data_grad(work: _Work, op: Op) -> Iterator[Form]:
     """A gradient by the input or a transposed convolution: they compute the same."""
     space = _space(work.graph.type_of(op.output()), op)
-    yield op, (), _new(op, "cudnn_conv_data_grad", op.inputs[:2], space=space, **_window(op))
+    yield op, (), new_op(op, "cudnn_conv_data_grad", op.inputs[:2], space=space, **_window(op))
 
 
 def _filter_grad(work: _Work, op: Op) -> Iterator[Form]:
-    yield op, (), _new(op, "cudnn_conv_filter_grad", op.inputs, **_window(op))
+    yield op, (), new_op(op, "cudnn_conv_filter_grad", op.inputs, **_window(op))
 
 
 DIMS = (1, 2, 3)

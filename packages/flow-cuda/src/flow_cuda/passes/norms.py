@@ -6,57 +6,41 @@ A sum joins it only with relu, as where a residual block ends; OneFlow's setting
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flow_core.ir import Attrs, Graph, Op, Value, rebuild
+from flow_core.ir import Graph, Op, Value, rebuild
 from flow_core.plugins.specs import KernelQuery
 from flow_cuda.cudnn import DnnPlans
 from flow_cuda.dnn import Search
+from flow_cuda.dnn_pass import CudnnPass, Form, new_op, only_reader, planned, search
 from flow_cuda.kernels.dnn import norm_problem, takes_norm
 from flow_cuda.passes.convolutions import first_device
 
 
 @dataclass(frozen=True)
-class Norms:
-    """The pass.
+class Norms(CudnnPass):
+    """The pass."""
 
-    Attributes:
-        plans: gives what chooses plans; None where there is no cuDNN.
-        device: the device type whose ops it replaces.
-    """
-
-    plans: Callable[[], DnnPlans | None]
-    device: str = "gpu"
     name: str = "cudnn_norms"
 
-    def apply(self, graph: Graph, context: Any) -> Graph:
+    def find(self, graph: Graph) -> list[Op]:
+        """Batch normalisation in training, and its gradients."""
+        found = self.of(graph, "normalization", "normalization_grad")
+        return [op for op in found if op.attrs["training"]]
+
+    def rewritten(
+        self, graph: Graph, found: Sequence[Op], plans: DnnPlans, options: Mapping[str, Any]
+    ) -> Graph:
         """The graph with ops of cuDNN."""
-        wishes: Mapping[str, Any] = context.options.get("cudnn", {})
-        found = [
-            op
-            for type_ in ("normalization", "normalization_grad")
-            for op in graph.of_type(type_)
-            if op.placement.device_type == self.device and op.attrs["training"]
-        ]
-        plans = self.plans() if found and wishes.get("enable_cudnn", True) else None
-        if plans is None:
-            return graph
-        search = Search(
-            deterministic=bool(wishes.get("cudnn_conv_use_deterministic_algo_only", False)),
-            tf32=True,  # nothing is multiplied by it
-            limit=int(wishes.get("cudnn_buf_limit_mbyte", 1024)) << 20,
-        )
+        wishes: Mapping[str, Any] = options.get("cudnn", {})
         adds = bool(wishes.get("enable_cudnn_fused_normalization_add_relu", True))
-        work = _Work(graph, plans, search, adds, graph.consumers())
+        allowed = search(options, tf32=True)  # nothing is multiplied by it
+        work = _Work(graph, plans, allowed, adds, graph.consumers())
         for op in found:
             work.rewrite(op)
         return work.finish()
-
-
-Form = tuple[Op, tuple[Op, ...], Op]
-"""The op in whose place the new one stands, the ops that go, and the new one."""
 
 
 @dataclass(slots=True)
@@ -88,10 +72,10 @@ class _Work:
         """Puts the first form that the library has a plan for in the place of an op."""
         forms = self._grads(op) if op.type == "normalization_grad" else self._forms(op)
         for place, joined, new in forms:
-            planned = self._planned(new, op)
-            if planned is None:
+            made = self._planned(new, op)
+            if made is None:
                 continue
-            self.put[place.name] = planned
+            self.put[place.name] = made
             self.gone |= {x.name for x in (op, *joined)} - {place.name}
             self.same |= {x.output(): op.output() for x in joined}
             return
@@ -104,24 +88,22 @@ class _Work:
         if self.adds and add is not None and last is not None and self._late(op, last):
             others = [v for v in add.inputs if v != op.output()]
             if len(others) == 1 and self._type(others[0]) == self._type(op.output()):
-                new = _new(op, "cudnn_norm", (*op.inputs, *others), activation="relu", **attrs)
+                new = new_op(op, "cudnn_norm", (*op.inputs, *others), activation="relu", **attrs)
                 yield last, (add, last), new
         if relu is not None:
-            yield op, (relu,), _new(op, "cudnn_norm", op.inputs, activation="relu", **attrs)
-        yield op, (), _new(op, "cudnn_norm", op.inputs, activation="", **attrs)
+            yield op, (relu,), new_op(op, "cudnn_norm", op.inputs, activation="relu", **attrs)
+        yield op, (), new_op(op, "cudnn_norm", op.inputs, activation="", **attrs)
 
     def _grads(self, op: Op) -> Iterator[Form]:
-        yield op, (), _new(op, "cudnn_norm_grad", op.inputs, axis=op.attrs["axis"])
+        yield op, (), new_op(op, "cudnn_norm_grad", op.inputs, axis=op.attrs["axis"])
 
     def _type(self, value: Value) -> Any:
         return self.graph.type_of(value)
 
     def _only(self, op: Op, type_: str) -> Op | None:
         """The op of a type that alone reads the first output of an op, and is still there."""
-        value = op.output()
-        found = self.readers.get(value, [])
-        alone = len(found) == 1 and found[0].type == type_ and value not in self.graph.results
-        return found[0] if alone and found[0].name not in {*self.gone, *self.put} else None
+        found = only_reader(self.graph, self.readers, op.output(), type_)
+        return None if found is None or found.name in {*self.gone, *self.put} else found
 
     def _late(self, op: Op, last: Op) -> bool:
         """Whether nothing but gradients reads an op's other outputs, or changes what it changes."""
@@ -137,10 +119,7 @@ class _Work:
         if not takes_norm(query):
             return None
         choice = self.plans.choose(norm_problem(query), self.search)
-        if choice is None:
-            return None
-        attrs = Attrs({**new.attrs, "plan": choice.plan, "workspace": choice.workspace})
-        return Op(new.name, new.type, new.inputs, attrs, new.placement, control=new.control)
+        return None if choice is None else planned(new, choice)
 
     def finish(self) -> Graph:
         """The new graph, in the old order."""
@@ -154,10 +133,6 @@ class _Work:
         ops = [op.with_inputs(tuple(self.same.get(v, v) for v in op.inputs)) for op in ops]
         results = tuple(self.same.get(v, v) for v in self.graph.results)
         return rebuild(self.graph, ops, results=results)
-
-
-def _new(op: Op, type_: str, inputs: tuple[Value, ...], **attrs: Any) -> Op:
-    return Op(op.name, type_, inputs, Attrs(attrs), op.placement, control=op.control)
 
 
 def configured() -> Norms:

@@ -1,0 +1,249 @@
+"""Plans that cuDNN compiles are on disk at the second start, and nothing else is trusted."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flow_core.dtypes import float16, float32
+from flow_core.ir import tensor_type
+from flow_cuda.cache import Cache
+from flow_cuda.cudnn import DnnPlans
+from flow_cuda.dnn import Choice, Problem, Search, convolution, laid
+from flow_cuda.dnn_attention import Attention, AttentionGrad, rows
+from flow_cuda.dnn_norm import Norm, NormGrad
+from flow_cuda.rehearsed_cudnn import ALIGN, MisuseError, RehearsedBench, RehearsedCudnn
+from flow_cuda.rehearsed_engines import ENGINES, FakeEngine
+
+X = laid(tensor_type((2, 8, 3, 5), float32), "channels_first")
+Q = rows(tensor_type((2, 2, 5, 8), float16))
+MASK = rows(tensor_type((2, 1, 1, 5), float16))
+PROBLEMS: dict[str, Problem] = {
+    "norm": Norm(X, 1e-5, 0.9, True, True),
+    "norm grad": NormGrad(X),
+    "attention": Attention(Q, Q, Q, Q, 0.25, MASK, True),
+    "attention grad": AttentionGrad(Q, Q, Q, Q, 0.25, MASK, True),
+}
+
+
+def start(
+    folder: Path, engines: Sequence[FakeEngine] = ENGINES, architecture: str = "sm_90"
+) -> tuple[DnnPlans, RehearsedCudnn]:
+    """The plans of a process, and its library."""
+    library = RehearsedCudnn(engines=engines)
+    caches = Cache("cudnn", ".json", folder), Cache("cudnn", ".plan", folder)
+    bench = RehearsedBench(library)
+    return DnnPlans(library, architecture, bench, caches[0], compiled=caches[1]), library
+
+
+def kept(folder: Path) -> list[Path]:
+    return sorted((folder / "cudnn").glob("*.plan"))
+
+
+def chosen(plans: DnnPlans, problem: Problem) -> Choice:
+    choice = plans.choose(problem, Search())
+    assert choice is not None
+    return choice
+
+
+def results(plans: DnnPlans, problem: Problem) -> list[Any]:
+    """What a problem writes, from the same numbers each time."""
+    rng = np.random.default_rng(0)
+    choice = chosen(plans, problem)
+    tensors = (*problem.reads.values(), *problem.writes.values())
+    memory = [np.empty(n + ALIGN, np.uint8) for n in (*(t.nbytes for t in tensors), 4096)]
+    at = [m.ctypes.data + -m.ctypes.data % ALIGN for m in memory]
+    for t, address, m in zip(tensors, at, memory, strict=False):
+        view = m[address - m.ctypes.data :][: t.nbytes].view(t.dtype)
+        view[...] = rng.uniform(0.5, 1.5, len(view))
+    plans.queue(problem, choice.plan, at[:-1], at[-1], 0)
+    made = zip(tensors, at, memory, strict=False)
+    whole = [m[a - m.ctypes.data :][: t.nbytes].view(t.dtype).copy() for t, a, m in made]
+    return whole[len(problem.reads) :]
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_second_start_compiles_nothing(name: str, tmp_path: Path) -> None:
+    first, library = start(tmp_path)
+    expected = results(first, PROBLEMS[name])
+    assert (library.compiled, len(kept(tmp_path))) == (1, 1)
+    second, library = start(tmp_path)
+    assert chosen(second, PROBLEMS[name]) == chosen(first, PROBLEMS[name])
+    for have, want in zip(results(second, PROBLEMS[name]), expected, strict=True):
+        np.testing.assert_array_equal(have, want)
+    assert (library.compiled, library.calls) == (0, 1)
+
+
+def test_without_a_place_for_them_plans_are_compiled_each_time(tmp_path: Path) -> None:
+    for _ in range(2):
+        library = RehearsedCudnn()
+        plans = DnnPlans(library, "sm_90", RehearsedBench(library), Cache("c", ".json", tmp_path))
+        chosen(plans, PROBLEMS["norm"])
+        assert library.compiled == 1
+    assert not kept(tmp_path)
+
+
+def test_only_what_is_compiled_is_kept(tmp_path: Path) -> None:
+    x, w = tensor_type((2, 4, 8, 8), float32), tensor_type((6, 4, 1, 1), float32)
+    window = {"data_format": "channels_first", "strides": (1, 1), "padding_before": (0, 0)}
+    types = x, w, tensor_type((2, 6, 8, 8), float32)
+    plain = convolution("forward", types, {**window, "dilation_rate": (1, 1), "compute": ""})
+    plans, library = start(tmp_path)
+    assert chosen(plans, plain).plan == "eng0"
+    assert (library.compiled, kept(tmp_path)) == (0, [])
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-9])
+
+
+def emptied(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def flipped(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[-9] ^= 1
+    file.write_bytes(bytes(data))
+
+
+def replaced(file: Path) -> None:
+    """Another problem's plan, under this name."""
+    base = file.parents[2] / "other"
+    chosen(start(base)[0], PROBLEMS["norm grad"])
+    (other,) = kept(base)
+    file.write_bytes(other.read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [(cut, "damaged"), (emptied, "damaged"), (flipped, "damaged"), (replaced, "another plan's")],
+)
+def test_what_was_not_written_so_is_made_again(damage: Any, why: str, tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    expected = results(start(folder)[0], PROBLEMS["norm"])
+    (file,) = kept(folder)
+    damage(file)
+    plans, library = start(folder)
+    with pytest.warns(RuntimeWarning, match=why):
+        found = results(plans, PROBLEMS["norm"])
+    assert library.compiled == 1
+    for have, want in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(have, want)
+    plans, library = start(folder)
+    chosen(plans, PROBLEMS["norm"])
+    assert library.compiled == 0, "the file was written again"
+
+
+def test_what_the_library_refuses_is_made_again(tmp_path: Path) -> None:
+    """As where a driver has been replaced by an older one."""
+
+    class Refuses(RehearsedCudnn):
+        def pygraph(self, **settings: Any) -> Any:
+            made = super().pygraph(**settings)
+            made.deserialize = refuse
+            return made
+
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH")
+
+    chosen(start(tmp_path)[0], PROBLEMS["norm"])
+    library = Refuses()
+    caches = Cache("cudnn", ".json", tmp_path), Cache("cudnn", ".plan", tmp_path)
+    plans = DnnPlans(library, "sm_90", RehearsedBench(library), caches[0], compiled=caches[1])
+    with pytest.warns(RuntimeWarning, match="ARCH_MISMATCH"):
+        chosen(plans, PROBLEMS["norm"])
+    assert library.compiled == 1
+
+
+def test_each_kind_of_device_and_version_has_its_own(tmp_path: Path) -> None:
+    for architecture in ("sm_90 x 132", "sm_90 x 114"):
+        plans, library = start(tmp_path, architecture=architecture)
+        chosen(plans, PROBLEMS["norm"])
+        assert library.compiled == 1
+
+    class Newer(RehearsedCudnn):
+        def backend_version(self) -> int:
+            return 91000
+
+    library = Newer()
+    caches = Cache("cudnn", ".json", tmp_path), Cache("cudnn", ".plan", tmp_path)
+    plans = DnnPlans(
+        library, "sm_90 x 132", RehearsedBench(library), *caches[:1], compiled=caches[1]
+    )
+    chosen(plans, PROBLEMS["norm"])
+    assert (library.compiled, len(kept(tmp_path))) == (1, 3)
+
+
+def test_an_engine_that_is_gone_is_replaced(tmp_path: Path) -> None:
+    chosen(start(tmp_path)[0], PROBLEMS["attention"])
+    renamed = [FakeEngine("eng77", e.notes, e.cost, e.takes, e.room, True)
+               for e in ENGINES if e.name == "eng8"]  # fmt: skip
+    plans, _ = start(tmp_path, renamed)
+    with pytest.warns(RuntimeWarning, match="no engine eng8"):
+        choice = chosen(plans, PROBLEMS["attention"])
+    assert choice.plan == "eng77"
+
+
+def test_a_disk_that_takes_nothing_is_told_of(tmp_path: Path) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file where a folder should be")
+    library = RehearsedCudnn()
+    caches = Cache("cudnn", ".json", tmp_path), Cache("cudnn", ".plan", blocked)
+    plans = DnnPlans(library, "sm_90", RehearsedBench(library), caches[0], compiled=caches[1])
+    with pytest.warns(RuntimeWarning, match="not kept"):
+        chosen(plans, PROBLEMS["norm"])
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"plan": "eng0_k30=0"}', "7"])
+def test_a_damaged_choice_is_made_again(text: str, tmp_path: Path) -> None:
+    first = chosen(start(tmp_path)[0], PROBLEMS["norm"])
+    (file,) = (tmp_path / "cudnn").glob("*.json")
+    whole = file.read_text()
+    file.write_text(text)
+    assert chosen(start(tmp_path)[0], PROBLEMS["norm"]) == first
+    assert file.read_text() == whole
+
+
+def test_a_choice_whose_room_is_another_is_made_again(tmp_path: Path) -> None:
+    first = chosen(start(tmp_path)[0], PROBLEMS["norm"])
+    (file,) = (tmp_path / "cudnn").glob("*.json")
+    file.write_text(file.read_text().replace("128", "64"))
+    assert chosen(start(tmp_path)[0], PROBLEMS["norm"]) == first
+
+
+def test_calls_that_a_loaded_graph_has_no_answer_to(tmp_path: Path) -> None:
+    library = RehearsedCudnn()
+    types = library.data_type
+    settings = dict.fromkeys(
+        ("io_data_type", "intermediate_data_type", "compute_data_type"), types.FLOAT
+    )
+    handle = library.create_handle()
+    graph = library.pygraph(**settings, handle=handle)
+    with pytest.raises(MisuseError, match="without a plan"):
+        graph.serialize()
+    chosen(start(tmp_path)[0], PROBLEMS["norm"])
+    data = kept(tmp_path)[0].read_bytes()
+    for given in ((handle, data), (handle + 1, list(data))):
+        with pytest.raises(MisuseError, match="not a handle"):
+            graph.deserialize(*given)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="BAD_PARAM"):
+        graph.deserialize(handle, list(data))
+
+
+def test_what_cannot_be_serialized_is_not_kept(tmp_path: Path) -> None:
+    class Silent(RehearsedCudnn):
+        def pygraph(self, **settings: Any) -> Any:
+            made = super().pygraph(**settings)
+            made.serialize = refuse
+            return made
+
+    def refuse() -> None:
+        raise RuntimeError("unavailable")
+
+    library, cache = Silent(), Cache("cudnn", ".plan", tmp_path)
+    plans = DnnPlans(library, "sm_90", RehearsedBench(library), compiled=cache)
+    assert chosen(plans, PROBLEMS["norm"]).plan == "eng0_k30=0"
+    assert not kept(tmp_path)
