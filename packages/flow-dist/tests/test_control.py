@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import queue
+import random
 import socket
 import threading
 import time
@@ -14,6 +15,7 @@ import pytest
 
 from flow_dist.control_board import Limits
 from flow_dist.control_client import ControlClient, JobStoppedError, text_of
+from flow_dist.control_door import LINES, PERIOD, STRANGERS, Dropped
 from flow_dist.control_server import ControlServer
 from flow_dist.control_wire import WireError, pack
 from flow_dist.membership import LaunchError, Membership
@@ -205,6 +207,94 @@ def test_a_stranger_is_dropped_and_logged(name: str, caplog: pytest.LogCaptureFi
         for client in made.clients:
             client.bye()
         assert made.server.over
+
+
+def pester(port: int, seed: int, until: float) -> int:
+    """What strangers may do, at random, until a time; how many connections that took."""
+    chance, kept = random.Random(seed), []
+    opened = 0
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError):
+            stranger = socket.create_connection(("127.0.0.1", port), 1)
+            opened += 1
+            stranger.settimeout(0.01)
+            kind = chance.randrange(5)
+            if kind == 0:  # half of a length, and then nothing
+                stranger.sendall(chance.randbytes(2))
+            elif kind == 1:
+                stranger.sendall(chance.randbytes(chance.randrange(1, 5000)))
+            elif kind == 2:  # a good frame with anything in it
+                stranger.sendall(pack({"is": "hello", "nonce": chance.randbytes(9).hex()}))
+            elif kind == 3:  # it goes at once, with an error
+                stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                stranger.close()
+            kept.append(stranger)
+        if len(kept) > 40:
+            kept.pop(chance.randrange(len(kept))).close()
+    for stranger in kept:
+        stranger.close()
+    return opened
+
+
+def test_ranks_come_through_a_throng(caplog: pytest.LogCaptureFixture) -> None:
+    """More connections than may prove something at a time, all of them silent."""
+    with job(2, join=False) as made, contextlib.ExitStack() as strangers:
+        for _ in range(STRANGERS + 20):
+            place = ("127.0.0.1", made.server.port)
+            strangers.enter_context(contextlib.closing(socket.create_connection(place, 5)))
+        for rank in range(2):
+            made.join(rank, 2)
+        assert made.clients[0].start(5) == ("host0", "host1")
+        for client in made.clients:
+            client.bye()
+        assert made.server.over
+    assert "its end before the first message" in caplog.text
+
+
+def test_strangers_neither_harm_nor_slow(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    with job(2) as made:
+        until = time.monotonic() + 1.5
+        counts: list[int] = []
+        threads = [
+            threading.Thread(target=lambda n=n: counts.append(pester(made.server.port, n, until)))
+            for n in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        slowest = 0.0
+        while time.monotonic() < until:
+            began = time.monotonic()
+            both = [
+                threading.Thread(target=c.gather, args=(f"{began}", 0, 5)) for c in made.clients
+            ]
+            for thread in both:
+                thread.start()
+            for thread in both:
+                thread.join()
+            slowest = max(slowest, time.monotonic() - began)
+        for thread in threads:
+            thread.join()
+        assert made.server.wait(0.2) is None
+        assert made.stops.empty()
+        assert slowest < FAST.silence
+        for client in made.clients:
+            client.bye()
+        assert made.server.over
+    lines = [record for record in caplog.records if "dropped" in record.message]
+    assert sum(counts) > 20
+    assert 0 < len(lines) <= LINES + 1
+
+
+def test_a_flood_has_few_lines_and_a_number(caplog: pytest.LogCaptureFixture) -> None:
+    dropped = Dropped()
+    for n in range(1000):
+        dropped.note(n, "noise", 0.01 * n)
+    dropped.note("later", "noise", 2 * PERIOD)
+    said = [record.message for record in caplog.records]
+    assert len(said) == LINES + 2
+    assert said[LINES] == f"dropped {1000 - LINES} more connections, the last from 999: noise"
+    assert said[-1] == "dropped what came from later: noise"
 
 
 def test_a_stranger_learns_nothing_but_a_nonce() -> None:

@@ -137,11 +137,15 @@ def test_kit_under_variables_alone() -> None:
 
 
 def test_training_under_variables_alone(tmp_path: Path) -> None:
-    """The losses of one process, bit by bit; no message, and nobody waits at the end."""
+    """The losses of one process, bit by bit; no message, and nobody waits at the end.
+
+    Nobody has passed a token: it comes from the user's secret.
+    """
     mpich()
     program, steps = HERE / "restart_program.py", "4"
     (one,) = start(1, program, str(tmp_path / "one"), steps, DEVICES="0:0-1")
-    two = start(2, program, str(tmp_path / "two"), steps, DEVICES="0:0-1")
+    home = {"FLOW_DIST_TOKEN": "", "HOME": str(tmp_path), "XDG_CONFIG_HOME": ""}
+    two = start(2, program, str(tmp_path / "two"), steps, DEVICES="0:0-1", **home)
     assert [done.returncode for done in two] == [0, 0], two
     assert lines_of(two[0]) == lines_of(one)
     assert len(lines_of(one)) == 4

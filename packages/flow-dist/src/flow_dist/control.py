@@ -2,7 +2,7 @@
 
 Under ``flow-dist run`` the supervisor has the server and tells the ranks where it is.  Under other
 launchers rank 0 has it; where it is and the token go round by what the ranks share already: MPI,
-or the variables of the launcher.
+the variables of the launcher, or the addresses of the program's machines and the user's secret.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flow_dist.addresses import LOOPBACK, address_towards, meeting_address, own_addresses
+from flow_dist.control_board import Limits
 from flow_dist.control_client import ControlClient, end_process, watch_exit
 from flow_dist.control_server import ControlServer
 from flow_dist.control_wire import fresh
-from flow_dist.membership import LaunchError, Membership
+from flow_dist.membership import JOINED, LaunchError, Membership
+from flow_dist.secret import TOKEN, job_token
+from flow_dist.slurm import master_of_step
 
 ADDRESS = "FLOW_DIST_CONTROL"
-TOKEN = "FLOW_DIST_TOKEN"
 
 Gather = Callable[[Any], Sequence[Any]]
 """Gives every rank the small values that all ranks pass."""
@@ -64,7 +66,40 @@ def join(
         return None
     else:
         client = _join_rank_0(place, gather, env)
+    return _keep(client)
+
+
+def meet_rank_0(
+    place: Membership,
+    address: str,
+    port: int,
+    about: Sequence[object],
+    limits: Limits | None = None,
+    env: Mapping[str, str] | None = None,
+) -> ControlClient:
+    """Joins ranks that know by themselves where rank 0 is, each in its own terminal.
+
+    Args:
+        place: which rank this is.
+        address, port: of rank 0, where it listens itself.
+        about: tells the job from others of the same user, alike in all ranks.
+        limits: how long nothing may happen; ``start`` is also how long to look for rank 0.
+        env: the process's environment when None.
+
+    Raises:
+        LaunchError: it cannot be reached, or has another secret.
+    """
+    limits, token = limits or Limits(), job_token(os.environ if env is None else env, *about)
+    if place.rank == 0:
+        _serve(place, address, port, token, limits)
+    stop = _stop_as_server if place.rank == 0 else _stop_aloud
+    patience = limits.start
+    return _keep(ControlClient(place, address, port, token, stop=stop, patience=patience))
+
+
+def _keep(client: ControlClient) -> ControlClient:
     _joined.append(client)
+    JOINED.append(client.membership)
     watch_exit(client)
     return client
 
@@ -114,20 +149,30 @@ def _address(place: Membership, said: Sequence[Sequence[str]]) -> str:
     return address_towards(place.master[0]) if place.master else meeting_address(said)
 
 
+_JOB = {"torchrun": ("TORCHELASTIC_RUN_ID",), "slurm": ("SLURM_JOB_ID", "SLURM_STEP_ID")}
+"""Variables of launchers that tell a job from others of the same user, on all hosts alike."""
+
+
 def _told(place: Membership, env: Mapping[str, str]) -> tuple[tuple[str, int], str]:
-    if place.master is None or not env.get(TOKEN):
+    master = place.master and (place.master[0], place.master[1] + 1)  # the next one is the master's
+    if master is None and place.source == "slurm":
+        master = master_of_step(env, place.rank)
+    if master is None:
         raise LaunchError(
             f"joining the {place.size} processes that {place.source} has started",
-            found=f"no {'MASTER_ADDR and MASTER_PORT' if place.master is None else TOKEN}",
-            allowed=f"MASTER_ADDR, MASTER_PORT and the job's secret {TOKEN} for all processes",
-            hint=f"start them with flow-dist run, or export {TOKEN}=$(openssl rand -hex 32) "
-            "(and MASTER_ADDR, MASTER_PORT) before you start them",
+            found="no MASTER_ADDR and MASTER_PORT",
+            allowed="both, the same for all processes: where rank 0 can be reached",
+            hint="start them with flow-dist run, or export MASTER_ADDR and MASTER_PORT before you "
+            "start them",
         )
-    return (place.master[0], place.master[1] + 1), env[TOKEN]
+    names = _JOB.get(place.source, ())
+    return master, job_token(env, master[1], *(env.get(name, "") for name in names))
 
 
-def _serve(place: Membership, address: str, port: int, token: str) -> tuple[str, int, str]:
-    server = ControlServer(place.size, token, address, port)
+def _serve(
+    place: Membership, address: str, port: int, token: str, limits: Limits | None = None
+) -> tuple[str, int, str]:
+    server = ControlServer(place.size, token, address, port, limits)
     _server.append(server)
     atexit.register(_stay)
     return server.address, server.port, token
@@ -139,6 +184,14 @@ def _stop_as_server(message: str) -> None:
         sys.stderr.write(f"flow-dist: {message}\n")
         sys.stderr.flush()
         time.sleep(0.3)
+        end_process(message)
+
+
+def _stop_aloud(message: str) -> None:
+    """A rank that has a terminal of its own says why it ends."""
+    with _saying:
+        sys.stderr.write(f"flow-dist: {message}\n")
+        sys.stderr.flush()
         end_process(message)
 
 

@@ -206,7 +206,8 @@ class Board:
         waiting = self._waits_for(rank) if kind in ("died", "silent", "exception") else None
         if waiting is not None:  # it got further than its own last report
             number, other = waiting
-            text += f"; rank {number} waits for it {_place(other)}"
+            joint = "\n  " if "\n" in text else "; "
+            text += f"{joint}rank {number} waits for it {_place(other)}"
             step, op = max((step, op), (other.step, other.op))
         message = self._message(rank, text, now)
         return Failure(kind, rank, host, step, op, message, self._silent_hosts(now))

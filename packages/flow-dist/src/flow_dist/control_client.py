@@ -41,6 +41,14 @@ _OWN_END = 2.0
 """Seconds that a rank has for its own end after its exception."""
 
 
+_ATTEMPTS = 4
+"""How often a rank knocks: a door that strangers throng may have shown it out."""
+
+
+class _NotBelievedError(WireError):
+    """A server that does not know the token: there is no use in asking again."""
+
+
 class JobStoppedError(FlowError):
     """Another rank has failed, so that this one cannot go on."""
 
@@ -80,28 +88,42 @@ class ControlClient:
         self.hosts: tuple[str, ...] = ()
         self._watch = watch or WATCH
         self._stop = stop or end_process
-        self._framing = Framing(TO_RANK)
         self._sending = threading.Lock()
         self._changed = threading.Condition()
         self._gathered: dict[str, list[Any]] = {}
         self._started = self._byed = self._closed = self._failed = False
         self._at_end: list[Callable[[], None]] = []
         self._server = f"{address}:{port}"
-        self._early: list[Message] = []
-        self._socket = self._connected(address, port, time.monotonic() + patience)
-        try:
-            self._beat, self._silence = self._handshake(token)
-        except (OSError, WireError) as error:
-            self._socket.close()
-            raise LaunchError(
-                f"joining the job at {self._server} as {membership}",
-                found=str(error) or type(error).__name__,
-                allowed="the control server of this job, which knows its token and wants this rank",
-            ) from error
+        self._beat, self._silence = self._join(address, port, token, time.monotonic() + patience)
         self._thread = threading.Thread(target=self._run, name="flow-heartbeat", daemon=True)
         self._thread.start()
 
     # -------------------------------------------------------------- start and end
+
+    def _join(self, address: str, port: int, token: str, until: float) -> tuple[float, float]:
+        """Connects and proves itself; again where strangers throng the door."""
+        attempt = 0
+        while True:
+            attempt += 1
+            self._early: list[Message] = []
+            self._framing = Framing(TO_RANK)
+            self._socket = self._connected(address, port, until)
+            try:
+                return self._handshake(token)
+            except (OSError, WireError) as error:
+                self._socket.close()
+                if attempt == _ATTEMPTS or isinstance(error, _NotBelievedError):
+                    raise self._refused(error) from error
+            time.sleep(0.1 * attempt)
+
+    def _refused(self, error: Exception) -> LaunchError:
+        return LaunchError(
+            f"joining the job at {self._server} as {self.membership}",
+            found=str(error) or type(error).__name__,
+            allowed="the control server of this job, which knows its token and wants this rank",
+            hint="where a launcher tells no FLOW_DIST_TOKEN, it comes from ~/.config/flow-dist/"
+            "secret: copy that of one host to all others, or export the same variable on all",
+        )
 
     def _connected(self, address: str, port: int, until: float) -> socket.socket:
         while True:
@@ -122,7 +144,7 @@ class ControlClient:
         self._send({**hello, "nonce": nonce, "proof": proof})
         welcome = self._first()
         if not proven(token, "server", welcome.get("proof"), nonce, theirs):
-            raise WireError("a server", found="no proof of the job's token")
+            raise _NotBelievedError("a server", found="no proof of the job's token")
         self._socket.settimeout(HANDSHAKE)
         return float(field(welcome, "beat", float)), float(field(welcome, "silence", float))
 

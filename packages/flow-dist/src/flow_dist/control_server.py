@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from flow_dist.control_board import Board, Failure, Limits
+from flow_dist.control_door import Door
 from flow_dist.control_wire import (
     TO_RANK,
     TO_SERVER,
@@ -34,9 +35,6 @@ LOG = logging.getLogger(__name__)
 
 HANDSHAKE = 5.0
 """Seconds that a connection has for proving that it belongs to the job."""
-
-STRANGERS = 64
-"""Connections that may be busy with that at the same time."""
 
 _LAST_WORDS = 0.3
 """Seconds that ranks have for saying where they are, before they are stopped."""
@@ -72,7 +70,6 @@ class ControlServer:
         self._token = token
         self._board = Board(size, self.limits, time.monotonic())
         self._writers: dict[int, asyncio.StreamWriter] = {}
-        self._strangers = 0
         self._gathered: dict[str, dict[int, Any]] = {}
         self._locals: dict[int, str] = {}
         self._verdict: Failure | None = None
@@ -127,9 +124,8 @@ class ControlServer:
     # --------------------------------------------------------------- in its own
 
     def _listen(self, port: int) -> int:
-        start = asyncio.start_server(self._serve, self.address, port)
         try:
-            self._server = self._loop.run_until_complete(start)
+            self._door = Door(self.address, port, self._serve)
         except OSError as error:
             self._loop.close()
             raise LaunchError(
@@ -137,16 +133,16 @@ class ControlServer:
                 found=str(error),
                 allowed="an address of this host and a free port, or port 0",
             ) from error
-        found: int = self._server.sockets[0].getsockname()[1]
-        return found
+        return self._door.port
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._keep(self._rounds())
+        self._keep(self._door.run())
         try:
             self._loop.run_forever()
         finally:
-            self._server.close()
+            self._door.close()
             for task in asyncio.all_tasks(self._loop):
                 task.cancel()
             self._loop.run_until_complete(self._ended())
@@ -156,7 +152,6 @@ class ControlServer:
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*rest, return_exceptions=True)
         await asyncio.sleep(0)  # in which the transports close their sockets
-        await self._server.wait_closed()
 
     def _keep(self, work: Any) -> None:
         task = self._loop.create_task(work)
@@ -208,13 +203,13 @@ class ControlServer:
                 for message in framing.feed(data):
                     self._heard(rank, message)
         except (WireError, TimeoutError) as error:
-            reason = str(error) or "no proof in time"
-            LOG.warning("dropped what came from %s: %s", peer, reason)
+            self._door.dropped(peer, str(error) or "no proof in time")
         except OSError as error:
             LOG.info("connection of %s: %s", peer, error)
         except asyncio.CancelledError:  # the server is closed: nobody waits for what is unsent
             writer.transport.abort()
         finally:
+            self._door.known(writer)
             if rank is not None:
                 self._gone(rank)
             writer.close()
@@ -228,14 +223,10 @@ class ControlServer:
     async def _admitted(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[Framing, int]:
-        if self._strangers >= STRANGERS:
-            raise WireError("a connection", found=f"{STRANGERS} others that have proven nothing")
-        self._strangers += 1
-        try:
-            async with asyncio.timeout(HANDSHAKE):
-                return await self._handshake(reader, writer)
-        finally:
-            self._strangers -= 1
+        async with asyncio.timeout(HANDSHAKE):
+            admitted = await self._handshake(reader, writer)
+        self._door.known(writer)
+        return admitted
 
     async def _handshake(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -272,6 +263,7 @@ class ControlServer:
     def _start_if_all(self) -> None:
         ranks = self._board.ranks
         if len(ranks) == self._board.size:
+            self._door.complete = True
             hosts = [ranks[n].host for n in range(self._board.size)]
             self._tell({"is": "start", "hosts": hosts})
 

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from flow_core.plugins.specs import Available, Unavailable
-from flow_dist.membership import LaunchError, Membership
+from flow_dist.membership import JOINED, LaunchError, Membership
+
+
+def place() -> Membership:
+    """Which process this is: as it has joined the others, else by its environment."""
+    return JOINED[0] if JOINED else Membership.from_env()
 
 
 def bootstrap() -> Available | Unavailable:
@@ -12,7 +17,7 @@ def bootstrap() -> Available | Unavailable:
     Raises:
         LaunchError: there are several, but MPI does not join them.
     """
-    membership = Membership.from_env()
+    membership = place()
     if membership.alone:
         return Unavailable("one process", "start several: flow-dist run -n 4 script.py")
     from flow_dist.world import world

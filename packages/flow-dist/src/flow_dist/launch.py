@@ -16,12 +16,13 @@ from typing import Protocol
 
 from flow_dist import launch_process
 from flow_dist.addresses import LOOPBACK, address_towards
-from flow_dist.control import ADDRESS, TOKEN
+from flow_dist.control import ADDRESS
 from flow_dist.control_board import Failure, Limits
 from flow_dist.control_server import ControlServer
 from flow_dist.control_wire import fresh
 from flow_dist.launch_mpi import Host, Launcher
 from flow_dist.membership import LAUNCHER, RESTART, LaunchError
+from flow_dist.secret import TOKEN
 
 _LINGER = 30.0
 """Seconds that a launcher may go on after all ranks have said goodbye."""

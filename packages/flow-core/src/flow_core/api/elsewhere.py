@@ -97,7 +97,7 @@ def _nothing_to_link(name: str) -> NoReturn:
 
 
 def init_worker(scp_binary: bool = True, use_uuid: bool = True, ssh_port: int = 22) -> None:
-    """Nothing: there are no workers to start, on one machine or where a launcher has started them.
+    """Nothing: the script itself is started on every machine, by hand or by a launcher.
 
     Raises:
         UnsupportedError: the session has several machines, and this process is the only one:

@@ -35,8 +35,10 @@ def init() -> bool:
 def machine(*val: Any) -> None:
     """The machines of the program, as a list or several arguments, the first machine first.
 
-    Their number is that of ``flow.config.machine_num`` unless that says another one.  Which
-    processes run on them is the launcher's business.
+    Their number is that of ``flow.config.machine_num`` unless that says another one.  Processes
+    that a launcher has started are dealt over them.  A script that was started by hand on each of
+    them finds the others by these addresses, at its first job or ``flow.env.init``: the package
+    flow-dist joins them.  On a host that is none of them one process is all of them.
 
     Args:
         val: per machine an address, or a dict with its ``addr``.
@@ -67,7 +69,7 @@ def machine(*val: Any) -> None:
 
 
 def ctrl_port(val: int) -> None:
-    """The port of control messages, kept for a plugin that joins machines."""
+    """The port at which the first machine listens for the others, where no launcher starts them."""
     _keep("ctrl_port", val)
 
 

@@ -16,10 +16,11 @@ import numpy as np
 
 from flow_core.compiler.boxing import Layout
 from flow_core.config import Settings
-from flow_core.cores import find_budget
+from flow_core.cores import Budget, find_budget
 from flow_core.device import Driver, World
 from flow_core.endings import close_all
 from flow_core.errors import (
+    ConfigError,
     DeviceUnavailableError,
     JobError,
     UnsupportedError,
@@ -219,8 +220,8 @@ class Session:
         self.layouts: dict[str, Layout] = {}
         self.sharing: dict[str, bool] = {}
         self._world: World | None = self.registry.world()
-        self.budget = find_budget(self.settings.cores, getattr(self._world, "cores", None))
-        settle(self.budget)
+        self._looked_for: tuple[str, ...] = ()
+        self.budget = self._divided()
 
     # ------------------------------------------------------------------ devices
 
@@ -240,9 +241,33 @@ class Session:
     @property
     def world(self) -> World | None:
         """The processes that run this program together, None for one."""
+        if self._world is None:
+            self._meet_machines()
         if self._world is not None:
             self._world.arrange(self.resources.machine_num)
         return self._world
+
+    def _meet_machines(self) -> None:
+        """Joins those that were started by hand on the machines of ``flow.env.machine``."""
+        machines = self.resources.others.get("env.machine", ())
+        if len(machines) < 2 or machines == self._looked_for:
+            return
+        self._looked_for = machines
+        used = min(self.resources.machine_num, len(machines))
+        found = self.registry.meet(machines, used, self.resources.others.get("env.ctrl_port"))
+        if found is not None and self._stored:
+            raise ConfigError(
+                "joining the machines of flow.env.machine",
+                found="variables that jobs of this process have made before",
+                allowed="flow.env.machine before the first job is called",
+            )
+        self._world = found
+        self.budget = self._divided()
+
+    def _divided(self) -> Budget:
+        budget = find_budget(self.settings.cores, getattr(self._world, "cores", None))
+        settle(budget)
+        return budget
 
     def _root(self, device: str) -> tuple[int, bool]:
         """The rank of a device's process, and whether that is this one."""

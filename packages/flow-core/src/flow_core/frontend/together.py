@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,13 @@ from flow_core.dtypes import as_dtype
 from flow_core.errors import CheckpointError, JobError
 from flow_core.frontend.compile import Compiled, stages
 from flow_core.frontend.jobs import JobBuild
-from flow_core.ir_text import print_graph
+from flow_core.ir import Graph
+from flow_core.ir_text import print_graph, print_op
 from flow_core.plan import Plan, Task
 from flow_core.sbp import format_nd_sbp, parse_nd_sbp
+
+START = "start"
+"""What comes before the first pass, where stages are compared."""
 
 
 class SameSelection:
@@ -104,12 +108,28 @@ def check_same_plan(world: World, build: JobBuild, compiled: Compiled) -> None:
         JobError: they differ: in all processes, with the first pass and op after which they do.
     """
     what = f"comparing the plans of job {build.name!r}"
-    if len(set(world.gather(_digest(_plan_lines(compiled.plan)), what))) > 1:
+    lines = chain(
+        _start_lines(build), _variable_lines(compiled.logical), _plan_lines(compiled.plan)
+    )
+    if len(set(world.gather(_digest(lines), what))) > 1:
         raise _difference(world, build, compiled, what)
 
 
 def _digest(lines: Iterable[str]) -> bytes:
     return hashlib.sha256("\n".join(lines).encode()).digest()
+
+
+def _start_lines(build: JobBuild) -> Iterator[str]:
+    """What must be alike before there is any graph."""
+    yield f"job {build.name!r}"
+    yield f"machines of the program: {build.session.resources.machine_num}"
+
+
+def _variable_lines(graph: Graph) -> Iterator[str]:
+    """How variables begin, which no plan says: replicas are filled by each process for itself."""
+    for op in graph.ops.values():
+        if op.type == "variable":
+            yield print_op(graph, op)
 
 
 def _plan_lines(plan: Plan) -> Iterator[str]:
@@ -131,7 +151,8 @@ def _task_line(task: Task, names: list[str]) -> str:
 
 def _difference(world: World, build: JobBuild, compiled: Compiled, what: str) -> JobError:
     """The error for plans that differ: every process finds the same."""
-    texts = {name: print_graph(graph).splitlines() for name, graph in stages(build, compiled)}
+    texts = {START: list(_start_lines(build))}
+    texts |= {name: print_graph(graph).splitlines() for name, graph in stages(build, compiled)}
     texts["lower"] = list(_plan_lines(compiled.plan))
     digests = [[name, _digest(lines).hex()] for name, lines in texts.items()]
     found = [json.loads(text) for text in world.gather(json.dumps(digests).encode(), what)]
@@ -146,11 +167,21 @@ def _difference(world: World, build: JobBuild, compiled: Compiled, what: str) ->
     return JobError(
         what,
         at=build.builder.lines.get(here.partition(" ")[0]),
-        found=f"after pass {stage!r}, rank 0 has\n    {here:.200}\n  and rank {other} has\n"
-        f"    {there:.200}",
+        found=f"{_when(stage, found[0], found[other])}, rank 0 has\n    {here:.200}\n  and rank "
+        f"{other} has\n    {there:.200}",
         allowed="the same plan in all processes",
         hint="let nothing in a job function depend on the process, on time or on unseeded chance",
     )
+
+
+def _when(stage: str, ours: list[list[str]], theirs: list[list[str]]) -> str:
+    """The stage in words, and a pass that only one of two processes runs."""
+    if stage == START:
+        return "before the first pass"
+    lists = [[name for name, _ in rows] for rows in (ours, theirs)]
+    odd = [name for name in (*lists[0], *lists[1]) if (name in lists[0]) != (name in lists[1])]
+    alone = f" (pass {odd[0]!r} runs in one of the two only)" if odd else ""
+    return f"after pass {stage!r}{alone}"
 
 
 def _first_difference(found: list[list[list[str]]]) -> tuple[str, int]:

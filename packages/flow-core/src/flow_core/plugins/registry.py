@@ -270,11 +270,32 @@ class Registry:
 
     def world(self) -> Any:
         """The processes that run this program together, None for one that runs it alone."""
-        found = [spec for spec in self.comms.values() if spec.world is not None]
-        for spec in sorted(found, key=lambda spec: (-spec.priority, spec.name)):
+        for spec in self._comms_by_priority():
             if spec.world is not None and isinstance(self._joined(spec), Available):
                 return load(spec.world)()
         return None
+
+    def meet(self, machines: Sequence[str], used: int, port: int | None) -> Any:
+        """The processes of a program that was started by hand on each of its machines.
+
+        Args:
+            machines: their addresses.
+            used: how many of them, from the first, the program uses.
+            port: where the first one is to listen.
+
+        Returns:
+            A `flow_core.device.World`; None where this process is not one of them.
+        """
+        for spec in self._comms_by_priority():
+            world = load(spec.meet)(machines, used, port) if spec.meet is not None else None
+            if world is not None:
+                for comm in self.comms:  # what was said before the processes had met
+                    self._probed.pop(f"comm {comm}", None)
+                return world
+        return None
+
+    def _comms_by_priority(self) -> list[CommSpec]:
+        return sorted(self.comms.values(), key=lambda spec: (-spec.priority, spec.name))
 
     def _joined(self, spec: CommSpec) -> Available | Unavailable:
         """What a comm's bootstrap says, asked once."""

@@ -383,6 +383,9 @@ class CommSpec:
             within a process has 0.
         world: lazy ``world() -> flow_core.device.World``, the same object at each call: the
             processes that it joins; None where it joins the devices of one process only.
+        meet: lazy ``meet(machines, used, port) -> World | None``, asked when ``flow.env.machine``
+            names several machines in a program that no launcher has started: joins processes
+            that were started by hand, one on each machine; None where this is not one of them.
         shares_memory: whether all devices are this process's and read one another's memory, if
             it is of one kind.  They then have what is the same on all of them once: arrays of an
             exchange may be one array, see `Comm.bind`.
@@ -395,6 +398,7 @@ class CommSpec:
     priority: int = 0
     world: Lazy | None = None
     shares_memory: bool = False
+    meet: Lazy | None = None
 
 
 @dataclass(frozen=True, slots=True)

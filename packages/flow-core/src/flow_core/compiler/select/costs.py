@@ -23,6 +23,7 @@ from typing import Any
 from flow_core.compiler.boxing import BoxingError, Hop, Layout, plan_boxing
 from flow_core.compiler.select.candidates import NdSignature, first_device
 from flow_core.compiler.select.problem import Problem, Selection, fed_as
+from flow_core.dtypes import DType
 from flow_core.ir import Op, TensorType, Value, tensor_type
 from flow_core.plugins.specs import SbpContext
 from flow_core.sbp import B, NdSbp, Split, region_shape
@@ -31,6 +32,12 @@ from flow_core.topology import Link, LinkModel, Placement, device_model
 PICO = 10**12
 BUCKET = 16 << 20
 """Bytes of a bucket, whatever the settings: buckets are to change nothing but times."""
+
+OBJECT = 1 << 17
+"""Bytes that a record, or a tensor of changing shape, is taken for: an encoded picture has as many.
+
+By what its place in an array takes, all devices would read and decode whole batches.
+"""
 
 NEVER = 1 << 53
 """The cost of what cannot be: above any sum of costs, exact in every arithmetic."""
@@ -119,7 +126,7 @@ class Costs:
         return known
 
     def _plan(self, type_: TensorType, source: Layout, target: Layout) -> Move:
-        links, itemsize = self.problem.links, type_.dtype.itemsize
+        links, itemsize = self.problem.links, weight(type_.dtype)
         try:
             hops = plan_boxing(type_.shape, itemsize, source, target, links)
         except BoxingError:
@@ -128,10 +135,10 @@ class Costs:
 
     def hop(self, type_: TensorType, hop: Hop) -> Cost:
         """The cost of one hop and of the copies that it leaves."""
-        nbytes = local_type(type_, hop.target).nbytes
+        nbytes = weighed(local_type(type_, hop.target))
         device = device_model(hop.target.placement.device_type)
         return Cost(
-            communication=picoseconds(hop.seconds(type_.dtype.itemsize, self.problem.links)),
+            communication=picoseconds(hop.seconds(weight(type_.dtype), self.problem.links)),
             compute=picoseconds(device.launch + device.seconds(0.0, 2 * nbytes)),
             memory=picoseconds(self.problem.memory * device.held * nbytes),
         )
@@ -211,10 +218,10 @@ class Costs:
             local_types(outputs, home, state.outputs),
             op.attrs,
         )
-        held = sum(t.nbytes for t in local.outputs)
+        held = sum(map(weighed, local.outputs))
         if not op.inputs:
             return Cost(memory=picoseconds(self.problem.memory * device.held * held))
-        touched = held + sum(t.nbytes for t in local.inputs)
+        touched = held + sum(map(weighed, local.inputs))
         flops = spec.work(local) if spec.work is not None else 0.0
         return Cost(
             compute=picoseconds(device.seconds(flops, touched)),
@@ -280,6 +287,16 @@ def instant(links: LinkModel) -> LinkModel:
 def result_layout(placement: Placement) -> Layout:
     """Where a job's results are fetched from a placement: whole on the first device."""
     return Layout(first_device(placement), (B,))
+
+
+def weight(dtype: DType) -> int:
+    """Bytes of an element, as far as anybody knows before there is one."""
+    return OBJECT if dtype.is_object else dtype.itemsize
+
+
+def weighed(type_: TensorType) -> int:
+    """Bytes of a tensor."""
+    return type_.size * weight(type_.dtype)
 
 
 def local_type(type_: TensorType, layout: Layout) -> TensorType:
