@@ -225,10 +225,13 @@ def inference_passes() -> tuple[PassSpec, PassSpec]:
         "flow_cuda.passes.fold_norms:FoldNorms",
         "flow_cuda.passes.plain_norms:PlainNorms",
     )
-    before = ("cudnn_convolutions", "cuda_plain_norms")
+    before = ("cuda_layout", "cudnn_convolutions", "cuda_plain_norms")
+    after = ("cuda_layout", "cudnn_convolutions", "cudnn_norms")
     return (
         PassSpec("cuda_fold_norms", "physical", folds, before=before),
-        PassSpec("cuda_plain_norms", "physical", spreads, before=("fuse_elementwise",)),
+        PassSpec(
+            "cuda_plain_norms", "physical", spreads, before=("fuse_elementwise",), after=after
+        ),
     )
 
 
