@@ -302,3 +302,14 @@ def test_a_missing_barrier_shows() -> None:
         each_block(named("rotate", (("float *", "x"),), text, barriers=True), 1, x)()
         found.append((driver.copy_out(x) == np.roll(values, -1)).all())
     assert found == [True, False]
+
+
+def test_page_locked_memory_lives_until_the_work_on_it_has_run() -> None:
+    hardware = Rehearsal()
+    pinned, memory = hardware.pinned(64), hardware.allocate(64)
+    hardware.copy(hardware.compute, memory.address, pinned.ctypes.data, 64)
+    hardware.synchronize(hardware.record(hardware.compute))
+    hardware.copy(hardware.compute, memory.address, pinned.ctypes.data, 64)
+    del pinned
+    with pytest.raises(OrderError, match="page-locked memory of copy 64 is free again"):
+        hardware.synchronize(hardware.record(hardware.compute))

@@ -139,6 +139,7 @@ class Machine:
         past: work that later work is compared with.
         spans: where allocations lie: from, to, and the device; None for page-locked memory.
         used: bytes of each device that are taken.
+        lost: work whose page-locked memory is free again, though it has not run.
         count: of streams and graphs, which are numbered.
     """
 
@@ -148,6 +149,7 @@ class Machine:
         self.past: list[Work] = []
         self.spans: dict[int, tuple[int, int, int | None]] = {}
         self.used: Counter[int | None] = Counter()
+        self.lost: list[str] = []
         self.count = 0
 
     def named(self, name: str) -> str:
@@ -166,6 +168,9 @@ class Machine:
     def _forget(self, key: int) -> None:
         start, stop, device = self.spans.pop(key)
         self.used[device] -= stop - start
+        if device is None:  # the next allocation may be given it at once
+            gone = Access((), ((start, stop),))
+            self.lost += [work.name for work in self.queue if _conflict(work.access, gone)]
 
     def place(self, span: Span) -> int | None:
         """The device of some bytes, None for page-locked memory.
@@ -196,7 +201,17 @@ class Machine:
                 )
 
     def reach(self, clock: Clock) -> None:
-        """Runs what comes before a point, and nothing else; the host has waited for it."""
+        """Runs what comes before a point, and nothing else; the host has waited for it.
+
+        Raises:
+            OrderError: page-locked memory was given back before what reads or writes it has run.
+        """
+        if self.lost:
+            raise OrderError(
+                "running what was queued",
+                found=f"page-locked memory of {', '.join(self.lost)} is free again",
+                allowed="memory that lives until the work on it has run",
+            )
         self.clock = _merged(self.clock, clock)
         for work in self.queue:
             if _before(work, clock):

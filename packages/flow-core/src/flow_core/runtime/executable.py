@@ -107,7 +107,8 @@ class Executable:
         self._results = [self._copy_out(i, driver) for i in range(len(self.fetches))]
         look()
         with granting(plan.cores):
-            self._driver.compile(self.bind(plan.prologue))()
+            self._once = self._driver.compile(self.bind(plan.prologue))
+            self._once()  # queued: what it reads must live until it has run
             self._launch = self._compiled(lambda _, launches: launches)
         self._roots = self._owners_of_fetches(world) if world else ()
 
