@@ -387,6 +387,12 @@ MATMUL: dict[str, Call] = {
         (f32(2, 2, 3, 4), f32(2, 2, 5, 4)),
         lambda a, b: a @ b.swapaxes(-1, -2),
     ),
+    "matmul: a stack and a matrix": (flow.matmul, (f32(2, 2, 3, 4), f32(4, 5)), np.matmul),
+    "matmul: a stack and a matrix, transposed and scaled": (
+        lambda a, b: flow.matmul(a, b, transpose_b=True, alpha=0.5),
+        (f32(2, 3, 4), f32(5, 4)),
+        lambda a, b: a @ b.T / 2,
+    ),
 }
 
 CALLS: dict[str, Call] = {**SHAPE, **SOURCE, **SELECT, **INDEX, **MATMUL}

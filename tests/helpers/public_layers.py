@@ -123,6 +123,11 @@ LOSSES |= {
         (LABELS, X),
         lambda i, x: -np.log(softmax(x)[np.arange(4), i]),
     ),
+    "nn.distributed_sparse_softmax_cross_entropy_with_logits": (
+        flow.nn.distributed_sparse_softmax_cross_entropy_with_logits,
+        (LABELS, X),
+        lambda i, x: -np.log(softmax(x)[np.arange(4), i]),
+    ),
     "nn.sparse_softmax_cross_entropy_with_logits: labels (n, 1)": (
         lambda i, x: flow.nn.sparse_softmax_cross_entropy_with_logits(i, x),
         (LABELS[:, None].astype("i8"), X),

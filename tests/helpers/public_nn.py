@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any
 
 import numpy as np
-from public_math import Call, as8, f32, i32, sigmoid
+from public_math import Call, as8, f32, gelu, i32, sigmoid
 
 import oneflow as flow
 
@@ -19,6 +19,7 @@ VOLUME = f32(1, 2, 3, 4, 4)
 FILTERS, LAST_FILTERS = f32(4, 2, 3, 2), f32(4, 3, 2, 2)
 PROBABILITIES, TARGETS = f32(4, 3, low=0.1, high=0.9), as8(i32(4, 3, low=0, high=2)).astype("f4")
 LABELS = np.array([0, 2, 1, 1], np.int32)
+SLOPES = np.array([0.5, -1.5], np.float32)
 
 Pads = Sequence[tuple[int, int]]
 
@@ -140,6 +141,23 @@ NORMS: dict[str, Call] = {
         lambda x, b: x + b,
     ),
     "nn.dropout": (lambda x: flow.nn.dropout(x, 0.5), (X,), lambda x: x),  # of a predict job
+    "nn.fused_bias_add_gelu": (
+        flow.nn.fused_bias_add_gelu,
+        (IMAGE, SLOPES),
+        lambda x, b: gelu(x + channels(b)),
+    ),
+    "nn.fused_bias_add_dropout": (
+        lambda x, b: flow.nn.fused_bias_add_dropout(x, b, "NHWC", rate=0.5),
+        (LAST, SLOPES),
+        lambda x, b: x + b,
+    ),
+    "math.fused_scale_tril_softmax_dropout": (
+        lambda x: flow.math.fused_scale_tril_softmax_dropout(
+            x, fill_value=float("-inf"), scale=2, rate=0.5
+        ),
+        (X,),
+        lambda x: softmax(np.where(np.tri(4, 3), 2 * x, -np.inf)),
+    ),
     "nn.PixelShuffle": (
         lambda x: flow.nn.PixelShuffle(x, 2),
         (f32(1, 8, 2, 3),),

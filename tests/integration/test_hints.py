@@ -130,6 +130,18 @@ def test_hierarchical_casts(hierarchy: tuple[int, ...]) -> None:
     assert layouts(job, "parallel_cast") == names
 
 
+def test_an_empty_list_of_distributions_asks_for_nothing() -> None:
+    """As programs give it that make the list from the forms of parallelism that they use."""
+
+    def body(x: Any) -> Any:
+        y = flow.matmul(x, weight("w", (6, 8), parallel_distribution=[]))
+        return flow.hierarchical_parallel_cast(
+            y, (), grad_mode="manual", grad_parallel_distribution=[]
+        )
+
+    check_same(body, "0:0-1")
+
+
 def test_hierarchies_of_their_own_and_restored_gradients() -> None:
     """As programs write that use a hierarchy for some blobs only."""
 

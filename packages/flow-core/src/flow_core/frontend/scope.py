@@ -183,6 +183,7 @@ def scope_config(
     checkpointing: bool | None = None,
     ssp_num_stages: int | None = None,
     ssp_stage_id: int | None = None,
+    pipeline_stage_id_hint: int | None = None,
 ) -> Entering:
     """Scope options, as ``flow.experimental.scope.config(checkpointing=True)``.
 
@@ -192,6 +193,7 @@ def scope_config(
             keeping them.  Values that leave the segment are kept.
         ssp_num_stages, ssp_stage_id: in jobs with ``function_config.enable_ssp(True)``, variables
             of the block are used as they were ``ssp_num_stages - ssp_stage_id - 1`` steps before.
+        pipeline_stage_id_hint: taken from later programs of OneFlow; stages follow from placements.
     """
     stale = None if ssp_num_stages is None else int(ssp_num_stages) - int(ssp_stage_id or 0)
     return Entering(checkpointing=checkpointing, stale=stale)
