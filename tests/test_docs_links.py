@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,23 @@ def test_linked_files_are_there(page: Path) -> None:
     links = re.findall(r"\]\(([^)\s#]+)", text)
     local = [link for link in links if not link.startswith(("http", GENERATED))]
     assert [link for link in local if not (page.parent / link).exists()] == []
+
+
+def test_the_rooms_are_those_of_the_contract() -> None:
+    """The table of architecture.md names all modules of the core, layer by layer."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (layers,) = (c["layers"] for c in contracts["contracts"] if c["id"] == "layers")
+    rank = {
+        name: floor
+        for floor, layer in enumerate(reversed(layers))
+        for name in re.findall(r"\w+", layer)
+    }
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    table = page[page.index("| room |") : page.index("Beside it,")]
+    rooms = [re.findall(r"`(\w+)`", row.split("|")[1]) for row in table.splitlines() if "`" in row]
+    assert sorted(name for row in rooms for name in row) == sorted(rank)
+    floors = [{rank[name] for name in row} for row in rooms]
+    assert all(max(low) <= min(high) for low, high in pairwise(floors))
 
 
 def test_every_decision_is_listed() -> None:

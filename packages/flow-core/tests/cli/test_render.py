@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -19,11 +21,32 @@ def test_plain_in_pipes(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+def drawn(patch: pytest.MonkeyPatch, *tables: Table) -> None:
+    """Shows tables as on a terminal of 60 columns."""
+    patch.setattr(sys.stdout, "isatty", lambda: True)
+    patch.setenv("COLUMNS", "60")
+    show(tables)
+
+
 def test_drawn_on_terminals(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    show([TABLE])
+    drawn(monkeypatch, TABLE)
     out = capsys.readouterr().out
     assert "unavailable" in out
-    assert any(line.startswith("┃") for line in out.splitlines())
+    assert any(set(line.strip()) == {"─"} for line in out.splitlines())
+
+
+def test_narrow_terminals_cut_nothing_off(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line, long = f"{Path.cwd()}/spread.py:20", "wide-matmul/grad/matmul/of/a/long/name"
+    heading = Table(f"train job at {line}", (), ())
+    drawn(monkeypatch, heading, Table("ops", ("name", "type", "line"), ((long, long[::-1], line),)))
+    out = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out).splitlines()
+    assert out[0] == "train job at spread.py:20"
+    assert max(map(len, out)) <= 60
+    rows = [text.split() for text in out[out.index("ops") + 3 :] if text.strip()]
+    assert rows[0][2] == "spread.py:20"
+    assert "".join(row[0] for row in rows) == long
+    assert "".join(row[1] for row in rows) == long[::-1]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
+from itertools import zip_longest
 
 import click
 
@@ -11,7 +13,10 @@ from flow_core.observe.tables import Table, plain
 
 
 def show(tables: Iterable[Table]) -> None:
-    """Prints tables to standard output."""
+    """Prints tables to standard output.
+
+    On a terminal, paths below the working directory are shown from there.
+    """
     if sys.stdout.isatty():
         _show_rich(tables)
         return
@@ -20,22 +25,28 @@ def show(tables: Iterable[Table]) -> None:
 
 
 def _show_rich(tables: Iterable[Table]) -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table as Drawn
     from rich.text import Text
 
-    console = Console()
+    console, here = Console(), os.getcwd() + os.sep
     for table in tables:
-        drawn = Drawn(
-            *table.columns,
-            title=table.title,
-            title_justify="left",
-            show_header=bool(table.columns),
-        )
-        for row in table.rows:
+        console.print(Text(table.title.replace(here, ""), "bold"))
+        rows = [[cell.removeprefix(here) for cell in row] for row in table.rows]
+        drawn = Drawn(box=box.SIMPLE_HEAD, show_header=bool(table.columns), show_edge=False)
+        for name, *cells in zip_longest(table.columns, *rows, fillvalue=""):
+            short = max(map(len, cells), default=0) <= SHORT
+            drawn.add_column(name, overflow="fold", no_wrap=short)
+        for row in rows:
             drawn.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
-        console.print(drawn)
+        if rows:
+            console.print(drawn)
+        console.print()
 
+
+SHORT = 16
+"""Columns of so many characters stay on one line; in a narrow terminal others go over several."""
 
 _STYLES = {
     "loaded": "green",
