@@ -127,7 +127,8 @@ class Layouts:
             return Op(name, "reshape", (source,), Attrs({"shape": type_.shape}), place), type_
         attrs: dict[str, AttrValue] = {"perm": perm, "reason": reason, "reordered": type_.nbytes}
         op = Op(name, self.table.reorder, (source,), Attrs(attrs), place)
-        if not self.editor.accepts(op, (type_,)):  # numbers that the backend has no kernel for
+        asked = self.table.reorder in self.editor.kernels
+        if asked and not self.editor.accepts(op, (type_,)):  # numbers it has no kernel for
             attrs = {"perm": perm, "batch_axis_non_change": False}
             op = Op(name, "transpose", (source,), Attrs(attrs), place)
         return op, type_
@@ -206,7 +207,8 @@ def to_channels_last(
         graph: with an op per device.
         table: of the backend.
         specs: of all op types.
-        kernels: the backend's, by op: `Layouts.attempt` asks them.
+        kernels: the backend's, by op, for `Layouts.attempt`; what its op ``reorder`` does not take
+            is transposed, unless it has no kernels here: then it takes all.
         devices: types of the devices whose ops the backend computes.
     """
     if not any(op.type in table.wants for op in graph.ops.values()):
