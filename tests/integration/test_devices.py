@@ -61,6 +61,7 @@ print("equal")
 """
 
 
+@pytest.mark.arithmetic
 @pytest.mark.parametrize("count", [2, 3, 4])
 @pytest.mark.parametrize("form", ["data", "rows", "conv"])
 def test_training_on_many_devices_equals_one(form: str, count: int, tmp_path: Path) -> None:

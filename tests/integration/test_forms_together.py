@@ -42,6 +42,7 @@ def job(stages: tuple[str, str], steps: int, mode: str | None) -> Any:
     return job
 
 
+@pytest.mark.arithmetic
 @pytest.mark.parametrize("mode", ["distributed_split", "non_distributed"])
 def test_two_stages_of_two_replicas_equal_one_device(mode: str) -> None:
     many = train(job(("0:0-1", "0:2-3"), 3, mode), steps=3)

@@ -46,6 +46,7 @@ def config(mode: str, threshold: int = 1) -> Any:
     return settings
 
 
+@pytest.mark.arithmetic
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("count", [2, 3, 4])
 @pytest.mark.parametrize("rule", ["momentum", "adam", "lamb", "clipped"])

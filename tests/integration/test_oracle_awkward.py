@@ -169,6 +169,7 @@ def with_all_plugins() -> Iterator[None]:
         sessions._default.clear()
 
 
+@pytest.mark.arithmetic
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_awkward_programs_equal_one_device(program: Callable[[], Any]) -> None:
     with emulated(4):

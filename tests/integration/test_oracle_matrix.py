@@ -80,6 +80,7 @@ def _arrays(fed: Any) -> Iterator[Any]:
         yield fed
 
 
+@pytest.mark.arithmetic
 @pytest.mark.parametrize(("network", "form"), cases(SAMPLE))
 def test_training_equals_one_device(network: str, form: str) -> None:
     losses, weights = train(NETWORKS[network], FORMS[form])
@@ -94,6 +95,7 @@ def test_training_equals_one_device(network: str, form: str) -> None:
         np.testing.assert_array_equal(weights_again[name], value)
 
 
+@pytest.mark.arithmetic
 @pytest.mark.parametrize(("network", "form"), cases({("mlp", "rows-3"), ("lenet", "columns-2")}))
 def test_every_op_is_right(network: str, form: str) -> None:
     steps = [step_of(FORMS[form], batch) for batch in batches(NETWORKS[network])]
