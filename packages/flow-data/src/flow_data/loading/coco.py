@@ -63,8 +63,9 @@ class CocoAnnotations:
         categories = sorted(int(c["id"]) for c in data["categories"])
         self._labels = {c: i for i, c in enumerate(categories, 1)}
         for image_id in self._images:
-            if min(self.size(image_id)) < 1:
-                raise ValueError(f"picture {self.path(image_id)} of {self.size(image_id)} pixels")
+            size, path = self.size(image_id), self.path(image_id)
+            if min(size) < 1:
+                raise ValueError(f"picture {path} of {size} pixels")
 
     def path(self, image_id: int) -> str:
         """The file of a picture."""
