@@ -85,7 +85,7 @@ class CocoAnnotations:
             labels.append(self._labels[int(thing["category_id"])])
             if box is not None:
                 boxes.append(box)
-        return np.array(boxes, np.float32).reshape(-1, 4), np.array(labels, np.int32)
+        return _floats(boxes, 4), np.array(labels, np.int32)
 
     def polygons(self, image_id: int) -> tuple[Any, Any]:
         """Points (x, y), and for each (point, polygon, object), all counted from 0."""
@@ -97,8 +97,15 @@ class CocoAnnotations:
                 pairs = list(zip(outline[::2], outline[1::2], strict=True))
                 points += pairs
                 index += [(k, i, number) for k in range(len(pairs))]
-        shape = np.array(points, np.float32).reshape(-1, 2)
-        return shape, np.array(index, np.int32).reshape(-1, 3)
+        return _floats(points, 2), np.array(index, np.int32).reshape(-1, 3)
+
+
+def _floats(rows: Sequence[Any], width: int) -> Any:
+    with np.errstate(over="ignore"):
+        found = np.array(rows, np.float32).reshape(-1, width)
+    if not np.isfinite(found).all():
+        raise ValueError("a place that is not finite")
+    return found
 
 
 def _load(path: str) -> Mapping[str, Any]:
