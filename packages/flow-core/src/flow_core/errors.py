@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
-_PACKAGES = ("flow_core", "oneflow", "flow_typing", "flow_data", "flow_cuda", "flow_dist", "numpy")
+_packages = ["flow_core", "oneflow", "flow_typing", "flow_data", "flow_cuda", "flow_dist", "numpy"]
 """Packages whose lines are nobody's: numpy's call us with what the user has given to them."""
 
 
@@ -35,12 +35,12 @@ _own_files: dict[str, bool] = {}
 
 
 def _package_folders() -> tuple[str, ...]:
-    found = (sys.modules[name].__file__ for name in _PACKAGES if name in sys.modules)
+    found = (sys.modules[name].__file__ for name in _packages if name in sys.modules)
     return tuple(os.path.dirname(file) + os.sep for file in found if file)
 
 
 def _is_own(filename: str) -> bool:
-    """Whether a frame's file belongs to one of `_PACKAGES` or to the interpreter itself."""
+    """Whether a frame's file belongs to one of `_packages` or to the interpreter itself."""
     own = _own_files.get(filename)
     if own is None:
         own = filename.startswith(("<frozen", *_package_folders())) or (
@@ -50,8 +50,15 @@ def _is_own(filename: str) -> bool:
     return own
 
 
+def pass_over(package: str) -> None:
+    """Lines of a package are no user's from now on: of a plugin whose functions users call."""
+    if package not in _packages:
+        _packages.append(package)
+        _own_files.clear()
+
+
 def user_line(depth: int = 1) -> SourceLine | None:
-    """The innermost frame outside `_PACKAGES`, or None when there is none."""
+    """The innermost frame outside `_packages`, or None when there is none."""
     frame = sys._getframe(depth)
     while frame is not None:
         if not _is_own(frame.f_code.co_filename):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import types
 from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import flow_core
+from flow_core import errors
 from flow_core.config import Settings
 from flow_core.errors import (
     PluginConflictError,
@@ -390,3 +394,23 @@ def test_importing_the_host_makes_no_manager() -> None:
     owned = [v for m in modules for v in vars(m).values() if isinstance(v, pluggy.PluginManager)]
     assert host in modules
     assert not owned
+
+
+@pytest.mark.parametrize(("folder", "is_users"), [("site-packages", False), ("mine", True)])
+def test_lines_of_an_installed_plugin_are_nobodys(
+    folder: str, is_users: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"flow_lines_{folder.replace('-', '_')}"
+    package = tmp_path / folder / name
+    package.mkdir(parents=True)
+    text = "from flow_core.errors import user_line\n\n\ndef where():\n    return user_line()\n"
+    (package / "__init__.py").write_text(text)
+    (package / "plugin.py").write_text('FLOW_PLUGIN_API = "1.0"\n')
+    monkeypatch.syspath_prepend(str(package.parent))
+    entry = metadata.EntryPoint("lines", f"{name}.plugin", host.GROUP)
+    monkeypatch.setattr(errors, "_packages", [*errors._packages])
+    monkeypatch.setattr(errors, "_own_files", {})
+    plugin = host._entry_candidate(entry).load()
+    assert plugin.FLOW_PLUGIN_API == "1.0"
+    line = importlib.import_module(name).where()
+    assert line.file == str(package / "__init__.py" if is_users else __file__)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -23,7 +24,13 @@ import pluggy
 
 import flow_core
 from flow_core.config import Settings
-from flow_core.errors import PluginConflictError, PluginError, PluginResultError, nearest
+from flow_core.errors import (
+    PluginConflictError,
+    PluginError,
+    PluginResultError,
+    nearest,
+    pass_over,
+)
 from flow_core.plugins import hookspecs
 from flow_core.plugins.builder import RegistryBuilder
 from flow_core.plugins.hookspecs import API_VERSION, GROUP, PROJECT, hook_arguments, signature
@@ -301,7 +308,21 @@ def _installed() -> Iterator[Candidate]:
 def _entry_candidate(entry: metadata.EntryPoint) -> Candidate:
     owner = entry.dist
     name, version = (owner.name, owner.version) if owner else ("", "")
-    return Candidate(Origin(entry.name, name, version), entry.load, listed=True)
+    return Candidate(Origin(entry.name, name, version), partial(_entry_plugin, entry), listed=True)
+
+
+def _entry_plugin(entry: metadata.EntryPoint) -> Any:
+    """What an entry point names; errors then quote who calls an installed package, not its lines.
+
+    A plugin that is being written, in a folder of the author's, is a program like any other.
+    """
+    plugin = entry.load()
+    name = entry.module.partition(".")[0]
+    package = sys.modules.get(name)
+    file = getattr(package, "__file__", None) or ""
+    if hasattr(package, "__path__") and {"site-packages", "dist-packages"} & {*Path(file).parts}:
+        pass_over(name)
+    return plugin
 
 
 def _extra_candidate(plugin: object) -> Candidate:
