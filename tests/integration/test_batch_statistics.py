@@ -51,3 +51,24 @@ def test_many_devices_equal_one(axis: int) -> None:
         sent = sum(t.nbytes for t in plan.ledger if t.value.startswith("bn"))
         # all-reduces of the mean and the variance, then of the gradients of beta and gamma
         assert sent == 4 * 2 * (count - 1) * 4 * CHANNELS
+
+
+def test_ops_that_are_made_of_a_norm_leave_names_to_those_behind_it() -> None:
+    """A hint at what a norm gives is an op that is named after it, as are the norm's parts."""
+    x = np.random.RandomState(0).rand(BATCH, CHANNELS, 5, 3).astype("f4")
+
+    def outputs(devices: str) -> Any:
+        flow.clear_default_session()
+
+        @flow.global_function(type="train")
+        def job(x: tp.Numpy.Placeholder(x.shape)) -> tp.Numpy:
+            with flow.scope.placement("cpu", devices):
+                h = flow.layers.batch_normalization(x, axis=1, name="bn")
+                h = h.with_distribute(flow.distribute.split(0)) * 2.0
+                rate = flow.optimizer.PiecewiseConstantScheduler([], [0.05])
+                flow.optimizer.SGD(rate, momentum=0).minimize(h)
+            return h
+
+        return job(x)
+
+    np.testing.assert_allclose(outputs("0:0-1"), outputs("0:0"), 2e-5, 2e-6)

@@ -49,6 +49,18 @@ def onerec(i: int, length: int = 4) -> bytes:
     return framed(example({"x": x, "row": row}))
 
 
+def test_single_numbers_of_onerec_files(tmp_path: Path) -> None:
+    path = tmp_path / "numbers.onerec"
+    path.write_bytes(b"".join(framed(example({"n": np.array(i, np.int32)})) for i in range(3)))
+
+    @flow.global_function()
+    def job() -> tp.Numpy:
+        found = flow.data.onerec_reader([str(path)], 3)
+        return flow.data.onerec_decoder(found, "n", flow.int32, ())
+
+    assert job().tolist() == [0, 1, 2]
+
+
 @pytest.mark.parametrize("devices", [1, 2])
 def test_onerec_files(onerecs: list[str], devices: int) -> None:
     job = onerec_job(onerecs, 4, devices)

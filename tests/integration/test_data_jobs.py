@@ -162,6 +162,25 @@ def test_the_older_decoder(records: str) -> None:
     assert np.abs(blue.mean((1, 2)) - [0, 10, 20, 30]).max() < 4
 
 
+def test_the_older_decoder_of_single_numbers(records: str) -> None:
+    @flow.global_function()
+    def job() -> tp.Numpy:
+        label = flow.data.BlobConf("label", (), flow.float, flow.data.RawCodec())
+        return flow.data.decode_ofrecord(records, (label,), batch_size=4, data_part_num=2)[0]
+
+    assert job().tolist() == [0, 1, 2, 3]
+
+
+def test_the_older_decoder_names_an_image_of_another_size(records: str) -> None:
+    @flow.global_function()
+    def job() -> tp.Numpy:
+        image = flow.data.BlobConf("encoded", (1, 1, 3), flow.float, flow.data.ImageCodec())
+        return flow.data.decode_ofrecord(records, (image,), batch_size=4, data_part_num=2)[0]
+
+    with pytest.raises(DataError, match=r"an image \(\d+, \d+, 3\) in 'encoded'"):
+        job()
+
+
 def test_classification_reader_and_ragged_results(records: str) -> None:
     @flow.global_function()
     def job() -> tuple[tp.ListListNumpy, tp.Numpy]:

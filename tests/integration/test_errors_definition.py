@@ -264,6 +264,8 @@ def test_attributes_say_where_they_are() -> None:
         (lambda x: flow.concat([x, x], axis=1.5), r"axis 1\.5"),
         (lambda x: flow.reshape(x, 6), r"shape 6(.|\n)*\[size\]"),
         (lambda x: flow.layers.conv2d(flow.reshape(x, (1, 1, 2, 3)), 1, 1.5), r"kernel_size=1\.5"),
+        # later releases have a bias before the format of the data
+        (lambda x: flow.nn.conv2d(x, x, 1, "SAME", None, "NCHW"), "data_format=None(.|\n)*NCHW"),
         (lambda x: flow.layers.dense(x, 2, activation="relu"), "activation='relu'"),
         (lambda x: flow.assign(x + 1, x), "scalar_add(.|\n)*get_variable"),
     ],

@@ -106,9 +106,13 @@ def test_gradient_hint_of_a_blob() -> None:
     assert layouts(check_same(body, "0:0-3"), "parallel_cast")[1] == "S(1)"
 
 
-@pytest.mark.parametrize("hierarchy", [(2, 2), (4, 1), (1, 4), (4,)])
-def test_hierarchical_casts(hierarchy: tuple[int, ...]) -> None:
-    rank = len(hierarchy)
+@pytest.mark.parametrize(
+    ("hierarchy", "later"), [((2, 2), False), ((2, 2), True), ((4, 1), False), ((1, 4), False),
+                             ((4,), False)],
+)  # fmt: skip
+def test_hierarchical_casts(hierarchy: tuple[int, ...], later: bool) -> None:
+    """Their distributions have a later name, too."""
+    rank, given = len(hierarchy), "nd_sbp" if later else "parallel_distribution"
     rows, both, columns = (
         ["S(0)", "B"][-rank:] if rank == 2 else ["S(0)"],
         ["S(0)", "S(1)"] if rank == 2 else ["S(1)"],
@@ -118,11 +122,10 @@ def test_hierarchical_casts(hierarchy: tuple[int, ...]) -> None:
     def body(x: Any) -> Any:
         x = flow.hierarchical_parallel_cast(x, rows)
         y = flow.matmul(x, weight("w", (6, 8), parallel_distribution=columns))
-        y = flow.hierarchical_parallel_cast(
-            y, both, grad_mode="manual", grad_parallel_distribution=both
-        )
+        gradient = {"grad_nd_sbp" if later else "grad_parallel_distribution": both}
+        y = flow.hierarchical_parallel_cast(y, grad_mode="manual", **{given: both}, **gradient)
         down = [s.replace("1", "0") for s in columns]
-        z = flow.matmul(y, weight("w2", (8, 5), parallel_distribution=down))
+        z = flow.matmul(y, weight("w2", (8, 5), **{given: down}))
         return flow.hierarchical_parallel_cast(z, rows)
 
     job = check_same(body, "0:0-3", hierarchy, one=(1,) * rank)
@@ -255,6 +258,11 @@ def test_the_session_places_on_the_devices_it_was_told() -> None:
     ("body", "error", "message"),
     [
         (lambda x: flow.hierarchical_parallel_cast(x, ["S(0)"]), JobError, "each of 2 hierarchy"),
+        (lambda x: flow.hierarchical_parallel_cast(x), JobError, "no distribution"),
+        (
+            lambda x: flow.hierarchical_parallel_cast(x, ["B", "B"], nd_sbp=["B", "B"]),
+            JobError, "one of the two names",
+        ),
         (lambda x: flow.hierarchical_parallel_cast(x, ["S(0)", "Q"]), JobError, "S.axis., B or P"),
         (lambda x: flow.hierarchical_parallel_cast(x, ["S(2)", "B"]), JobError, "axis 2"),
         (

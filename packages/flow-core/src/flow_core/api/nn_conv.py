@@ -50,7 +50,7 @@ def _per_axis(function: str, what: str, value: Ints | None, dims: int) -> tuple[
 
 def layout(function: str, data_format: str, dims: int) -> str:
     """The layout attribute that a data format of so many axes of space stands for."""
-    text = data_format.upper()
+    text = str(data_format).upper()
     allowed = " or ".join(FORMATS[dims])
     check(text in FORMATS[dims], function, f"data_format={data_format!r}", allowed)
     return "channels_first" if text == FORMATS[dims][0] else "channels_last"

@@ -50,12 +50,15 @@ def parallel_cast(
 @per_period
 def hierarchical_parallel_cast(
     input: BlobDef,
-    parallel_distribution: Sequence[str],
+    parallel_distribution: Sequence[str] | None = None,
     grad_mode: str | None = None,
     grad_parallel_distribution: Sequence[str] | None = None,
     name: str | None = None,
     parallel_hierarchy: Sequence[int] | None = None,
     grad_parallel_hierarchy: Sequence[int] | None = None,
+    *,
+    nd_sbp: Sequence[str] | None = None,
+    grad_nd_sbp: Sequence[str] | None = None,
 ) -> BlobDef:
     """The same blob in a requested n-D SBP over the hierarchy of the placement in scope.
 
@@ -69,6 +72,7 @@ def hierarchical_parallel_cast(
         name: name of the op.
         parallel_hierarchy: hierarchy of the same devices, instead of the placement's.
         grad_parallel_hierarchy: the same for the gradient.
+        nd_sbp, grad_nd_sbp: later names of the two distributions.
 
     Raises:
         JobError: SBPs that cannot be read, that do not fit the hierarchy or the blob, a grad_mode
@@ -81,8 +85,13 @@ def hierarchical_parallel_cast(
         attempted, scope_placement(job), grad_parallel_hierarchy or parallel_hierarchy, line
     )
     rank = len(input.shape)
-    wanted = requested_nd_sbp(attempted, parallel_distribution, placement, rank, line)
-    gradient = _gradient_sbp(job, input, grad_mode, grad_parallel_distribution, line)
+    asked = either(attempted, parallel_distribution, nd_sbp, line)
+    if asked is None:
+        allowed = 'an SBP per hierarchy dimension, such as ["S(0)", "B"], or an empty list'
+        raise JobError(attempted, at=line, found="no distribution", allowed=allowed)
+    wanted = requested_nd_sbp(attempted, asked, placement, rank, line)
+    given = either(attempted, grad_parallel_distribution, grad_nd_sbp, line)
+    gradient = _gradient_sbp(job, input, grad_mode, given, line)
     back = gradient and requested_nd_sbp(attempted, gradient, backward, rank, line)
     return _cast(job, input, name, wanted, back or (), placement, backward, line)
 
@@ -116,6 +125,19 @@ def reshaped(
         return Placement(placement.device_type, placement.devices, tuple(hierarchy))
     except GraphError as error:
         raise JobError(attempted, at=line, found=error.found, allowed=error.allowed) from None
+
+
+def either(
+    attempted: str,
+    older: Sequence[str] | None,
+    later: Sequence[str] | None,
+    line: SourceLine | None,
+) -> Sequence[str] | None:
+    """What was given under one of two names, OneFlow 0.4's or its later one."""
+    if older is not None and later is not None:
+        found = f"parallel_distribution={older!r} and nd_sbp={later!r}"
+        raise JobError(attempted, at=line, found=found, allowed="one of the two names")
+    return older if later is None else later
 
 
 def requested_nd_sbp(

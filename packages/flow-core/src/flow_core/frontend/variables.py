@@ -10,7 +10,7 @@ from typing import Any
 from flow_core.dtypes import DType, as_dtype, float32, int64
 from flow_core.errors import SourceLine, VariableError, user_line
 from flow_core.frontend.blob import BlobDef
-from flow_core.frontend.casts import requested_nd_sbp, reshaped, scope_placement
+from flow_core.frontend.casts import either, requested_nd_sbp, reshaped, scope_placement
 from flow_core.frontend.emit import emit
 from flow_core.frontend.function_config import initializer_attr
 from flow_core.frontend.jobs import JobBuild, current_job
@@ -69,6 +69,7 @@ def get_variable(
     reuse: bool = True,
     parallel_distribution: Sequence[str] | None = None,
     parallel_hierarchy: Sequence[int] | None = None,
+    nd_sbp: Sequence[str] | None = None,
 ) -> BlobDef:
     """Creates a variable, or gives the one of that name.
 
@@ -86,6 +87,7 @@ def get_variable(
         parallel_distribution: requested SBP per hierarchy dimension, such as ``["S(0)", "B"]``,
             instead of ``distribute``; an empty list asks for nothing.
         parallel_hierarchy: hierarchy of the same devices, instead of the placement's.
+        nd_sbp: a later name of ``parallel_distribution``.
 
     Raises:
         VariableError: no shape, a name that another op has, a second use with ``reuse=False``,
@@ -110,7 +112,8 @@ def get_variable(
     value = _known(job, info, reuse)
     job.session.declare_variable(info)
     if value is None:
-        asked = _Distribution(distribute, parallel_distribution, parallel_hierarchy)
+        texts = either("get_variable", parallel_distribution, nd_sbp, line)
+        asked = _Distribution(distribute, texts, parallel_hierarchy)
         value = _new_variable(job, info, name, asked)
     blob = BlobDef(job, value)
     blob = blob if distribute is None else blob.with_distribute(distribute)

@@ -35,7 +35,7 @@ def redirect(op: Op, same: Mapping[Value, Value], dropped: set[str]) -> Op:
 
 def take_apart(graph: Graph, specs: Mapping[str, OpSpec], rules: Mapping[str, Rule]) -> Graph:
     """The graph with ops replaced by what the rules under their names emit."""
-    builder = GraphBuilder()
+    builder = GraphBuilder(reserved=graph.ops.keys() - rules.keys())
     emitter = Emitter(builder, specs)
     same: dict[Value, Value] = {}
     last: dict[str, str] = {}

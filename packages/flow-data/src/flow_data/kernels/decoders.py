@@ -155,7 +155,7 @@ def onerec(ctx: BindContext) -> Launch:
             raise corrupt(records[row].origin, found, allowed, hint)
         if values.shape != out.shape[1:]:
             out[row] = 0
-        out[row][tuple(map(slice, values.shape))] = values
+        out[row, ...][tuple(map(slice, values.shape))] = values
 
     return each("onerec_decoder", len(out), one)
 
@@ -205,9 +205,10 @@ def blob(ctx: BindContext) -> Launch:
     fill = {"image": _fill_image, "raw": _fill_numbers, "bytes_list": _fill_numbers}[attrs["codec"]]
 
     def one(row: int) -> None:
-        fill(records[row], out[row], attrs)
+        sample = out[row, ...]  # an array also where it is a single number
+        fill(records[row], sample, attrs)
         for _, *arguments in attrs["steps"]:
-            _normalize(out[row], *arguments)
+            _normalize(sample, *arguments)
 
     return each("ofrecord_blob_decoder", len(out), one)
 
@@ -217,7 +218,7 @@ def _fill_image(record: Record, out: Array, attrs: Any) -> None:
     for kind, *arguments in attrs["image_steps"]:
         pixels = _IMAGE_STEPS[kind](pixels, *arguments)
     if pixels.shape != out.shape:
-        found = f"an image {pixels.shape} in {attrs['name']!r}"
+        found = f"an image {pixels.shape} in {attrs['field']!r}"
         hint = "add an ImageResizePreprocessor to the codec"
         raise corrupt(record.origin, found, f"shape {out.shape}", hint)
     np.copyto(out, pixels, casting="unsafe")
