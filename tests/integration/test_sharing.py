@@ -362,3 +362,17 @@ def test_a_process_with_some_devices_only_refuses_a_plan_that_shares() -> None:
 
     with pytest.raises(PlanError, match=r"in the memory of gpu:0:0[\s\S]*share_replicas"):
         Executable(plan, session.registry, session.driver, session.variable, comm=comm)
+
+
+def test_what_follows_a_sum_and_only_one_device_has_to_give_is_done_once() -> None:
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((BATCH, 3))) -> tp.Numpy:
+        with flow.scope.placement("gpu", "0:0-3"):
+            x = flow.math.tanh(x.with_distribute(flow.distribute.split(0)))
+            total = flow.math.reduce_sum(x)
+            total = flow.parallel_cast(total, distribute=flow.distribute.broadcast())
+            return 1 - flow.math.exp(total * 0.5)
+
+    x = np.linspace(-1, 1, BATCH * 3, dtype=np.float32).reshape(BATCH, 3) ** 2
+    np.testing.assert_allclose(job(x), [1 - np.exp(np.tanh(x).sum() / 2)], rtol=1e-5)
+    assert sum(task.type == "fused" for task in job.plan().tasks) == 1

@@ -161,6 +161,23 @@ def test_rows_may_lie_on_several_devices(sbp: Any) -> None:
     flow.clear_default_session()
 
 
+@pytest.mark.parametrize("sbp", [flow.distribute.split(0), flow.distribute.broadcast()])
+def test_maxima_of_rows_on_several_devices(sbp: Any) -> None:
+    flow.clear_default_session()
+    flow.config.cpu_device_num(3)
+
+    @flow.global_function()
+    def job(x: Numpy.Placeholder((7, 2)), size: Numpy.Placeholder((1,), dtype=flow.int64)) -> Numpy:
+        with flow.scope.placement("cpu", "0:0-2"):
+            rows = flow.sync_dynamic_resize(x.with_distribute(sbp), size)
+            return flow.math.reduce_max(rows - 9, axis=0)
+
+    x = numbers(7, 2)
+    for size in (1, 4, 7):
+        assert np.array_equal(job(x, np.array([size])), (x[:size] - 9).max(axis=0))
+    flow.clear_default_session()
+
+
 def test_each_device_of_the_mirrored_view_has_a_count_of_its_own() -> None:
     flow.clear_default_session()
     flow.config.cpu_device_num(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -74,8 +75,8 @@ class LocalBlob:
     """One fetched value: ``numpy()``, and it acts as its array, also beside operators.
 
     >>> loss = LocalBlob(np.array([0.5], np.float32))
-    >>> float((1 + loss * 2).sum()), loss > 1
-    (2.0, array([False]))
+    >>> loss * 2 + 1, float(loss), f"{float(loss):.3f}"
+    (array([2.], dtype=float32), 0.5, '0.500')
     """
 
     __slots__ = ("_fetched",)
@@ -144,6 +145,18 @@ def _of_array(method: str) -> Callable[..., Any]:
     return call
 
 
+def _of_number(convert: Callable[[Any], Any]) -> Callable[[LocalBlob], Any]:
+    """A conversion of an array of one element, whatever its rank: losses have shape (1,)."""
+    return lambda blob: convert(blob.numpy().item())
+
+
+_NUMBERS: dict[str, Callable[[Any], Any]] = {
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "complex": complex,
+    "index": operator.index,
+}
 _BINARY = (
     *("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul"),
     *("lshift", "rshift", "and", "or", "xor"),
@@ -151,12 +164,13 @@ _BINARY = (
 _OF_ARRAYS = (
     *(prefix + name for name in _BINARY for prefix in ("", "r", "i")),
     *("lt", "le", "eq", "ne", "gt", "ge", "neg", "pos", "abs", "invert"),
-    *("bool", "int", "float", "complex", "index"),
     *("len", "iter", "contains", "getitem", "setitem"),
 )
 for _method in _OF_ARRAYS:
     if hasattr(np.ndarray, f"__{_method}__"):
         setattr(LocalBlob, f"__{_method}__", _of_array(f"__{_method}__"))
+for _method, _convert in _NUMBERS.items():
+    setattr(LocalBlob, f"__{_method}__", _of_number(_convert))
 
 
 def _as_list(fetched: Any) -> list[Any]:

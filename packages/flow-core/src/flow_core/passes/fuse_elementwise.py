@@ -35,6 +35,8 @@ class FuseElementwise:
                 ops[run[0].name] = _moved(run[0], same)
                 continue
             fused, outputs = _fuse(graph, run, readers)
+            if not outputs:  # what a device computes that only another one has to give
+                continue
             ops[fused.name] = _moved(fused, same)
             types[fused.name] = tuple(graph.type_of(v) for v in outputs)
             if run[-1].name in lines:
