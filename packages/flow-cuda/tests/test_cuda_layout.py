@@ -150,7 +150,7 @@ def test_what_lies_side_by_side_follows() -> None:
     assert len(into) == 1, "the flattening"
 
 
-def test_float32_wants_it_where_it_may_be_rounded_and_fills_tiles() -> None:
+def test_float32_wants_it_where_it_may_be_rounded_and_has_channels() -> None:
     graph = graph_of(residual, half="")
     assert formats(graph)["channels_first"] > 0, "the first convolution has three channels"
     last = [op for op in graph.of_type("cudnn_conv") if op.attrs["data_format"] == "channels_last"]
@@ -168,7 +168,8 @@ def test_float32_wants_it_where_it_may_be_rounded_and_fills_tiles() -> None:
     [
         ("float16", 3, 1, False, True), ("bfloat16", 64, 64, False, True),
         ("float32", 64, 64, True, True), ("float32", 64, 64, False, False),
-        ("float32", 64, 32, True, False), ("float64", 64, 64, True, False),
+        ("float32", 32, 32, True, True), ("float32", 64, 24, True, False),
+        ("float32", 24, 64, True, False), ("float64", 64, 64, True, False),
     ],
 )  # fmt: skip
 def test_who_wants_it(dtype: str, filters: int, channels: int, tf32: bool, wanted: bool) -> None:
