@@ -74,7 +74,12 @@ def dense_block(x: Any, conv: Any, norm: Any) -> Any:
 
 
 def job_of(
-    body: Any, device: str = "gpu", half: str = "bfloat16", kind: str = "train", **wishes: Any
+    body: Any,
+    device: str = "gpu",
+    half: str = "bfloat16",
+    kind: str = "train",
+    places: str = "0:0",
+    **wishes: Any,
 ) -> Any:
     """A job that trains a small network in a half type; in float32 if that is empty."""
     config = flow.function_config()
@@ -95,7 +100,7 @@ def job_of(
 
     @flow.global_function(kind, config)
     def job(x: tp.Numpy.Placeholder((BATCH, 3, SIDE, SIDE))) -> tp.Numpy:
-        with flow.scope.placement(device, "0:0"):
+        with flow.scope.placement(device, places):
             rows = body(x, conv, norm)
             if kind == "predict":
                 return rows
@@ -145,7 +150,7 @@ def test_what_lies_side_by_side_follows() -> None:
     assert len(into) == 1, "the flattening"
 
 
-def test_float32_wants_it_where_it_may_be_rounded_and_fills_tiles() -> None:
+def test_float32_wants_it_where_it_may_be_rounded_and_has_channels() -> None:
     graph = graph_of(residual, half="")
     assert formats(graph)["channels_first"] > 0, "the first convolution has three channels"
     last = [op for op in graph.of_type("cudnn_conv") if op.attrs["data_format"] == "channels_last"]
@@ -163,7 +168,8 @@ def test_float32_wants_it_where_it_may_be_rounded_and_fills_tiles() -> None:
     [
         ("float16", 3, 1, False, True), ("bfloat16", 64, 64, False, True),
         ("float32", 64, 64, True, True), ("float32", 64, 64, False, False),
-        ("float32", 64, 32, True, False), ("float64", 64, 64, True, False),
+        ("float32", 32, 32, True, True), ("float32", 64, 24, True, False),
+        ("float32", 24, 64, True, False), ("float64", 64, 64, True, False),
     ],
 )  # fmt: skip
 def test_who_wants_it(dtype: str, filters: int, channels: int, tf32: bool, wanted: bool) -> None:
@@ -214,6 +220,25 @@ def test_training_is_as_in_nchw_and_as_on_the_cpu(
     assert losses[0][0] > 1.05 * losses[0][-1]
     np.testing.assert_allclose(losses[0], losses[1], rtol=2e-2)
     np.testing.assert_allclose(losses[0], losses[2], rtol=2e-2)
+
+
+@needs_compiler
+def test_several_devices_reorder_their_own_parts() -> None:
+    """Each its images and its copies of weights; gradients meet as the program has them."""
+    x = np.random.default_rng(1).normal(size=(BATCH, 3, SIDE, SIDE)).astype(np.float32)
+    losses = []
+    for count in (1, 2):
+        sessions._default[:] = [sessions.Session(rehearsed_registry())]
+        flow.config.gpu_device_num(count)
+        job = job_of(dense_block, places=f"0:0-{count - 1}")
+        losses.append([job(x).item() for _ in range(3)])
+        graph = job.compile().graph
+        verify(graph)
+        assert set(formats(graph)) == {"channels_last"}
+        reordered = list(graph.of_type("cuda_reorder"))
+        assert {op.placement.size for op in reordered} == {1}
+        assert len({op.placement for op in reordered}) == count
+    np.testing.assert_allclose(*losses, rtol=1e-2)
 
 
 @needs_compiler

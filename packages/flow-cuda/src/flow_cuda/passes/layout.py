@@ -1,10 +1,10 @@
 """Convolutions of half types get NHWC on GPUs, and what lies between them follows.
 
-Tensor cores take channels side by side; of NCHW, cuDNN would make NHWC for itself, and undo that,
+Tensor cores take channels side by side; of NCHW, cuDNN makes NHWC for itself, and undoes that,
 around every convolution.  Float32 that may be rounded to 19 bits (TF32) is multiplied by them, too:
-there, convolutions of at least a tile's channels on both sides are brought to NHWC, since smaller
-ones fill no tile and would pay for nothing.  Float32 and float64 proper stay in NCHW, which is
-what kernels without tensor cores are written for.
+there, convolutions of some channels on both sides are brought to NHWC; with fewer, cuDNN copies
+in either layout, or does without tensor cores.  Float32 and float64 proper stay in NCHW, which
+is what kernels without tensor cores are written for.
 
 Weights are reordered with the activations, once per step for all who read them; those of 1 x 1
 kernels are the same bytes in both layouts.  The algorithm is core's, `flow_core.rewriting.layouts`.
@@ -32,8 +32,8 @@ from flow_core.rewriting.layouts import (
 )
 from flow_cuda.config import allows_tf32, settings
 
-TILE = 64
-"""Channels that a tile of tensor cores has, on either side, in most of cuDNN's kernels."""
+CHANNELS = 32
+"""From so many on both sides cuDNN takes float32 in NHWC as it is, by its guess for an H200."""
 HALF = ("float16", "bfloat16")
 
 Wants = Callable[[TensorType], bool]
@@ -73,7 +73,7 @@ def wants_last(weights: TensorType, tf32: bool, always: bool = False) -> bool:
     """
     if always or weights.dtype.name in HALF:
         return True
-    return tf32 and weights.dtype.name == "float32" and min(weights.shape[:2]) >= TILE
+    return tf32 and weights.dtype.name == "float32" and min(weights.shape[:2]) >= CHANNELS
 
 
 def table(wants: Wants) -> LayoutTable:
