@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from flow_core.dtypes import as_dtype
 from flow_core.ir import tensor_type
 from flow_cuda.cache import Cache
 from flow_cuda.cudnn import DnnPlans
-from flow_cuda.dnn import Laid, Problem, Search, convolution, laid, vector
+from flow_cuda.dnn import Problem, Search, convolution, laid
 from flow_cuda.dnn_attention import Attention, AttentionGrad, rows
 from flow_cuda.dnn_norm import LayerNorm, Norm, NormGrad
 
@@ -160,33 +159,10 @@ def compiled_at_once() -> dict[str, Problem]:
     }
 
 
-@dataclass(frozen=True)
-class Summed:
-    """A convolution, the sums of its result by channels, and those of its squares."""
-
-    conv: Any
-    title: str = "conv sums"
-    compute: str = "float32"
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.conv, name)
-
-    @property
-    def writes(self) -> dict[str, Laid]:
-        sums = vector(self.conv.y.sizes[1], 4, "float32")
-        return {**self.conv.writes, "sum": sums, "squares": sums}
-
-    def build(self, graph: Any, types: Any, inputs: Any) -> dict[str, Any]:
-        made = self.conv.build(graph, types, inputs)
-        made["y"].set_data_type(types[self.conv.y.dtype])
-        total, squares = graph.genstats(input=made["y"], compute_data_type=types["float32"])
-        return {**made, "sum": total, "squares": squares}
-
-
 def summed() -> dict[str, Problem]:
     """What batch normalisation in training could begin with."""
     return {
-        f"{dtype} {form}": Summed(conv("forward", dtype, form))
+        f"{dtype} {form}": conv("forward", dtype, form, sums=True)
         for dtype in ("float32", "float16", "bfloat16")
         for form in ("channels_first", "channels_last")
     }
