@@ -167,9 +167,9 @@ def flow_register_passes(config: Settings) -> Iterable[PassSpec]:
         make()
         for library, make in (
             ("nvmath", products_pass),
-            ("cudnn", conv_sums_pass),
             ("cudnn", convolutions_pass),
             ("cudnn", norms_pass),
+            ("cudnn", conv_sums_pass),
             ("cudnn", layer_norms_pass),
             ("cudnn", attention_pass),
         )
