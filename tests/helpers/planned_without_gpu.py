@@ -12,17 +12,21 @@ import sys
 import tempfile
 import time
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from flow_core.dtypes import as_dtype
 from flow_core.ir import tensor_type
+from flow_core.plugins.specs import InferContext, KernelQuery
+from flow_cuda import dnn_ops, norm_ops
 from flow_cuda.cache import Cache
 from flow_cuda.cudnn import DnnPlans
-from flow_cuda.dnn import Laid, Problem, Search, convolution, laid, vector
+from flow_cuda.dnn import Problem, Search, convolution, laid
 from flow_cuda.dnn_attention import Attention, AttentionGrad, rows
 from flow_cuda.dnn_norm import LayerNorm, Norm, NormGrad
+from flow_cuda.kernels.dnn import conv_problem, layer_norm_problem, norm_problem
 
 H200 = {
     "deviceName": "NVIDIA H200", "deviceVer": 900, "driverVer": 12090, "cudaDeviceId": 0,
@@ -160,36 +164,32 @@ def compiled_at_once() -> dict[str, Problem]:
     }
 
 
-@dataclass(frozen=True)
-class Summed:
-    """A convolution, the sums of its result by channels, and those of its squares."""
-
-    conv: Any
-    title: str = "conv sums"
-    compute: str = "float32"
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.conv, name)
-
-    @property
-    def writes(self) -> dict[str, Laid]:
-        sums = vector(self.conv.y.sizes[1], 4, "float32")
-        return {**self.conv.writes, "sum": sums, "squares": sums}
-
-    def build(self, graph: Any, types: Any, inputs: Any) -> dict[str, Any]:
-        made = self.conv.build(graph, types, inputs)
-        made["y"].set_data_type(types[self.conv.y.dtype])
-        total, squares = graph.genstats(input=made["y"], compute_data_type=types["float32"])
-        return {**made, "sum": total, "squares": squares}
-
-
 def summed() -> dict[str, Problem]:
     """What batch normalisation in training could begin with."""
     return {
-        f"{dtype} {form}": Summed(conv("forward", dtype, form))
+        f"{dtype} {form}": conv("forward", dtype, form, sums=True)
         for dtype in ("float32", "float16", "bfloat16")
         for form in ("channels_first", "channels_last")
     }
+
+
+def sampled() -> dict[str, Problem]:
+    """What the kit of kernels asks for on a device."""
+    asked = {"cudnn_layer_norm": layer_norm_problem, "cudnn_norm": norm_problem}
+    asked["cudnn_norm_grad"] = norm_problem
+    found: dict[str, Problem] = {}
+    for spec in (*dnn_ops.OPS, *norm_ops.OPS):
+        halves = () if spec.type.startswith("cudnn_norm") else ("float16",)
+        for dtype in halves if spec.type == "cudnn_conv_sums" else ("float32", *halves):
+            samples: Any = spec.samples
+            for i, sample in enumerate(samples(np.random.default_rng(0))):
+                attrs = {**spec.attrs, **sample.attrs}
+                types = tuple(tensor_type(x.shape, as_dtype(dtype)) for x in sample.inputs)
+                made = spec.infer(InferContext("op", spec.type, types, attrs))
+                query = KernelQuery(spec.type, attrs, types, made)
+                problem: Any = asked.get(spec.type, conv_problem)
+                found[f"{spec.type} {dtype} {i}"] = problem(query)
+    return found
 
 
 KEPT = ("norm bfloat16 channels_last True True", "saves bfloat16 (8, 1, 1, 128)")
@@ -232,7 +232,9 @@ def main() -> None:
         choice = plans.choose(problem, search)
         rows[name] = None if choice is None else [choice.plan, choice.workspace]
     answer: dict[str, Any] = {"version": cudnn.backend_version(), "plans": rows}
-    for kind, asked in (("counts", compiled_at_once()), ("sums", summed())):
+    for kind, asked in (
+        ("counts", compiled_at_once()), ("sums", summed()), ("samples", sampled())
+    ):  # fmt: skip
         graphs = {name: plans._graph(problem) for name, problem in asked.items()}
         answer[kind] = {n: g and g.get_execution_plan_count() for n, g in graphs.items()}
     answer["kept"] = kept(Described(cudnn)) if stands_in else {}

@@ -123,6 +123,10 @@ def test_what_the_library_refuses_stays() -> None:
 @needs_compiler
 @pytest.mark.parametrize(("form", "amp"), [("NCHW", False), ("NHWC", True)])
 def test_training_is_the_cpu_s(form: str, amp: bool) -> None:
+    check_training(form, amp)
+
+
+def check_training(form: str, amp: bool) -> None:
     """Losses, and moving statistics."""
     rng = np.random.default_rng(1)
     x = rng.normal(size=(BATCH, 3, 6, 6) if form == "NCHW" else (BATCH, 6, 6, 3))
@@ -140,6 +144,42 @@ def test_training_is_the_cpu_s(form: str, amp: bool) -> None:
     np.testing.assert_allclose(*losses, rtol=tolerance)
     for have, want in zip(*moving, strict=True):
         np.testing.assert_allclose(have, want, rtol=tolerance, atol=tolerance)
+
+
+# --- sums from convolutions
+
+
+class TestSums(CudaKit):
+    """The library has it for one type."""
+
+    ops = ("cudnn_conv_sums",)
+    dtypes = ("float16",)
+    preloaded = False
+
+
+SUMMED = REST | {"cudnn_conv_sums": 3}
+
+
+def all_counts(job: Any) -> dict[str, int]:
+    found = counts(job)
+    sums = len(job.compile().graph.of_type("cudnn_conv_sums"))
+    return found | ({"cudnn_conv_sums": sums} if sums else {})
+
+
+def test_sums_are_taken_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh()
+    assert all_counts(net(form="NHWC", amp=True)) == REST | JOINED
+    monkeypatch.setenv("FLOW_CUDA_CONV_SUMS", "1")
+    fresh()
+    assert all_counts(net(form="NHWC", amp=True)) == SUMMED
+    fresh()
+    assert all_counts(net(form="NHWC")) == REST | JOINED, "float32"
+
+
+@needs_compiler
+def test_training_by_sums_is_the_cpu_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOW_CUDA_CONV_SUMS", "1")
+    check_training("NHWC", True)
 
 
 # --- layers

@@ -66,6 +66,10 @@ def residual(x: Any, form: str) -> Any:
     return flow.nn.relu(norm(conv(x, form, "c", False), form, "n") + side)
 
 
+def without_relu(x: Any, form: str) -> Any:
+    return norm(conv(x, form, "c", False), form, "n") + conv(x, form, "s", True, 1)
+
+
 def alone(x: Any, form: str) -> Any:
     return flow.nn.relu(norm(flow.math.sigmoid(x), form, "n"))
 
@@ -81,7 +85,10 @@ def heavy(x: Any, form: str) -> Any:
     return norm(h, form, "n")
 
 
-NETS = {f.__name__: f for f in (plain, with_bias_and_relu, residual, alone, read_twice, heavy)}
+NETS = {
+    f.__name__: f
+    for f in (plain, with_bias_and_relu, residual, without_relu, alone, read_twice, heavy)
+}
 
 
 # with mixed precision a norm is of the half type where a convolution follows
@@ -119,6 +126,7 @@ EXPECTED = {
     "plain": {"cudnn_conv 3": 1},
     "with_bias_and_relu": {"cudnn_conv 3 relu": 1},
     "residual": {"cudnn_conv 4 relu": 1, "cudnn_conv 3": 1},
+    "without_relu": {"cudnn_conv 4": 1, "cudnn_conv 3": 1},
     "alone": {},
     "read_twice": {"cudnn_conv 2": 1},
     "heavy": {"cudnn_conv 2": 1},
@@ -250,7 +258,8 @@ def test_a_library_without_sums_takes_the_rest() -> None:
     context = PassContext(rehearsed_registry().ops)
     folded = FoldNorms().apply(compiled.logical, context)
     verify(folded)
-    plans = rehearsed_plans(RehearsedCudnn(["conv_fprop bias add relu"]))
+    refused = ["conv_fprop bias add relu", "conv_fprop bias add"]
+    plans = rehearsed_plans(RehearsedCudnn(refused))
     made = Convolutions(lambda: plans).apply(folded, context)
     verify(made)
     assert counts(made) == {"cudnn_conv 3": 2}

@@ -61,3 +61,17 @@ def allows_tf32(asked: Mapping[str, object]) -> bool:
             context's ``options["kernels"]``.
     """
     return asked.get(TENSOR_FLOAT_32) is True
+
+
+CONV_SUMS = "FLOW_CUDA_CONV_SUMS"
+
+
+def sums_in_convolutions(env: Mapping[str, str] | None = None) -> bool:
+    """Whether convolutions may sum for the batch normalisation behind them, where cuDNN can.
+
+    A variance is then a difference of two sums.
+
+    >>> sums_in_convolutions({})
+    False
+    """
+    return _flag(os.environ if env is None else env, CONV_SUMS)

@@ -283,10 +283,10 @@ class DnnPlans:
         graph = self._empty(problem)
         try:
             graph.deserialize(self._handle, list(data))
+            return _at(problem, graph, 0)
         except self._refusals as error:
             self._kept.doubt(error, *key)
             return None
-        return _at(problem, graph, 0)
 
     def _keep(self, problem: Problem, plan: str, planned: Planned) -> None:
         """Keeps a plan that took the library a compilation, if it can be serialized."""

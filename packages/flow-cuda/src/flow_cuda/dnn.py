@@ -16,6 +16,7 @@ from flow_core.dtypes import as_dtype
 from flow_core.ir import TensorType
 
 Ints = tuple[int, ...]
+SUMS = ("sum", "squares")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,7 @@ class Convolution:
         bias: whether a number per channel is added to the output.
         adds: whether something of the output's sizes is added then.
         relu: whether what is negative becomes 0 then.
+        sums: whether it also gives the sums of the output and of its squares, by channels.
     """
 
     kind: str
@@ -126,11 +128,12 @@ class Convolution:
     bias: bool = False
     relu: bool = False
     adds: bool = False
+    sums: bool = False
 
     @property
     def title(self) -> str:
         """Such as "conv forward bias relu"."""
-        more = (name for name in ("bias", "adds", "relu") if getattr(self, name))
+        more = (name for name in ("bias", "adds", "relu", "sums") if getattr(self, name))
         return " ".join(("conv", self.kind.replace("_", " "), *more))
 
     @property
@@ -147,9 +150,10 @@ class Convolution:
 
     @property
     def writes(self) -> Mapping[str, Laid]:
-        """One of x, w and y."""
+        """One of x, w and y, and the sums."""
         name = {"forward": "y", "data_grad": "x", "filter_grad": "w"}[self.kind]
-        return {name: getattr(self, name)}
+        row = vector(self.y.sizes[1], len(self.y.sizes), "float32")
+        return {name: getattr(self, name)} | (dict.fromkeys(SUMS, row) if self.sums else {})
 
     @property
     def scalars(self) -> Mapping[str, float]:
@@ -170,7 +174,11 @@ class Convolution:
         y = graph.conv_fprop(image=t["x"], weight=t["w"], **window)
         y = graph.bias(input=y, bias=t["bias"]) if self.bias else y
         y = graph.add(a=y, b=t["addend"]) if self.adds else y
-        return {"y": graph.relu(input=y) if self.relu else y}
+        y = graph.relu(input=y) if self.relu else y
+        if not self.sums:
+            return {"y": y}
+        made = graph.genstats(input=y, compute_data_type=types["float32"])
+        return {"y": y, **dict(zip(SUMS, made, strict=True))}
 
 
 def convolution(
@@ -181,6 +189,7 @@ def convolution(
     bias: bool = False,
     relu: bool = False,
     adds: bool = False,
+    sums: bool = False,
 ) -> Convolution:
     """The problem of an op.
 
@@ -189,7 +198,7 @@ def convolution(
         types: of x, w and y.
         attrs: ``data_format``, ``strides``, ``padding_before``, ``dilation_rate`` of the op, and
             ``compute``.
-        bias, relu, adds: what follows.
+        bias, relu, adds, sums: what follows.
     """
     x, w, y = (laid(t, attrs["data_format"]) for t in types)
     before, strides, dilation = (
@@ -199,7 +208,7 @@ def convolution(
     rows = zip(x.sizes[2:], w.sizes[2:], y.sizes[2:], strides, dilation, before, strict=True)
     after = tuple(max(0, (o - 1) * s + (k - 1) * d + 1 - n - b) for n, k, o, s, d, b in rows)
     compute = str(attrs["compute"]) or types[0].dtype.accumulate.name
-    behind = (bias, relu, adds)
+    behind = (bias, relu, adds, sums)
     return Convolution(kind, x, w, y, before, after, strides, dilation, compute, *behind)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.dtypes import float32
 from flow_core.ir import TensorType, tensor_type
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.shapes import window_output
@@ -60,6 +61,11 @@ def _conv_type(ctx: InferContext) -> Types:
     )
     space = tuple(window_output(*row) for row in rows)
     return (_shaped(x, (sizes[0], filters, *space), attrs),)
+
+
+def _sums_type(ctx: InferContext) -> Types:
+    row = tensor_type(ctx.inputs[1].shape[:1], float32)
+    return (*_conv_type(ctx), row, row)
 
 
 def _data_grad_type(ctx: InferContext) -> Types:
@@ -143,6 +149,13 @@ def _conv(x: Any, weight: Any, *more: Any, **attrs: Any) -> Any:
     return np.maximum(y, 0) if attrs["activation"] else y
 
 
+def _conv_sums(x: Any, weight: Any, **attrs: Any) -> Any:
+    y = _conv(x, weight, **attrs)
+    first = _to_first(y, attrs)
+    others = (0, *range(2, first.ndim))
+    return y, first.sum(others), np.square(first).sum(others)
+
+
 def _data_grad(dy: Any, weight: Any, **attrs: Any) -> Any:
     dy, w, groups = _to_first(dy, attrs), _to_first(weight, attrs), attrs["groups"]
     sizes, inside = _room(attrs["space"], attrs, dy.shape[2:])
@@ -209,9 +222,21 @@ def _conv_samples(rng: Any) -> Iterator[Sample]:
         yield Sample((x, w), {**attrs, "activation": "", **room}, gradient=False)
         more = {"activation": ("relu", "")[i % 2], "workspace": ROOM}
         yield Sample((x, w, bias), attrs | more, gradient=False)
-        if i % 3 == 0:
+        if attrs["data_format"] == "channels_last" and x.ndim == 4 and attrs["groups"] == 1:
             addend = rng.uniform(-1, 1, _conv(x, w, activation="", **attrs).shape)
             yield Sample((x, w, bias, addend), attrs | more, gradient=False)
+
+
+def _sums_samples(rng: Any) -> Iterator[Sample]:
+    """Channels that come in eights, as the library wants them."""
+    for size, strides, pads in ((3, (1, 1), (1, 1)), (3, (2, 1), (0, 2)), (1, (2, 2), (0, 0))):
+        x, w = rng.uniform(-1, 1, (2, 9, 7, 8)), rng.uniform(-1, 1, (16, size, size, 8))
+        attrs = {
+            "kernel_size": (size, size), "strides": strides, "dilation_rate": (1, 1),
+            "padding_before": pads, "padding_after": pads, "data_format": "channels_last",
+            "activation": "", "workspace": ROOM,
+        }  # fmt: skip
+        yield Sample((x, w), attrs, gradient=False)
 
 
 def _case_grads(rng: Any) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
@@ -243,6 +268,17 @@ OPS: tuple[OpSpec, ...] = (
         samples=_conv_samples,
         work=_work,
         doc="A convolution with bias, sum and activation.",
+    ),
+    OpSpec(
+        type="cudnn_conv_sums",
+        inputs=("x", "weight"),
+        outputs=("y", "sum", "squares"),
+        infer=_sums_type,
+        attrs={**WINDOW, "padding_after": REQUIRED, "activation": ""},
+        reference=_conv_sums,
+        samples=_sums_samples,
+        work=_work,
+        doc="A convolution, the sums of its result by channels, and those of its squares.",
     ),
     OpSpec(
         type="cudnn_conv_data_grad",

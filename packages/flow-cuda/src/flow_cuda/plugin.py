@@ -171,6 +171,7 @@ def flow_register_passes(config: Settings) -> Iterable[PassSpec]:
             ("cudnn", layout_pass),
             ("cudnn", convolutions_pass),
             ("cudnn", norms_pass),
+            ("cudnn", conv_sums_pass),
             ("cudnn", layer_norms_pass),
             ("cudnn", attention_pass),
         )
@@ -202,6 +203,12 @@ def layout_pass() -> PassSpec:
 def convolutions_pass(load: Lazy = "flow_cuda.passes.convolutions:configured") -> PassSpec:
     """Gives convolutions to cuDNN, with what follows them."""
     return PassSpec("cudnn_convolutions", "physical", load, before=("fuse_elementwise",))
+
+
+def conv_sums_pass(load: Lazy = "flow_cuda.passes.conv_sums:configured") -> PassSpec:
+    """Has convolutions sum for the norms behind them, where that is wanted."""
+    before = ("cudnn_convolutions", "cudnn_norms")
+    return PassSpec("cudnn_conv_sums", "physical", load, before=before, after=("cuda_layout",))
 
 
 def norms_pass(load: Lazy = "flow_cuda.passes.norms:configured") -> PassSpec:

@@ -17,6 +17,7 @@ from flow_core.plugins.specs import (
 )
 from flow_cuda import host_compiler
 from flow_cuda.attention_ops import OPS as ATTENTION_OPS
+from flow_cuda.config import sums_in_convolutions
 from flow_cuda.cudnn import DnnPlans
 from flow_cuda.dnn_ops import OPS as DNN_OPS
 from flow_cuda.driver import GpuDriver
@@ -25,11 +26,13 @@ from flow_cuda.layout_ops import OPS as LAYOUT_OPS
 from flow_cuda.norm_ops import OPS as NORM_OPS
 from flow_cuda.ops import OPS
 from flow_cuda.passes.attention import JoinAttention
+from flow_cuda.passes.conv_sums import ConvSums
 from flow_cuda.passes.convolutions import Convolutions
 from flow_cuda.passes.layer_norms import LayerNorms
 from flow_cuda.passes.norms import Norms
 from flow_cuda.plugin import (
     attention_pass,
+    conv_sums_pass,
     convolutions_pass,
     inference_passes,
     layer_norms_pass,
@@ -103,7 +106,8 @@ def flow_register_passes() -> tuple[PassSpec, ...]:
     attention = attention_pass(lambda: JoinAttention(dnn_plans))
     norms = norms_pass(lambda: Norms(dnn_plans))
     rows = layer_norms_pass(lambda: LayerNorms(dnn_plans))
-    joined = (products_pass(), layout_pass(), convolutions, norms, rows, attention)
+    sums = conv_sums_pass(lambda: ConvSums(dnn_plans, wanted=sums_in_convolutions()))
+    joined = (products_pass(), layout_pass(), sums, convolutions, norms, rows, attention)
     return (*joined, *inference_passes(), updates_pass())
 
 

@@ -153,6 +153,11 @@ class FakeGraph:
         """The gradient by the weights."""
         return self._add("conv_wgrad", {"image": image, "loss": loss}, (), **params)
 
+    def genstats(self, *, input: FakeTensor, compute_data_type: Any) -> list[Any]:
+        """Sums by channels, and those of squares."""
+        row = (1, input.dim[1], *(1 for _ in input.dim[2:]))
+        return [self._add("genstats", {"input": input}, row), self._more(row)]
+
     def bias(self, *, input: FakeTensor, bias: FakeTensor) -> Any:
         """A sum that broadcasts."""
         return self._add("bias", {"input": input, "bias": bias}, input.dim)

@@ -41,7 +41,16 @@ def _nbytes(graph: FakeGraph) -> int:
 
 
 def _is_conv(graph: FakeGraph) -> bool:
-    return graph.nodes[0].kind.startswith("conv")
+    sums = any(node.kind == "genstats" for node in graph.nodes)
+    return graph.nodes[0].kind.startswith("conv") and not sums
+
+
+def _sums(graph: FakeGraph) -> bool:
+    """Of a convolution with its sums: float16, channels last."""
+    x, y = graph.given[0], graph.nodes[0].outputs[0]
+    if [node.kind for node in graph.nodes] != ["conv_fprop", "genstats"]:
+        return False
+    return graph.named(x) == "float16" and x.stride[1] == y.stride[1] == 1
 
 
 def _in_general(graph: FakeGraph) -> bool:
@@ -99,6 +108,7 @@ ENGINES: tuple[FakeEngine, ...] = (
     FakeEngine(
         "eng1_k2=5", ("TENSOR_CORE", "DOWN_CONVERT_INPUTS"), 2, _on_tensor_cores, lambda g: 4096
     ),
+    FakeEngine("eng2_k2=4", ("TENSOR_CORE",), 2, _sums, lambda g: 512),
     FakeEngine("eng0_k30=0", (), 1, _normalises, lambda g: 128, True),
     FakeEngine("eng3_k1=4", (), 1, _normalises_rows, lambda g: 64, True),
     FakeEngine("eng8", ("TENSOR_CORE",), 1, _attends, lambda g: 1024, True),

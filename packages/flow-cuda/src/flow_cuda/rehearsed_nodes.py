@@ -161,6 +161,12 @@ def batchnorm_backward(node: Any, t: Arrays, out: Ints) -> tuple[Any, ...]:
     return rest * t["scale"] * t["inv_variance"], dscale, dbias
 
 
+def genstats(node: Any, t: Arrays, out: Ints) -> tuple[Any, Any]:
+    """Sums by channels, and those of squares."""
+    rows = _per_channel(t["input"])
+    return rows.sum(1).reshape(out), np.square(rows).sum(1).reshape(out)
+
+
 def layernorm(node: Any, t: Arrays, out: Ints) -> Any:
     """Each element of the batch by its own statistics."""
     x = t["input"]
@@ -175,6 +181,7 @@ NODES: Mapping[str, Callable[[Any, Arrays, Ints], Any]] = {
     "conv_dgrad": conv_dgrad,
     "conv_wgrad": conv_wgrad,
     "bias": bias,
+    "genstats": genstats,
     "relu": relu,
     "add": add,
     "batchnorm": batchnorm,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from flow_core.dtypes import DType
@@ -70,6 +71,10 @@ class NewOps:
         self.types[name] = (to or self.type_of(inputs[0]),)
         return Value(name, 0)
 
+    def effect(self, type_: str, *inputs: Value) -> None:
+        """A new op without results."""
+        self.types[self.add(type_, *inputs).op] = ()
+
     def type_of(self, value: Value) -> TensorType:
         """The type of an old or a new value."""
         return (self.types.get(value.op) or self.graph.types[value.op])[value.index]
@@ -106,8 +111,33 @@ def numbers(ops: NewOps, bias: Value | None = None) -> tuple[Value, Value]:
     return scale, shift
 
 
-def with_new(graph: Graph, put: Mapping[str, NewOps], gone: set[str]) -> Graph:
-    """The graph with new ops in their places, which are in the line of the old ones."""
+def affine(ops: NewOps, scale: Value, shift: Value) -> None:
+    """The last ops: a product and a sum, in the type of sums."""
+    x, axis = ops.type_of(ops.at.inputs[0]), channel_axis(ops.graph, ops.at)
+    wide = tuple(n if i == axis else 1 for i, n in enumerate(x.shape))
+    scale, shift = (ops.shaped(v, *wide) for v in (scale, shift))
+    value = ops.cast(ops.at.inputs[0], x.dtype.accumulate)
+    value = ops.add("broadcast_mul", value, scale)
+    if ops.type_of(value).dtype is x.dtype:
+        ops.finish("broadcast_add", value, shift)
+    else:
+        ops.finish("cast", ops.add("broadcast_add", value, shift), dtype=x.dtype.name)
+
+
+def with_new(
+    graph: Graph,
+    put: Mapping[str, NewOps],
+    gone: set[str],
+    same: Mapping[Value, Value] = MappingProxyType({}),
+) -> Graph:
+    """The graph with new ops in their places, which are in the line of the old ones.
+
+    Args:
+        graph: as it was.
+        put: new ops, by the name of the one in whose place they are.
+        gone: names of ops that are dropped.
+        same: values that others stand for.
+    """
     if not put:
         return graph
     ops: list[Op] = []
@@ -121,5 +151,8 @@ def with_new(graph: Graph, put: Mapping[str, NewOps], gone: set[str]) -> Graph:
         types |= new.types
         if op.name in lines:
             lines |= {made.name: lines[op.name] for made in new.made}
-    effects = tuple(name for name in graph.effects if name not in put)
-    return rebuild(graph, ops, types=types, lines=lines, effects=effects)
+    kept = (name for name in graph.effects if name not in put)
+    effects = (*kept, *(op.name for new in put.values() for op in new.made if not types[op.name]))
+    ops = [op.with_inputs(tuple(same.get(v, v) for v in op.inputs)) for op in ops]
+    results = tuple(same.get(v, v) for v in graph.results)
+    return rebuild(graph, ops, types=types, lines=lines, effects=effects, results=results)

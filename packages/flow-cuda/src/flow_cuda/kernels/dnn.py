@@ -27,7 +27,8 @@ def conv_problem(query: KernelQuery) -> Convolution:
     attrs = query.attrs
     bias, adds = (len(query.inputs) > n for n in (2, 3))
     relu = attrs.get("activation") == "relu"
-    return convolution(kind, (x, w, y), attrs, bias=bias, relu=relu, adds=adds)
+    sums = query.op == "cudnn_conv_sums"
+    return convolution(kind, (x, w, y), attrs, bias=bias, relu=relu, adds=adds, sums=sums)
 
 
 def tensors(query: KernelQuery) -> tuple[str, tuple[TensorType, TensorType, TensorType]]:
@@ -92,6 +93,11 @@ def _takes_conv(query: KernelQuery) -> bool:
     """Floating types; cuDNN adds no bias in float64."""
     wide = query.outputs[0].dtype.name == "float64"
     return is_floating(query) and not (wide and len(query.inputs) > 2)
+
+
+def takes_sums(query: KernelQuery) -> bool:
+    """The type that cuDNN has it for."""
+    return query.inputs[0].dtype.name == "float16"
 
 
 def attention_problem(query: KernelQuery) -> Attention | AttentionGrad:
@@ -189,6 +195,7 @@ KERNELS: tuple[KernelSpec, ...] = (
         kernel(op, _attention, _is_half, _room)
         for op in ("cudnn_attention", "cudnn_attention_grad")
     ),
+    kernel("cudnn_conv_sums", _conv, takes_sums, _room),
     kernel("cudnn_norm", listed(_norm), takes_norm, _norm_room),
     kernel("cudnn_norm_grad", _norm_grad, takes_norm, _room),
     kernel("cudnn_layer_norm", _layer_norm, takes_layer_norm, _room),

@@ -149,7 +149,7 @@ def _window(op: Op) -> dict[str, Any]:
 
 
 def _forward(work: _Work, op: Op) -> Iterator[Form]:
-    """With bias, sum and relu, with bias and relu, with bias, alone."""
+    """With bias, sum and relu, as far as they follow each other; then with less of them."""
     attrs = _window(op) | {"padding_after": op.attrs["padding_after"] or op.attrs["padding_before"]}
 
     def form(last: Op, between: tuple[Op, ...], inputs: tuple[Value, ...], relu: bool) -> Form:
@@ -163,6 +163,7 @@ def _forward(work: _Work, op: Op) -> Iterator[Form]:
             relu = work.only(total.output(), "relu")
             if relu is not None:
                 yield form(relu, (op, add, total), (*inputs, addend), True)
+            yield form(total, (op, add), (*inputs, addend), False)
         relu = work.only(add.output(), "relu")
         if relu is not None:
             yield form(relu, (op, add), inputs, True)

@@ -60,14 +60,15 @@ def _before(graph: Graph, readers: Mapping[Value, Any], norm: Op) -> tuple[Op | 
         add, made = made, graph.ops[made.inputs[0].op]
     reader = norm if add is None else add
     fits = made.type in CONVOLUTIONS and only_reader(graph, readers, made.output(), reader.type)
-    channel = _channel(graph, made) if fits else None
+    channel = channel_of(graph, made) if fits else None
     if any(channel_axis(graph, op) != channel for op in (norm, add) if op is not None):
         return None, None
     alone = norm.placement == made.placement and not made.control
     return (made, add) if alone else (None, None)
 
 
-def _channel(graph: Graph, conv: Op) -> int:
+def channel_of(graph: Graph, conv: Op) -> int:
+    """The axis of a convolution's channels."""
     first = conv.attrs["data_format"] == "channels_first"
     return 1 if first else len(graph.type_of(conv.output()).shape) - 1
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flow_core.ir import Graph, Op
-from flow_cuda.settled_norms import NewOps, channel_axis, numbers, settled, with_new
+from flow_cuda.settled_norms import NewOps, affine, numbers, settled, with_new
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,6 @@ class PlainNorms:
 
 
 def _spread(graph: Graph, norm: Op) -> NewOps:
-    """A product and a sum, in the type of sums."""
-    ops, x = NewOps(graph, norm), graph.type_of(norm.inputs[0])
-    axis = channel_axis(graph, norm)
-    wide = tuple(n if i == axis else 1 for i, n in enumerate(x.shape))
-    scale, shift = (ops.shaped(v, *wide) for v in numbers(ops))
-    value = ops.cast(norm.inputs[0], x.dtype.accumulate)
-    value = ops.add("broadcast_mul", value, scale)
-    if ops.type_of(value).dtype is x.dtype:
-        ops.finish("broadcast_add", value, shift)
-    else:
-        ops.finish("cast", ops.add("broadcast_add", value, shift), dtype=x.dtype.name)
+    ops = NewOps(graph, norm)
+    affine(ops, *numbers(ops))
     return ops
