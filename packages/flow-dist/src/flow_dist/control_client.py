@@ -323,7 +323,7 @@ def text_of(error: BaseException) -> str:
         trace = trace.tb_next
     own = getattr(error, "at", None)
     where = str(own) if own is not None else at
-    text = f"{type(error).__name__}: {error}"[:8000]
+    text = f"{type(error).__name__}: {error}".removesuffix(": ")[:8000]
     return text + (f" (at {where})" if where and where not in text else "")
 
 
