@@ -116,6 +116,7 @@ def test_a_fault_ends_all_with_one_message(script: str, fault: str) -> None:
     message = ended.stderr[ended.stderr.index("flow-dist: ") :]
     assert re.match(r"flow-dist: rank 1 of 2 on \S+, at (work at )?step ", message), message
     assert re.search(WORDS[fault], message), message
+    assert ("rank 1 was ended by SIGKILL: by somebody, or" in ended.stderr) == (fault == "kill")
     place = r"at step 2 in 'gather step 2' \(.*train.py:\d+\)"
     assert re.search(rf"  rank 0: on \S+, {place}", message), message
     assert "  rank 0: on " in message

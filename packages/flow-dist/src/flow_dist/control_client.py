@@ -296,7 +296,8 @@ class ControlClient:
     def _lost(self, how: str) -> None:
         if not (self._closed or self._byed or self._failed):
             message = f"{self.membership} lost its control server at {self._server}, which {how}"
-            LOG.error("%s", message)
+            if self._stop is end_process:  # which says nothing: nobody else can, either
+                LOG.error("%s", message)
             self._halt(message)
 
     def _halt(self, message: str) -> None:
@@ -322,7 +323,7 @@ def text_of(error: BaseException) -> str:
         trace = trace.tb_next
     own = getattr(error, "at", None)
     where = str(own) if own is not None else at
-    text = f"{type(error).__name__}: {error}"[:8000]
+    text = f"{type(error).__name__}: {error}".removesuffix(": ")[:8000]
     return text + (f" (at {where})" if where and where not in text else "")
 
 

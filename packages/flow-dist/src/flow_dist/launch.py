@@ -148,6 +148,7 @@ def _signals() -> Iterator[None]:
     """An order to end reaches the ranks: it becomes an exception, which ends them on its way."""
 
     def leave(number: int, frame: FrameType | None) -> None:
+        say(f"stopped by {signal.Signals(number).name}; all ranks are ended")
         raise SystemExit(128 + number)
 
     usual = {n: signal.signal(n, leave) for n in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}

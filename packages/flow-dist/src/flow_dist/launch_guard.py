@@ -49,10 +49,30 @@ class Guard:
         _, status = os.waitpid(self._rank, 0)
         self._rank = 0
         code = os.waitstatus_to_exitcode(status)
+        if code < 0 and not self._ending:
+            _tell(-code)
         until = time.monotonic() + (KILLED if code < 0 else FAILED)
         while code and not self._ending and time.monotonic() < until:
             time.sleep(0.1)
         return code if code >= 0 else 128 - code
+
+
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
+_MEANINGS = {
+    signal.SIGKILL: "by somebody, or by the system for want of memory",
+    signal.SIGTERM: "somebody, or a scheduler, has asked it to end",
+    **dict.fromkeys(_CRASHES, "a crash in native code"),
+}
+
+
+def _tell(number: int) -> None:
+    """Says by which signal the rank died: the supervisor sees no more than that it is gone."""
+    from flow_dist.membership import Membership
+
+    name = signal.Signals(number).name if number in {*signal.Signals} else f"signal {number}"
+    meaning = f": {_MEANINGS[number]}" if number in _MEANINGS else ""
+    sys.stderr.write(f"rank {Membership.from_env().rank} was ended by {name}{meaning}\n")
+    sys.stderr.flush()
 
 
 def main(argv: Sequence[str]) -> NoReturn:

@@ -27,7 +27,7 @@ from flow_core.checkpoint.store import match
 from flow_core.errors import CheckpointError, JobError
 from flow_core.frontend.session import Session, default_session
 from flow_core.sbp import Region
-from flow_dist.restart_files import Array, Parts, list_file, read_list, write_part
+from flow_dist.restart_files import Array, Parts, data_file, list_file, read_list, write_part
 from flow_dist.watch import WATCH
 
 LOG = logging.getLogger(__name__)
@@ -140,7 +140,11 @@ class Checkpoints:
         name = f"step-{step:012d}"
         aside = self._folder / f".{name}.saving-{job}"
         with _explained(f"saving {self._folder / name}"):
-            write_part(aside, step, world.rank, world.size, job, arrays)
+            try:
+                write_part(aside, step, world.rank, world.size, job, arrays)
+            except OSError:  # a disk that is full shall not be so because of what is half written
+                data_file(aside, world.rank).unlink(missing_ok=True)
+                raise
             if world.rank == 0:
                 self._await_parts(aside, world.size)
                 self._finish(aside, self._folder / name)

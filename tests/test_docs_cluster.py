@@ -1,0 +1,64 @@
+"""The page "From one process to a cluster" says what happens."""
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = (Path(__file__).parents[1] / "docs" / "cluster.md").read_text()
+(PROGRAM,) = re.findall(r"```python\n(# train\.py\n.*?)```", PAGE, re.DOTALL)
+SESSIONS = re.findall(r"```console\n(\$ .*?)```", PAGE, re.DOTALL)
+COMMANDS = {
+    "python": [sys.executable],
+    "flow-dist": [sys.executable, "-c", "from flow_dist.cli import main; main()"],
+    "rm": ["rm"],
+}
+
+
+def run(line: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    """What became of a line that somebody types."""
+    words = shlex.split(line)
+    settings = dict(word.split("=") for word in words if re.fullmatch(r"[A-Z_]+=\w+", word))
+    name, *rest = words[len(settings) :]
+    return subprocess.run(
+        [*COMMANDS[name], *rest],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **settings},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+def told(session: str) -> list[tuple[str, str]]:
+    """Lines that are typed, and what is printed then."""
+    parts = re.split(r"^\$ (.*)\n", session, flags=re.MULTILINE)[1:]
+    return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+def test_the_page_has_a_session_per_part() -> None:
+    assert [told(session)[-1][0].split()[-2:] for session in SESSIONS] == [
+        ["python", "train.py"],
+        ["2", "train.py"],
+        ["1", "train.py"],
+    ]
+
+
+@pytest.mark.slow
+def test_the_page_runs_as_written(tmp_path: Path) -> None:
+    if importlib.util.find_spec("mpi4py") is None:
+        pytest.skip("mpi4py is not installed")
+    (tmp_path / "train.py").write_text(PROGRAM)
+    for session in SESSIONS:
+        for line, printed in told(session):
+            done = run(line, tmp_path)
+            assert (done.returncode, done.stdout) == (0, printed), done.stderr
+            if "FAIL_AT" in line:
+                assert re.search(r"flow-dist: rank 1 of 2 .* is gone without a word", done.stderr)
+                assert "rank 0 waits for it at step 45" in done.stderr
+                assert re.search(r"going on at step 40 from .*checkpoints", done.stderr)
