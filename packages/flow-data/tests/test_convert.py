@@ -36,6 +36,7 @@ def test_images(images: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(data, ["convert", str(images), str(target), "--parts", "2"])
     assert done.exit_code == 0, done.output
     assert "6 records in 2 files" in done.output
+    assert "data_part_num=2, part_name_suffix_length=5)" in done.output
     names = sorted(p.name for p in target.iterdir())
     assert names == ["classes.txt", "part-00000", "part-00001"]
     paths = [str(target / name) for name in names[1:]]

@@ -147,6 +147,10 @@ def test_a_missing_part_or_folder_is_named(tmp_path: Path) -> None:
     assert part_paths(str(tmp_path), 1, "part-", 3) == [str(tmp_path / "part-000")]
     with pytest.raises(DataError, match=r"1 of 2 parts missing.*part-000"):
         part_paths(str(tmp_path), 2, "part-", 3)
+    with pytest.raises(DataError, match="part_name_suffix_length=3 finds them"):
+        part_paths(str(tmp_path), 1, "part-", -1)
+    with pytest.raises(DataError, match="check data_part_num"):
+        part_paths(str(tmp_path), 2, "part-", -1)
     with pytest.raises(DataError, match="no such folder"):
         part_paths(str(tmp_path / "no"), 1, "part-", 3)
 

@@ -54,6 +54,8 @@ def convert_command(
             progress=lambda: bar.advance(task),
         )
     click.echo(f"{len(samples)} records in {len(paths)} files: {paths[0]} ...")
+    options = f"data_part_num={len(paths)}, part_name_suffix_length=5"
+    click.echo(f"to read them: flow.data.ofrecord_reader({target!r}, {options})")
 
 
 @data.command("stats", context_settings={"ignore_unknown_options": True})

@@ -62,8 +62,17 @@ def part_paths(folder: str, count: int, prefix: str, suffix_length: int) -> list
         at=user_line(2),
         found=found,
         allowed=", ".join(absent[:3]) or "at least one part",
-        hint="check data_part_num, part_name_prefix and part_name_suffix_length",
+        hint=_numbered_otherwise(folder, count, prefix)
+        or "check data_part_num, part_name_prefix and part_name_suffix_length",
     )
+
+
+def _numbered_otherwise(folder: str, count: int, prefix: str) -> str:
+    """The suffix length with which all parts are there, in words; empty for none."""
+    for length in (-1, *range(2, 10)):
+        if all(os.path.isfile(part_path(folder, i, prefix, length)) for i in range(max(count, 1))):
+            return f"part_name_suffix_length={length} finds them"
+    return ""
 
 
 class OFRecordFiles(FramedFiles):
