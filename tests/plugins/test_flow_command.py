@@ -199,6 +199,16 @@ def test_plan_shows_what_a_job_becomes(site: Site) -> None:
     assert "did you mean job?" in near.stderr
 
 
+def test_a_script_is_planned_with_its_arguments(site: Site) -> None:
+    (site.folder / "helper.py").write_text("")
+    script = site.folder / "program.py"
+    script.write_text(PROGRAM.replace("(4, 3)", "(int(sys.argv[2]), 3)"))
+    options = {"FLOW_PLUGINS": None, "ONEFLOW_EMULATE_GPUS": "1"}
+    done = site.flow("plan", f"{script}:job", "--", "--rows", "7", **options)
+    assert done.returncode == 0, done.stderr
+    assert "float32[7,3]" in done.stdout
+
+
 def test_plans_are_saved_and_compared(site: Site) -> None:
     (site.folder / "helper.py").write_text("")
     script = site.folder / "program.py"

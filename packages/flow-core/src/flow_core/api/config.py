@@ -19,6 +19,7 @@ REMEMBERED: tuple[str, ...] = (
     "enable_model_io_v2",
     "enable_numa_aware_cuda_malloc_host",
     "max_mdsave_worker_num",
+    "nccl_use_compute_stream",
     "persistence_buf_byte",
     "rdma_mem_block_mbyte",
     "rdma_recv_msg_buf_mbyte",
@@ -27,7 +28,7 @@ REMEMBERED: tuple[str, ...] = (
     "thread_enable_local_message_queue",
     "use_rdma",
 )
-"""Settings of OneFlow 0.3.4 that are accepted and kept, and mean nothing to core."""
+"""Settings of OneFlow 0.3.4, and one of 0.4, that are kept, and mean nothing to core."""
 
 COLLECTIVE_BOXING: tuple[str, ...] = (
     "enable_fusion",

@@ -110,6 +110,7 @@ def run(emulate_gpus: int | None, script: str, args: tuple[str, ...]) -> None:
     help="Say what the plan would cost without each of so many hints.",
 )
 @click.argument("target", metavar="SCRIPT.PY[:JOB]")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]")
 def plan(
     emulate_gpus: int | None,
     as_json: bool,
@@ -117,11 +118,13 @@ def plan(
     diff: str | None,
     hints: int,
     target: str,
+    args: tuple[str, ...],
 ) -> None:
     """Show what a job is compiled to: ops, placements, SBP, boxing, memory, time of each pass.
 
-    SCRIPT.PY is imported, so what stands under `if __name__ == "__main__"` does not run.  JOB is
-    needed where it has several jobs.  A target may also be a file that --json has written.
+    SCRIPT.PY is imported with its ARGS, so what stands under `if __name__ == "__main__"` does not
+    run.  JOB is needed where it has several jobs.  A target may also be a file that --json has
+    written.
     """
     if emulate_gpus is not None:
         os.environ["ONEFLOW_EMULATE_GPUS"] = str(emulate_gpus)
@@ -129,14 +132,14 @@ def plan(
     from flow_core.observe.text import plan_tables
 
     if html is not None:
-        write_page(target, html, hints)
+        write_page(target, html, hints, args)
         click.echo(f"{html}: open it in a browser")
         return
-    found = document_of(target, 0 if diff else hints)
+    found = document_of(target, 0 if diff else hints, args)
     if as_json:
         click.echo(found.to_json())
     elif diff is not None:
-        show(diff_tables(document_of(diff), found))
+        show(diff_tables(document_of(diff, 0, args), found))
     else:
         show(plan_tables(found))
 
@@ -151,8 +154,16 @@ def plan(
 @click.option("--steps", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option("--seed", type=int, default=0, help="Of the random inputs.")
 @click.argument("target", metavar="SCRIPT.PY[:JOB]")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]")
 @click.pass_context
-def verify(ctx: click.Context, devices: int | None, steps: int, seed: int, target: str) -> None:
+def verify(
+    ctx: click.Context,
+    devices: int | None,
+    steps: int,
+    seed: int,
+    target: str,
+    args: tuple[str, ...],
+) -> None:
     """Run a job's plan beside the plan of one device, and compare them op by op.
 
     Inputs are random.  Ends with status 1 when rounding does not explain a difference, and names
@@ -163,6 +174,6 @@ def verify(ctx: click.Context, devices: int | None, steps: int, seed: int, targe
     from flow_core.observe.oracle import verify as compare
     from flow_core.observe.verdict import verdict_tables
 
-    found = compare(job_of(target), devices, steps=steps, seed=seed)
+    found = compare(job_of(target, args), devices, steps=steps, seed=seed)
     show(verdict_tables(found))
     ctx.exit(0 if found.ok else 1)

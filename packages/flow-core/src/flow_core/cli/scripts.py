@@ -35,16 +35,20 @@ def run_script(script: str, args: Sequence[str], emulate_gpus: int | None) -> No
     sys.exit(subprocess.call(command, env=environment))  # Windows cannot replace a process
 
 
-def job_of(target: str) -> Any:
+def job_of(target: str, args: Sequence[str] = ()) -> Any:
     """The job that ``script.py:job`` names, or the only one of ``script.py``.
 
     The script is imported for it.
+
+    Args:
+        target: script and job.
+        args: what the script finds in ``sys.argv`` behind its own name.
 
     Raises:
         JobError: there is no such script or job, or no name where the script has several jobs.
     """
     path, name = _parts(target)
-    module = _import_file(path)
+    module = _import_file(path, args)
     jobs = _jobs_of(module)
     if not name and len(jobs) == 1:
         return next(iter(jobs.values()))
@@ -93,7 +97,7 @@ def _no_job(path: Path, name: str, module: ModuleType, jobs: list[str]) -> JobEr
     )
 
 
-def document_of(target: str, hints: int = 0) -> PlanDocument:
+def document_of(target: str, hints: int = 0, args: Sequence[str] = ()) -> PlanDocument:
     """The plan of ``script.py:job``, or one that ``flow plan --json`` has written.
 
     Raises:
@@ -105,13 +109,13 @@ def document_of(target: str, hints: int = 0) -> PlanDocument:
 
     if target.endswith(".json") and Path(target).is_file():
         return PlanDocument.from_json(Path(target).read_text(encoding="utf-8"))
-    found = document(job_of(target), hints)
+    found = document(job_of(target, args), hints)
     clear_default_session()  # the next script may have jobs and variables of the same names
     default_session().resources = ResourceConfig()
     return found
 
 
-def write_page(target: str, file: str, hints: int) -> None:
+def write_page(target: str, file: str, hints: int, args: Sequence[str] = ()) -> None:
     """Writes the page of ``script.py:job``, with a step measured now, or of a saved plan.
 
     Raises:
@@ -125,12 +129,12 @@ def write_page(target: str, file: str, hints: int) -> None:
     if target.endswith(".json") and Path(target).is_file():
         text = page(PlanDocument.from_json(Path(target).read_text(encoding="utf-8")))
     else:
-        job = job_of(target)
+        job = job_of(target, args)
         text = page(document(job, hints), measure(job))
     Path(file).write_text(text, encoding="utf-8")
 
 
-def _import_file(path: Path) -> ModuleType:
+def _import_file(path: Path, args: Sequence[str]) -> ModuleType:
     """Imports a script with the ``sys.argv`` and ``sys.path`` that it would have as a program."""
     name = f"flow_plan_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -138,7 +142,7 @@ def _import_file(path: Path) -> ModuleType:
         raise JobError(f"importing {path}", found="not a Python file", allowed="script.py:job")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    sys.argv = [str(path)]
+    sys.argv = [str(path), *args]
     sys.path.insert(0, str(path.resolve().parent))
     try:
         spec.loader.exec_module(module)
