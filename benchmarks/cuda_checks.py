@@ -146,11 +146,12 @@ class Call:
     unbound: bool
     rehearsed: bool
 
-    def slice(self, part: Part) -> float:
-        """Seconds that a part may take if there is so much time."""
-        if self.unbound:
-            return max(5.0, self.stop - time.monotonic())
-        return part.seconds * (10 if self.rehearsed else 1)
+    def limit(self, part: Part) -> float:
+        """Seconds after which a part is cut off; 0 where there is not enough time for it."""
+        left = self.stop - time.monotonic()
+        if left < (5.0 if self.unbound else part.seconds):
+            return 0.0
+        return left if self.unbound else min(left, part.seconds * (10 if self.rehearsed else 1))
 
 
 SHARED = (ROOT / "shared", ROOT.parent / "shared", ROOT.parents[1] / "shared")
@@ -158,25 +159,25 @@ SHARED = (ROOT / "shared", ROOT.parent / "shared", ROOT.parents[1] / "shared")
 
 def run(part: Part, call: Call) -> list[Row]:
     """The rows of a part, and one that says so if it did not run, or not to its end."""
-    left, needed = call.stop - time.monotonic(), call.slice(part)
-    if left < needed:
-        return [Row(part.name, "not run", f"{max(0.0, left):.0f} s are left of {needed:.0f}")]
+    limit = call.limit(part)
+    if not limit:
+        return [Row(part.name, "not run", f"there was no time: it may take {part.seconds:.0f} s")]
     stem = re.sub(r"\W+", "-", part.name)
     rows, log = call.out / f"{stem}.rows", call.out / f"{stem}.log"
     rows.unlink(missing_ok=True)
     command = [sys.executable, str(HERE / "cuda_parts.py"), part.name, "--rows", str(rows)]
-    command += ["--seconds", f"{needed:.0f}", *(["--rehearse"] if call.rehearsed else [])]
+    command += ["--seconds", f"{limit:.0f}", *(["--rehearse"] if call.rehearsed else [])]
     with log.open("w") as file:
         child = subprocess.Popen(
             command, stdout=file, stderr=file, env=dict(call.env), start_new_session=True
         )
         try:
-            code = child.wait(needed)
+            code = child.wait(limit)
         except subprocess.TimeoutExpired:
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
-            return [*read(rows), Row(part.name, "FAILED", f"cut off after {needed:.0f} s")]
+            return [*read(rows), Row(part.name, "FAILED", f"cut off after {limit:.0f} s")]
     found = read(rows)
     if code:
         last = log.read_text(errors="replace").strip().splitlines()[-1:]

@@ -129,6 +129,19 @@ def test_overflow_skips_the_step_and_lowers_the_scale() -> None:
     assert np.isfinite(found).all()
 
 
+def test_gradients_of_biases_take_the_half_type_and_losses_do_not() -> None:
+    """Sums over gradients do, as where casts are differentiated; sums of the forward pass never."""
+    graph = train_job(True).compile().graph
+    kinds = {
+        op.name: graph.type_of(op.inputs[0]).dtype.name
+        for op in graph.of_type("reduce_sum")
+        if len(graph.type_of(op.inputs[0]).shape) == 2
+    }
+    assert sorted(kinds.values()) == ["float16", "float32"], "the last bias is on no path"
+    losses = [op for op in graph.of_type("reduce_sum") if op.name not in kinds]
+    assert {graph.type_of(op.inputs[0]).dtype.name for op in losses} == {"float32"}
+
+
 def test_results_stay_float32() -> None:
     config = flow.function_config()
     config.enable_auto_mixed_precision(True)

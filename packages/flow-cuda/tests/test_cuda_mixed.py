@@ -154,6 +154,20 @@ def test_no_cast_is_needless(net: str, half: str) -> None:
         assert readers[op.output()] or op.output() in graph.results
 
 
+@pytest.mark.parametrize("half", HALVES)
+def test_gradients_of_biases_are_summed_as_they_come(half: str) -> None:
+    """Without a copy in float32, and with the products that read the same."""
+    found = compiled("encoder", half)
+    graph, fused = found.spread, found.graph
+    sums = [op for op in graph.of_type("reduce_sum") if len(graph.input_types(op)[0].shape) == 2]
+    assert {graph.type_of(op.inputs[0]).dtype.name for op in sums} == {half, "float32"}
+    (last,) = (op for op in sums if graph.type_of(op.inputs[0]).dtype.name == "float32")
+    assert graph.type_of(last.inputs[0]).shape[-1] == 4, "of the logits"
+    assert {graph.type_of(o.inputs[0]).dtype.name for o in fused.of_type("cuda_matmul_sum")} == {
+        half
+    }
+
+
 @needs_compiler
 @pytest.mark.parametrize(
     ("net", "policy"), [("encoder", "none"), ("encoder", "dynamic"), ("block", "static")]

@@ -409,7 +409,8 @@ def _pipelines(session: Any) -> tuple[Pipeline, Pipeline]:
 def _asked(build: JobBuild) -> Iterator[Pass]:
     """The passes that a job's own settings ask for, with their options."""
     if build.config.get(MIXED):
-        yield MixedPrecision(_half(build))
+        made = frozenset(build.builder.ops) - build.forward if build.forward else frozenset()
+        yield MixedPrecision(_half(build), made)
     if build.segments and build.forward:
         yield Checkpointing(tuple(map(tuple, build.segments.values())), build.forward)
     tables = indexed_tables(build.config)

@@ -2,9 +2,11 @@
 
 Ops come in three lists, as in OneFlow, with the ops of their gradients.  *White* ones are always
 computed in the half type.  *Gray* ones are where they lie on a path from a white op to another one.
-*Clear* ones, which only move numbers, also follow a neighbour.  Everything else, such as losses,
-sums and updates of variables, computes in float32: variables keep all their bits, and are cast
-where products read them.
+*Clear* ones, which only move numbers, also follow a neighbour.  *Trailing* ones are sums over
+gradients, of biases and of the parameters of normalisations: they take what comes in the half
+type as it is, and sum in float32.  Everything else, such as losses, other sums and updates of
+variables, computes in float32: variables keep all their bits, and are cast where products read
+them.
 """
 
 from __future__ import annotations
@@ -36,12 +38,18 @@ CLEAR = frozenset((
     "fused_scale_tril", "identity", "flatten", "squeeze", "expand_dims", "cast_to_static_shape",
     "parallel_cast",
 ))  # fmt: skip
+TRAILING = frozenset((
+    "reduce_sum", "reduce_sum_like", "layer_norm_gamma_grad", "layer_norm_param_grad",
+))  # fmt: skip
 KEPT: Mapping[str, tuple[int, ...]] = {
     "normalization": (1, 2, 3, 4),
     "normalization_grad": (2, 3, 4),
     "layer_norm_grad": (2, 3),
+    "layer_norm_gamma_grad": (2, 3),
 }
 """Inputs that stay float32: statistics and the parameters beside them."""
+
+LISTED = WHITE | GRAY | CLEAR | TRAILING
 
 Names = set[str]
 
@@ -52,18 +60,28 @@ class MixedPrecision:
 
     Attributes:
         half: the half type.
+        backward: names of the ops that compute gradients; sums trail among them alone.
     """
 
     half: str = "float16"
+    backward: frozenset[str] = frozenset()
     name: str = "mixed_precision"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
         """The graph with casts, and the types of what they reach changed."""
-        return _Rewrite(graph, context, as_dtype(self.half)).graph()
+        return _Rewrite(graph, context, as_dtype(self.half), self.backward).graph()
 
 
-def white_ops(graph: Graph, able: Callable[[Op], bool]) -> Names:
-    """Names of the ops that compute in the half type, of those that are able to."""
+def white_ops(
+    graph: Graph, able: Callable[[Op], bool], backward: frozenset[str] = frozenset()
+) -> Names:
+    """Names of the ops that compute in the half type, of those that are able to.
+
+    Args:
+        graph: the ops.
+        able: whether an op can be computed in it.
+        backward: names of those that compute gradients.
+    """
     can = {op.name: op for op in graph.ops.values() if able(op)}
     readers = _readers(graph)
     white = {name for name, op in can.items() if op.type in WHITE}
@@ -74,7 +92,9 @@ def white_ops(graph: Graph, able: Callable[[Op], bool]) -> Names:
     white |= below & above
     clear = {name for name, op in can.items() if op.type in CLEAR}
     white = _reach(white, lambda n: (r for r in readers[n] if r in clear))
-    return _reach(white, lambda n: (p for p in producers[n] if p in clear))
+    white = _reach(white, lambda n: (p for p in producers[n] if p in clear))
+    trailing = (can[name] for name in backward & can.keys() if can[name].type in TRAILING)
+    return white | {op.name for op in trailing if op.inputs[0].op in white}
 
 
 def _readers(graph: Graph) -> dict[str, list[str]]:
@@ -99,9 +119,11 @@ def _reach(start: Iterable[str], step: Callable[[str], Iterable[str]]) -> Names:
 class _Rewrite:
     """One graph's casts."""
 
-    def __init__(self, graph: Graph, context: PassContext, half: DType) -> None:
+    def __init__(
+        self, graph: Graph, context: PassContext, half: DType, backward: frozenset[str]
+    ) -> None:
         self._graph, self._specs, self._half = graph, context.specs, half
-        self._white = white_ops(graph, self._able)
+        self._white = white_ops(graph, self._able, backward)
         self._ops: dict[str, Op] = {}
         self._types: dict[str, tuple[TensorType, ...]] = {}
         self._lines = dict(graph.lines)
@@ -109,7 +131,7 @@ class _Rewrite:
 
     def _able(self, op: Op) -> bool:
         """Whether an op listed has a float32 result and takes half inputs."""
-        if op.type not in WHITE | GRAY | CLEAR or op.type not in self._specs:
+        if op.type not in LISTED or op.type not in self._specs:
             return False
         types = [self._graph.type_of(v) for v in op.inputs]
         if all(t.dtype is not float32 for t in (*types, *self._graph.types[op.name])):
