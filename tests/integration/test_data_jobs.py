@@ -18,6 +18,7 @@ from click.testing import CliRunner
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.errors import DataError, InferenceError
+from flow_core.sbp import format_nd_sbp
 from flow_data.codec import encode_jpeg
 from flow_data.commands import data
 from flow_data.loading.stats import all_stats
@@ -113,6 +114,37 @@ for _ in range(3):
 kinds = {t.type: t.device.split(":")[0] for t in two.plan().tasks}
 assert (kinds["data_loader"], kinds["scalar_add"]) == ("cpu", "gpu"), kinds
 """
+
+
+def test_each_device_decodes_its_own_part_of_a_batch(records: str) -> None:
+    """Whatever is learned from it, even where whole batches would suit a small matrix."""
+    flow.clear_default_session()
+    flow.config.machine_num(2)
+
+    @flow.global_function(type="train")
+    def train() -> tp.Numpy:
+        with flow.scope.placement("cpu", ["0:0", "1:0"]):
+            found = reader(records, 4)
+            image = flow.data.OFRecordImageDecoder(found, "encoded", color_space="RGB")
+            label = flow.data.OFRecordRawDecoder(found, "label", shape=(), dtype=flow.int32)
+            sized, _, _ = flow.image.Resize(image, target_size=(32, 32))
+            x = flow.image.CropMirrorNormalize(sized, color_space="RGB", output_layout="NHWC")
+            logits = flow.layers.dense(flow.reshape(x, (4, -1)), 10, name="out")
+            classes = flow.one_hot(label, depth=10, dtype=flow.float)
+            loss = flow.nn.softmax_cross_entropy_with_logits(classes, logits)
+            rate = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
+            flow.optimizer.SGD(rate, momentum=0.9).minimize(loss)
+        return loss
+
+    layouts = {
+        op: [format_nd_sbp(sbp) for sbp in chosen.outputs]
+        for op, chosen in train.compile().physical.signatures.items()
+        if "decoder" in op or "resize" in op or "Reader" in op
+    }
+    flow.clear_default_session()
+    flow.config.machine_num(1)
+    assert len(layouts) == 4
+    assert {sbp for found in layouts.values() for sbp in found} == {"S(0)"}, layouts
 
 
 def test_loaders_feed_devices_of_another_kind(records: str) -> None:

@@ -158,8 +158,22 @@ def differs(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
         return flow.math.relu(x) if rank != 1 else flow.math.sigmoid(x)
 
 
+@flow.global_function()
+def begins(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+    with flow.scope.placement("cpu", ["0:0", "1:0"]):
+        start = flow.ones_initializer() if rank else flow.zeros_initializer()
+        return flow.matmul(x, flow.get_variable("of its own", (3, 2), initializer=start))
+
+
 x = np.arange(12, dtype="f4").reshape(4, 3)
 if task == "differ":
+    differs(x)
+elif task == "begin":
+    begins(x)
+elif task == "another":
+    (ask if rank else job)(x)
+elif task == "machines":
+    flow.env.machine(["a", "b"] if rank else ["a", "b", "c", "d"])
     differs(x)
 elif task == "nested":
     ask(x)(lambda y: job(x))
@@ -228,6 +242,24 @@ def test_plans_that_differ_are_refused_everywhere(script: Path, tmp_path: Path) 
     assert done.returncode != 0
     assert done.stderr.count("after pass 'trace', rank 0 has\n    relu = relu(") >= 1
     assert "and rank 1 has\n    sigmoid = sigmoid(" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "here", "there"),
+    [
+        ("begin", "after pass 'trace', rank 0 has", "'initializer': ('constant', 1.0)"),
+        ("another", "before the first pass, rank 0 has\n    job 'job'", "job 'ask'"),
+        ("machines", "rank 0 has\n    machines of the program: 4", "machines of the program: 2"),
+    ],
+)
+def test_what_no_plan_shows_is_compared_too(
+    script: Path, tmp_path: Path, task: str, here: str, there: str
+) -> None:
+    done = run_script(2, script, str(tmp_path), task)
+    assert done.returncode != 0
+    assert here in done.stderr
+    assert re.search(rf"and rank 1 has\n    .*{re.escape(there)}", done.stderr)
 
 
 @pytest.mark.slow

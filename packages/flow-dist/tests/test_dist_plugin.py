@@ -1,14 +1,17 @@
 """The probes' verdicts, and that importing the plugin imports no library."""
 
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from flow_core.plugins.specs import Available, Unavailable
-from flow_dist import plugin
+from flow_dist import doctor, plugin
+from flow_dist.secret import job_token, secret_file
 
 
 def test_mpi_without_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +43,23 @@ def test_mpi_counts_processes(
 
 
 def test_doctor_has_a_line_each() -> None:
-    assert [line.partition(":")[0] for line in plugin.flow_doctor()] == ["MPI", "NCCL"]
+    names = [line.partition(":")[0] for line in plugin.flow_doctor()]
+    assert names == ["MPI", "NCCL", "Ray", "Secret of jobs that no launcher passes a token"]
+
+
+def test_doctor_finds_an_mpi_without_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(doctor, "_ASK", "raise RuntimeError('cannot load MPI library')")
+    assert re.match("unavailable: .*cannot load MPI library; next: uv add", doctor.mpi())
+
+
+def test_doctor_says_what_a_secret_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert "will be made" in list(doctor.lines())[-1]
+    job_token({"XDG_CONFIG_HOME": str(tmp_path)})
+    assert list(doctor.lines())[-1].endswith("secret")
+    secret_file({"XDG_CONFIG_HOME": str(tmp_path)}).chmod(0o644)
+    assert "next: chmod 600" in list(doctor.lines())[-1]
 
 
 def test_import_loads_no_library() -> None:

@@ -1,5 +1,6 @@
 """Faults of each kind: detected, named, started again, with the right weights at the end."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import fault_table
+from launching import HERE, launcher
 from two_hosts import why_not
 
 
@@ -66,6 +68,37 @@ for step in range(4):
     for one in reversed(jobs) if other else jobs:
         one(np.ones((4, 3), np.float32))
 """
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("crashes", "steps"),
+    [
+        ("1:data,1:list", ("2", "2")),
+        ("0:mark,0:name", ("2", "2")),
+        ("0:old,1:list", ("4", "4")),  # the second one does not come to that save any more
+    ],
+)
+def test_crashes_while_saving_one_after_the_other(
+    crashes: str, steps: tuple[str, str], tmp_path: Path, right: Path
+) -> None:
+    launcher()
+    folder = tmp_path / "checkpoints"
+    command = [sys.executable, "-c", "from flow_dist.cli import main; main()", "run", "-n", "2"]
+    program = [str(HERE / "crash_saving.py"), str(folder), str(fault_table.STEPS)]
+    done = subprocess.run(
+        [*command, "--silence", "60", "--max-restarts", "2", *program],
+        env={**fault_table.ENV, "CRASHES": crashes},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr
+    found = re.findall(r"going on at step (\d+) from", done.stderr)
+    assert found == list(steps[: len(found)]), done.stderr
+    assert len(found) == (1 if "old" in crashes else 2)
+    assert fault_table.same(folder, right)
+    assert not list(folder.glob(".step-*")), "what was half written is gone"
 
 
 @pytest.mark.slow

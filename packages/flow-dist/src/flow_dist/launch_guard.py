@@ -69,8 +69,9 @@ def _tell(number: int) -> None:
     """Says by which signal the rank died: the supervisor sees no more than that it is gone."""
     from flow_dist.membership import Membership
 
-    name = signal.Signals(number).name if number in {*signal.Signals} else f"signal {number}"
-    meaning = f": {_MEANINGS[number]}" if number in _MEANINGS else ""
+    found = next((known for known in signal.Signals if known == number), None)
+    name = f"signal {number}" if found is None else found.name
+    meaning = f": {_MEANINGS[found]}" if found in _MEANINGS else ""
     sys.stderr.write(f"rank {Membership.from_env().rank} was ended by {name}{meaning}\n")
     sys.stderr.flush()
 

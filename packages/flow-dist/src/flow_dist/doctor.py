@@ -1,0 +1,87 @@
+"""What ``flow doctor`` says of flow-dist: what there is, what is missing, and what to do."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+
+from flow_core.plugins.specs import Available, Unavailable
+from flow_dist.launch_mpi import MPICH, OPEN_MPI, Launcher
+from flow_dist.membership import LaunchError
+from flow_dist.plugin import MPI_EXTRA, probe_nccl
+from flow_dist.secret import secret_file
+
+_ASK = """
+import mpi4py
+mpi4py.rc.initialize = mpi4py.rc.finalize = False
+from mpi4py import MPI
+print(" ".join(MPI.Get_library_version().strip("\\0 \\n").split("\\n")[0].split()[:3]))
+"""
+"""Asked in a process of its own: a library that is loaded stays, and may complain aloud."""
+
+
+def lines() -> Iterator[str]:
+    """A line each on MPI, NCCL, Ray and the user's secret."""
+    yield f"MPI: {mpi()}"
+    yield f"NCCL: {_text(probe_nccl())}"
+    yield f"Ray: {_text(probe_ray())}"
+    yield f"Secret of jobs that no launcher passes a token: {_secret()}"
+
+
+def mpi() -> str:
+    """The library that mpi4py loads, and the launcher, which must be of one family."""
+    if importlib.util.find_spec("mpi4py") is None:
+        return _text(Unavailable("mpi4py is not installed", MPI_EXTRA))
+    asked = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, text=True)
+    if asked.returncode:
+        reason = f"mpi4py loads no library of MPI: {asked.stderr.strip().splitlines()[-1]:.200}"
+        return _text(Unavailable(reason, MPI_EXTRA))
+    library = asked.stdout.strip()
+    try:
+        launcher = Launcher.find()
+    except LaunchError as error:
+        return _text(Unavailable(f"{error.attempted}: {error.found}", error.hint or MPI_EXTRA))
+    return mpi_text(library, launcher)
+
+
+def mpi_text(library: str, launcher: Launcher) -> str:
+    """Library and launcher in words, and whether they go together.
+
+    >>> mpi_text("MPICH Version: 5.0", Launcher("/bin/mpiexec", MPICH))
+    'available, MPICH Version: 5.0, launcher /bin/mpiexec'
+    >>> print(mpi_text("Open MPI v5", Launcher("/bin/mpiexec", MPICH)).partition("; ")[0])
+    unavailable: mpi4py loads Open MPI v5, but /bin/mpiexec is MPICH's
+    """
+    family = OPEN_MPI if library.startswith("Open MPI") else MPICH
+    if family != launcher.kind:
+        reason = f"mpi4py loads {library}, but {launcher.path} is {launcher.kind}'s"
+        hint = f"name the other's launcher: flow-dist run --mpiexec; or have one MPI: {MPI_EXTRA}"
+        return _text(Unavailable(reason, hint))
+    return f"available, {library}, launcher {launcher.path}"
+
+
+def probe_ray() -> Available | Unavailable:
+    """Whether Ray is installed; a cluster is looked for when one is asked for."""
+    try:
+        return Available(1, f"ray {metadata.version('ray')}, for flow-dist run --ray")
+    except metadata.PackageNotFoundError:
+        hint = "uv add 'flow-dist[ray,mpich]', if you want flow-dist run --ray"
+        return Unavailable("ray is not installed", hint)
+
+
+def _secret() -> str:
+    path = secret_file(os.environ)
+    if not path.exists():
+        return f"{path} will be made when one is needed; copy it to hosts with other homes"
+    private = not path.stat().st_mode & 0o077
+    return f"{path}" if private else f"{path} can be read by others; next: chmod 600 {path}"
+
+
+def _text(found: Available | Unavailable) -> str:
+    if isinstance(found, Available):
+        return f"available, {found.note}"
+    return f"unavailable: {found.reason}; next: {found.hint}"
