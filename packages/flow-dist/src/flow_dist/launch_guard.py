@@ -58,7 +58,7 @@ class Guard:
 
 
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
-_MEANINGS = {
+_MEANINGS: dict[int, str] = {
     signal.SIGKILL: "by somebody, or by the system for want of memory",
     signal.SIGTERM: "somebody, or a scheduler, has asked it to end",
     **dict.fromkeys(_CRASHES, "a crash in native code"),
