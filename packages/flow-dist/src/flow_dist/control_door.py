@@ -93,7 +93,7 @@ class Door:
 
     def dropped(self, peer: object, reason: str) -> None:
         """Takes note of a connection that was dropped."""
-        self._dropped.note(peer, reason, time.monotonic())
+        self._dropped.note(peer, " ".join(reason.split()), time.monotonic())
 
     def close(self) -> None:
         """Listens no longer."""
