@@ -7,6 +7,7 @@ at by the thread that reports, never by the one that works.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import sysconfig
@@ -158,8 +159,22 @@ class Watch:
 
 def _line_of_main() -> str:
     """The user's line that the main thread is at."""
-    frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
-    return line_of(frame)
+    return line_of(_frames().get(threading.main_thread().ident or 0))
+
+
+def _frames() -> dict[int, FrameType]:
+    """Where all threads are, by identity.
+
+    Before 3.12, Python may collect garbage while it looks, with a lock held that the end of a
+    thread's own data takes too (gh-106883): all threads would hang.  So nothing is collected then.
+    """
+    if sys.version_info >= (3, 12) or not gc.isenabled():
+        return sys._current_frames()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        gc.enable()
 
 
 def line_of(frame: FrameType | None) -> str:
