@@ -109,7 +109,7 @@ def tests(session: nox.Session) -> None:
     # The slow tests and those of numbers take minutes, and no version changes them: once will do.
     later = "not slow and not exhaustive and not arithmetic"
     quick = "not exhaustive" if session.python == PYTHONS[0] else later
-    session.run("pytest", "-n", "auto", "--timeout=600", "-m", quick, env=env)
+    session.run("pytest", "-n", "auto", "--timeout=600", "--durations=20", "-m", quick, env=env)
 
 
 def run_exhaustive(session: nox.Session, *arguments: str) -> None:

@@ -170,7 +170,7 @@ test_half_a_li"""
     )  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(2400)
 @pytest.mark.skipif(host_compiler.compiler() is None, reason="no C++ compiler to rehearse with")
 def test_every_part_runs_on_a_rehearsed_device(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.arithmetic
+
 library = pytest.importorskip("flow_onednn.library")
 if not library.available():
     pytest.skip(f"no oneDNN: {library.state().reason}", allow_module_level=True)
