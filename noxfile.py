@@ -97,7 +97,7 @@ def typecheck(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
-    """Doctests, then all tests, slow ones and those of kernels on one Python; or just pytest."""
+    """Doctests, then tests: all on the oldest Python, most on the newest, packages' in between."""
     sync(session, "--all-packages", "--group", "test", "--group", "typecheck")
     # CI: hypothesis drops its deadlines.  One BLAS thread each: pytest runs one process per core.
     env = {"CI": "true", "FLOW_PLUGIN_STRICT": "1", "OMP_NUM_THREADS": "1"}
@@ -109,7 +109,9 @@ def tests(session: nox.Session) -> None:
     # The slow tests and those of numbers take minutes, and no version changes them: once will do.
     later = "not slow and not exhaustive and not arithmetic"
     quick = "not exhaustive" if session.python == PYTHONS[0] else later
-    session.run("pytest", "-n", "auto", "--timeout=600", "--durations=20", "-m", quick, env=env)
+    where = () if session.python in (PYTHONS[0], PYTHONS[-1]) else ("packages",)
+    options = ("-n", "auto", "--timeout=600", "--durations=20", "-m", quick)
+    session.run("pytest", *options, *where, env=env)
 
 
 def run_exhaustive(session: nox.Session, *arguments: str) -> None:
