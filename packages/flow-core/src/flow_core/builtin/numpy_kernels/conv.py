@@ -15,6 +15,7 @@ float16 and bfloat16 are computed in float32 copies.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -77,7 +78,7 @@ class Lowering(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Tiled:
+class Tiled(ABC):
     """What the lowerings share.
 
     Attributes:
@@ -96,9 +97,9 @@ class Tiled:
         """Parts that do not depend on the tile."""
         return {}
 
+    @abstractmethod
     def tile_sizes(self, tile: Tile) -> dict[str, int]:
         """Parts for one tile."""
-        raise NotImplementedError
 
     def tiles(self) -> list[Tile]:
         """The cut into tiles."""
