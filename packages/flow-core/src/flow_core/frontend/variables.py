@@ -96,9 +96,7 @@ def get_variable(
     """
     job = current_job("get_variable")
     line = user_line(2)
-    if not isinstance(name, str) or not name:
-        raise VariableError("get_variable", at=line, found=f"name {name!r}", allowed="a text")
-    full = current_scope().prefix + name
+    full = _full_name(name, line)
     element = as_dtype(job.config.get("default_data_type") if dtype is None else dtype)
     attrs = {
         "shape": _sizes(full, shape, line),
@@ -118,6 +116,13 @@ def get_variable(
     blob = BlobDef(job, value)
     blob = blob if distribute is None else blob.with_distribute(distribute)
     return stale_value(blob, current_scope().stale) if _used_stale(job, info) else blob
+
+
+def _full_name(name: str, line: SourceLine | None) -> str:
+    """The name below the current name scope."""
+    if not isinstance(name, str) or not name:
+        raise VariableError("get_variable", at=line, found=f"name {name!r}", allowed="a text")
+    return current_scope().prefix + name
 
 
 def _used_stale(job: JobBuild, info: VariableInfo) -> bool:
