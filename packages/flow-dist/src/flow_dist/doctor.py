@@ -38,8 +38,8 @@ def mpi() -> str:
         return _text(Unavailable("mpi4py is not installed", MPI_EXTRA))
     asked = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, text=True)
     if asked.returncode:
-        reason = f"mpi4py loads no library of MPI: {asked.stderr.strip().splitlines()[-1]:.200}"
-        return _text(Unavailable(reason, MPI_EXTRA))
+        said = asked.stderr.strip().rpartition("\n")[2] or f"status {asked.returncode}"
+        return _text(Unavailable(f"mpi4py loads no library of MPI: {said:.200}", MPI_EXTRA))
     library = asked.stdout.strip()
     try:
         launcher = Launcher.find()
