@@ -59,6 +59,7 @@ def share_chance(secret: str) -> None:
     """Lets all ranks draw the same numbers where the script seeds nothing, one job not as another.
 
     All ranks pass their inputs to jobs, and a script may compare what comes back with its own.
+    Generators that a script makes without a seed (``numpy.random.default_rng()``) are not reached.
     """
     if secret:
         number = int.from_bytes(hashlib.sha256(b"chance " + secret.encode()).digest()[:4])
