@@ -325,7 +325,7 @@ class TestTwoMachines(flow.unittest.TestCase):
         self.assertEqual(flow.env.current_resource()["machine_num"], 2)
         self.assertEqual(flow.env.current_resource()["env.data_port"], 50001)
         self.assertEqual(flow.current_machine_id(), int(os.environ.get("PMI_RANK", 0)))
-        x = np.random.rand(4, 3).astype(np.float32)
+        x = np.random.default_rng().random((4, 3), np.float32)
         with tempfile.TemporaryDirectory() as folder:
             job = model()
             before = job(x)

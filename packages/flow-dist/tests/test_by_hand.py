@@ -3,15 +3,12 @@
 import importlib.util
 import logging
 import os
-import random
 import re
 import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -20,7 +17,6 @@ from two_hosts import TwoHosts, two_hosts, why_not
 
 from flow_dist import by_hand
 from flow_dist.by_hand import meet, own_place
-from flow_dist.chance import follow_the_first
 from flow_dist.membership import LaunchError
 from flow_dist.secret import job_token, secret_file
 from flow_dist.slurm import FIRST_PORT, master_of_step
@@ -120,19 +116,6 @@ def test_other_versions_are_refused_everywhere() -> None:
     check_versions((), lambda said: [said, more])
     with pytest.raises(LaunchError, match=r"flow-core 0\.0\.1 in rank 1 on b, but flow-core"):
         check_versions(("a", "b"), lambda said: [said, {**more, "flow-core": "0.0.1"}])
-
-
-def test_chance_is_the_first_one_s() -> None:
-    def draw() -> list[Any]:
-        return [random.random(), *np.random.rand(3), np.random.randn(), random.gauss()]  # noqa: NPY002
-
-    states = []
-    follow_the_first(0, lambda said: states.append(said) or [said])
-    drawn = draw()
-    random.seed(1)
-    np.random.seed(1)  # noqa: NPY002
-    follow_the_first(1, lambda said: [*states, said])
-    assert draw() == drawn
 
 
 SCRIPT = """

@@ -144,7 +144,8 @@ def test_ranks_draw_the_same_numbers(tmp_path: Path) -> None:
     path.write_text(
         "import random, sys\n"
         "import numpy as np\n"
-        "print(random.random(), np.random.rand(), flush=True)\n"
+        "drawn = np.random.default_rng().random()\n"
+        "print(random.random(), np.random.rand(), drawn, flush=True)\n"
         "sys.exit(len(sys.argv) > 1)\n"
     )
     first, second = run("-n", "2", str(path)), run("-n", "2", str(path), "fail")

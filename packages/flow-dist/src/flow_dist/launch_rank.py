@@ -6,17 +6,14 @@ with its launcher, and tells how it ends.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import random
 import sys
 from collections.abc import Sequence
 from types import ModuleType, TracebackType
 from typing import NoReturn
 
-import numpy as np
-
 from flow_dist import control
+from flow_dist.chance import seed_alike
 from flow_dist.launch_process import die_with_parent
 from flow_dist.output import print_whole_lines
 from flow_dist.secret import TOKEN
@@ -26,7 +23,8 @@ def main(argv: Sequence[str]) -> NoReturn:
     """Runs a script as a rank and ends the interpreter with its status."""
     die_with_parent()
     print_whole_lines()
-    share_chance(os.environ.get(TOKEN, ""))
+    if token := os.environ.get(TOKEN):
+        seed_alike(token)
     client = control.join()
     status = 0
     try:
@@ -53,18 +51,6 @@ def run(script: str, args: Sequence[str]) -> None:
     with open(script, "rb") as file:
         code = compile(file.read(), script, "exec")
     exec(code, module.__dict__)
-
-
-def share_chance(secret: str) -> None:
-    """Lets all ranks draw the same numbers where the script seeds nothing, one job not as another.
-
-    All ranks pass their inputs to jobs, and a script may compare what comes back with its own.
-    Generators that a script makes without a seed (``numpy.random.default_rng()``) are not reached.
-    """
-    if secret:
-        number = int.from_bytes(hashlib.sha256(b"chance " + secret.encode()).digest()[:4])
-        random.seed(number)
-        np.random.seed(number)  # noqa: NPY002 - what scripts use that seed nothing
 
 
 def status_of(error: SystemExit) -> int:

@@ -1,0 +1,85 @@
+"""Numbers that a script draws without a seed, in several processes."""
+
+import json
+import os
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.random import bit_generator
+
+from flow_dist.chance import follow_the_first, seed_alike
+
+
+@pytest.fixture(autouse=True)
+def _numpy_as_it_was() -> Iterator[None]:
+    usual = vars(bit_generator)["randbits"]
+    yield
+    vars(bit_generator)["randbits"] = usual
+
+
+def draw() -> list[Any]:
+    """From all that has a state of its own, and from what is made without a seed."""
+    shared = [random.random(), *np.random.rand(3), np.random.randn(), random.gauss()]  # noqa: NPY002
+    return [*shared, *unseeded(), *unseeded()]
+
+
+def unseeded() -> list[float]:
+    kinds = (np.random.default_rng, np.random.RandomState, np.random.SFC64, np.random.SeedSequence)
+    one, two, three, four = (kind() for kind in kinds)
+    others = [np.random.Generator(kind).random() for kind in (three, np.random.MT19937(four))]
+    return [one.random(), two.rand(), *others]
+
+
+def test_chance_is_the_first_one_s() -> None:
+    states = []
+
+    def gather(said: Any) -> list[Any]:
+        states.append(json.loads(json.dumps(said)))
+        return states
+
+    follow_the_first(0, gather)
+    drawn = draw()
+    seed_alike("something else")
+    follow_the_first(1, gather)
+    assert draw() == drawn
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_chance_by_a_secret() -> None:
+    drawn = []
+    for secret in ("a", "b", "a"):
+        seed_alike(secret)
+        drawn.append(draw())
+    assert drawn[0] == drawn[2]
+    assert not set(drawn[0]) & set(drawn[1])
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
+def test_threads_and_forked_processes_draw_for_themselves() -> None:
+    """They neither get what others get, nor take from what the main thread draws."""
+    drawn = []
+    for _ in range(2):
+        seed_alike("a")
+        with ThreadPoolExecutor(1) as pool:
+            drawn += pool.submit(unseeded).result()
+        drawn += forked()
+        state = unseeded()
+    assert len(set(drawn)) == len(drawn)
+    seed_alike("a")
+    assert unseeded() == state
+
+
+def forked() -> list[float]:
+    ours, theirs = os.pipe()
+    if not os.fork():
+        os.write(theirs, json.dumps(unseeded()).encode())
+        os._exit(0)
+    os.wait()
+    os.close(theirs)
+    with open(ours, "rb") as file:
+        found: list[float] = json.loads(file.read())
+    return found
