@@ -1,6 +1,7 @@
 """Runs the comm kit in this process, one of several that MPI joins: the test starts them."""
 
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from flow_core.dtypes import as_dtype
 from flow_core.plugins.host import load_plugins
 from flow_core.testing import CommKit, comms
 from flow_dist.mpi import MpiComm
+from flow_dist.world import world
 
 CHECKS = (
     "is_a_comm", "moves", "is_bound_once", "sums_in_place", "counts_what_it_sends",
@@ -48,6 +50,7 @@ def run(dtypes: tuple[str, ...]) -> int:
             getattr(kit, f"test_{check}")(*row)
             count += 1
     large()
+    ahead()
     return count
 
 
@@ -67,6 +70,28 @@ def _large(n: int) -> None:
         body(comms.broadcast(1, shape), n)
     body(comms.all_to_all(lambda s, t: n * ((s + t) % 3)), n)
     body(comms.gather(3, (n, 0, 2 * n, n)), n)
+
+
+def ahead() -> None:
+    """Many launches of small boxes, where now this process is late and now another one.
+
+    Who only gives goes ahead until all slots are full.
+    """
+    for n in (1, 1500, 5000):
+        for draft in (
+            comms.broadcast(1, (n,)),
+            comms.gather(3, (n, 0, 2 * n, n)),
+            comms.all_to_all(lambda s, t, n=n: n * (s < t)),
+            comms.all_reduce((n,)),
+        ):
+            exchange = draft(CommKit.devices, as_dtype("float32"))
+            run = comms._Run(MpiKit(), MpiComm(CommKit.devices), exchange, n)
+            for step in range(50):
+                run.refill(step)
+                run.launch()
+                if step % 17 == 5 * world().rank:
+                    time.sleep(2e-3)
+                run.check()
 
 
 def body(draft, n: int, in_place: int = 0) -> None:

@@ -1,8 +1,8 @@
 """Small boxes between processes of one host: each puts its own where the others look.
 
 A process copies what it gives into its memory and then counts up a number there; who wants it
-waits for the number and combines right from that memory.  Every second launch uses the same
-slots, so nobody waits for those who read, unless they are two launches behind.
+waits for the number and combines right from that memory.  Launches use some slots in turn, so who
+gives waits only for those who are as many launches behind.
 """
 
 from __future__ import annotations
@@ -10,26 +10,36 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from flow_core.device import Launch
-from flow_dist.phases import Box, Gather, Phases, Route, launches_of, routes
-from flow_dist.shared import Meeting, Segment, SharedMemory, open_segment
+from flow_dist.phases import Box, Gather, Phases, Route, copied, launches_of, routes
+from flow_dist.shared import Meeting, Segment, SharedMemory, open_segment, sides
 from flow_dist.waiting import PATIENCE, wait
 
 IN_ORDER = platform.machine().lower() in ("x86_64", "amd64")
 """Whether others see what a process stores in the order in which it does so, without barriers."""
 
-GIVEN, TAKEN = 0, 1
-"""Positions in the numbers of a process: launches of which it has given, or taken, its boxes."""
+GIVEN, TAKEN = 0, 8
+"""Positions in the numbers of a process: launches of which it has given, or taken, its boxes.
+
+A line of memory apart, as others look at one of them while the other one is written.
+"""
 
 SOON = 100
 """Looks with the core offered to others in between, before one waits as for anything else."""
+
+SLOTS = 16
+"""Slots at most for a box that goes to processes which give nothing in turn."""
+
+SMALL = 1 << 16
+"""Bytes that all slots of a box may have; two slots may have more."""
 
 LINE = 64
 """Bytes between numbers that different processes look at."""
@@ -44,49 +54,59 @@ def bind_mailboxes(phases: Phases, memory: SharedMemory, meeting: Meeting) -> It
 
 @dataclass(slots=True)
 class _Mail:
-    """A phase: a launch that is different every other time.
+    """A phase: a launch that goes on to the next slots each time.
 
     Attributes:
         own: this process's numbers.
         given: the numbers of those from whom it takes.
-        taken: the numbers of those to whom it gives.
-        copies: what fills the slots, for even and for odd launches.
-        gathers: what combines.
+        taken: the numbers of those to whom it gives, and who do not give it anything.
+        copies: what fills the slots, by the remainder of the number of the launch.
+        gathers: what combines, likewise.
+        room: the last launch for which slots are known to be free.
         count: launches so far.
     """
 
     own: Any
     given: tuple[Any, ...]
     taken: tuple[Any, ...]
-    copies: tuple[list[Launch], list[Launch]] = field(default_factory=lambda: ([], []))
-    gathers: tuple[list[Launch], list[Launch]] = field(default_factory=lambda: ([], []))
+    copies: list[list[Launch]]
+    gathers: list[list[Launch]]
+    room: int
     count: int = 0
 
     def __call__(self) -> None:
         """Runs it."""
         self.count = count = self.count + 1
-        if self.taken:
-            _until(self.taken, count - 2)
-            for copy in self.copies[count & 1]:
-                copy()
-            self.own[GIVEN] = count
-        if self.given:
-            _until(self.given, count)
-        for gather in self.gathers[count & 1]:
+        if count > self.room:
+            self._make_room(count)
+        slot = count % len(self.copies)
+        for copy in self.copies[slot]:
+            copy()
+        self.own[GIVEN] = count
+        for number in self.given:
+            if number[0] < count:
+                _until(number, count)
+        for gather in self.gathers[slot]:
             gather()
         self.own[TAKEN] = count
 
+    def _make_room(self, count: int) -> None:
+        """Waits until all have taken what the slots of a launch had before."""
+        slots = len(self.copies)
+        for number in self.taken:
+            _until(number, count - slots)
+        self.room = min([number[0] for number in self.taken]) + slots
 
-def _until(numbers: Sequence[Any], count: int) -> None:
-    """Waits until some numbers of others have come so far."""
-    for number in numbers:
-        looks = -PATIENCE.at_once
-        while number[0] < count:
-            looks += 1
-            if looks > SOON:
-                wait(partial(_reached, number, count))
-            elif looks > 0:
-                os.sched_yield()
+
+def _until(number: Any, count: int) -> None:
+    """Waits until a number of another process has come so far."""
+    looks = -PATIENCE.at_once
+    while number[0] < count:
+        looks += 1
+        if looks > SOON:
+            wait(partial(_reached, number, count))
+        elif looks > 0:
+            os.sched_yield()
 
 
 def _reached(number: Any, count: int) -> bool:
@@ -129,7 +149,7 @@ class Tokens:
             self._own[target][0] = self._given[target]
         for source in sources:
             self._taken[source] += 1
-            _until((self._theirs[source],), self._taken[source])
+            _until(self._theirs[source], self._taken[source])
 
 
 def _number(memory: Any, rank: int) -> Any:
@@ -144,41 +164,52 @@ def _bind(
     phases: Phases, gathers: Sequence[Gather], memory: SharedMemory, meeting: Meeting
 ) -> _Mail:
     found = routes(gathers, meeting.owner)
-    targets = sorted({target for source, target in found if source == meeting.rank})
-    sources = sorted({source for source, target in found if target == meeting.rank})
+    targets, sources = sides(found, meeting.rank)
+    slots, depth = _slots(found, memory, meeting.rank), _depth(found)
     numbers = memory.stage(_numbers())
     numbers[:] = 0
-    slots = _slots(found, memory, meeting.rank)
-    places = {key: [memory.place_of(slot) for slot in pair] for key, (_, pair) in slots.items()}
     told = {
-        other: json.dumps(
-            [
-                memory.place_of(numbers),
-                [places[box.key] for box in found.get((meeting.rank, other), ())],
-            ]
-        ).encode()
-        for other in {*targets, *sources}
+        other: _told(memory, numbers, slots, found.get((meeting.rank, other), ()))
+        for other in targets | sources
     }
-    heard = {r: json.loads(text) for r, text in meeting.swap(told, {*targets, *sources}).items()}
+    heard = {r: json.loads(text) for r, text in meeting.swap(told, targets | sources).items()}
     seen = {r: memoryview(memory.open(row[0], None, _numbers())) for r, row in heard.items()}
-    mail = _Mail(
-        memoryview(numbers),
-        tuple([seen[r][GIVEN : GIVEN + 1] for r in sources]),
-        tuple([seen[r][TAKEN : TAKEN + 1] for r in targets]),
-    )
     arrived = {
-        box.key: [memory.open(place, None, box) for place in pair]
+        box.key: [memory.open(place, None, box) for place in row]
         for source in sources
-        for box, pair in zip(found[source, meeting.rank], heard[source][1], strict=True)
+        for box, row in zip(found[source, meeting.rank], heard[source][1], strict=True)
     }
     meeting.swap(dict.fromkeys(heard, b""), heard)  # others have it open, so it may be given up
-    for odd in (0, 1):
-        mail.copies[odd].extend([partial(np.copyto, p[odd], b.view) for b, p in slots.values()])
-        for gather in gathers:
-            if meeting.owner(gather.target.device) == meeting.rank:
-                parts = [arrived[p.key][odd] if p.view is None else p.view for p in gather.parts]
-                mail.gathers[odd].extend(_combined(phases.combine, gather.target.view, parts))
-    return mail
+    own = [g for g in gathers if meeting.owner(g.target.device) == meeting.rank]
+    waited = targets - sources
+    return _Mail(
+        memoryview(numbers),
+        tuple([seen[r][GIVEN : GIVEN + 1] for r in sorted(sources)]),
+        tuple([seen[r][TAKEN : TAKEN + 1] for r in sorted(waited)]),
+        [[copied(row[slot], box.view) for box, row in slots.values()] for slot in range(depth)],
+        [list(_gathered(phases.combine, own, arrived, slot)) for slot in range(depth)],
+        depth if waited else sys.maxsize,
+    )
+
+
+def _told(
+    memory: SharedMemory, numbers: Any, slots: Mapping[object, Any], boxes: Iterable[Box]
+) -> bytes:
+    """What another process must know: where the numbers lie, and the slots of what it gets."""
+    places = [[memory.place_of(slot) for slot in slots[box.key][1]] for box in boxes]
+    return json.dumps([memory.place_of(numbers), places]).encode()
+
+
+def _gathered(
+    combine: Callable[..., Any],
+    gathers: Iterable[Gather],
+    arrived: Mapping[tuple[object, ...], Sequence[Any]],
+    slot: int,
+) -> Iterator[Launch]:
+    """Combines what is in a process's own boxes, and in some slots of others."""
+    for gather in gathers:
+        parts = [arrived[p.key][slot] if p.view is None else p.view for p in gather.parts]
+        yield from _combined(combine, gather.target.view, parts)
 
 
 def _combined(combine: Callable[..., Any], target: Any, parts: Sequence[Any]) -> Iterator[Launch]:
@@ -190,19 +221,32 @@ def _combined(combine: Callable[..., Any], target: Any, parts: Sequence[Any]) ->
     total = parts[0]
     for i, part in enumerate(parts[1:], 1):
         out = target if i == len(parts) - 1 else between[i % 2]
-        yield partial(combine, total, part, out=out)
+        yield partial(combine, total, part, out)
         total = out
 
 
 def _numbers() -> Box:
-    return Box("", (), (2,), np.dtype(np.int64))  # what is staged begins a line
+    return Box("", (), (2 * TAKEN,), np.dtype(np.int64))  # what is staged begins a line
+
+
+def _depth(found: Mapping[Route, Sequence[Box]]) -> int:
+    """How many slots each box has.
+
+    Where all get something from those to whom they give, two are enough: who has got what another
+    one gave at the last launch knows that it has taken all that came before.
+    """
+    if all((target, source) in found for source, target in found):
+        return 2
+    largest = max(box.nbytes for boxes in found.values() for box in boxes)
+    return max(2, min(SLOTS, SMALL // max(1, largest)))
 
 
 def _slots(
     found: Mapping[Route, Sequence[Box]], memory: SharedMemory, rank: int
-) -> dict[object, tuple[Box, tuple[Any, Any]]]:
-    """Room for each box that this process gives, for even and odd launches, by the box's key."""
+) -> dict[object, tuple[Box, list[Any]]]:
+    """Room for each box that this process gives, for launches in turn, by the box's key."""
     given = {
         box.key: box for (source, _), boxes in found.items() if source == rank for box in boxes
     }
-    return {key: (box, (memory.stage(box), memory.stage(box))) for key, box in given.items()}
+    depth = _depth(found)
+    return {key: (box, [memory.stage(box) for _ in range(depth)]) for key, box in given.items()}

@@ -27,6 +27,10 @@ AT_ONCE = 16384
 """Bytes up to which all members of an all-reduce send all they have, and each combines it."""
 
 
+FEW = 4096
+"""Bytes that are copied with the interpreter locked."""
+
+
 @dataclass(frozen=True, slots=True)
 class Box:
     """A box of an input or output.
@@ -227,21 +231,29 @@ def links_from(
     return found
 
 
+def copied(target: Any, source: Any) -> Launch:
+    """A launch that copies an array; a few bytes in one piece without numpy's preparations."""
+    if max(target.nbytes, 1) > FEW or not (target.flags.c_contiguous and source.flags.c_contiguous):
+        return partial(np.copyto, target, source)
+    one, other = (array.reshape(-1).view(np.uint8).data for array in (target, source))
+    return partial(one.__setitem__, slice(None), other)
+
+
 def launches_of(combine: Callable[..., Any], target: Any, parts: Sequence[Any]) -> Iterator[Launch]:
     """Combines arrays in their order, the first two at once; a single one is copied.
 
     The target may be one of the parts.
     """
     if len(parts) == 1:
-        yield partial(np.copyto, target, parts[0])
+        yield copied(target, parts[0])
         return
     late = any(is_same(target, part) for part in parts[2:])  # read after the target is written
     sums = np.empty(target.shape, target.dtype) if late else target
-    yield partial(combine, parts[0], parts[1], out=sums)
+    yield partial(combine, parts[0], parts[1], sums)  # by position: `out` by name takes longer
     for part in parts[2:-1]:
-        yield partial(combine, sums, part, out=sums)
+        yield partial(combine, sums, part, sums)
     if len(parts) > 2:
-        yield partial(combine, sums, parts[-1], out=target)
+        yield partial(combine, sums, parts[-1], target)
 
 
 def is_same(one: Any, other: Any) -> bool:
