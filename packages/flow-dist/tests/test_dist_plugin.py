@@ -44,7 +44,13 @@ def test_mpi_counts_processes(
 
 def test_doctor_has_a_line_each() -> None:
     names = [line.partition(":")[0] for line in plugin.flow_doctor()]
-    assert names == ["MPI", "NCCL", "Ray", "Secret of jobs that no launcher passes a token"]
+    assert names == [
+        "MPI",
+        "Memory that processes of this host share",
+        "NCCL",
+        "Ray",
+        "Secret of jobs that no launcher passes a token",
+    ]
 
 
 def test_doctor_finds_an_mpi_without_a_library(monkeypatch: pytest.MonkeyPatch) -> None:

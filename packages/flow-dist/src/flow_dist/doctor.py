@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from importlib import metadata
 
 from flow_core.plugins.specs import Available, Unavailable
+from flow_dist.large_pages import LARGE
 from flow_dist.launch_mpi import MPICH, OPEN_MPI, Launcher
 from flow_dist.membership import LaunchError
 from flow_dist.plugin import MPI_EXTRA, probe_nccl
 from flow_dist.secret import secret_file
+from flow_dist.shared import Segment
 
 _ASK = """
 import mpi4py
@@ -25,8 +27,9 @@ print(" ".join(MPI.Get_library_version().strip("\\0 \\n").split("\\n")[0].split(
 
 
 def lines() -> Iterator[str]:
-    """A line each on MPI, NCCL, Ray and the user's secret."""
+    """A line each on MPI, shared memory, NCCL, Ray and the user's secret."""
     yield f"MPI: {mpi()}"
+    yield f"Memory that processes of this host share: {_shared_memory()}"
     yield f"NCCL: {_text(probe_nccl())}"
     yield f"Ray: {_text(probe_ray())}"
     yield f"Secret of jobs that no launcher passes a token: {_secret()}"
@@ -71,6 +74,13 @@ def probe_ray() -> Available | Unavailable:
     except metadata.PackageNotFoundError:
         hint = "uv add 'flow-dist[ray,mpich]', if you want flow-dist run --ray"
         return Unavailable("ray is not installed", hint)
+
+
+def _shared_memory() -> str:
+    if not hasattr(os, "memfd_create"):
+        return _text(Unavailable("no memfd_create, which Linux has", "processes send messages"))
+    pages = "pages of 2 MiB" if Segment(LARGE).large else "small pages (Linux before 6.1, or full)"
+    return _text(Available(1, pages))
 
 
 def _secret() -> str:

@@ -8,7 +8,6 @@ process, and no small ``/dev/shm`` overflows.
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from flow_core.device import Launch
-from flow_dist.phases import Box, Phases, Route, launches_of, routes
+from flow_dist.large_pages import enlarge, mapped
+from flow_dist.phases import Box, Gather, Phases, Route, launches_of, routes
 
 SWITCH = "FLOW_DIST_SHARED_MEMORY"
 """The variable that is "0" where processes of one host shall send and receive as others do."""
@@ -43,6 +43,7 @@ class Segment:
         nbytes: its size.
         place: where it begins.
         bytes: all of it, as an array.
+        large: whether it has large pages.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -51,7 +52,8 @@ class Segment:
         os.ftruncate(self._file, size)
         self.nbytes = nbytes
         self.place: Place = (os.getpid(), self._file, size, 0)
-        self.bytes = np.frombuffer(mmap.mmap(self._file, size), np.uint8)
+        self.bytes = mapped(self._file, size)
+        self.large = enlarge(self.bytes)
         self.address = int(self.bytes.ctypes.data)
 
     def __del__(self) -> None:
@@ -77,7 +79,7 @@ def open_segment(process: int, file: int, size: int) -> Any:
     """
     handle = os.open(f"/proc/{process}/fd/{file}", os.O_RDWR)
     try:
-        return np.frombuffer(mmap.mmap(handle, size), np.uint8)
+        return mapped(handle, size)
     finally:
         os.close(handle)
 
@@ -217,11 +219,21 @@ def bind_shared(phases: Phases, memory: SharedMemory, meeting: Meeting) -> Itera
     yield from phases.fills
     yield from offers.copies
     yield from meeting.tokens(targets, sources)
-    for gather in gathers:
-        if meeting.owner(gather.target.device) == meeting.rank:
-            parts = [views[p.key] if p.view is None else p.view for p in gather.parts]
-            yield from _combined(phases.combine, gather.target.view, parts)
+    for gather in _in_pairs(gathers, meeting):
+        parts = [views[p.key] if p.view is None else p.view for p in gather.parts]
+        yield from _combined(phases.combine, gather.target.view, parts)
     yield from meeting.tokens(sources, targets)
+
+
+def _in_pairs(gathers: Iterable[Gather], meeting: Meeting) -> list[Gather]:
+    """The gathers of this process, in an order in which two at a time read from each other.
+
+    Pairwise exchange (Thakur, Rabenseifner, Gropp: Optimization of Collective Communication
+    Operations in MPICH, 2005): nobody's memory is read by all at once.
+    """
+    rank, owner = meeting.rank, meeting.owner
+    own = [gather for gather in gathers if owner(gather.target.device) == rank]
+    return sorted(own, key=lambda gather: owner(gather.parts[-1].device) ^ rank)
 
 
 def sides(routes: Iterable[Route], rank: int) -> tuple[frozenset[int], frozenset[int]]:
