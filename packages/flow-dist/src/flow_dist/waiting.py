@@ -17,7 +17,7 @@ POLITE = 2000
 NAP = 5e-5
 """Seconds of sleep between two looks."""
 
-EAGER, CROWDED = 64, 4
+EAGER, CROWDED = 64, 0
 """Looks without a break, where each process has a core, and where they share them."""
 
 
