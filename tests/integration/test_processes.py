@@ -312,6 +312,15 @@ def model():
     return job
 
 
+def of_the_second():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+        with flow.scope.placement("cpu", "1:0"):
+            w = flow.get_variable("w", (4, 3), initializer=flow.random_normal_initializer())
+            return x + 0 * w
+    return job
+
+
 class TestTwoMachines(flow.unittest.TestCase):
     @flow.unittest.skip_unless_1n1d()
     def test_one(self):
@@ -338,6 +347,10 @@ class TestTwoMachines(flow.unittest.TestCase):
             w = flow.checkpoint.get(os.path.join(folder, "w"))
             self.assertEqual((w.shape, w.dtype), ((3, 2), flow.float32))
             np.testing.assert_allclose(x @ w.numpy(), before, 1e-5)
+        for _ in range(3):
+            flow.clear_default_session()
+            x = np.random.default_rng().random((4, 3), np.float32)
+            np.testing.assert_array_equal(of_the_second()(x), x)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ class Uniform:
 
     def __init__(self, seed: int) -> None:
         key = np.array([seed & _MASK, 0], np.uint64)  # a list with a large number becomes floats
-        self._bits = np.random.Philox(key=key)
+        self._bits = np.random.Philox(0)  # given a key, it would ask for entropy all the same
         self._generator = np.random.Generator(self._bits)
         self._counter = np.zeros(4, np.uint64)
         self._state: Any = {
