@@ -98,9 +98,11 @@ def _model(job: ExportedJob, sized: Sized, built: Built, options: Options) -> Mo
     )
     domains = [("", options.opset), *options.extra]
     domains += [options.domain] if built.kept and options.domain not in domains else []
-    return helper.make_model_gen_version(
+    imports = [helper.make_opsetid(*domain) for domain in domains]
+    return helper.make_model(
         made,
-        opset_imports=[helper.make_opsetid(*domain) for domain in domains],
+        opset_imports=imports,
+        ir_version=helper.find_min_ir_version_for(imports, ignore_unknown=True),
         producer_name="flow",
         producer_version=flow_onnx.__version__,
     )

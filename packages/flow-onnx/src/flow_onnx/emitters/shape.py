@@ -94,24 +94,20 @@ def _slice(e: Emission) -> str:
 
 
 def _slice_update(e: Emission) -> str:
-    taken = cuts(e)
-    if any(r.step != 1 for r in taken.values()):
-        e.gap("an update of a slice with steps")
-    return _replaced(e, e.x, e.inputs[1], list(taken.items()))
+    return _replaced(e, e.x, e.inputs[1], list(cuts(e).items()))
 
 
 def _replaced(e: Emission, x: str, update: str, taken: list[tuple[int, range]]) -> str:
-    """What is before, the part with the update in it, and what is behind; axis by axis."""
+    """``x`` with the update in it, axis by axis: of each, the part that changes and the rest."""
     if not taken:
         return e.node("Identity", update)
     (axis, part), *rest = taken
-    inner = e.slice(x, [axis], [part.start], [part.stop]) if rest else x
-    pieces = [_replaced(e, inner, update, rest)]
-    if part.start > 0:
-        pieces.insert(0, e.slice(x, [axis], [0], [part.start]))
-    if part.stop < e.shape[axis]:
-        pieces.append(e.slice(x, [axis], [part.stop], [2**31]))
-    return e.node("Concat", *pieces, axis=axis)
+    inner = e.node("Gather", x, e.ints(part), axis=axis) if rest else x
+    new, size = _replaced(e, inner, update, rest), e.shape[axis]
+    order = list(range(size))
+    for i, place in enumerate(part):
+        order[place] = size + i
+    return e.node("Gather", e.node("Concat", x, new, axis=axis), e.ints(order), axis=axis)
 
 
 def _concat(e: Emission) -> str:

@@ -113,7 +113,8 @@ def _upsample(e: Emission) -> str:
     if any(scale != int(scale) for scale in scales):
         e.gap(f"scales {scales}: ONNX keeps what is left over of a size, and this op does not")
     sizes = e.const([1, 1, *scales], "float32")
-    return e.node("Resize", e.x, "", sizes, **RESIZE[e.attr("interpolation")])
+    region = "" if e.opset >= 13 else e.const([], "float32")  # not read, but asked for
+    return e.node("Resize", e.x, region, sizes, **RESIZE[e.attr("interpolation")])
 
 
 def _per_dimension(name: str, emit: Callable[[Emission], str]) -> dict[str, Emit]:
