@@ -14,7 +14,7 @@ from flow_core.ir import Graph
 from flow_core.plugins.specs import ExportedJob
 from flow_onnx.files import Weights, save, tensor
 from flow_onnx.network import Built, build, declared
-from flow_onnx.options import Checker, Options
+from flow_onnx.options import OPSETS, Checker, Options
 from flow_onnx.sizes import Sized, resized
 from flow_onnx.types import ELEMENT_TYPES, value_info
 
@@ -53,10 +53,10 @@ def write(
 def converted(job: ExportedJob, options: Options) -> tuple[ModelProto, Weights]:
     """The model without its weights, checked, and the weights by name."""
     sized = resized(job, options)
-    _check_types(job, sized.graph)
+    _check_types(job, sized.graph, options)
     built = _built(job, sized, options)
     model = _model(job, sized, built, options)
-    _check(job, model, built)
+    _check(job, model)
     _warn(built, sized.graph)
     variables = (op.name for op in sized.graph.of_type("variable"))
     return model, {built.values[sized.graph.ops[n].output()]: job.variables[n] for n in variables}
@@ -70,16 +70,20 @@ def _built(job: ExportedJob, sized: Sized, options: Options) -> Built:
     return built
 
 
-def _check_types(job: ExportedJob, graph: Graph) -> None:
+def _check_types(job: ExportedJob, graph: Graph, options: Options) -> None:
+    """Refuses objects, and bfloat16 where ONNX does not have it yet."""
+    known = [name for name in ELEMENT_TYPES if options.opset >= 13 or name != "bfloat16"]
     for name, types in graph.types.items():
-        odd = [t for t in types if t.dtype.name not in ELEMENT_TYPES]
+        odd = [t for t in types if t.dtype.name not in known]
         if odd:
             raise UnsupportedError(
-                f"exporting job {job.name!r} to ONNX",
+                f"exporting job {job.name!r} to ONNX, opset {options.opset}",
                 at=graph.lines.get(name),
                 found=f"{graph.ops[name].type} {name!r}, which makes {odd[0]}",
-                allowed=f"numbers: {', '.join(ELEMENT_TYPES)}",
-                hint="export a job that is fed arrays, without reading and decoding records",
+                allowed=f"numbers: {', '.join(known)}",
+                hint="opset 13 or later has bfloat16"
+                if odd[0].dtype.name == "bfloat16"
+                else "export a job that is fed arrays, without reading and decoding records",
             )
 
 
@@ -112,7 +116,7 @@ def _used(built: Built) -> set[str]:
     return {name for node in built.network.nodes for name in node.input}
 
 
-def _check(job: ExportedJob, model: ModelProto, built: Built) -> None:
+def _check(job: ExportedJob, model: ModelProto) -> None:
     """ONNX's own checks, and that it infers the shapes and types that the job has."""
     try:
         onnx.checker.check_model(model, full_check=True)
@@ -121,7 +125,8 @@ def _check(job: ExportedJob, model: ModelProto, built: Built) -> None:
             f"checking the ONNX model of job {job.name!r}",
             at=job.at,
             found=str(error),
-            hint="this is a mistake of flow-onnx: report it with the job",
+            hint="an operator may take these element types in a later opset only: try "
+            f"opset={OPSETS[-1]}, or report it with the job",
         ) from error
 
 
