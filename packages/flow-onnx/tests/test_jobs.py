@@ -172,3 +172,60 @@ def test_batch_norms_use_the_moving_statistics(tmp_path: Path) -> None:
     path = exported(job, tmp_path)
     x = rng.normal(size=shape).astype(np.float32)
     np.testing.assert_allclose(run_model(path, {"x": x})[0], job(x), rtol=1e-4, atol=1e-5)
+
+
+def test_slices_and_broadcasts_of_open_sizes(tmp_path: Path) -> None:
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4, 3))) -> tuple[tp.Numpy, tp.Numpy, tp.Numpy]:
+        behind = flow.slice(x, [1, None], [None, 2])
+        ones = flow.broadcast_like(flow.constant(2.0, flow.float, (1, 3)), x)
+        mean = flow.math.reduce_mean(x, axis=[1], keepdims=True)
+        return behind, ones * x, flow.concat([x - mean, flow.zeros_like(x)], 0)
+
+    path = exported(job, tmp_path, shape_override={"x": ("rows", 3)})
+    x = np.arange(18, dtype=np.float32).reshape(6, 3)
+    found = run_model(path, {"x": x})
+    np.testing.assert_array_equal(found[0], x[1:, :2])
+    np.testing.assert_array_equal(found[1], 2 * x)
+    np.testing.assert_allclose(found[2][:6], x - x.mean(1, keepdims=True), atol=1e-6)
+    assert found[2].shape == (12, 3)
+
+
+def test_several_devices_are_one_model(tmp_path: Path) -> None:
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4, 6))) -> tp.Numpy:
+        with flow.scope.placement("cpu", "0:0-1"):
+            w = flow.get_variable("w", (6, 2), initializer=flow.truncated_normal(1.0))
+            w = w.with_distribute(flow.distribute.split(1))
+            return flow.matmul(flow.parallel_cast(x, distribute=flow.distribute.split(0)), w)
+
+    path = exported(job, tmp_path)
+    x = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+    np.testing.assert_allclose(run_model(path, {"x": x})[0], job(x), rtol=1e-5, atol=1e-6)
+    assert [node.op_type for node in onnx.load(path).graph.node] == ["MatMul"]
+
+
+def test_half_numbers(tmp_path: Path) -> None:
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        y = flow.math.tanh(flow.cast(x, flow.float16) * 0.5)
+        return flow.cast(flow.matmul(y, y, transpose_b=True), flow.float)
+
+    x = np.random.default_rng(0).normal(size=(2, 3)).astype(np.float32)
+    found = run_model(exported(job, tmp_path), {"x": x})
+    np.testing.assert_allclose(found[0], job(x), rtol=1e-2, atol=1e-2)
+
+
+def test_nothing_fed_and_one_number(tmp_path: Path) -> None:
+    @flow.global_function()
+    def constants() -> tp.Numpy:
+        return flow.constant(3.0, flow.float, (2,)) + 1
+
+    assert run_model(exported(constants, tmp_path), {})[0].tolist() == [4, 4]
+
+    @flow.global_function()
+    def scalar(x: tp.Numpy.Placeholder(())) -> tp.Numpy:
+        return x * x
+
+    flow.onnx.export(scalar, str(tmp_path / "weights"), tmp_path / "scalar.onnx")
+    assert run_model(tmp_path / "scalar.onnx", {"x": np.array(3, np.float32)})[0] == 9

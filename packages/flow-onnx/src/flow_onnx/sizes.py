@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import NoReturn
+
+from onnx import NodeProto
 
 from flow_core.errors import FlowError, UnsupportedError
 from flow_core.ir import Attrs, Graph, Op, TensorType, Value
@@ -45,20 +48,20 @@ class Sized:
 
     def check_alike(self, job: ExportedJob, built: Built, other: Built) -> None:
         """Refuses nodes in which an open size is written out."""
-        for node, twin in zip(built.network.nodes, other.network.nodes, strict=True):
-            if _content(built, node) != _content(other, twin):
-                op = built.made_by[node.name]
-                _refuse(job, self.graph, op, f"{node.op_type} needs numbers for the open sizes")
+        pairs = zip_longest(built.network.nodes, other.network.nodes)
+        for node, twin in pairs:
+            if node is None or twin is None or _content(built, node) != _content(other, twin):
+                maker = built.made_by[node.name] if node else other.made_by[twin.name]
+                kind = (node or twin).op_type
+                _refuse(job, self.graph, maker, f"{kind} needs numbers for the open sizes")
 
 
-def _content(built: Built, node: object) -> tuple[object, ...]:
+def _content(built: Built, node: NodeProto) -> tuple[object, ...]:
+    """What a node says, apart from the names of values."""
     constants = built.network.constants
-    attributes = [a.SerializeToString() for a in node.attribute]  # type: ignore[attr-defined]
-    inputs: list[str] = node.input  # type: ignore[attr-defined]
-    return tuple((constants[n].dtype, constants[n].tolist()) for n in inputs if n in constants), (
-        node.op_type,  # type: ignore[attr-defined]
-        attributes,
-    )
+    arrays = [constants[name] for name in node.input if name in constants]
+    attributes = [attribute.SerializeToString() for attribute in node.attribute]
+    return node.op_type, attributes, [(array.dtype, array.tolist()) for array in arrays]
 
 
 def _refuse(job: ExportedJob, graph: Graph, op: Op, found: str) -> NoReturn:

@@ -11,6 +11,10 @@ from flow_onnx.emission import Emission
 Emitter = Callable[[Emission], str | tuple[str, ...]]
 
 
+FAR = 2**31
+"""An index behind all that there are."""
+
+
 def _as_output(e: Emission) -> str:
     return e.as_output(e.x)
 
@@ -54,8 +58,10 @@ def _broadcast(e: Emission) -> str:
         sizes.insert(axis, 1)
     if missing:
         x = unsqueezed(e, x, missing)
-    kept = [1 if n == m else n for n, m in zip(out, sizes, strict=True)]
-    return e.node("Expand", x, e.ints(kept))
+    repeated = frozenset(i for i, (n, m) in enumerate(zip(out, sizes, strict=True)) if n != m)
+    if len(e.inputs) == 2 and e.open and e.open[0] & repeated:
+        return e.node("Expand", x, e.node("Shape", e.inputs[1]))
+    return e.node("Expand", x, e.ints([n if i in repeated else 1 for i, n in enumerate(out)]))
 
 
 def unsqueezed(e: Emission, x: str, axes: list[int]) -> str:
@@ -87,10 +93,16 @@ def _slice(e: Emission) -> str:
     taken = cuts(e)
     if not taken:
         return e.node("Identity", e.x)
-    ranges = taken.values()
-    least = -(2**31)  # "before the first element", for steps backwards
-    ends = [least if r.stop < 0 else r.stop for r in ranges]
-    return e.slice(e.x, list(taken), [r.start for r in ranges], ends, [r.step for r in ranges])
+    starts, ends = zip(*(_ends(e.shape[axis], r) for axis, r in taken.items()), strict=True)
+    return e.slice(e.x, list(taken), starts, ends, [r.step for r in taken.values()])
+
+
+def _ends(size: int, taken: range) -> tuple[int, int]:
+    """Where a slice begins and ends; the ends of the axis in a way that holds for every size."""
+    start = -1 if taken.step < 0 and taken.start == size - 1 else taken.start
+    if taken.stop < 0:
+        return start, -FAR
+    return start, FAR if taken.stop == size else taken.stop
 
 
 def _slice_update(e: Emission) -> str:

@@ -58,12 +58,23 @@ def _deconv(e: Emission) -> str:
 
 def _pool_pads(e: Emission) -> list[int]:
     """Padding that gives as many windows as the op has, whatever it rounds."""
-    y = e.outputs[0].shape
+    y, kernel = e.outputs[0].shape, e.attr("pool_size")
+    if _rounds(e) and e.open and e.open[0] - {0, e.rank - 1 if _is_last(e) else 1}:
+        e.gap("its padding depends on sizes that are open")
     out = y[1:-1] if _is_last(e) else y[2:]
     before = [_before(e, axis, size) for axis, size in enumerate(_space(e))]
-    columns = zip(_space(e), out, before, e.attr("pool_size"), e.attr("strides"), strict=True)
+    columns = zip(_space(e), out, before, kernel, e.attr("strides"), strict=True)
     after = [max(0, (windows - 1) * s + k - b - n) for n, windows, b, k, s in columns]
+    given = e.attr("padding_after") if e.attr("padding") == "customized" else ()
+    if not _rounds(e) and given and all(p < k for p, k in zip(given, kernel, strict=True)):
+        after = list(given)
     return [*before, *after]
+
+
+def _rounds(e: Emission) -> bool:
+    """Whether the padding follows from the size."""
+    padding = e.attr("padding")
+    return padding != "valid" and (padding != "customized" or bool(e.attr("ceil_mode")))
 
 
 def _before(e: Emission, axis: int, size: int) -> int:
