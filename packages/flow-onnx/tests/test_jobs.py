@@ -229,3 +229,22 @@ def test_nothing_fed_and_one_number(tmp_path: Path) -> None:
 
     flow.onnx.export(scalar, str(tmp_path / "weights"), tmp_path / "scalar.onnx")
     assert run_model(tmp_path / "scalar.onnx", {"x": np.array(3, np.float32)})[0] == 9
+
+
+def test_quantization_aware_jobs_round_as_they_do_here(tmp_path: Path) -> None:
+    config = flow.function_config()
+    config.enable_qat(True)
+    config.qat.moving_min_max_stop_update_after_iters(1)
+
+    @flow.global_function(function_config=config)
+    def job(x: tp.Numpy.Placeholder((2, 3, 6, 6))) -> tp.Numpy:
+        init = flow.truncated_normal(0.5)
+        return flow.layers.conv2d(x, 4, 3, padding="SAME", kernel_initializer=init, name="conv")
+
+    x = np.random.default_rng(0).uniform(-1, 1, (2, 3, 6, 6)).astype(np.float32)
+    job(x)
+    names = [name for name in flow.get_all_variables() if "moving" in name or "max" in name]
+    flow.load_variables({name: np.full((1,), 0.9, np.float32) for name in names})
+    found = run_model(exported(job, tmp_path), {"x": x})
+    np.testing.assert_allclose(found[0], job(x), rtol=1e-4, atol=1e-5)
+    assert len(np.unique(found[0])) < 256

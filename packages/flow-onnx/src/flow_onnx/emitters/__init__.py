@@ -19,6 +19,7 @@ from flow_onnx.emitters import (
     norm,
     order,
     pad,
+    quantize,
     reduce,
     shape,
     source,
@@ -28,8 +29,8 @@ from flow_onnx.emitters import (
 Emitter = Callable[[Emission], str | tuple[str, ...]]
 
 FAMILIES = (
-    activation, arithmetic, choice, index, loss, matmul, norm, order, pad, reduce, shape, source,
-    windows,
+    activation, arithmetic, choice, index, loss, matmul, norm, order, pad, quantize, reduce, shape,
+    source, windows,
 )  # fmt: skip
 
 EMITTERS: Mapping[str, Emitter] = {

@@ -69,6 +69,16 @@ def _sigmoid(e: Emission) -> str:
     return e.node("Sub", e.node("Softplus", e.x), e.node("Mul", e.x, label))
 
 
+def _smooth_l1(e: Emission) -> str:
+    """near (distance - near / 2) / beta, where near is at most beta."""
+    distance, beta = e.node("Abs", e.node("Sub", *e.inputs)), float(e.attr("beta"))
+    if not beta:
+        return distance
+    near = e.node("Min", distance, number(e, beta))
+    rest = e.node("Sub", distance, e.node("Mul", near, number(e, 0.5)))
+    return e.node("Div", e.node("Mul", near, rest), number(e, beta))
+
+
 EMITTERS: Mapping[str, Callable[[Emission], str | tuple[str, ...]]] = {
     "softmax": _softmax("Softmax"),
     "log_softmax": _softmax("LogSoftmax"),
@@ -76,4 +86,5 @@ EMITTERS: Mapping[str, Callable[[Emission], str | tuple[str, ...]]] = {
     "softmax_cross_entropy": _dense,
     "sparse_cross_entropy": _of_probabilities,
     "sigmoid_cross_entropy": _sigmoid,
+    "smooth_l1_loss": _smooth_l1,
 }

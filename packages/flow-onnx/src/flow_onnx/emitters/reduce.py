@@ -55,9 +55,14 @@ def _sum_like(e: Emission) -> str:
 
 
 def _square_sum(e: Emission) -> str:
-    if not e.rank:
-        return e.node("Mul", e.x, e.x)
-    return reduced(e, "ReduceSumSquare", e.x, list(range(e.rank)), False)
+    """The sum of the squares of all elements of all inputs."""
+    sums = [
+        reduced(e, "ReduceSumSquare", x, list(range(len(kind.shape))), False)
+        if kind.shape
+        else e.node("Mul", x, x)
+        for x, kind in zip(e.inputs, e.types, strict=True)
+    ]
+    return e.node("Sum", *sums) if len(sums) > 1 else sums[0]
 
 
 EMITTERS: Mapping[str, Emit] = {
@@ -69,4 +74,5 @@ EMITTERS: Mapping[str, Emit] = {
     "reduce_all": _truth("ReduceMin"),
     "reduce_sum_like": _sum_like,
     "square_sum": _square_sum,
+    "multi_square_sum": _square_sum,
 }
