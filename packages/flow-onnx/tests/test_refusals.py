@@ -20,6 +20,11 @@ from flow_onnx import files
 from flow_onnx.options import OPSETS
 
 
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
 def weights(tmp_path: Path) -> str:
     flow.checkpoint.save(str(tmp_path / "weights"), {"w": np.ones((4, 4), np.float32)})
