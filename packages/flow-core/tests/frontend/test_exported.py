@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import oneflow as flow
-from flow_core.errors import JobError, UnsupportedError
+from flow_core.errors import ConfigError, JobError, UnsupportedError
 from flow_core.frontend.emit import emit
 from flow_core.frontend.exported import traced_for_export
 from flow_core.frontend.session import default_session
@@ -94,6 +94,13 @@ def test_results_that_are_no_arrays() -> None:
 
     with pytest.raises(UnsupportedError, match="an array per device"):
         traced_for_export(mirrored, "exporting", None)
+
+
+def test_paths_that_are_none() -> None:
+    with pytest.raises(ConfigError, match="model_save_dir=None"):
+        flow.onnx.export(job(), None, "m.onnx")
+    with pytest.raises(ConfigError, match="onnx_filename=3"):
+        flow.onnx.export(job(), "weights", 3)
 
 
 class FakeWorld:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from os import fspath
+from os import PathLike, fspath
 from typing import Any
 
 from flow_core.checkpoint import store
-from flow_core.errors import FlowError, UnsupportedError, user_line
+from flow_core.errors import ConfigError, FlowError, SourceLine, UnsupportedError, user_line
 from flow_core.frontend.exported import traced_for_export
 from flow_core.frontend.session import default_session
 from flow_core.frontend.together import in_the_first
@@ -53,6 +53,8 @@ def export_onnx(
         ConfigError: an option is not one of those allowed.
     """
     attempted, at = f"flow.onnx.export to {onnx_filename}", user_line(2)
+    for name, path in (("model_save_dir", model_save_dir), ("onnx_filename", onnx_filename)):
+        _check_path(name, path, attempted, at)
     session = default_session()
     spec = session.registry.exporters.get("onnx")
     if spec is None:
@@ -77,6 +79,12 @@ def export_onnx(
         )
 
     _once(export, attempted)
+
+
+def _check_path(name: str, path: Any, attempted: str, at: SourceLine | None) -> None:
+    if not isinstance(path, str | PathLike):
+        found = f"{name}={path!r:.60}"
+        raise ConfigError(attempted, at=at, found=found, allowed="a path, as text or os.PathLike")
 
 
 def _once(export: Callable[[], None], attempted: str) -> None:

@@ -12,35 +12,31 @@ Emitter = Callable[[Emission], str | tuple[str, ...]]
 
 
 def _batch_norm(e: Emission) -> tuple[str, ...]:
-    """With the moving statistics; channels are moved to axis 1."""
+    """With the moving statistics, in their element type."""
     if e.attr("training"):
         e.gap("training=True: it normalises by the batch and updates the moving statistics")
     x, mean, variance, gamma, beta = e.inputs
     stats = e.types[1].dtype
     x = x if e.dtype is stats else e.cast(x, stats)
-    scaled = _scaled(e, x, (gamma, beta, mean, variance))
-    y = scaled if e.dtype is stats else e.cast(scaled, e.dtype)
+    y = _per_channel(e, x, (gamma, beta, mean, variance))
+    y = y if e.dtype is stats else e.cast(y, e.dtype)
     inverse = _inverse_root(e, variance, e.types[1]) if 2 in e.used else variance
     return y, mean, inverse
 
 
-def _scaled(e: Emission, x: str, vectors: tuple[str, ...]) -> str:
+def _per_channel(e: Emission, x: str, vectors: tuple[str, ...]) -> str:
+    """ONNX has the channels on axis 1, behind the batch; a vector is a batch of one."""
+    if e.rank == 1:
+        return e.reshape(_node(e, e.reshape(x, (1, *e.shape)), vectors), e.shape)
     axis = e.attr("axis") % e.rank
-    if e.rank == 1:  # a batch of one position per channel
-        y = _scaled(_two_axes(e), e.reshape(x, (1, *e.shape)), vectors)
-        return e.reshape(y, e.shape)
-    perm = [0, axis, *(i for i in range(1, e.rank) if i != axis)] if axis else [1, 0]
-    perm += range(2, e.rank) if not axis else ()
-    first = e.transpose(x, perm)
-    y = e.node("BatchNormalization", first, *vectors, epsilon=float(e.attr("epsilon")))
+    others = [i for i in range(e.rank) if i != axis]
+    perm = [others[0], axis, *others[1:]]
+    y = _node(e, e.transpose(x, perm), vectors)
     return e.transpose(y, sorted(range(e.rank), key=perm.__getitem__))
 
 
-def _two_axes(e: Emission) -> Emission:
-    """The same op on a tensor with an axis before its only one."""
-    types = (TensorType((1, *e.shape), e.dtype), *e.types[1:])
-    op = e.op.__class__(e.op.name, e.op.type, e.op.inputs, e.op.attrs.with_(axis=1), e.op.placement)
-    return Emission(e.network, op, e.inputs, types, e.outputs, e.used, e.open)
+def _node(e: Emission, x: str, vectors: tuple[str, ...]) -> str:
+    return e.node("BatchNormalization", x, *vectors, epsilon=float(e.attr("epsilon")))
 
 
 def _inverse_root(e: Emission, variance: str, kind: TensorType) -> str:
@@ -75,15 +71,10 @@ def _one_node(e: Emission, x: str, params: list[str], begin: int) -> str:
     if e.attr("scale"):
         gamma = params[-1]
     else:
-        shape = [1 if i in _open_inputs(e) else n for i, n in enumerate(e.shape)][begin:]
-        gamma = e.node("Expand", e.const(1, stats), e.ints(shape))
+        gamma = e.node("Expand", e.const(1, stats), e.ints(e.shape[begin:]))
     beta = params[:1] if e.attr("center") else []
     epsilon = float(e.attr("epsilon"))
     return e.node("LayerNormalization", x, gamma, *beta, axis=begin, epsilon=epsilon)
-
-
-def _open_inputs(e: Emission) -> frozenset[int]:
-    return e.open[0] if e.open else frozenset()
 
 
 def _by_parts(e: Emission, x: str, params: list[str], begin: int) -> tuple[str, str, str]:
