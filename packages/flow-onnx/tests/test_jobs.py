@@ -174,6 +174,23 @@ def test_batch_norms_use_the_moving_statistics(tmp_path: Path) -> None:
     np.testing.assert_allclose(run_model(path, {"x": x})[0], job(x), rtol=1e-4, atol=1e-5)
 
 
+def test_two_open_sizes(tmp_path: Path) -> None:
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 5, 8))) -> tuple[tp.Numpy, tp.Numpy]:
+        heads = flow.transpose(flow.reshape(x, (2, 5, 2, 4)), (0, 2, 1, 3))
+        scores = flow.nn.softmax(flow.matmul(heads, heads, transpose_b=True))
+        return flow.matmul(scores, heads), flow.math.reduce_sum(flow.reshape(x, (-1, 8)), axis=[1])
+
+    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype(np.float32)
+    whole = {"x": ("batch", "length", 8)}
+    path = exported(job, tmp_path, shape_override=whole)
+    found = run_model(path, {"x": x})
+    for a, b in zip(found, job(x), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    parts = run_model(path, {"x": x[1:, :3]})
+    assert [a.shape for a in parts] == [(1, 2, 3, 4), (3,)]
+
+
 def test_slices_and_broadcasts_of_open_sizes(tmp_path: Path) -> None:
     @flow.global_function()
     def job(x: tp.Numpy.Placeholder((4, 3))) -> tuple[tp.Numpy, tp.Numpy, tp.Numpy]:

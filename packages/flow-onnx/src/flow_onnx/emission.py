@@ -153,19 +153,31 @@ class Emission:
         """``x`` as truth values: what is not 0 is true."""
         return x if kind.dtype.name == "bool" else self.cast(x, "bool")
 
-    def reshape(self, x: str, shape: Sequence[int], open: frozenset[int] = frozenset()) -> str:
-        """``x`` in another shape, of which the sizes of one axis may be open."""
-        if len(open) > 1:
-            self.gap("more than one size of its result is open")
-        sizes = [-1 if i in open else n for i, n in enumerate(shape)]
-        if 0 not in sizes:
-            return self.node("Reshape", x, self.ints(sizes))
-        self.since(14, "a tensor without elements")
-        return self.node("Reshape", x, self.ints(sizes), allowzero=1)
+    def reshape(
+        self, x: str, shape: Shape, open: frozenset[int] = frozenset(), source: Shape = ()
+    ) -> str:
+        """``x`` in another shape.
 
-    def as_output(self, x: str) -> str:
-        """``x`` in the shape of the first output."""
-        return self.reshape(x, self.outputs[0].shape, self.open[0] if self.open else frozenset())
+        Args:
+            x: what to reshape.
+            shape: the new shape.
+            open: its axes whose sizes are open: those that ``x`` has at the same place are copied,
+                one more is worked out.
+            source: the shape of ``x``, where sizes are to be copied.
+        """
+        copied = {i for i in open if shape[: i + 1] == source[: i + 1]}
+        if len(open - copied) > 1:
+            self.gap("more than one size of its result is open")
+        if 0 in shape:
+            self.since(14, "a tensor without elements")
+            return self.node("Reshape", x, self.ints(shape), allowzero=1)
+        sizes = [0 if i in copied else -1 if i in open else n for i, n in enumerate(shape)]
+        return self.node("Reshape", x, self.ints(sizes))
+
+    def as_output(self, x: str, source: Shape = ()) -> str:
+        """``x`` in the shape of the first output; ``source`` as for `reshape`."""
+        open = self.open[0] if self.open else frozenset()
+        return self.reshape(x, self.outputs[0].shape, open, source)
 
     def transpose(self, x: str, perm: Sequence[int]) -> str:
         """``x`` with its axes in another order."""

@@ -16,7 +16,7 @@ FAR = 2**31
 
 
 def _as_output(e: Emission) -> str:
-    return e.as_output(e.x)
+    return e.as_output(e.x, e.shape)
 
 
 def _passed(e: Emission) -> tuple[str, ...]:
