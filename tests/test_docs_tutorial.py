@@ -30,6 +30,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 PAGES = (
     "tutorial.md",
     "architecture.md",
+    "onnx.md",
     "plugins/passes.md",
     "plugins/formats.md",
     "adr/0007-philox.md",

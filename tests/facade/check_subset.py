@@ -14,7 +14,7 @@ SUBSETS = {
     "core": (),
     "core+typing": ("typing",),
     "core+typing+data": ("typing", "data"),
-    "all": ("typing", "data", "cuda", "dist", "onednn"),
+    "all": ("typing", "data", "cuda", "dist", "onednn", "onnx"),
 }
 FACADE_PIECES = ("typing", "data")  # those with a module in oneflow
 HEAVY = (
@@ -25,6 +25,7 @@ HEAVY = (
     "cv2",
     "hypothesis",
     "mpi4py",
+    "onnx",
     "pytest",
     "rich",
     "safetensors",

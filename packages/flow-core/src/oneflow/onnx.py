@@ -1,5 +1,5 @@
-"""``oneflow.onnx``; see `flow_core.api.elsewhere`."""
+"""``oneflow.onnx``; see `flow_core.api.export`."""
 
-from flow_core.api.elsewhere import export_onnx as export
+from flow_core.api.export import export_onnx as export
 
 __all__ = ["export"]

@@ -86,7 +86,6 @@ def test_older_names_are_known_as_such() -> None:
 @pytest.mark.parametrize(
     ("call", "next_step"),
     [
-        (lambda: flow.onnx.export(add_weight(), ".", "x.onnx"), "get_all_variables"),
         (lambda: flow.tensorrt.cache_int8_calibration(), "flow.quantization"),
         (lambda: flow.tensorrt.write_int8_calibration("."), "flow.quantization"),
         (flow.sysconfig.get_include, "plugin"),

@@ -28,6 +28,7 @@ from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import (
     BoxingSpec,
     DeviceSpec,
+    ExporterSpec,
     FormatSpec,
     KernelSpec,
     OpSpec,
@@ -110,6 +111,7 @@ def test_a_hook_may_return_nothing(result: object) -> None:
         ("flow_register_devices", [DeviceSpec("a", None, "a:b")], "probe", "callable"),  # type: ignore[arg-type]
         ("flow_register_passes", [PassSpec("a", "late", "a:B")], "'late'", "logical, train, lower"),
         ("flow_register_checkpoint_formats", [FormatSpec("a", "x", "a:b")], "can_open", "callable"),  # type: ignore[arg-type]
+        ("flow_register_exporters", [ExporterSpec("a", "write")], "load", "module:attribute"),
     ],
 )  # fmt: skip
 def test_wrong_results(hook: str, result: object, found: str, allowed: str) -> None:
@@ -222,6 +224,7 @@ def test_core_itself_is_never_isolated() -> None:
         ("flow_register_devices", DeviceSpec("cubes", "a:b", "a:c")),
         ("flow_register_passes", PassSpec("cubes", "logical", "a:b")),
         ("flow_register_checkpoint_formats", FormatSpec("cubes", bool, "a:b")),
+        ("flow_register_exporters", ExporterSpec("cubes", "a:b")),
         ("flow_register_readers", ReaderSpec("cubes", "a:b")),
         ("flow_register_boxing", BoxingSpec("cubes", "P", "B", ("cpu",), "a:b", "a:c")),
     ],

@@ -12,7 +12,6 @@ __all__ = [
     "delete_worker",
     "dynamic_binary_concat",
     "dynamic_binary_split",
-    "export_onnx",
     "get_compile_flags",
     "get_include",
     "get_lib",
@@ -27,25 +26,6 @@ LAUNCHER = "start the program on every machine, with the launcher of the package
 
 def _refuse(attempted: str, found: str, allowed: str, hint: str) -> NoReturn:
     raise UnsupportedError(attempted, at=user_line(3), found=found, allowed=allowed, hint=hint)
-
-
-def export_onnx(
-    job_func: Any,
-    model_save_dir: Any,
-    onnx_filename: Any,
-    continue_on_error: bool = False,
-    opset: Any = None,
-    extra_opset: Any = None,
-    shape_override: Any = None,
-    external_data: bool = False,
-) -> NoReturn:
-    """There is no export to ONNX: always an `UnsupportedError`, which names what to use."""
-    _refuse(
-        "flow.onnx.export",
-        f"job {getattr(job_func, 'name', job_func)!r:.60}",
-        "graphs as text, and variables as arrays",
-        "str(job.compile().logical) is the graph, flow.get_all_variables() has the weights by name",
-    )
 
 
 def write_int8_calibration(path: str) -> NoReturn:

@@ -268,6 +268,25 @@ class _Asked(Mapping[str, Any]):
         return len(self._variables)
 
 
+def in_the_first(world: World, action: Callable[[], None], attempted: str) -> None:
+    """Does something in the first process, for which the others wait.
+
+    Raises:
+        JobError: it failed; in the first process what it raised.
+    """
+    if world.rank:
+        word = _say(world, {})
+        if "error" in word:
+            raise JobError(f"{attempted}, in the first process", found=word["error"])
+        return
+    try:
+        action()
+    except BaseException as error:
+        _say(world, {"error": f"{error}"})
+        raise
+    _say(world, {})
+
+
 def load_together(world: World, load: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
     """Reads a checkpoint once, in the first process, which gives all arrays to the others.
 

@@ -24,6 +24,7 @@ from flow_core.plugins.specs import (
     CommSpec,
     DecoderSpec,
     DeviceSpec,
+    ExporterSpec,
     FormatSpec,
     KernelSpec,
     OpSpec,
@@ -209,6 +210,21 @@ def flow_register_checkpoint_formats(config: Settings) -> Iterable[FormatSpec]:
 
         def flow_register_checkpoint_formats():
             return [FormatSpec("zip", is_zip, "zips:read", "zips:write")]
+    """
+    return ()
+
+
+@hookspec
+def flow_register_exporters(config: Settings) -> Iterable[ExporterSpec]:
+    """Formats of files in which other programs run a predict job.
+
+    Returns `ExporterSpec` records.  Called once, while the registry is built.  The exporter gets an
+    `ExportedJob` and the options of the function that was called.
+
+    Example::
+
+        def flow_register_exporters():
+            return [ExporterSpec("onnx", "cubes.onnx:write")]
     """
     return ()
 

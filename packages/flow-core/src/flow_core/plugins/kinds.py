@@ -14,6 +14,7 @@ from flow_core.plugins.specs import (
     CommSpec,
     DecoderSpec,
     DeviceSpec,
+    ExporterSpec,
     FormatSpec,
     KernelSpec,
     OpSpec,
@@ -75,6 +76,7 @@ KINDS: tuple[Kind, ...] = (
         "flow_register_checkpoint_formats", "formats", FormatSpec, "checkpoint format",
         lazy=("reader",), optional=("writer",), calls=("can_open",),
     ),
+    Kind("flow_register_exporters", "exporters", ExporterSpec, "exporter", lazy=("load",)),
 )  # fmt: skip
 
 _LAZY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")

@@ -22,6 +22,7 @@ from flow_core.plugins.specs import (
     CommSpec,
     DecoderSpec,
     DeviceSpec,
+    ExporterSpec,
     FormatSpec,
     KernelQuery,
     KernelSpec,
@@ -76,7 +77,8 @@ class Registry:
     """Everything the plugins registered; frozen.  `flow_core.plugins.host` makes it.
 
     Attributes:
-        ops, devices, comms, boxing, readers, decoders, annotations, formats: by name.
+        ops, devices, comms, boxing, readers, decoders, annotations, formats, exporters: by
+            name.
         passes: in the order in which they run, stage by stage.
         all_kernels: by (op, device type) as registered; `kernels` and `find_kernel` look up.
         calls: implementations of the hooks that are called later, by hook.
@@ -92,6 +94,7 @@ class Registry:
     decoders: Mapping[str, DecoderSpec]
     annotations: Mapping[str, AnnotationSpec]
     formats: Mapping[str, FormatSpec]
+    exporters: Mapping[str, ExporterSpec]
     passes: tuple[PassSpec, ...]
     all_kernels: Mapping[tuple[str, str], tuple[KernelSpec, ...]]
     calls: Mapping[str, tuple[HookCall, ...]]

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from flow_core.cores import NOT_DIVIDED, Cores
 from flow_core.dtypes import DType
 from flow_core.errors import InferenceError, PluginError, SourceLine
-from flow_core.ir import NO_ATTRS, Attrs, AttrValue, TensorType
+from flow_core.ir import NO_ATTRS, Attrs, AttrValue, Graph, TensorType, Value
 from flow_core.sbp import Region, Signatures, region_shape
 from flow_core.topology import Placement
 
@@ -504,3 +504,41 @@ class FormatSpec:
     can_open: Callable[[Any], bool]
     reader: Lazy
     writer: Lazy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedJob:
+    """A predict job with its weights, as exporters get it.
+
+    Attributes:
+        name: the job's.
+        graph: what its results need, as traced: one logical op each, no boxing.  It also has the
+            ops that overwrite variables.
+        inputs: the values that are fed, by the parameter's name (and the place in it, for
+            parameters that are tuples or dicts), in the order in which they are fed.
+        variables: arrays by the names of the graph's ``variable`` ops; each may be read from a
+            file when it is asked for.
+        specs: of all ops.
+        at: the user's line that exports.
+    """
+
+    name: str
+    graph: Graph
+    inputs: Mapping[str, Value]
+    variables: Mapping[str, Any]
+    specs: Mapping[str, OpSpec]
+    at: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExporterSpec:
+    """A format of files in which other programs run a predict job.
+
+    Attributes:
+        name: unique name; ``flow.onnx.export`` looks for "onnx".
+        load: lazy ``write(job: ExportedJob, path: str, **options)``; leaves a whole file or, where
+            it raises, none that was not there before.
+    """
+
+    name: str
+    load: Lazy

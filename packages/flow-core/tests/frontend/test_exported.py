@@ -1,0 +1,132 @@
+"""What exporters get, and what is refused before they are asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import oneflow as flow
+from flow_core.errors import ConfigError, JobError, UnsupportedError
+from flow_core.frontend.emit import emit
+from flow_core.frontend.exported import traced_for_export
+from flow_core.frontend.session import default_session
+from flow_core.frontend.together import in_the_first
+from flow_core.plugins.specs import ExportedJob, ExporterSpec
+from flow_typing import ListListNumpy, ListNumpy, Numpy
+
+GOT: list[tuple[ExportedJob, str, dict[str, Any]]] = []
+
+
+def remember(job: ExportedJob, path: str, **options: Any) -> None:
+    GOT.append((job, path, options))
+
+
+@pytest.fixture
+def exporter(monkeypatch: pytest.MonkeyPatch) -> None:
+    GOT.clear()
+    spec = ExporterSpec("onnx", remember)
+    monkeypatch.setattr(type(default_session().registry), "exporters", {"onnx": spec})
+
+
+def job() -> Any:
+    @flow.global_function()
+    def scaled(x: Numpy.Placeholder((2, 3)), unread: Numpy.Placeholder((4,))) -> Numpy:
+        w = flow.get_variable("w", (3,), initializer=flow.ones_initializer())
+        flow.get_variable("v", (5,), initializer=flow.ones_initializer())
+        flow.watch(flow.math.exp(x), lambda y: None)
+        return x * w
+
+    return scaled
+
+
+@pytest.mark.usefixtures("exporter")
+def test_an_exporter_gets_the_graph_of_the_results_and_their_weights(tmp_path: Path) -> None:
+    arrays = {"w": np.array([1, 2, 3], np.float32), "other": np.zeros(7, np.float32)}
+    flow.checkpoint.save(str(tmp_path / "weights"), arrays)
+    flow.onnx.export(job(), str(tmp_path / "weights"), tmp_path / "m.onnx", opset=14)
+    ((found, path, options),) = GOT
+    assert found.name == "scaled"
+    assert list(found.inputs) == ["x", "unread"]
+    assert [op.type for op in found.graph.ops.values()] == [
+        "input", "input", "variable", "broadcast_mul",
+    ]  # fmt: skip
+    assert {name: array.tolist() for name, array in found.variables.items()} == {"w": [1, 2, 3]}
+    assert "test_exported.py" in str(found.at)
+    assert path == str(tmp_path / "m.onnx")
+    assert (options["opset"], options["external_data"]) == (14, False)
+
+
+def test_without_an_exporter_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    scaled = job()
+    monkeypatch.setattr(type(default_session().registry), "exporters", {})
+    with pytest.raises(UnsupportedError, match="uv add flow-onnx"):
+        flow.onnx.export(scaled, "weights", "m.onnx")
+
+
+def test_effects_on_variables_stay() -> None:
+    @flow.global_function()
+    def writes(x: Numpy.Placeholder((2,))) -> Numpy:
+        flow.assign(flow.get_variable("w", (2,), initializer=flow.ones_initializer()), x)
+        return x
+
+    found = traced_for_export(writes, "exporting", None)
+    assert [op.type for op in found.graph.ops.values()] == ["input", "variable", "assign"]
+
+
+def test_results_that_are_no_arrays() -> None:
+    @flow.global_function()
+    def objects(x: Numpy.Placeholder((2, 3))) -> ListListNumpy:
+        return emit("tensor_to_tensor_buffer", x, instance_dims=1)
+
+    with pytest.raises(UnsupportedError, match="tensor_buffer"):
+        traced_for_export(objects, "exporting", None)
+
+    config = flow.function_config()
+    config.default_logical_view(flow.scope.mirrored_view())
+    config.default_placement_scope(flow.scope.placement("cpu", "0:0-1"))
+
+    @flow.global_function(function_config=config)
+    def mirrored(x: ListNumpy.Placeholder((2, 3))) -> ListNumpy:
+        return flow.nn.relu(x)
+
+    with pytest.raises(UnsupportedError, match="an array per device"):
+        traced_for_export(mirrored, "exporting", None)
+
+
+def test_paths_that_are_none() -> None:
+    with pytest.raises(ConfigError, match="model_save_dir=None"):
+        flow.onnx.export(job(), None, "m.onnx")
+    with pytest.raises(ConfigError, match="onnx_filename=3"):
+        flow.onnx.export(job(), "weights", 3)
+
+
+class FakeWorld:
+    """Two processes, one after the other: the second hears what the first has said."""
+
+    said: bytes = b""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def gather(self, word: bytes, what: str) -> list[bytes]:
+        if not self.rank:
+            FakeWorld.said = word
+        return [FakeWorld.said, word]
+
+
+def test_the_first_process_writes_and_the_others_hear_of_failures() -> None:
+    done: list[int] = []
+    for rank in (0, 1):
+        in_the_first(FakeWorld(rank), lambda: done.append(0), "exporting")  # type: ignore[arg-type]
+    assert done == [0]
+
+    def fails() -> None:
+        raise ValueError("no space left")
+
+    with pytest.raises(ValueError, match="no space left"):
+        in_the_first(FakeWorld(0), fails, "exporting")  # type: ignore[arg-type]
+    with pytest.raises(JobError, match="no space left"):
+        in_the_first(FakeWorld(1), fails, "exporting")  # type: ignore[arg-type]

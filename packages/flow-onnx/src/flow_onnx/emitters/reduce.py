@@ -1,0 +1,78 @@
+"""Reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flow_onnx.emission import SMALL_INTEGERS, Emission
+from flow_onnx.emitters.common import Emit, wide
+
+
+def _axes(e: Emission) -> list[int]:
+    axis = e.attr("axis")
+    axes = (axis,) if isinstance(axis, int) else axis
+    return sorted({a % e.rank for a in axes}) if e.rank else []
+
+
+def reduced(e: Emission, op_type: str, x: str, axes: list[int], keepdims: bool) -> str:
+    """A reduction over some axes; the axes of sums are an input since opset 13."""
+    since = 13 if op_type == "ReduceSum" else 18
+    return e.along(op_type, x, axes, since, keepdims=int(keepdims))
+
+
+def _reduction(op_type: str) -> Emit:
+    """A reduction of all axes has shape (1,), as in OneFlow."""
+
+    def emit(e: Emission) -> str:
+        axes, small = _axes(e), e.dtype.name in SMALL_INTEGERS
+        x = _reduce(e, op_type, wide(e, e.x, e.dtype), axes)
+        return e.cast(x, e.dtype) if small else x
+
+    return emit
+
+
+def _reduce(e: Emission, op_type: str, x: str, axes: list[int]) -> str:
+    keepdims = bool(e.attr("keepdims"))
+    if not axes:
+        return e.node("Identity", x)
+    result = reduced(e, op_type, x, axes, keepdims)
+    return e.as_output(result) if len(axes) == e.rank and not keepdims else result
+
+
+def _truth(op_type: str) -> Emit:
+    """Whether any or all elements are true, as the largest or the smallest of 0 and 1."""
+
+    def emit(e: Emission) -> str:
+        ones = e.cast(e.truth(e.x, e.types[0]), "int32")
+        return e.cast(_reduce(e, op_type, ones, _axes(e)), e.outputs[0].dtype)
+
+    return emit
+
+
+def _sum_like(e: Emission) -> str:
+    axes = _axes(e)
+    return e.as_output(reduced(e, "ReduceSum", e.x, axes, True) if axes else e.x)
+
+
+def _square_sum(e: Emission) -> str:
+    """The sum of the squares of all elements of all inputs."""
+    sums = [
+        reduced(e, "ReduceSumSquare", x, list(range(len(kind.shape))), False)
+        if kind.shape
+        else e.node("Mul", x, x)
+        for x, kind in zip(e.inputs, e.types, strict=True)
+    ]
+    return e.node("Sum", *sums) if len(sums) > 1 else sums[0]
+
+
+EMITTERS: Mapping[str, Emit] = {
+    "reduce_sum": _reduction("ReduceSum"),
+    "reduce_max": _reduction("ReduceMax"),
+    "reduce_min": _reduction("ReduceMin"),
+    "reduce_prod": _reduction("ReduceProd"),
+    "reduce_any": _truth("ReduceMax"),
+    "reduce_all": _truth("ReduceMin"),
+    "reduce_sum_like": _sum_like,
+    "square_sum": _square_sum,
+    "multi_square_sum": _square_sum,
+}

@@ -1,0 +1,136 @@
+"""A predict job as an ONNX model: what stands behind ``flow.onnx.export``."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import onnx
+from onnx import ModelProto, helper
+
+import flow_onnx
+from flow_core.errors import PluginError, UnsupportedError
+from flow_core.ir import Graph
+from flow_core.plugins.specs import ExportedJob
+from flow_onnx.files import Weights, save, tensor
+from flow_onnx.network import Built, build, declared
+from flow_onnx.options import OPSETS, Checker, Options
+from flow_onnx.sizes import Sized, resized
+from flow_onnx.types import ELEMENT_TYPES, value_info
+
+_log = logging.getLogger("flow_onnx")
+
+
+def write(
+    job: ExportedJob,
+    path: str,
+    *,
+    continue_on_error: bool = False,
+    opset: Any = None,
+    extra_opset: Any = None,
+    shape_override: Any = None,
+    external_data: bool = False,
+) -> None:
+    """Writes a job as a model; the options are those of ``flow.onnx.export``.
+
+    Raises:
+        ConfigError: an option is not one of those allowed.
+        UnsupportedError: ops have no counterpart, or the model is too large for one file.
+    """
+    inputs = {name: job.graph.type_of(value) for name, value in job.inputs.items()}
+    check = Checker(f"exporting job {job.name!r} to ONNX", job.at)
+    options = Options(
+        opset=check.opset(opset),
+        extra=check.extra(extra_opset),
+        keep=bool(continue_on_error),
+        sizes=check.sizes(shape_override, inputs),
+        external=bool(external_data),
+    )
+    model, weights = converted(job, options)
+    save(model, weights, path, options.external, check)
+
+
+def converted(job: ExportedJob, options: Options) -> tuple[ModelProto, Weights]:
+    """The model without its weights, checked, and the weights by name."""
+    sized = resized(job, options)
+    _check_types(job, sized.graph, options)
+    built = _built(job, sized, options)
+    model = _model(job, sized, built, options)
+    _check(job, model)
+    _warn(built, sized.graph)
+    variables = (op.name for op in sized.graph.of_type("variable"))
+    return model, {built.values[sized.graph.ops[n].output()]: job.variables[n] for n in variables}
+
+
+def _built(job: ExportedJob, sized: Sized, options: Options) -> Built:
+    """The nodes; where sizes are open, nodes that are the same for other sizes."""
+    built = build(job, sized.graph, options, sized.open)
+    if sized.other is not None:
+        sized.check_alike(job, built, build(job, sized.other, options, sized.open))
+    return built
+
+
+def _check_types(job: ExportedJob, graph: Graph, options: Options) -> None:
+    """Refuses objects, and bfloat16 where ONNX does not have it yet."""
+    known = [name for name in ELEMENT_TYPES if options.opset >= 13 or name != "bfloat16"]
+    for name, types in graph.types.items():
+        odd = [t for t in types if t.dtype.name not in known]
+        if odd:
+            raise UnsupportedError(
+                f"exporting job {job.name!r} to ONNX, opset {options.opset}",
+                at=graph.lines.get(name),
+                found=f"{graph.ops[name].type} {name!r}, which makes {odd[0]}",
+                allowed=f"numbers: {', '.join(known)}",
+                hint="opset 13 or later has bfloat16"
+                if odd[0].dtype.name == "bfloat16"
+                else "export a job that is fed arrays, without reading and decoding records",
+            )
+
+
+def _model(job: ExportedJob, sized: Sized, built: Built, options: Options) -> ModelProto:
+    """The model, whose weights are said to be inputs until they are there."""
+    graph = sized.graph
+    inputs, results, between = declared(built, graph, sized.dims)
+    nodes, used = built.network.nodes, _used(built)
+    constants = [tensor(n, a) for n, a in built.network.constants.items() if n in used]
+    weights = [
+        value_info(built.values[op.output()], graph.types[op.name][0].dtype, op.attrs["shape"])
+        for op in graph.of_type("variable")
+    ]
+    made = helper.make_graph(
+        nodes, job.name, [*inputs, *weights], results, constants, value_info=between
+    )
+    domains = [("", options.opset), *options.extra]
+    domains += [options.domain] if built.kept and options.domain not in domains else []
+    imports = [helper.make_opsetid(*domain) for domain in domains]
+    return helper.make_model(
+        made,
+        opset_imports=imports,
+        ir_version=helper.find_min_ir_version_for(imports, ignore_unknown=True),
+        producer_name="flow",
+        producer_version=flow_onnx.__version__,
+    )
+
+
+def _used(built: Built) -> set[str]:
+    return {name for node in built.network.nodes for name in node.input}
+
+
+def _check(job: ExportedJob, model: ModelProto) -> None:
+    """ONNX's own checks, and that it infers the shapes and types that the job has."""
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise PluginError(
+            f"checking the ONNX model of job {job.name!r}",
+            at=job.at,
+            found=str(error),
+            hint="an operator may take these element types in a later opset only: try "
+            f"opset={OPSETS[-1]}, or report it with the job",
+        ) from error
+
+
+def _warn(built: Built, graph: Graph) -> None:
+    for name, reason in built.kept.items():
+        where = f" at {graph.lines[name]}" if name in graph.lines else ""
+        _log.warning("%s %r%s is left as it is: %s", graph.ops[name].type, name, where, reason)

@@ -1,0 +1,141 @@
+"""Models in files: whole ones, put in place at the end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import onnx
+from onnx import ModelProto, TensorProto
+
+from flow_core.dtypes import as_dtype
+from flow_core.errors import CheckpointError, UnsupportedError
+from flow_onnx.options import Checker
+from flow_onnx.types import element_type
+
+Weights = Mapping[str, Any]
+"""Arrays by name; some formats read each when it is asked for."""
+
+SMALLEST = 1024
+"""Bytes from which a weight goes into the file beside the model, as OneFlow has it."""
+
+LARGEST = 2**31 - 2**20
+"""Bytes that one file may have, with something left for the nodes: protobuf's limit is 2 GiB."""
+
+PAGE = 4096
+"""Weights begin at multiples of this, so that they can be mapped from the file."""
+
+
+def tensor(name: str, array: Any) -> TensorProto:
+    """An array, within the model."""
+    found = _described(name, array)
+    found.raw_data = _little(array).tobytes()
+    return found
+
+
+def _described(name: str, array: Any) -> TensorProto:
+    kind = element_type(as_dtype(array.dtype))
+    return TensorProto(name=name, data_type=kind, dims=array.shape)
+
+
+def _little(array: Any) -> Any:
+    """The array as ONNX has it: C order, low bytes first."""
+    native = np.ascontiguousarray(array)
+    return native if np.little_endian else native.byteswap()
+
+
+def save(model: ModelProto, weights: Weights, path: str, external: bool, check: Checker) -> None:
+    """Writes a model with its weights.
+
+    The file, and the one beside it, are written under other names first.  A model that is there
+    stays whole until it is replaced; where there is a second file, it is removed before, so that
+    no model is ever beside the weights of another.
+
+    Args:
+        model: the model, in which weights are inputs.
+        weights: by name.
+        path: the file.
+        external: whether large weights go into the file ``<path>.data``.
+        check: for messages.
+
+    Raises:
+        UnsupportedError: too large for one file.
+        CheckpointError: the file system refuses.
+    """
+    if not external:
+        _check_size(weights, path, check)
+    with _explained(path, check), _folder(Path(path)) as folder:
+        target = Path(path)
+        data = target.name + ".data"
+        _add_weights(model, weights, folder / data if external else None)
+        (folder / target.name).write_bytes(model.SerializeToString())
+        onnx.checker.check_model(str(folder / target.name))
+        if (folder / data).exists():
+            target.unlink(missing_ok=True)
+            os.replace(folder / data, target.with_name(data))
+        os.replace(folder / target.name, target)
+
+
+def _check_size(weights: Weights, path: str, check: Checker) -> None:
+    size = sum(array.nbytes for array in weights.values())
+    if size > LARGEST:
+        raise UnsupportedError(
+            check.attempted,
+            at=check.at,
+            found=f"{size / 2**30:.1f} GiB of weights for {path}",
+            allowed="less than 2 GiB in one file",
+            hint="external_data=True puts them into a file beside the model",
+        )
+
+
+@contextmanager
+def _explained(path: str, check: Checker) -> Iterator[None]:
+    """Turns errors of the file system into ours."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"writing {path}", at=check.at, found=str(error)) from error
+
+
+@contextmanager
+def _folder(target: Path) -> Iterator[Path]:
+    """A new folder beside the target, gone afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _add_weights(model: ModelProto, weights: Weights, data: Path | None) -> None:
+    """Weights in the place of the inputs of their names."""
+    kept = [entry for entry in model.graph.input if entry.name not in weights]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    if data is None:
+        model.graph.initializer.extend(tensor(name, a) for name, a in weights.items())
+        return
+    with open(data, "wb") as file:
+        model.graph.initializer.extend(_outside(n, a, file, data.name) for n, a in weights.items())
+    if not data.stat().st_size:
+        data.unlink()
+
+
+def _outside(name: str, array: Any, file: BinaryIO, location: str) -> TensorProto:
+    """A weight in a file of its own; small ones stay in the model."""
+    if array.nbytes < SMALLEST:
+        return tensor(name, array)
+    file.seek(-file.tell() % PAGE, os.SEEK_CUR)
+    found = _described(name, array)
+    found.data_location = TensorProto.EXTERNAL
+    entries = {"location": location, "offset": file.tell(), "length": array.nbytes}
+    for key, value in entries.items():
+        found.external_data.add(key=key, value=str(value))
+    file.write(memoryview(_little(array).reshape(-1).view(np.uint8)))
+    return found

@@ -1,0 +1,39 @@
+"""Element types and shapes in ONNX's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from onnx import TensorProto, ValueInfoProto, helper
+
+from flow_core.dtypes import DType
+
+ELEMENT_TYPES: Mapping[str, int] = {
+    "float16": TensorProto.FLOAT16,
+    "bfloat16": TensorProto.BFLOAT16,
+    "float32": TensorProto.FLOAT,
+    "float64": TensorProto.DOUBLE,
+    "int8": TensorProto.INT8,
+    "char": TensorProto.INT8,
+    "int32": TensorProto.INT32,
+    "int64": TensorProto.INT64,
+    "uint8": TensorProto.UINT8,
+    "bool": TensorProto.BOOL,
+}
+
+Dims = Sequence[int | str | None]
+"""Sizes; a text for one that is open and has a name, None for one that is open."""
+
+
+def element_type(dtype: DType | str) -> int:
+    """ONNX's number of an element type.
+
+    >>> element_type("float32"), element_type("int64")
+    (1, 7)
+    """
+    return ELEMENT_TYPES[str(dtype)]
+
+
+def value_info(name: str, dtype: DType, dims: Dims) -> ValueInfoProto:
+    """What a model says of a value."""
+    return helper.make_tensor_value_info(name, element_type(dtype), list(dims))

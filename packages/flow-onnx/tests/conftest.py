@@ -1,0 +1,20 @@
+"""What the tests share: a session of their own, and a look at ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from flow_core.frontend import session as sessions
+from flow_core.plugins.host import default_registry
+
+
+@pytest.fixture(autouse=True)
+def own_session() -> Iterator[None]:
+    """A session for each test."""
+    before = list(sessions._default)
+    sessions._default[:] = [sessions.Session(default_registry())]
+    yield
+    sessions._default[0].close()
+    sessions._default[:] = before

@@ -1,0 +1,149 @@
+"""Each op's samples, in ONNX Runtime and by the op's reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx_models import in_float32, job_of, op_results
+
+from flow_core.errors import UnsupportedError
+from flow_core.plugins.host import default_registry
+from flow_core.plugins.specs import Sample
+from flow_onnx.emitters import EMITTERS
+from flow_onnx.export import converted
+from flow_onnx.options import OPSETS, Options
+
+OPS = default_registry().ops
+NO_SAMPLES = {"literal"}
+"""Ops that passes make."""
+
+SINCE = {
+    "batch_gather": 12, "dim_scatter_add_like": 16, "scatter_nd": 16, "scatter_nd_like": 16,
+    "tensor_scatter_nd_add": 16, "unsorted_segment_sum": 16,
+}  # fmt: skip
+"""The first opset that can say what an op does."""
+
+
+def table_shape(type_: str, sample: Sample) -> tuple[int, ...]:
+    """The sizes that indices must stay below."""
+    arrays, attrs = sample.inputs, sample.attrs
+    if type_ == "batch_gather":
+        return tuple(arrays[0].shape[arrays[1].ndim - 1 :][:1])
+    if type_ == "gather":
+        return tuple(arrays[0].shape[attrs["axis"] :][:1])
+    if type_ in ("dim_gather", "dim_scatter_add_like"):
+        return tuple(arrays[0].shape[attrs["dim"] :][:1])
+    if type_ == "unsorted_segment_sum":
+        return (attrs["num_segments"],)
+    shape = attrs["shape"] if type_ == "scatter_nd" else arrays[0].shape
+    return tuple(shape)
+
+
+INDEX = {
+    "gather": 1, "batch_gather": 1, "dim_gather": 1, "gather_nd": 1, "scatter_nd": 0,
+    "scatter_nd_like": 1, "tensor_scatter_nd_add": 2, "tensor_scatter_nd_update": 2,
+    "dim_scatter_add_like": 2, "unsorted_segment_sum": 1,
+}  # fmt: skip
+"""Which input has the indices."""
+
+
+def in_range(type_: str, sample: Sample) -> Sample:
+    """The sample with indices that are in range: others are errors in ONNX."""
+    if type_ not in INDEX:
+        return sample
+    arrays, position = list(sample.inputs), INDEX[type_]
+    index, sizes = arrays[position], table_shape(type_, sample)
+    nd = type_.endswith(("_nd", "_nd_like", "_nd_add", "_nd_update"))
+    limits = np.array(sizes[: index.shape[-1]] if nd else sizes[0])
+    arrays[position] = np.clip(index, 0, limits - 1).astype(index.dtype)
+    return replace(sample, inputs=tuple(arrays))
+
+
+def samples(type_: str) -> Iterator[Sample]:
+    for sample in OPS[type_].samples(np.random.default_rng(0)):
+        yield in_range(type_, sample)
+
+
+Refusal = Callable[[str, Sample, int], bool]
+
+REFUSED: Mapping[str, Refusal] = {
+    "a device's part": lambda _, s, __: bool(s.attrs.get("first") or s.attrs.get("window")),
+    "updates the moving averages": lambda t, s, _: t.startswith("moving") and s.attrs["training"],
+    "normalises by the batch": lambda t, s, _: t == "normalization" and s.attrs["training"],
+    "left over of a size": lambda t, s, _: t == "upsample" and s.attrs["height_scale"] == 2.5,
+    "mirrored view": lambda t, s, _: t.endswith("_mirrored"),
+    "behind the first axis": lambda t, s, _: t == "unsorted_segment_sum" and s.attrs["axis"] > 0,
+    "needs opset": lambda t, s, opset: (
+        opset < SINCE.get(t, 0)
+        and not (t == "batch_gather" and s.inputs[1].ndim == 1)
+    ),
+    "without elements": lambda t, s, opset: (
+        opset < 14 and t in ("reshape", "layer_norm") and any(0 in a.shape for a in s.inputs)
+    ),
+    "13 or later has bfloat16": lambda _, s, opset: (
+        opset < 13 and s.attrs.get("dtype") == "bfloat16"
+    ),
+}  # fmt: skip
+"""What is said of the samples that cannot be exported."""
+
+
+def refusal(type_: str, sample: Sample, opset: int) -> str | None:
+    return next((text for text, holds in REFUSED.items() if holds(type_, sample, opset)), None)
+
+
+def expected_of(type_: str, arrays: Sequence[Any], sample: Sample) -> tuple[Any, ...]:
+    attrs = {**OPS[type_].attrs, **sample.attrs}
+    with np.errstate(all="ignore"):  # where a reference computes what it then does not choose
+        expected = OPS[type_].reference(*arrays, **attrs)
+    return expected if isinstance(expected, tuple) else (expected,)
+
+
+def check(type_: str, sample: Sample, opset: int) -> None:
+    arrays = [in_float32(a) for a in sample.inputs]
+    text = refusal(type_, sample, opset)
+    if text is not None:
+        with pytest.raises(UnsupportedError, match=text):
+            converted(job_of(type_, arrays, sample.attrs), Options(opset=opset))
+        return
+    expected = expected_of(type_, arrays, sample)
+    if any(array.dtype.name == "bfloat16" for array in expected):
+        converted(job_of(type_, arrays, sample.attrs), Options(opset=opset))
+        return  # ONNX Runtime has no arrays of them; the checker has seen the model
+    found = op_results(type_, arrays, sample.attrs, opset)
+    for a, b in zip(found, expected, strict=True):
+        assert a.shape == b.shape
+        np.testing.assert_allclose(a, b, 1e-4, 1e-5, err_msg=str(sample))
+
+
+@pytest.mark.parametrize("type_", sorted(set(EMITTERS) - NO_SAMPLES))
+def test_samples(type_: str) -> None:
+    for sample in samples(type_):
+        check(type_, sample, 18)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opset", [n for n in OPSETS if n != 18])
+@pytest.mark.parametrize("type_", sorted(set(EMITTERS) - NO_SAMPLES))
+def test_samples_in_other_opsets(type_: str, opset: int) -> None:
+    for sample in samples(type_):
+        check(type_, sample, opset)
+
+
+@pytest.mark.parametrize("opset", [11, 13, OPSETS[-1]])
+@pytest.mark.parametrize(
+    "type_",
+    ["reduce_sum", "reduce_max", "squeeze", "softmax", "layer_norm", "split", "broadcast_like",
+     "broadcast_greater_equal", "clip_by_scalar", "gelu", "hardswish", "tril", "pad",
+     "sparse_softmax_cross_entropy", "elementwise_maximum", "upsample"],
+)  # fmt: skip
+def test_what_other_opsets_say_in_another_way(type_: str, opset: int) -> None:
+    for sample in samples(type_):
+        check(type_, sample, opset)
+
+
+def test_every_emitter_is_of_an_op() -> None:
+    assert set(EMITTERS) <= set(OPS)
