@@ -1,8 +1,9 @@
 """The least total cost over the whole graph.
 
 The network of costs is eliminated exactly where that is narrow enough; what is left of a wider one
-goes to an integer program when its solver is installed.  Whatever happens, the answer is never
-dearer than `greedy`'s: where nothing better is found within the bound, greedy's is taken.
+goes to an integer program when its solver is installed and it is small.  Which of these is done is
+decided by counting, before it begins: see `effort`.  Whatever happens, the answer is never dearer
+than `greedy`'s: where nothing better is found within the bound, greedy's is taken.
 
 `auto`, the default, also takes greedy's where the optimum saves less than a step can tell.
 """
@@ -53,7 +54,8 @@ MOST_TURNS = 3
 
 BY_DIMENSION = "elimination, one dimension after the other"
 
-SPENT = "it would have been more work than sbp_selector_seconds"
+SPENT = "more work than sbp_selector_seconds"
+"""Why there was no search, or no end to it."""
 
 WORTH = 100_000_000
 """Picoseconds per step that `auto` wants to save before it leaves the convention."""
@@ -168,19 +170,17 @@ def search(net: Network, effort: Effort, limit: int = LIMIT) -> Answer:
         raise Infeasible
     order = best_order(net.sizes, net.near, limit)
     if order.widest > limit or not effort.allows(order.total, ENTRY):
-        return _program(net, effort, f"a sum of {order.total:.1e} entries, too many to eliminate")
+        return _program(net, effort, f"elimination would add up {order.total:.1e} numbers")
     effort.spend(order.total, ENTRY)
     steps = list(net.eliminate(order.nodes))
     return Answer(net.decode(steps, [0] * len(net.sizes)), net.constant, "elimination")
 
 
 def _program(net: Network, effort: Effort, why: str) -> Answer:
-    """What an integer program says of a network, once what hangs on it by two has been eliminated."""
+    """An integer program's answer, when what relates two others at most has been eliminated."""
     if not ilp.available():
-        return Answer(None, None, f"{why}, and flow-core[optimal] not installed")
+        return Answer(None, None, f"{why}, too many; flow-core[optimal] is not installed")
     order = narrow_order(net.sizes, net.near)
-    if not effort.allows(order.total, ENTRY):
-        return Answer(None, None, why)
     effort.spend(order.total, ENTRY)
     steps = list(net.eliminate(order.nodes))
     left = sorted(set(range(len(net.sizes))) - {step.node for step in steps})
@@ -188,9 +188,9 @@ def _program(net: Network, effort: Effort, why: str) -> Answer:
         return Answer(net.decode(steps, [0] * len(net.sizes)), net.constant, "elimination")
     columns = ilp.columns(net, left)
     if not effort.allows(columns, COLUMN):
-        return Answer(None, None, f"{why}, and {columns:,} columns for an integer program")
+        return Answer(None, None, f"{why}, an integer program have {columns:,} columns: {SPENT}")
     effort.spend(columns, COLUMN)
     found = ilp.solve(net, left)
     if found.states is None:
-        return Answer(None, found.bound, f"{why}, and the integer program ended without an answer")
+        return Answer(None, found.bound, f"no integer program's answer after {ilp.BRANCHES} nodes")
     return Answer(net.decode(steps, found.states), found.bound, "integer program")

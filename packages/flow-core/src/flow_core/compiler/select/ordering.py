@@ -1,4 +1,4 @@
-"""In which order the nodes of a network are eliminated, and what that takes: known before it starts.
+"""In which order the nodes of a network are eliminated, and how much work that is.
 
 Which tables arise follows from the relations between nodes alone.  So orders are tried on these,
 by several rules, none of which is the best for all networks.
