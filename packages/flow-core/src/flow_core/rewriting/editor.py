@@ -67,7 +67,7 @@ class Editor:
         return value
 
     def _redirected(self, op: Op) -> Op:
-        if not any([v in self.same for v in op.inputs]):
+        if self.same.keys().isdisjoint(op.inputs):
             return op
         return op.with_inputs(tuple([self.resolved(v) for v in op.inputs]))
 
@@ -104,9 +104,9 @@ def _is_order(ops: Sequence[Op]) -> bool:
     """Whether every op comes after those that it needs."""
     names, seen = {op.name for op in ops}, set[str]()
     for op in ops:
-        if not all([v.op in seen for v in op.inputs]):
+        if not seen.issuperset([v.op for v in op.inputs]):
             return False
-        if not all([c in seen or c not in names for c in op.control]):
+        if not seen.issuperset(names.intersection(op.control)):
             return False
         seen.add(op.name)
     return True
