@@ -6,12 +6,15 @@ import ctypes
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flow_onednn import binding, library, threads
 from flow_onednn.library import Missing, OneDnnError, isa_text, state
+from flow_onednn.native import compiler
 
 DOCTOR = "from flow_onednn.library import doctor; print(*doctor(), sep='\\n')"
 
@@ -33,8 +36,38 @@ def test_a_file_that_is_not_there_is_named_with_what_to_install() -> None:
 
 def test_registering_loads_nothing() -> None:
     code = "import sys; from flow_core.plugins.host import load_plugins as load; load(); "
-    code += "assert 'flow_onednn.plugin' in sys.modules and 'cffi' not in sys.modules"
+    code += "assert 'flow_onednn.plugin' in sys.modules and '_cffi_backend' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+SUM = "typedef struct { long count; double *values; ...; } Rows; long abs(long); enum { SIX = 6 };"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty cache, and nothing that was declared before."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    compiler.ffi.cache_clear()
+    yield tmp_path / "flow-onednn"
+    compiler.ffi.cache_clear()
+
+
+def test_declarations_are_parsed_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cdef = SUM.replace(" ...;", "")
+    first = compiler.ffi(cdef)
+    assert len(list(cache.iterdir())) == 1
+    compiler.ffi.cache_clear()
+    monkeypatch.setattr(compiler, "_parsed", None)
+    again = compiler.ffi(cdef)
+    assert first.sizeof("Rows") == again.sizeof("Rows") == 16
+    assert again.new("Rows *", {"count": 3}).count == 3
+    assert again.dlopen(None).SIX == 6
+
+
+def test_without_a_place_to_keep_them_declarations_are_parsed_each_time(cache: Path) -> None:
+    cache.write_text("no folder can be made here")
+    assert compiler.ffi("long labs(long);").dlopen(None).labs(-3) == 3
+    assert cache.is_file()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="libc by its Linux name")
@@ -51,6 +84,8 @@ def test_the_setting_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class OldLibrary:
     """Something that says that it is oneDNN of some version, with or without engines."""
+
+    error = AttributeError
 
     def __init__(self, version: tuple[int, int, int], engines: int = 1) -> None:
         self.version, self.engines = version, engines
