@@ -6,7 +6,6 @@ import ctypes
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,21 +43,23 @@ SUM = "typedef struct { long count; double *values; ...; } Rows; long abs(long);
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty cache, and nothing that was declared before."""
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of an empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    compiler.ffi.cache_clear()
-    yield tmp_path / "flow-onednn"
-    compiler.ffi.cache_clear()
+    return tmp_path / "flow-onednn"
+
+
+def declared(cdef: str) -> Any:
+    """As if in a new process: what is shared in this one stays."""
+    return compiler.ffi.__wrapped__(cdef)
 
 
 def test_declarations_are_parsed_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cdef = SUM.replace(" ...;", "")
-    first = compiler.ffi(cdef)
+    first = declared(cdef)
     assert len(list(cache.iterdir())) == 1
-    compiler.ffi.cache_clear()
     monkeypatch.setattr(compiler, "_parsed", None)
-    again = compiler.ffi(cdef)
+    again = declared(cdef)
     assert first.sizeof("Rows") == again.sizeof("Rows") == 16
     assert again.new("Rows *", {"count": 3}).count == 3
     assert again.dlopen(None).SIX == 6
@@ -66,7 +67,7 @@ def test_declarations_are_parsed_once(cache: Path, monkeypatch: pytest.MonkeyPat
 
 def test_without_a_place_to_keep_them_declarations_are_parsed_each_time(cache: Path) -> None:
     cache.write_text("no folder can be made here")
-    assert compiler.ffi("long labs(long);").dlopen(None).labs(-3) == 3
+    assert declared("long labs(long);").dlopen(None).labs(-3) == 3
     assert cache.is_file()
 
 
