@@ -92,7 +92,7 @@ def _searched(blocks: Sequence[Block], bound: int) -> list[int]:
 
 
 def _sorted_best(blocks: Sequence[Block], bound: int) -> tuple[list[int], list[int]]:
-    """The offsets and the order of the best of the sorted orders: the first that meets the bound."""
+    """Offsets and order of the best of the sorted orders: the first that meets the bound."""
     tried = []
     for key in _KEYS:
         order = _sorted(blocks, key)
