@@ -78,7 +78,7 @@ class Form:
         """The settings of the job."""
         config = flow.function_config()
         config.default_data_type(flow.double)
-        config.sbp_selector_seconds(60.0)  # never met: runs are to have one plan
+        config.sbp_selector_seconds(60.0)  # more than any of them takes
         if self.mirrored:
             config.default_logical_view(flow.scope.mirrored_view())
             config.default_placement_scope(self.at(0, 1))

@@ -6,12 +6,14 @@ import ctypes
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flow_onednn import binding, library, threads
 from flow_onednn.library import Missing, OneDnnError, isa_text, state
+from flow_onednn.native import compiler
 
 DOCTOR = "from flow_onednn.library import doctor; print(*doctor(), sep='\\n')"
 
@@ -33,8 +35,40 @@ def test_a_file_that_is_not_there_is_named_with_what_to_install() -> None:
 
 def test_registering_loads_nothing() -> None:
     code = "import sys; from flow_core.plugins.host import load_plugins as load; load(); "
-    code += "assert 'flow_onednn.plugin' in sys.modules and 'cffi' not in sys.modules"
+    code += "assert 'flow_onednn.plugin' in sys.modules and '_cffi_backend' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+SUM = "typedef struct { long count; double *values; ...; } Rows; long abs(long); enum { SIX = 6 };"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of an empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "flow-onednn"
+
+
+def declared(cdef: str) -> Any:
+    """As if in a new process: what is shared in this one stays."""
+    return compiler.ffi.__wrapped__(cdef)
+
+
+def test_declarations_are_parsed_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cdef = SUM.replace(" ...;", "")
+    first = declared(cdef)
+    assert len(list(cache.iterdir())) == 1
+    monkeypatch.setattr(compiler, "_parsed", None)
+    again = declared(cdef)
+    assert first.sizeof("Rows") == again.sizeof("Rows") == 16
+    assert again.new("Rows *", {"count": 3}).count == 3
+    assert again.dlopen(None).SIX == 6
+
+
+def test_without_a_place_to_keep_them_declarations_are_parsed_each_time(cache: Path) -> None:
+    cache.write_text("no folder can be made here")
+    assert declared("long labs(long);").dlopen(None).labs(-3) == 3
+    assert cache.is_file()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="libc by its Linux name")
@@ -51,6 +85,8 @@ def test_the_setting_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class OldLibrary:
     """Something that says that it is oneDNN of some version, with or without engines."""
+
+    error = AttributeError
 
     def __init__(self, version: tuple[int, int, int], engines: int = 1) -> None:
         self.version, self.engines = version, engines

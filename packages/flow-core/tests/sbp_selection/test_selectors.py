@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from dataclasses import replace
 from importlib import import_module
 
@@ -218,7 +219,7 @@ def test_a_large_grid_is_searched_one_dimension_after_the_other(
 ) -> None:
     problem = update_of(8, 1024, Placement.parse("gpu", "0:0-3", (2, 2)))
     exact = optimal(problem).report
-    monkeypatch.setattr(search, "EFFORT", 0)
+    monkeypatch.setattr(search, "MOST_PLANNED", 0)
     step_by_step = optimal(problem).report
     assert exact is not None
     assert step_by_step is not None
@@ -228,11 +229,35 @@ def test_a_large_grid_is_searched_one_dimension_after_the_other(
     assert exact.cost.total <= step_by_step.cost.total < step_by_step.greedy.total
 
 
-def test_the_search_stops_when_its_time_is_over() -> None:
-    hurried = replace(perceptron(4, 1024), seconds=0.0)
+def test_the_search_stops_where_it_would_be_too_much_work() -> None:
+    hurried = replace(perceptron(4, 1024), seconds=1e-9)
     report = optimal(hurried).report
     assert report is not None
-    assert (report.selector, report.method, report.gap) == ("greedy", "time ran out", None)
+    assert (report.selector, report.method, report.gap) == ("greedy", search.SPENT, None)
+
+
+def test_what_is_found_does_not_depend_on_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine where an hour passes between any two looks, the plan is the same."""
+    problem = update_of(4, 2048)
+    usual = optimal(problem)
+    hours = itertools.count(0.0, 3600.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(hours))
+    slow = optimal(problem)
+    assert usual.report is not None
+    assert slow.report is not None
+    assert slow.signatures == usual.signatures
+    assert slow.report.method == usual.report.method == "elimination"
+
+
+def test_how_much_is_searched_depends_on_the_setting_alone() -> None:
+    problem = update_of(8, 1024, Placement.parse("gpu", "0:0-3", (2, 2)))
+    methods = {}
+    for seconds in (0.01, 0.3, 10.0):
+        report = optimal(replace(problem, seconds=seconds)).report
+        assert report is not None
+        methods[seconds] = report.method
+    assert methods[0.01] == search.SPENT
+    assert methods[10.0] == "elimination"
 
 
 def test_what_a_hint_costs() -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from flow_core.errors import FlowError
 from flow_core.pools import settled
 from flow_onednn import binding, threads
+from flow_onednn.native import compiler
 
 SETTING = "FLOW_ONEDNN_LIBRARY"
 INSTALL = "uv add 'flow-onednn[wheel]' on x86 Linux, or conda's onednn, or set " + SETTING
@@ -97,11 +98,9 @@ class Missing:
 def state() -> Library | Missing:
     """The library, loaded at the first question, or why there is none."""
     try:
-        import cffi
+        ffi = compiler.ffi(binding.CDEF.replace(" ...;", ""))
     except ImportError as error:
         return Missing(f"cffi cannot be imported: {error}")
-    ffi = cffi.FFI()
-    ffi.cdef(binding.CDEF.replace(" ...;", ""))
     problems = []
     for path in candidates():
         found = _open(ffi, path)
@@ -175,7 +174,7 @@ def _open(ffi: Any, path: str) -> Library | Missing:
         return Missing(str(error))
     try:
         raw = lib.dnnl_version()
-    except AttributeError:
+    except ffi.error:
         return Missing(f"{path} is not oneDNN")
     version = (raw.major, raw.minor, raw.patch)
     if not (version[0] == OLDEST[0] and version >= OLDEST):

@@ -77,9 +77,7 @@ def plan_arena(blocks: Sequence[Block]) -> Layout:
 
 def _searched(blocks: Sequence[Block], bound: int) -> list[int]:
     """The best of some orders, and of changes to the best of them."""
-    orders = [_sorted(blocks, key) for key in _KEYS]
-    tried = [(_lowest_hole(blocks, order), order) for order in orders]
-    best, order = min(tried, key=lambda t: _height(blocks, t[0]))
+    best, order = _sorted_best(blocks, bound)
     random = Random(0)
     offsets = best
     count = max(1, len(blocks))
@@ -91,6 +89,17 @@ def _searched(blocks: Sequence[Block], bound: int) -> list[int]:
         if _height(blocks, offsets) < _height(blocks, best):
             best = offsets
     return best
+
+
+def _sorted_best(blocks: Sequence[Block], bound: int) -> tuple[list[int], list[int]]:
+    """Offsets and order of the best of the sorted orders: the first that meets the bound."""
+    tried = []
+    for key in _KEYS:
+        order = _sorted(blocks, key)
+        tried.append((_lowest_hole(blocks, order), order))
+        if _height(blocks, tried[-1][0]) == bound:
+            break
+    return min(tried, key=lambda t: _height(blocks, t[0]))
 
 
 def _sorted(blocks: Sequence[Block], key: Callable[[Block], tuple[int, int]]) -> list[int]:

@@ -185,10 +185,11 @@ class _Search:
         for other in layouts:
             if other in done or self._too_late(cost):
                 continue
-            hop = direct(self.shape, layout, other)
-            if hop is None:
+            leg = _leg(self.shape, self.itemsize, layout, other, self.links)
+            if leg is None:
                 continue
-            total = cost + hop.seconds(self.itemsize, self.links) + PER_HOP
+            hop, seconds = leg
+            total = cost + seconds + PER_HOP
             if self._too_late(total):
                 continue
             if other == self.target:
@@ -205,6 +206,15 @@ class _Search:
             found=f"no way from {self.source} to {self.target}",
             allowed=f"ways of at most {MOST_HOPS} steps",
         )
+
+
+@lru_cache(maxsize=8192)
+def _leg(
+    shape: Shape, itemsize: int, source: Layout, target: Layout, links: LinkModel
+) -> tuple[Hop, float] | None:
+    """A step of some way and its time: ways between other layouts have it, too."""
+    hop = direct(shape, source, target)
+    return None if hop is None else (hop, hop.seconds(itemsize, links))
 
 
 def _candidates(shape: Shape, source: Layout, target: Layout) -> list[Layout]:

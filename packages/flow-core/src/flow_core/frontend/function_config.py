@@ -222,7 +222,7 @@ EFFECTIVE: tuple[Setting, ...] = (
     Setting("train.model_update_conf", None, "optimizer of older programs", _mapping),
     Setting("train.loss_scale_factor", None, "factor on the losses of older programs", _number),
     Setting("sbp_selector", "auto", "what lays ops out on several devices", _selector),
-    Setting("sbp_selector_seconds", 10.0, "how long the optimal selector may search", _seconds),
+    Setting("sbp_selector_seconds", 10.0, "how much the optimal selector may do", _seconds),
     Setting("share_replicas", True, "whether devices of one memory share what is alike", _switch),
     Setting("math_mode", MATH_MODES[0], "what float32 may be rounded to in products", _math_mode),
     Setting("random_seed", 0, "seed of the job's random ops", _whole),

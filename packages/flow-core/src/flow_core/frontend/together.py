@@ -30,7 +30,7 @@ START = "start"
 class SameSelection:
     """Selects signatures as the first process does, in one meeting: for one compilation.
 
-    A search that runs out of time may end elsewhere in each process.
+    A search may end elsewhere in a process that has other settings, or no integer programs.
     """
 
     def __init__(self, world: World, build: JobBuild) -> None:

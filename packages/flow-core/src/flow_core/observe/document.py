@@ -155,7 +155,7 @@ def document(job: JobFunction, hints: int = 0) -> PlanDocument:
 
 
 SECONDS_PER_HINT = 5.0
-"""How long the search for a plan without some hint may take."""
+"""How much the search for a plan without some hint may do."""
 
 
 def _relaxed(physical: Physical, most: int) -> Iterator[tuple[str, ...]]:

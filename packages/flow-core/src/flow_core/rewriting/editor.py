@@ -67,9 +67,17 @@ class Editor:
         return value
 
     def _redirected(self, op: Op) -> Op:
-        return op.with_inputs(tuple(self.resolved(v) for v in op.inputs))
+        if self.same.keys().isdisjoint(op.inputs):
+            return op
+        return op.with_inputs(tuple([self.resolved(v) for v in op.inputs]))
 
     def _ordered(self, ops: Sequence[Op]) -> list[Op]:
+        """The ops by rank, each after those that it needs."""
+        ranked = sorted(ops, key=lambda op: (self.rank[op.name], op.name))
+        return ranked if _is_order(ranked) else self._taken_in_turn(ops)
+
+    def _taken_in_turn(self, ops: Sequence[Op]) -> list[Op]:
+        """The ops, always that of the least rank whose predecessors are there."""
         named = {op.name: op for op in ops}
         before = {
             op.name: {v.op for v in op.inputs} | {c for c in op.control if c in named} for op in ops
@@ -90,6 +98,18 @@ class Editor:
                 if not waiting[other]:
                     heapq.heappush(ready, (self.rank[other], other))
         return order
+
+
+def _is_order(ops: Sequence[Op]) -> bool:
+    """Whether every op comes after those that it needs."""
+    names, seen = {op.name for op in ops}, set[str]()
+    for op in ops:
+        if not seen.issuperset([v.op for v in op.inputs]):
+            return False
+        if not seen.issuperset(names.intersection(op.control)):
+            return False
+        seen.add(op.name)
+    return True
 
 
 def edit(graph: Graph, kernels: Mapping[str, Sequence[KernelSpec]]) -> Editor:

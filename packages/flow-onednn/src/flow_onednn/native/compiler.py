@@ -119,12 +119,42 @@ def built(compiler: str, version: str, text: str, cdef: str) -> Any:
 
 @functools.cache
 def ffi(cdef: str) -> Any:
-    """cffi with some declarations."""
+    """cffi with some declarations, which are parsed once: cffi's own tables of them are kept."""
+    import _cffi_backend
+
+    known = "\0".join((cdef, _cffi_backend.__version__))
+    name = f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.py"
+    try:
+        path = folder() / name
+        text = path.read_text() if path.exists() else _keep(_parsed(cdef), path)
+    except OSError as error:
+        _LOG.debug("declarations are parsed at each start: %s", error)
+        text = _parsed(cdef)
+    scope: dict[str, Any] = {}
+    exec(compile(text, name, "exec"), scope)
+    return scope["ffi"]
+
+
+def _parsed(cdef: str) -> str:
+    """Python that makes cffi's tables of some declarations, which takes a hundredth of parsing."""
     import cffi
+    from cffi.recompiler import make_py_source
 
     made = cffi.FFI()
     made.cdef(cdef)
-    return made
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch, "declared.py")
+        make_py_source(made, path.stem, str(path))
+        return path.read_text()
+
+
+def _keep(text: str, path: Path) -> str:
+    """Writes a file in one step; gives its text."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        file = Path(scratch, path.name)
+        file.write_text(text)
+        file.replace(path)
+    return text
 
 
 def folder() -> Path:

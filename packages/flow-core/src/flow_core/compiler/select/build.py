@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from flow_core.compiler.boxing import Layout
 from flow_core.compiler.select.candidates import NdSignature, shares_work
 from flow_core.compiler.select.costs import NEVER, Costs, result_layout
+from flow_core.compiler.select.effort import NODE, TRANSITION, Effort
 from flow_core.compiler.select.network import Infeasible, Network, Table
 from flow_core.compiler.select.problem import Problem, Selection, Space
 from flow_core.ir import Op, Value
@@ -96,24 +96,24 @@ class Builder:
         self._layouts: dict[Any, tuple[Layout, ...]] = {}
         self._uses: dict[Any, tuple[Wants, Bound]] = {}
 
-    def build(self, deadline: float = inf) -> Network:
+    def build(self, effort: Effort) -> Network:
         """The network; `states` and `nodes` say what its nodes are.
 
         Raises:
             Infeasible: an op has no signature at all.
-            TimeoutError: the deadline passed.
+            Spent: it takes more effort than there is.
         """
-        self.net.deadline = deadline
+        effort.spend(len(self.problem.graph.ops), NODE)
         for op in self.problem.graph.ops.values():
-            self.net.in_time()
             self._add_op(op)
         for op, value, uses in list(self._values()):
-            self.net.in_time()
+            before = self.costs.planned
             recipe = self._recipe(op, value, self._sources(op, value.index), uses)
             self._apply(self.nodes[op.name], recipe, uses)
+            effort.spend(self.costs.planned - before, TRANSITION)
         return self.net
 
-    def effort(self) -> int:
+    def transitions(self) -> int:
         """How many transitions the network will ask the boxing planner about, at most."""
         for op in self.problem.graph.ops.values():
             self.states[op.name] = self.usable(op)

@@ -117,6 +117,11 @@ class Costs:
 
     # ---------------------------------------------------------------------- boxing
 
+    @property
+    def planned(self) -> int:
+        """How many transitions have been planned so far."""
+        return len(self._moves)
+
     def move(self, type_: TensorType, source: Layout, target: Layout) -> Move:
         """The cheapest way from one layout to another."""
         key = (type_, source, target)

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Any
 
 import numpy as np
 
 from flow_core.compiler.select.costs import NEVER
-from flow_core.compiler.select.network import Infeasible, Network
+from flow_core.compiler.select.network import Infeasible, Network, Scope, Table
 
 SOLVER = "highspy"
+
+BRANCHES = 1000
+"""So many nodes of its tree the solver looks at: a limit of time would end in other places."""
 
 SCALE = 1e6
 """Picoseconds per unit of the program's objective: solvers like numbers near one."""
@@ -32,7 +33,7 @@ class Found:
     """What the solver found.
 
     Attributes:
-        states: of all nodes; None when it found nothing in time.
+        states: of all nodes; None when it found nothing.
         bound: no choice costs less.
     """
 
@@ -58,9 +59,7 @@ class _Program:
             self.first[node] = self._add(net.tables[node].get((node,), np.zeros(net.sizes[node])))
             self._row([self.first[node] + s for s in range(net.sizes[node])], [], 1.0)
         self.whole = self.count
-        scopes = {s: t for n in nodes for s, t in net.tables[n].items() if len(s) == 2}
-        for (a, b), table in scopes.items():
-            net.in_time()
+        for (a, b), table in _pairs(net, nodes).items():
             self._pair(a, b, table)
 
     def _add(self, costs: Any) -> int:
@@ -100,16 +99,16 @@ class _Program:
         lp.a_matrix_.value_ = np.concatenate([values for _, values, __ in self.rows])
         return lp
 
-    def solve(self, deadline: float) -> tuple[Any, float]:
+    def solve(self) -> tuple[Any, float]:
         """Values of the variables (None when none were found) and a lower bound."""
         highs = importlib.import_module(SOLVER)
         solver = highs.Highs()
-        options = {"output_flag": False, "mip_rel_gap": 1e-6, "random_seed": 0}
+        options = {
+            "output_flag": False, "mip_rel_gap": 1e-6, "random_seed": 0, "mip_max_nodes": BRANCHES
+        }  # fmt: skip
         for name, value in options.items():
             solver.setOptionValue(name, value)
         solver.passModel(self.model(highs))
-        self.net.in_time()
-        solver.setOptionValue("time_limit", deadline - time.perf_counter())
         solver.run()
         if solver.getModelStatus() == highs.HighsModelStatus.kInfeasible:
             raise Infeasible
@@ -119,20 +118,29 @@ class _Program:
         return (np.array(solver.getSolution().col_value) if feasible else None), bound * SCALE
 
 
-def solve(net: Network, nodes: Sequence[int], deadline: float = inf) -> Found:
+def columns(net: Network, nodes: Sequence[int]) -> int:
+    """How large the program of some nodes is."""
+    own = sum(net.sizes[node] for node in nodes)
+    return own + sum(int(table.size) for table in _pairs(net, nodes).values())
+
+
+def _pairs(net: Network, nodes: Sequence[int]) -> dict[Scope, Table]:
+    """The tables over two nodes."""
+    return {s: t for n in nodes for s, t in net.tables[n].items() if len(s) == 2}
+
+
+def solve(net: Network, nodes: Sequence[int]) -> Found:
     """The best states of the nodes that are left in a network of pairs.
 
     Args:
         net: its tables cover at most two nodes.
         nodes: those that have not been eliminated.
-        deadline: when to stop searching, as `time.perf_counter` tells it.
 
     Raises:
         Infeasible: nothing is possible.
-        TimeoutError: the deadline passed before the search began.
     """
     program = _Program(net, nodes)
-    values, bound = program.solve(deadline)
+    values, bound = program.solve()
     lowest = net.constant + max(0, int(bound))
     if values is None:
         return Found(None, lowest)

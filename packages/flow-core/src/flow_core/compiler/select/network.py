@@ -10,29 +10,25 @@ finds its answer.
 
 from __future__ import annotations
 
-import heapq
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import inf, prod
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from flow_core.compiler.select.costs import NEVER
-
-CROWD, MANY = 40, 1 << 40
-"""From so many neighbours on a node waits, behind all others."""
+from flow_core.compiler.select.ordering import best_order
 
 PIECE = 1 << 16
-"""Entries that are added up between two looks at the clock: they fit into a cache."""
+"""Entries that are added up at a time: they fit into a cache."""
 
 Scope = tuple[int, ...]
 Table = Any  # int64 array with an axis per node of its scope
 
 
 class TooWide(Exception):  # an outcome, not an error
-    """The next elimination would need a table beyond the limit."""
+    """Elimination would need a table beyond the limit."""
 
 
 class Infeasible(Exception):  # an outcome, not an error
@@ -68,13 +64,9 @@ class Network:
     >>> net.add((a, b), np.array([[9, 9], [0, 0]]))
     >>> net.solve()
     ([1, 1], 5)
-
-    Attributes:
-        deadline: time of `time.perf_counter` at which elimination ends with a `TimeoutError`.
     """
 
     def __init__(self) -> None:
-        self.deadline = inf
         self.sizes: list[int] = []
         self.constant = 0
         self.memory = Memory()
@@ -105,36 +97,7 @@ class Network:
         """Adds a table over two nodes, the first one's states along its first axis."""
         self.add((a, b), table) if a < b else self.add((b, a), table.T.copy())
 
-    def copy(self) -> Network:
-        """An independent network that shares the memory."""
-        other = Network()
-        other.sizes, other.constant = list(self.sizes), self.constant
-        other.deadline = self.deadline
-        other.memory = self.memory
-        other.tables = [dict(t) for t in self.tables]
-        other.near = [set(n) for n in self.near]
-        return other
-
     # ------------------------------------------------------------------ elimination
-
-    def width(self, node: int) -> int:
-        """Entries of the table that eliminating a node adds up."""
-        return self.sizes[node] * prod([self.sizes[n] for n in self.near[node]])
-
-    def _haste(self, node: int) -> tuple[int, int]:
-        """What is eliminated first: nodes that relate few states which were unrelated before.
-
-        This keeps tables narrower than taking the smallest table first.  Nodes with very many
-        neighbours wait for these to go.
-        """
-        around, sizes = self.near[node], self.sizes
-        if len(around) > CROWD:
-            return MANY, len(around)
-        new = 0
-        for a in around:
-            new += sizes[a] * sum([sizes[b] for b in around - self.near[a]])
-            new -= sizes[a] * sizes[a]
-        return new, len(around)
 
     def solve(self, limit: int = 1 << 22) -> tuple[list[int], int]:
         """The best states and their cost.
@@ -143,77 +106,55 @@ class Network:
             TooWide: a table would have more entries than ``limit``.
             Infeasible: nothing is possible.
         """
-        steps = list(self.eliminate(range(len(self.sizes)), limit))
+        order = best_order(self.sizes, self.near, limit)
+        if order.widest > limit:
+            raise TooWide
+        steps = list(self.eliminate(order.nodes))
         return self.decode(steps, [0] * len(self.sizes)), self.constant
 
-    def eliminate(
-        self, nodes: Iterable[int], limit: int, neighbours: int = 1 << 30
-    ) -> Iterator[Step]:
-        """Eliminates nodes, each when it is its turn.
-
-        Nodes with more ``neighbours`` than given stay; a table beyond the limit is `TooWide`.
+    def eliminate(self, nodes: Iterable[int]) -> Iterator[Step]:
+        """Eliminates nodes in a given order.
 
         Raises:
-            TimeoutError: the deadline passed, maybe within an elimination.
+            Infeasible: nothing is possible.
         """
-        left = set(nodes)
-        queue = [(self._haste(n), n) for n in left if len(self.near[n]) <= neighbours]
-        heapq.heapify(queue)
-        while queue:
-            self.in_time()
-            haste, node = heapq.heappop(queue)
-            if node not in left or haste != self._haste(node):
-                continue
-            if self.width(node) > limit:
-                raise TooWide
-            left.discard(node)
-            around = self.near[node]
-            yield self._eliminate(node)
-            for n in around & left:
-                if len(self.near[n]) <= neighbours:
-                    heapq.heappush(queue, (self._haste(n), n))
+        for node in nodes:
+            scope = tuple(sorted(self.near[node]))
+            table, least, best = self._answer(node, tuple(sorted((*scope, node))))
+            self._remove(node)
+            self.constant += least
+            if scope:
+                self.add(scope, table)
+            yield Step(node, scope, best)
 
-    def _eliminate(self, node: int) -> Step:
-        scope = tuple(sorted(self.near[node]))
-        everywhere = tuple(sorted((*scope, node)))
-        parts = sorted((tuple(map(everywhere.index, s)), t) for s, t in self.tables[node].items())
-        key = (everywhere.index(node), tuple((axes, id(t)) for axes, t in parts))
+    def _answer(self, node: int, scope: Scope) -> tuple[Table, int, Any]:
+        """The table that takes a node's place, the minimum taken out of it, the best states."""
+        parts = sorted((tuple(map(scope.index, s)), t) for s, t in self.tables[node].items())
+        key = (scope.index(node), tuple((axes, id(t)) for axes, t in parts))
         answer = self.memory.answers.get(key)
         if answer is None:
-            answer = self.memory.answers[key] = self._minimum(everywhere, node, parts)
-        table, least, best = answer
-        self._remove(node)
-        self.constant += least
-        if scope:
-            self.add(scope, table)
-        return Step(node, scope, best)
+            answer = self.memory.answers[key] = self._minimum(scope, node, parts)
+        return answer
 
     def _minimum(
-        self, scope: Scope, node: int, parts: list[tuple[Scope, Table]]
+        self, scope: Scope, node: int, parts: Sequence[tuple[Scope, Table]]
     ) -> tuple[Table, int, Any]:
         own = scope.index(node)
         order = [i for i in range(len(scope)) if i != own] + [own]
         sizes = [self.sizes[scope[i]] for i in order]
         turned = [_along(order, sizes, axes, table) for axes, table in parts]
+        turned.sort(key=lambda table: int(table.size))  # small ones are added up while it is cheap
         cut = next(k for k in range(len(sizes)) if _fits(sizes[k:]) or k == len(sizes) - 1)
-        best, table = np.empty(sizes[:-1], np.intp), np.empty(sizes[:-1], np.int64)
+        best = np.empty(sizes[:-1], np.min_scalar_type(sizes[-1]))
+        table = np.empty(sizes[:-1], np.int64)
         for index in np.ndindex(*sizes[:cut]):
-            self.in_time()
-            total = np.zeros(sizes[cut:], np.int64)
-            for part in turned:
-                lengths = part.shape[:cut]
-                total += part[tuple([min(i, n - 1) for i, n in zip(index, lengths, strict=True)])]
+            total = _sum(part[_within(part, index)] for part in turned)
             best[index], table[index] = total.argmin(-1), total.min(-1)
         table = np.minimum(table, NEVER)
         least = int(table.min())
         if least >= NEVER:
             raise Infeasible
         return self.memory.keep(np.where(table >= NEVER, NEVER, table - least)), least, best
-
-    def in_time(self) -> None:
-        """Raises `TimeoutError` when the deadline has passed."""
-        if time.perf_counter() > self.deadline:
-            raise TimeoutError
 
     def _remove(self, node: int) -> None:
         for scope in list(self.tables[node]):
@@ -245,3 +186,16 @@ def _along(order: Sequence[int], sizes: Sequence[int], axes: Scope, table: Table
 
 def _fits(sizes: Sequence[int]) -> bool:
     return prod(sizes) <= PIECE
+
+
+def _within(table: Table, index: Sequence[int]) -> tuple[int, ...]:
+    """Where on its leading axes a table has what belongs to an index: axes of length 1 repeat."""
+    return tuple([0 if n == 1 else i for i, n in zip(index, table.shape, strict=False)])
+
+
+def _sum(tables: Iterator[Table]) -> Table:
+    """The sum of tables over all of their axes; each has at least one of length 1 or equal."""
+    total = next(tables)
+    for table in tables:
+        total = total + table
+    return total

@@ -1,8 +1,9 @@
 """The least total cost over the whole graph.
 
 The network of costs is eliminated exactly where that is narrow enough; what is left of a wider one
-goes to an integer program when its solver is installed.  Whatever happens, the answer is never
-dearer than `greedy`'s: where nothing better is found within the bound, greedy's is taken.
+goes to an integer program when its solver is installed and it is small.  Which of these is done is
+decided by counting, before it begins: see `effort`.  Whatever happens, the answer is never dearer
+than `greedy`'s: where nothing better is found within the bound, greedy's is taken.
 
 `auto`, the default, also takes greedy's where the optimum saves less than a step can tell.
 """
@@ -16,8 +17,10 @@ from dataclasses import dataclass
 from flow_core.compiler.select import ilp
 from flow_core.compiler.select.build import Builder
 from flow_core.compiler.select.costs import NEVER, Cost, Costs
+from flow_core.compiler.select.effort import COLUMN, ENTRY, Effort, Spent
 from flow_core.compiler.select.greedy import walk
-from flow_core.compiler.select.network import Infeasible, Network, Step, TooWide
+from flow_core.compiler.select.network import Infeasible, Network
+from flow_core.compiler.select.ordering import best_order, narrow_order
 from flow_core.compiler.select.problem import Problem, Selection, SelectionError, Space
 from flow_core.compiler.select.report import Report
 
@@ -43,13 +46,16 @@ class Offer:
     cost: Cost
 
 
-EFFORT = 1500
+MOST_PLANNED = 1500
 """Transitions to plan, beyond which dimensions of the devices are looked at one by one."""
 
 MOST_TURNS = 3
 """How often each dimension is looked at, at most."""
 
 BY_DIMENSION = "elimination, one dimension after the other"
+
+SPENT = "more work than sbp_selector_seconds"
+"""Why there was no search, or no end to it."""
 
 WORTH = 100_000_000
 """Picoseconds per step that `auto` wants to save before it leaves the convention."""
@@ -83,18 +89,15 @@ def _select(problem: Problem, worth: int) -> Selection:
         known, refused = walk(problem, space, costs), None
     except SelectionError as error:
         known, refused = None, error
-    walked = time.perf_counter()
     offers = [] if known is None else [Offer("greedy", known, costs.evaluate(known))]
-    ready = time.perf_counter()  # what an answer costs takes no longer to add up than greedy's
-    deadline = started + problem.seconds - (ready - walked)
     try:
-        best, answer = _best(problem, space, costs, known, deadline)
+        best, answer = _best(problem, space, costs, known, Effort.of(problem.seconds))
     except Infeasible:
         if refused is None:
             raise
         raise refused from None
-    except TimeoutError:
-        best, answer = None, Answer(None, None, "time ran out")
+    except Spent:
+        best, answer = None, Answer(None, None, SPENT)
     if best is None and refused is not None:
         raise refused
     if best is not None:
@@ -103,26 +106,26 @@ def _select(problem: Problem, worth: int) -> Selection:
 
 
 def _best(
-    problem: Problem, space: Space, costs: Costs, known: Selection | None, deadline: float
+    problem: Problem, space: Space, costs: Costs, known: Selection | None, effort: Effort
 ) -> tuple[Selection | None, Answer]:
     """The optimum, or what looking at one dimension of the devices after the other finds."""
     dims = max((len(op.placement.hierarchy) for op in problem.graph.ops.values()), default=1)
     builder = Builder(problem, space, costs, known)
-    if known is not None and dims > 1 and builder.effort() > EFFORT:
-        return _descend(problem, space, costs, known, dims, deadline)
-    answer = search(builder.build(deadline), deadline)
+    if known is not None and dims > 1 and builder.transitions() > MOST_PLANNED:
+        return _descend(problem, space, costs, known, dims, effort)
+    answer = search(builder.build(effort), effort)
     return (None if answer.states is None else builder.selection(answer.states)), answer
 
 
 def _descend(
-    problem: Problem, space: Space, costs: Costs, known: Selection, dims: int, deadline: float
+    problem: Problem, space: Space, costs: Costs, known: Selection, dims: int, effort: Effort
 ) -> tuple[Selection, Answer]:
     """A selection that cannot be bettered in any one dimension of the devices."""
     best, least, quiet = known, costs.evaluate(known).total, 0
     try:
         for turn in range(MOST_TURNS * dims):
             builder = Builder(problem, space, costs, best, free=turn % dims)
-            answer = search(builder.build(deadline), deadline)
+            answer = search(builder.build(effort), effort)
             found = best if answer.states is None else builder.selection(answer.states)
             cost = costs.evaluate(found).total
             if cost < least:
@@ -131,8 +134,8 @@ def _descend(
                 quiet += 1
             if quiet == dims:
                 break
-    except TimeoutError:
-        return best, Answer(None, None, f"{BY_DIMENSION}, until time ran out")
+    except Spent:
+        return best, Answer(None, None, f"{BY_DIMENSION}, until {SPENT}")
     return best, Answer(None, None, BY_DIMENSION)
 
 
@@ -152,32 +155,42 @@ def _better(
     return last.selection
 
 
-def search(net: Network, deadline: float, limit: int = LIMIT) -> Answer:
-    """The best states of a network, as far as they are found before a deadline.
+def search(net: Network, effort: Effort, limit: int = LIMIT) -> Answer:
+    """The best states of a network, as far as they are found with a given effort.
+
+    Args:
+        net: is taken apart.
+        effort: what it takes is taken off.
+        limit: entries of the largest table that may be added up.
 
     Raises:
         Infeasible: nothing is possible.
     """
     if net.constant >= NEVER:
         raise Infeasible
-    nodes, net.deadline = range(len(net.sizes)), deadline
-    try:
-        steps = list(net.eliminate(nodes, limit, neighbours=2))
-        left = sorted(set(nodes) - {step.node for step in steps})
-        pairs = net.copy()
-        try:
-            more = list(net.eliminate(left, limit))
-        except TooWide:
-            return _program(pairs, left, steps, deadline)
-    except TimeoutError:
-        return Answer(None, None, "time ran out")
-    return Answer(net.decode([*steps, *more], [0] * len(nodes)), net.constant, "elimination")
+    order = best_order(net.sizes, net.near, limit)
+    if order.widest > limit or not effort.allows(order.total, ENTRY):
+        return _program(net, effort, f"elimination would add up {order.total:.1e} numbers")
+    effort.spend(order.total, ENTRY)
+    steps = list(net.eliminate(order.nodes))
+    return Answer(net.decode(steps, [0] * len(net.sizes)), net.constant, "elimination")
 
 
-def _program(net: Network, left: Sequence[int], steps: Sequence[Step], deadline: float) -> Answer:
+def _program(net: Network, effort: Effort, why: str) -> Answer:
+    """An integer program's answer, when what relates two others at most has been eliminated."""
     if not ilp.available():
-        return Answer(None, None, "too wide to eliminate, and flow-core[optimal] not installed")
-    found = ilp.solve(net, left, deadline)
+        return Answer(None, None, f"{why}, too many; flow-core[optimal] is not installed")
+    order = narrow_order(net.sizes, net.near)
+    effort.spend(order.total, ENTRY)
+    steps = list(net.eliminate(order.nodes))
+    left = sorted(set(range(len(net.sizes))) - {step.node for step in steps})
+    if not left:
+        return Answer(net.decode(steps, [0] * len(net.sizes)), net.constant, "elimination")
+    columns = ilp.columns(net, left)
+    if not effort.allows(columns, COLUMN):
+        return Answer(None, None, f"{why}, an integer program have {columns:,} columns: {SPENT}")
+    effort.spend(columns, COLUMN)
+    found = ilp.solve(net, left)
     if found.states is None:
-        return Answer(None, found.bound, "time ran out in the integer program")
+        return Answer(None, found.bound, f"no integer program's answer after {ilp.BRANCHES} nodes")
     return Answer(net.decode(steps, found.states), found.bound, "integer program")

@@ -49,7 +49,7 @@ class Problem:
         specs: specs of its op types.
         links: the link model.
         fixed: layouts of variables that other jobs of the session have laid out.
-        seconds: how long an exact search may take.
+        seconds: how much an exact search may do; see `effort`.
         memory: by what the price of memory is multiplied.
     """
 

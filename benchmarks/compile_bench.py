@@ -1,0 +1,158 @@
+"""How long newcomers wait: import, trace and compile of the benchmark networks, each in a process.
+
+    python compile_bench.py lenet:1 resnet50:1 resnet50:4 bert_mini:2x2     # network:devices
+    python compile_bench.py --beside ../../before resnet50:4                # and another checkout
+
+Devices are emulated GPUs, ``2x2`` a grid of four.  Prints the least seconds of processor time over
+some rounds, taken in turns with those of the other checkout, and what the selection's plan costs.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+STAGES = ("import", "trace", "compile", "selection", "bind")
+PLACES = {"1": ("0:0", None), "2": ("0:0-1", None), "4": ("0:0-3", None), "2x2": ("0:0-3", (2, 2))}
+
+
+# ------------------------------------------------------------------------- in a process of its own
+
+
+def gpt(ids, labels):
+    """A decoder of six layers, its output weights those of the embedding."""
+    import networks
+
+    import oneflow as flow
+
+    hidden, (batch, length) = 256, ids.shape
+    tokens = networks.variable("tok", (4096, hidden))
+    x = flow.gather(tokens, ids) + networks.variable("pos", (length, hidden))
+    mask = networks.variable("mask", (1, 1, length, length), trainable=False)
+    x = flow.reshape(x, (batch * length, hidden))
+    for i in range(6):
+        x = block(f"{i}.", x, mask, hidden, (batch, length, hidden))
+    logits = flow.matmul(networks.layer_norm("ln", x), tokens, transpose_b=True)
+    return networks.cross_entropy(flow.reshape(labels, (-1,)), logits)
+
+
+def block(name, x, mask, hidden, shape):
+    import networks
+    from networks import dense, layer_norm
+
+    import oneflow as flow
+
+    y = layer_norm(name + "ln1", x)
+    q, k, v = (flow.reshape(dense(name + n, y, hidden, hidden), shape) for n in "qkv")
+    mixed = flow.reshape(networks.attention(q, k, v, mask, 4), (-1, hidden))
+    x = x + dense(name + "o", mixed, hidden, hidden)
+    y = flow.math.gelu(dense(name + "up", layer_norm(name + "ln2", x), hidden, 4 * hidden))
+    return x + dense(name + "down", y, 4 * hidden, hidden)
+
+
+def job_of(workload, place):
+    """A training job of a benchmark network on some devices, and a batch."""
+    import data
+    import flow_bench
+    import numpy as np
+
+    import oneflow as flow
+    import oneflow.typing as tp
+
+    rng = np.random.RandomState(99)
+    ids = np.zeros((8, 128), np.int32)
+    batch = (ids, ids) if workload == "gpt" else data.batch(rng, workload)
+    body = gpt if workload == "gpt" else flow_bench.network(workload)
+    devices, grid = PLACES[place]
+    names = [f"x{i}" for i in range(len(batch))]
+
+    def job(*blobs):
+        with flow.scope.placement("gpu", devices, grid):
+            result = body(*blobs)
+            flow_bench.optimizer(workload).minimize(result)
+        return result
+
+    scope = {"job": job}
+    exec(f"def network({', '.join(names)}): return job({', '.join(names)})", scope)
+    scope["network"].__annotations__ = {
+        n: tp.Numpy.Placeholder(x.shape, dtype=flow_bench._dtype(x))
+        for n, x in zip(names, batch, strict=True)
+    } | {"return": tp.Numpy}
+    settings = flow_bench.settings(workload)
+    return flow.global_function(type="train", function_config=settings)(scope["network"])
+
+
+def measure(workload, place):
+    """Seconds of each stage, and what the plan costs."""
+    clock = time.process_time
+    times = [clock()]
+    import oneflow  # noqa: F401 - the import is what is measured
+
+    times.append(clock())
+    job = job_of(workload, place)
+    begun = clock()
+    job._variant()
+    traced = clock()
+    report = job.compile().physical.report
+    compiled = clock()
+    job.executable()
+    bound = clock()
+    return {
+        "import": times[1] - times[0],
+        "trace": traced - begun,
+        "compile": compiled - traced,
+        "selection": 0.0 if report is None else report.seconds,
+        "bind": bound - compiled,
+        "cost": None if report is None else report.cost.total / 1e6,
+        "greedy": None if report is None or report.greedy is None else report.greedy.total / 1e6,
+        "search": "" if report is None else f"{report.selector}, {report.method}",
+    }
+
+
+# ------------------------------------------------------------------------------- the whole table
+
+
+def asked(case, checkout):
+    """What a process with some checkout's sources measures."""
+    paths = [str(p) for p in sorted(Path(checkout, "packages").glob("*/src"))]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "ONEFLOW_EMULATE_GPUS": "4"}
+    command = [sys.executable, __file__, "--one", case]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def least(case, checkouts, rounds):
+    """Per checkout the least times over rounds in which each has its turn."""
+    found = [[asked(case, checkout) for checkout in checkouts] for _ in range(rounds)]
+    return [
+        {**rows[-1], **{s: min(row[s] for row in rows) for s in STAGES}}
+        for rows in zip(*found, strict=True)
+    ]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("cases", nargs="*", default=["lenet:1", "resnet50:1", "resnet50:4"])
+    parser.add_argument("--beside", help="another checkout, measured in turns with this one")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(measure(*options.one.split(":"))))
+        return
+    checkouts = [str(Path(__file__).parents[1]), *([options.beside] if options.beside else [])]
+    print(f"{'case':>14} " + " ".join(f"{s:>9}" for s in STAGES) + "  cost (greedy's), us")
+    for case in options.cases:
+        for row, name in zip(
+            least(case, checkouts, options.rounds), (case, "beside"), strict=False
+        ):
+            cost = "" if row["cost"] is None else f"{row['cost']:.1f} ({row['greedy']:.1f})"
+            seconds = " ".join(f"{row[s]:9.3f}" for s in STAGES)
+            print(f"{name:>14} {seconds}  {cost}  {row['search']}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""In which order the nodes of a network are eliminated, and how much work that is.
+
+Which tables arise follows from the relations between nodes alone.  So orders are tried on these,
+by several rules, none of which is the best for all networks.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import log2, prod
+
+CROWD, MANY = 40, 1 << 60
+"""From so many neighbours on a node waits, behind all others."""
+
+CHEAP = 1 << 25
+"""Entries that are added up in less time than another rule takes to be tried."""
+
+Turn = tuple[int, int, int]  # how much it relates, its neighbours, the node
+
+
+@dataclass(frozen=True, slots=True)
+class Ordering:
+    """An order of elimination.
+
+    Attributes:
+        nodes: in this order.
+        widest: entries of the largest table that is added up.
+        total: entries of all of them.
+    """
+
+    nodes: tuple[int, ...]
+    widest: int
+    total: int
+
+
+class Relations:
+    """Which nodes of a network share a table, while nodes are eliminated."""
+
+    def __init__(self, sizes: Sequence[int], near: Sequence[Iterable[int]]) -> None:
+        self.sizes = sizes
+        self.bits = [round(1024 * log2(n)) for n in sizes]
+        self.near = [set(around) for around in near]
+
+    def width(self, node: int) -> int:
+        """Entries of the table that eliminating a node adds up."""
+        return self.sizes[node] * prod([self.sizes[n] for n in self.near[node]])
+
+    def related(self, node: int, weights: Sequence[int]) -> int:
+        """How much an elimination relates that was unrelated before, each node by its weight."""
+        around, near, new = self.near[node], self.near, 0
+        for a in around:
+            others = around - near[a]
+            if len(others) > 1:  # itself is one of them
+                new += weights[a] * (sum([weights[b] for b in others]) - weights[a])
+        return new
+
+    def eliminate(self, node: int) -> set[int]:
+        """Relates a node's neighbours to one another; gives all nodes for which that matters."""
+        around, near = self.near[node], self.near
+        changed = set(around)
+        for a in around:
+            near[a].discard(node)
+            fresh = around - near[a]
+            fresh.discard(a)
+            if fresh:
+                near[a] |= fresh
+                for b in fresh:
+                    changed |= near[a] & near[b]
+        near[node] = set()
+        return changed
+
+
+RULES: Mapping[str, Callable[[Relations, int], int]] = {
+    "least bits related": lambda r, node: r.related(node, r.bits),
+    "fewest states related": lambda r, node: r.related(node, r.sizes),
+    "smallest table": Relations.width,
+}
+"""What is eliminated first, in words, and as a number to be small."""
+
+
+def order(
+    sizes: Sequence[int], near: Sequence[Iterable[int]], rule: str, neighbours: int = 1 << 30
+) -> Ordering:
+    """The order that a rule gives.
+
+    >>> order([2, 3, 4], [{1}, {0, 2}, {1}], "smallest table")
+    Ordering(nodes=(0, 1, 2), widest=12, total=22)
+
+    Args:
+        sizes: states per node.
+        near: the nodes that share a table with each.
+        rule: one of `RULES`.
+        neighbours: nodes with more of them stay.
+    """
+    relations, haste = Relations(sizes, near), RULES[rule]
+
+    def turn(node: int) -> Turn | None:
+        count = len(relations.near[node])
+        if count > neighbours:
+            return None
+        return (MANY, count, node) if count > CROWD else (haste(relations, node), count, node)
+
+    turns = {n: turn(n) for n in range(len(sizes))}
+    queue = [t for t in turns.values() if t is not None]
+    heapq.heapify(queue)
+    found: dict[int, int] = {}
+    while queue:
+        when = heapq.heappop(queue)
+        node = when[-1]
+        if turns.get(node) != when:
+            continue  # it has another turn by now, or had its own
+        del turns[node]
+        found[node] = relations.width(node)
+        for n in relations.eliminate(node):
+            fresh = turn(n)
+            if fresh is not None and fresh != turns[n]:
+                heapq.heappush(queue, fresh)
+            turns[n] = fresh
+    return Ordering(tuple(found), max(found.values(), default=0), sum(found.values()))
+
+
+def narrow_order(sizes: Sequence[int], near: Sequence[Iterable[int]]) -> Ordering:
+    """The order of those nodes that relate two others at most: only tables of pairs are left."""
+    return order(sizes, near, "least bits related", neighbours=2)
+
+
+def best_order(sizes: Sequence[int], near: Sequence[Iterable[int]], limit: int) -> Ordering:
+    """The order of all nodes that adds up the least, if may be with no table beyond a limit."""
+    found: list[Ordering] = []
+    for rule in RULES:
+        found.append(order(sizes, near, rule))
+        if found[-1].widest <= limit and found[-1].total <= CHEAP:
+            break
+    return min(found, key=lambda one: (one.widest > limit, one.total))
