@@ -125,6 +125,7 @@ def test_four_processes_train_all_forms_as_one_does(threads: str) -> None:
 SCRIPT = """
 import os, sys
 import numpy as np
+import flow_core.errors
 import oneflow as flow
 import oneflow.typing as tp
 
@@ -198,6 +199,15 @@ elif task == "some":
         assert len(manager.list_checkpoints()) == 1
         job(x)
     print("well")
+elif task == "export":
+    job(x)
+    flow.checkpoint.save(folder)
+    flow.onnx.export(ask, folder, folder + ".onnx")
+    assert os.path.getsize(folder + ".onnx") > 100, "written for all processes"
+    try:
+        flow.onnx.export(ask, folder, os.path.join(folder, "nowhere", "model.onnx"))
+    except flow_core.errors.FlowError as error:
+        print(type(error).__name__, "nowhere" in str(error), "in the first" in str(error))
 elif task == "names":
     job(x)
     flow.checkpoint.save(folder, {"of all": x, **({} if rank else {"of one": x})})
@@ -275,6 +285,16 @@ def test_one_of_two_processes_saves_chosen_variables(script: Path, tmp_path: Pat
     """And what a series of checkpoints begins with is the same for both."""
     done = run_script(2, script, str(tmp_path / "model"), "some", FLOW_DIST_OUTPUT="all")
     assert printed(done).split() == ["well", "well"]
+
+
+def test_the_first_of_two_processes_exports_for_both(script: Path, tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    done = run_script(2, script, str(tmp_path / "model"), "export", FLOW_DIST_OUTPUT="all")
+    told = ["CheckpointError True False", "JobError True True"]
+    assert sorted(printed(done).splitlines()) == told
+    model = onnx.load(tmp_path / "model.onnx")
+    assert [weight.name for weight in model.graph.initializer] == ["w"]
+    assert [value.name for value in model.graph.input] == ["x"]
 
 
 @pytest.mark.slow

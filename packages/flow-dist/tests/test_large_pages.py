@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flow_dist import large_pages
 from flow_dist.large_pages import LARGE, enlarge, mapped
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="no memfd_create")
@@ -59,6 +60,17 @@ def test_pages_are_large_where_the_system_says_so(file: int) -> None:
         pytest.skip("the system gives shared memory no large pages")
     pages = re.findall(r"memfd:tested.*?ShmemPmdMapped: *(\d+) kB", smaps(), re.DOTALL)
     assert [int(kib) << 10 for kib in pages] == [4 * LARGE]
+
+
+def test_small_pages_do_where_the_system_has_no_others(
+    file: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large_pages, "_COLLAPSE", 9999)  # as before Linux 6.1
+    os.ftruncate(file, LARGE)
+    memory = mapped(file, LARGE)
+    assert enlarge(memory) is False
+    memory[...] = 7
+    assert (mapped(file, LARGE) == 7).all()
 
 
 def smaps() -> str:
