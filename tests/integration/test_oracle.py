@@ -18,9 +18,10 @@ from flow_core.frontend import session as sessions
 from flow_core.frontend.function import JobFunction
 from flow_core.frontend.session import Session
 from flow_core.observe.feeds import draw_feeds, index_bounds
-from flow_core.observe.oracle import _Oracle, difference, verify
+from flow_core.observe.oracle import _Oracle, verify
 from flow_core.observe.parts import assemble, take_apart
 from flow_core.observe.rehearsal import Rehearsal
+from flow_core.observe.rounding import difference
 from flow_core.observe.verdict import EQUAL, INHERITED, ROUNDING, WRONG_BOXING, WRONG_RULE
 from flow_core.plugins.host import default_registry
 from flow_core.sbp import B, P, S, Signature

@@ -12,7 +12,11 @@ import oneflow as flow
 import oneflow.typing as tp
 from flow_core.config import Settings
 from flow_core.frontend import session as sessions
-from flow_core.observe.oracle import verify
+from flow_core.observe import rounding
+from flow_core.observe.feeds import draw_feeds
+from flow_core.observe.oracle import _Oracle, verify
+from flow_core.observe.sensitivity import moved
+from flow_core.observe.verdict import verdict_tables
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.specs import BindContext, KernelSpec
 
@@ -186,6 +190,65 @@ def test_passes_of_plugins_may_round_otherwise(program: Callable[[], Any]) -> No
         found = verify(program())
     assert found.ok, str(found)
     assert found.drift < 1e-2
+
+
+def pictures() -> Any:
+    """Convolutions and batch norms of two pictures per device, which some plugins fuse."""
+
+    @flow.global_function(type="train")
+    def job(x: tp.Numpy.Placeholder((4, 3, 6, 6))) -> tp.Numpy:
+        with flow.scope.placement("cpu", "0:0-1"):
+            init = flow.random_normal_initializer(stddev=0.3)
+            for i in range(3):
+                x = flow.layers.conv2d(
+                    x, 8, 3, padding="SAME", kernel_initializer=init, name=f"c{i}"
+                )
+                x = flow.math.relu(flow.layers.batch_normalization(x, axis=1, name=f"n{i}"))
+            loss = flow.math.reduce_mean(flow.math.square(x))
+            flow.optimizer.SGD(rate(), momentum=0.9).minimize(loss)
+        return loss
+
+    return job
+
+
+@pytest.mark.slow
+def test_more_than_is_usual_may_be_rounding_that_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where single roundings of weights and inputs move results as far."""
+    pytest.importorskip("flow_onednn")
+    monkeypatch.setattr(rounding, "ALLOWED", {2: 0.0, 4: 0.0, 8: 0.0})
+    with with_all_plugins():
+        found = verify(pictures())
+        if not found.drift:
+            pytest.skip("no plugin has passes for this program here")
+        assert found.drift <= rounding.MANY * found.moved
+        assert found.ok, str(found)
+        summary = dict(next(verdict_tables(found)).rows)
+        assert "results move so far if all weights and inputs are rounded once" in summary
+    monkeypatch.setattr(rounding, "MANY", 1e-9)
+    with with_all_plugins():
+        assert not verify(pictures()).ok
+
+
+def test_what_a_chaotic_program_makes_of_a_rounding() -> None:
+    def steps(rounds: int) -> Any:
+        @flow.global_function()
+        def job(x: tp.Numpy.Placeholder((16,))) -> tp.Numpy:
+            with gpus("0:0"):
+                x = flow.math.sigmoid(x)
+                for _ in range(rounds):
+                    x = 3.9 * x * (1.0 - x)
+            return x
+
+        return job
+
+    def of(job: Any) -> float:
+        oracle = _Oracle.of(job, 4, 0, None)
+        feeds = [draw_feeds(oracle.graph, oracle.inputs, oracle.rng)]
+        return moved(oracle._observed, oracle.values, feeds, job.compile().physical.graph.results)
+
+    with emulated(4):
+        assert 0 < of(steps(0)) < 1e-6
+        assert 1e-4 < of(steps(30)) <= 1
 
 
 class Liar:

@@ -30,8 +30,20 @@ from flow_core.ir import Attrs, Graph, Op, TensorType, Value, tensor_type
 from flow_core.observe.copies import Copy, overwritten_copies, with_copies
 from flow_core.observe.feeds import draw_feeds, draw_variable, micro_batches, whole_batches
 from flow_core.observe.parts import Whole, assemble, take_apart
-from flow_core.observe.rehearsal import Rehearsal, Variables, rehearse, rehearse_graph, same_bits
-from flow_core.observe.rounding import allowed, drift
+from flow_core.observe.rehearsal import Rehearsal, rehearse, rehearse_graph, same_bits, states
+from flow_core.observe.rounding import (
+    allowed,
+    difference,
+    disturb,
+    drift,
+    epsilon,
+    explained,
+    is_float,
+    largest,
+    over,
+    relative_error,
+)
+from flow_core.observe.sensitivity import moved
 from flow_core.observe.verdict import (
     INHERITED,
     ROUNDING,
@@ -96,6 +108,7 @@ class _Oracle:
     repeatable: bool = True
     as_planned: bool = True
     drift: float = 0.0
+    moved: float = 0.0
 
     @classmethod
     def of(
@@ -133,8 +146,10 @@ class _Oracle:
     def run(self, steps: int) -> Verdict:
         one, many, again = self._single(), self._several(), self._several()
         real, apart, observed = self._real(), self._apart(), one if self.spread else many
+        drawn = []
         for step in range(steps):
             feeds = self._draw(step)
+            drawn.append(feeds)
             before = many.variables.values() | self._held(many)
             alone, together = one.run(feeds, step), many.run(feeds, step)
             self._compare(alone, together, one, many, before, feeds, step)
@@ -145,6 +160,7 @@ class _Oracle:
             self._check_real(found, seen, real, observed)
             if apart is not None:
                 self._check_shared(found, apart.run(whole, step), real, apart)
+        self._check_drift(drawn)
         devices = dict.fromkeys(str(op.placement) for op in self.graph.ops.values())
         return Verdict(
             job=self.job.name,
@@ -155,6 +171,7 @@ class _Oracle:
             repeatable=self.repeatable,
             as_planned=self.as_planned,
             drift=self.drift,
+            moved=self.moved,
             spread=self.spread,
         )
 
@@ -209,12 +226,23 @@ class _Oracle:
         real: Rehearsal,
         observed: Rehearsal,
     ) -> None:
-        """Passes may make roundings come in another order."""
+        """How far passes have moved results, as they may make roundings come in another order."""
         pairs = [(x, seen[v]) for v, x in results.items() if v in seen]
-        both = (*pairs, *_states(real.variables, observed.variables))
+        both = (*pairs, *states(real.variables, observed.variables))
         self.drift = max([self.drift, *(drift(found, wanted) for found, wanted in both)])
+
+    def _check_drift(self, feeds: Sequence[Sequence[Any]]) -> None:
+        """Whether roundings explain it, in a program that may make much of single ones."""
         types = (type_ for row in self.graph.types.values() for type_ in row)
-        self.as_planned = self.as_planned and self.drift <= allowed(types)
+        if self.drift > allowed(types):
+            shown = self.job.compile().physical.graph.results
+            self.moved = moved(self._observed, self.values, feeds, shown)
+            self.as_planned = self.as_planned and explained(self.drift, self.moved)
+
+    def _observed(self, values: Mapping[str, Any]) -> Rehearsal:
+        """The job without its passes, on some weights."""
+        oracle = replace(self, values=dict(values))
+        return oracle._single() if self.spread else oracle._several()
 
     def _check_shared(
         self,
@@ -225,7 +253,7 @@ class _Oracle:
     ) -> None:
         """What devices share may change no bit."""
         pairs = [(x, wanted[v]) for v, x in results.items()]
-        both = (*pairs, *_states(real.variables, apart.variables))
+        both = (*pairs, *states(real.variables, apart.variables))
         self.as_planned = self.as_planned and all(same_bits(a, b) for a, b in both)
 
     # ------------------------------------------------------------------- comparing
@@ -367,7 +395,7 @@ class _Trial:
         if any(is_float(x) for x in self.arrays):
             rng = np.random.default_rng(SEED_OF_DISTURBANCES)
             for _ in range(DISTURBANCES):
-                disturbed = [disturb(w, rng) for w in self.had]
+                disturbed = [disturb(w.array, w.size, rng) for w in self.had]
                 results = self.single.run(disturbed, self.step)
                 for k, (a, b) in enumerate(zip(self.right, results, strict=True)):
                     if is_float(a):
@@ -485,72 +513,7 @@ def local_values(value: Value, layout: Layout) -> list[Value]:
     return [Value(name, value.index) for name in local_names(value.op, layout.placement)]
 
 
-# ------------------------------------------------------------------------------------- states
-
-
-def _states(found: Variables, wanted: Variables) -> list[tuple[Any, Any]]:
-    """Variables of each device, in pairs; some devices may share what others hold apart."""
-    parts = found.parts()
-    shared = {(name, region): array for (name, _), (region, array) in parts.items()}
-    pairs = [
-        (parts[name, device][1] if (name, device) in parts else shared.get((name, region)), array)
-        for (name, device), (region, array) in wanted.parts().items()
-    ]
-    return [(held, array) for held, array in pairs if held is not None]
-
-
-# ------------------------------------------------------------------------------------ numbers
-
-
-def is_float(array: Any) -> bool:
-    """Whether an array has elements that rounding can change."""
-    return array.dtype.kind not in "iub"
-
-
-def epsilon(array: Any) -> float:
-    """The relative distance of neighbouring numbers of an array's type."""
-    import ml_dtypes
-
-    return float(ml_dtypes.finfo(array.dtype).eps)  # type: ignore[no-untyped-call]  # of its stubs
-
-
-def difference(a: Any, b: Any) -> Any:
-    """Absolute differences; infinite where only one is NaN, or infinities differ."""
-    x, y = (np.asarray(v).astype(np.float64) for v in (a, b))
-    with np.errstate(all="ignore"):
-        same = (x == y) | (np.isnan(x) & np.isnan(y))
-        return np.where(same, 0.0, np.nan_to_num(np.abs(x - y), nan=np.inf, posinf=np.inf))
-
-
-def largest(array: Any) -> float:
-    """The largest finite magnitude."""
-    wide = np.abs(np.asarray(array).astype(np.float64))
-    return float(wide[np.isfinite(wide)].max(initial=0.0))
-
-
-def relative_error(one: Any, many: Any) -> float:
-    """The largest difference relative to the largest element.
-
-    >>> relative_error(np.array([1.0, 4.0]), np.array([1.0, 3.0]))
-    0.25
-    """
-    error = float(difference(one, many).max(initial=0.0))
-    return error / (largest(one) or 1.0)
-
-
-def over(error: Any, bound: float) -> float:
-    """The largest error in units of its bound; infinite when there should be none."""
-    worst = float(error.max(initial=0.0))
-    return worst / bound if bound else float("inf") if worst else 0.0
-
-
-def disturb(whole: Whole, rng: np.random.Generator) -> Any:
-    """An array whose elements are off by about a rounding of what they were made of."""
-    if not is_float(whole.array):
-        return whole.array
-    noise = rng.uniform(-1, 1, whole.array.shape) * epsilon(whole.array)
-    wide = whole.array.astype(np.float64) + noise * whole.size.astype(np.float64)
-    return wide.astype(whole.array.dtype)
+# ------------------------------------------------------------------------------------ in words
 
 
 def sum_length(op: Op, spec: OpSpec, graph: Graph) -> int:

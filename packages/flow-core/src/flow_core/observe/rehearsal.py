@@ -136,3 +136,14 @@ def same_bits(a: Any, b: Any) -> bool:
     if a.shape != b.shape:
         return False
     return bool(np.array_equal(a, b, equal_nan=a.dtype.kind not in "iub"))
+
+
+def states(found: Variables, wanted: Variables) -> list[tuple[Any, Any]]:
+    """Variables of each device, in pairs; some devices may share what others hold apart."""
+    parts = found.parts()
+    shared = {(name, region): array for (name, _), (region, array) in parts.items()}
+    pairs = [
+        (parts[name, device][1] if (name, device) in parts else shared.get((name, region)), array)
+        for (name, device), (region, array) in wanted.parts().items()
+    ]
+    return [(held, array) for held, array in pairs if held is not None]

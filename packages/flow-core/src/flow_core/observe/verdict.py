@@ -61,6 +61,8 @@ class Verdict:
             whether devices share a memory or not.
         drift: how far the plan with its passes is from the observed one, as a share of the
             largest element; 0.0 where all bits are the same.
+        moved: how far results move when weights and inputs are off by single roundings; found out
+            where the drift is more than is usual, else 0.0.
         spread: whether the job, written for one device, was spread over several.
     """
 
@@ -73,6 +75,7 @@ class Verdict:
     as_planned: bool
     spread: bool
     drift: float = 0.0
+    moved: float = 0.0
 
     @property
     def first(self) -> OpVerdict | None:
@@ -121,6 +124,9 @@ def _summary(found: Verdict) -> Iterator[Row]:
     held = "within rounding" if found.as_planned and found.drift else _yes(found.as_planned)
     far = f", {found.drift:.1e} apart" if found.drift else ""
     yield ("so does the plan with its passes and shared memory", held + far)
+    if found.moved:
+        row = "results move so far if all weights and inputs are rounded once"
+        yield (row, f"{found.moved:.1e}")
 
 
 def _yes(holds: bool) -> str:
