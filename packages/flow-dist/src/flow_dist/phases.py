@@ -233,9 +233,11 @@ def links_from(
 
 def copied(target: Any, source: Any) -> Launch:
     """A launch that copies an array; a few bytes in one piece without numpy's preparations."""
-    if max(target.nbytes, 1) > FEW or not (target.flags.c_contiguous and source.flags.c_contiguous):
+    arrays = (target, source)
+    is_plain = all(a.flags.c_contiguous and not a.dtype.hasobject for a in arrays)
+    if target.nbytes > FEW or not is_plain:
         return partial(np.copyto, target, source)
-    one, other = (array.reshape(-1).view(np.uint8).data for array in (target, source))
+    one, other = (array.reshape(-1).view(np.uint8).data for array in arrays)
     return partial(one.__setitem__, slice(None), other)
 
 
