@@ -16,7 +16,7 @@ ALLOWED = {2: 2.0**-4, 4: 2.0**-13, 8: 2.0**-42}
 thousand roundings, less in half types, whose sums are made in float32."""
 
 MANY = 16
-"""Roundings that one pass may move, in units of what rounding all weights and inputs once does."""
+"""How much further than by a few roundings of weights and inputs passes may move results."""
 
 
 def drift(found: Any, wanted: Any) -> float:
@@ -57,7 +57,7 @@ def allowed(types: Iterable[TensorType]) -> float:
 
 
 def explained(apart: float, moved: float) -> bool:
-    """Whether roundings explain a drift in a program in which single ones move results so far.
+    """Whether roundings explain a drift in a program in which a few of them move results so far.
 
     >>> explained(1e-2, 2e-3), explained(1e-1, 2e-3), explained(inf, inf)
     (True, False, False)

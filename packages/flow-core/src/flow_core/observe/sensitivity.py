@@ -1,7 +1,8 @@
-"""How much a program makes of single roundings.
+"""How much a program makes of a few roundings.
 
 Some nets are chaotic: where batch norm divides by the deviation of two or three pictures, a change
-in the last bit of a weight may come out a thousand times as large.
+in the last bit of a weight may come out a thousand times as large.  Others have steps: whether an
+activation is cut off hangs on the last bit of its input, and with it what that adds to a gradient.
 """
 
 from __future__ import annotations
@@ -13,9 +14,15 @@ import numpy as np
 
 from flow_core.ir import Value
 from flow_core.observe.rehearsal import Rehearsal, states
-from flow_core.observe.rounding import disturb, drift
+from flow_core.observe.rounding import disturb, drift, is_float
 
 SEED = 30
+
+TRIALS = 4
+"""How often weights and inputs are disturbed: a step is met by chance."""
+
+ROUNDINGS = 4
+"""By how many roundings."""
 
 
 def moved(
@@ -24,7 +31,7 @@ def moved(
     feeds: Sequence[Sequence[Any]],
     results: Collection[Value],
 ) -> float:
-    """How far results and variables move when weights and inputs are off by single roundings.
+    """How far results and variables move when weights and inputs are off by a few roundings.
 
     Args:
         rehearsed: the program, on some weights.
@@ -35,14 +42,20 @@ def moved(
     Returns:
         The largest drift of any step; see `flow_core.observe.rounding.drift`.
     """
-    rng = np.random.default_rng(SEED)
+    rng, worst = np.random.default_rng(SEED), 0.0
     usual = rehearsed(values)
-    other = rehearsed({name: disturb(x, np.abs(x), rng) for name, x in values.items()})
-    worst = 0.0
+    others = [
+        rehearsed({name: _disturbed(x, rng) for name, x in values.items()}) for _ in range(TRIALS)
+    ]
     for step, fed in enumerate(feeds):
         wanted = usual.run(fed, step)
-        found = other.run([disturb(x, np.abs(x), rng) for x in fed], step)
-        pairs = [(found[v], wanted[v]) for v in results if v in wanted]
-        both = (*pairs, *states(other.variables, usual.variables))
-        worst = max([worst, *(drift(a, b) for a, b in both)])
+        for other in others:
+            found = other.run([_disturbed(x, rng) for x in fed], step)
+            pairs = [(found[v], wanted[v]) for v in results if v in wanted]
+            both = (*pairs, *states(other.variables, usual.variables))
+            worst = max([worst, *(drift(a, b) for a, b in both)])
     return worst
+
+
+def _disturbed(array: Any, rng: np.random.Generator) -> Any:
+    return disturb(array, ROUNDINGS * np.abs(array), rng) if is_float(array) else array

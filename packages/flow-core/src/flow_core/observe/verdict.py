@@ -61,7 +61,7 @@ class Verdict:
             whether devices share a memory or not.
         drift: how far the plan with its passes is from the observed one, as a share of the
             largest element; 0.0 where all bits are the same.
-        moved: how far results move when weights and inputs are off by single roundings; found out
+        moved: how far results move when weights and inputs are off by a few roundings; found out
             where the drift is more than is usual, else 0.0.
         spread: whether the job, written for one device, was spread over several.
     """
@@ -125,7 +125,7 @@ def _summary(found: Verdict) -> Iterator[Row]:
     far = f", {found.drift:.1e} apart" if found.drift else ""
     yield ("so does the plan with its passes and shared memory", held + far)
     if found.moved:
-        row = "results move so far if all weights and inputs are rounded once"
+        row = "a few roundings of weights and inputs move results by"
         yield (row, f"{found.moved:.1e}")
 
 
