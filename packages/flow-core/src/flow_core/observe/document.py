@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from flow_core.compiler.physical import Physical
-from flow_core.compiler.select.costs import microseconds
 from flow_core.compiler.select.hints import relaxations
+from flow_core.compiler.select.price import microseconds
 from flow_core.errors import PlanError
 from flow_core.frontend.compile import Compiled
 from flow_core.frontend.function import JobFunction

@@ -15,9 +15,10 @@ import numpy as np
 
 from flow_core.compiler.boxing import Layout
 from flow_core.compiler.select.candidates import NdSignature, shares_work
-from flow_core.compiler.select.costs import NEVER, Costs, result_layout
+from flow_core.compiler.select.costs import Costs, result_layout
 from flow_core.compiler.select.effort import NODE, TRANSITION, Effort
 from flow_core.compiler.select.network import Infeasible, Network, Table
+from flow_core.compiler.select.price import NEVER
 from flow_core.compiler.select.problem import Problem, Selection, Space
 from flow_core.ir import Op, Value
 from flow_core.topology import Placement

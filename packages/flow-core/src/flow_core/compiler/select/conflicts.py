@@ -14,8 +14,8 @@ import numpy as np
 
 from flow_core.compiler.boxing import Layout
 from flow_core.compiler.select.candidates import NdSignature, too_short
-from flow_core.compiler.select.costs import NEVER
 from flow_core.compiler.select.network import Infeasible, Network, Table
+from flow_core.compiler.select.price import NEVER
 from flow_core.compiler.select.problem import Problem, Selection, SelectionError, Space, meets
 from flow_core.errors import SourceLine
 from flow_core.ir import Graph, Op, Value

@@ -16,12 +16,13 @@ All costs are whole picoseconds, so that sums are the same whatever their order:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from flow_core.compiler.boxing import BoxingError, Hop, Layout, plan_boxing
 from flow_core.compiler.select.candidates import NdSignature, first_device
+from flow_core.compiler.select.price import NEVER, NOTHING, Cost, picoseconds
 from flow_core.compiler.select.problem import Problem, Selection, fed_as
 from flow_core.dtypes import DType
 from flow_core.ir import Op, TensorType, Value, tensor_type
@@ -29,7 +30,6 @@ from flow_core.plugins.specs import SbpContext
 from flow_core.sbp import B, NdSbp, Split, region_shape
 from flow_core.topology import Link, LinkModel, Placement, device_model
 
-PICO = 10**12
 BUCKET = 16 << 20
 """Bytes of a bucket, whatever the settings: buckets are to change nothing but times."""
 
@@ -38,51 +38,6 @@ OBJECT = 1 << 17
 
 By what its place in an array takes, all devices would read and decode whole batches.
 """
-
-NEVER = 1 << 53
-"""The cost of what cannot be: above any sum of costs, exact in every arithmetic."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """A cost by what it is for, in picoseconds.
-
-    >>> (Cost(communication=5) + Cost(compute=2)).total
-    7
-    """
-
-    communication: int = 0
-    compute: int = 0
-    memory: int = 0
-    convention: int = 0
-    buckets: int = 0
-
-    @property
-    def total(self) -> int:
-        """The sum, which selectors minimise."""
-        return sum(getattr(self, f.name) for f in fields(self))
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
-
-    def __str__(self) -> str:
-        named = {f.name: getattr(self, f.name) for f in fields(self)}
-        parts = [f"{microseconds(cost)} {name}" for name, cost in named.items() if cost]
-        return f"{microseconds(self.total)} ({', '.join(parts)})"
-
-
-def microseconds(cost: int) -> str:
-    """Picoseconds as text in microseconds.
-
-    >>> microseconds(1_500_000)
-    '1.5 us'
-    """
-    return f"{cost / 1e6:.1f} us"
-
-
-def picoseconds(seconds: float) -> int:
-    """Seconds as whole picoseconds; infinity is `NEVER`."""
-    return min(round(seconds * PICO), NEVER) if seconds < NEVER / PICO else NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +56,6 @@ class Move:
     def total(self) -> int:
         """The cost, `NEVER` when there is no way."""
         return NEVER if self.hops is None else self.cost.total
-
-
-NOTHING = Cost()
 
 
 class Costs:

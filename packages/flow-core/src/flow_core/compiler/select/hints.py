@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from flow_core.compiler.select.conflicts import Hint, hints, without
-from flow_core.compiler.select.costs import Cost
 from flow_core.compiler.select.optimal import optimal
+from flow_core.compiler.select.price import Cost
 from flow_core.compiler.select.problem import Problem, Selection
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.compiler.select.costs import NEVER
 from flow_core.compiler.select.network import Infeasible, Network, Scope, Table
+from flow_core.compiler.select.price import NEVER
 
 SOLVER = "highspy"
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.compiler.select.costs import NEVER
 from flow_core.compiler.select.ordering import best_order
+from flow_core.compiler.select.price import NEVER
 
 PIECE = 1 << 16
 """Entries that are added up at a time: they fit into a cache."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from flow_core.compiler.select.costs import Cost
+from flow_core.compiler.select.price import Cost
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,55 @@
+"""What something costs, in whole picoseconds, by what it is for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+PICO = 10**12
+
+NEVER = 1 << 53
+"""The cost of what cannot be: above any sum of costs, exact in every arithmetic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """A cost by what it is for, in picoseconds.
+
+    >>> (Cost(communication=5) + Cost(compute=2)).total
+    7
+    """
+
+    communication: int = 0
+    compute: int = 0
+    memory: int = 0
+    convention: int = 0
+    buckets: int = 0
+
+    @property
+    def total(self) -> int:
+        """The sum, which selectors minimise."""
+        return sum(getattr(self, f.name) for f in fields(self))
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def __str__(self) -> str:
+        named = {f.name: getattr(self, f.name) for f in fields(self)}
+        parts = [f"{microseconds(cost)} {name}" for name, cost in named.items() if cost]
+        return f"{microseconds(self.total)} ({', '.join(parts)})"
+
+
+def microseconds(cost: int) -> str:
+    """Picoseconds as text in microseconds.
+
+    >>> microseconds(1_500_000)
+    '1.5 us'
+    """
+    return f"{cost / 1e6:.1f} us"
+
+
+def picoseconds(seconds: float) -> int:
+    """Seconds as whole picoseconds; infinity is `NEVER`."""
+    return min(round(seconds * PICO), NEVER) if seconds < NEVER / PICO else NEVER
+
+
+NOTHING = Cost()
