@@ -2,44 +2,22 @@
 
 import importlib.util
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from flow_core.plugins.specs import Available, Unavailable
 from flow_dist import doctor, plugin
 from flow_dist.secret import job_token, secret_file
 
 
-def test_mpi_without_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_without_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    found = plugin.probe_mpi({})
-    assert isinstance(found, Unavailable)
-    assert "mpi4py" in found.reason
-    assert "flow-dist[openmpi]" in found.hint
-
-
-def test_mpi_without_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    found = plugin.probe_mpi({})
-    assert isinstance(found, Unavailable)
-    assert "mpiexec or mpirun" in found.reason
-
-
-@pytest.mark.parametrize(
-    ("environment", "count"),
-    [({}, 1), ({"OMPI_COMM_WORLD_SIZE": "4"}, 4), ({"PMI_SIZE": "2"}, 2), ({"PMI_SIZE": ""}, 1)],
-)
-def test_mpi_counts_processes(
-    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], count: int
-) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    monkeypatch.setattr(shutil, "which", lambda name: f"/opt/{name}")
-    assert plugin.probe_mpi(environment) == Available(count, "processes, /opt/mpiexec")
+    assert doctor.mpi() == (
+        "unavailable: mpi4py is not installed; "
+        "next: uv add 'flow-dist[mpich]' (or flow-dist[openmpi])"
+    )
 
 
 def test_doctor_has_a_line_each() -> None:

@@ -187,14 +187,14 @@ def test_nothing_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     found = nccl.bootstrap()
     assert isinstance(found, Unavailable)
     assert "flow-dist[cu12]" in found.hint
-    assert plugin.probe_nccl() == Unavailable(
+    assert nccl_library.probe_nccl() == Unavailable(
         "neither nccl4py nor CuPy, by which NCCL is called, is installed", nccl_library.INSTALL
     )
 
 
 def test_the_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "nccl4py")
-    found = plugin.probe_nccl()
+    found = nccl_library.probe_nccl()
     assert isinstance(found, Unavailable)
     assert found.reason == "the library of NCCL is not installed, though nccl4py 1.0 is"
 

