@@ -3,6 +3,7 @@
 import json
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -246,6 +247,36 @@ def test_a_part_that_is_missing_is_waited_for_and_named(tmp_path: Path) -> None:
         checkpoints._write(1, world, "job", [])
     checkpoints.close()
     assert not list(tmp_path.glob("step-*"))
+
+
+def test_no_process_goes_on_before_a_save_is_complete(tmp_path: Path) -> None:
+    """A process that dies after `wait` takes no checkpoint with it."""
+    makers = [Checkpoints(tmp_path, patience=10) for _ in range(2)]
+    worlds = [_Meeting(rank, 2, [b"", b""], threading.Barrier(1)) for rank in range(2)]
+    complete = tmp_path / "step-000000000001" / "snapshot_done"
+    seen = []
+
+    def save(rank: int) -> None:
+        time.sleep(0.2 * (1 - rank))  # the first process is the late one
+        makers[rank]._write(1, worlds[rank], "job", [])
+        seen.append(complete.is_file())
+
+    threads = [threading.Thread(target=save, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for maker in makers:
+        maker.close()
+    assert seen == [True, True]
+
+
+def test_an_end_that_does_not_come_is_named(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, patience=0.1)
+    world = _Meeting(1, 2, [b"", b""], threading.Barrier(1))
+    with pytest.raises(CheckpointError, match="rank 0 has not finished it"):
+        checkpoints._write(1, world, "job", [])
+    checkpoints.close()
 
 
 def test_ranks_agree_on_what_is_whole(tmp_path: Path) -> None:

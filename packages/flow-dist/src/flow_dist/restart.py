@@ -15,7 +15,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -114,7 +114,11 @@ class Checkpoints:
         self._pending = self._thread.submit(self._write, step, world, job, arrays)
 
     def wait(self) -> None:
-        """Waits until nothing is on its way.  Raises what went wrong with it."""
+        """Waits until nothing is on its way, in no process: the last save is complete.
+
+        Raises:
+            CheckpointError: what went wrong with it.
+        """
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
@@ -148,21 +152,36 @@ class Checkpoints:
             if world.rank == 0:
                 self._await_parts(aside, world.size)
                 self._finish(aside, self._folder / name)
+            else:
+                self._await_end(aside)
 
     def _await_parts(self, aside: Path, size: int) -> None:
+        """The first process: until all others have written theirs."""
+
+        def lacks() -> str:
+            missing = [n for n in range(size) if not list_file(aside, n).is_file()]
+            return f"no parts of ranks {missing}" if missing else ""
+
+        self._await(aside, lacks)
+        for rank in range(size):
+            read_list(list_file(aside, rank))
+
+    def _await_end(self, aside: Path) -> None:
+        """The others: until the first one has given the folder its name."""
+        self._await(aside, lambda: "rank 0 has not finished it" if aside.exists() else "")
+
+    def _await(self, aside: Path, lacks: Callable[[], str]) -> None:
         until = time.monotonic() + self._patience
         nap = 0.002
-        while missing := [n for n in range(size) if not list_file(aside, n).is_file()]:
+        while lacking := lacks():
             if time.monotonic() > until:
                 raise CheckpointError(
                     f"saving {aside}",
-                    found=f"no parts of ranks {missing} after {self._patience:g} s",
+                    found=f"{lacking} after {self._patience:g} s",
                     allowed="a folder that all processes share, and write to",
                 )
             time.sleep(nap)
             nap = min(2 * nap, 0.1)
-        for rank in range(size):
-            read_list(list_file(aside, rank))
 
     def _finish(self, aside: Path, path: Path) -> None:
         """The mark, then the name: at no moment does a folder of that name lack anything."""
