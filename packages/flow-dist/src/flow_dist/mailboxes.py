@@ -1,39 +1,28 @@
 """Small boxes between processes of one host: each puts its own where the others look.
 
-A process copies what it gives into its memory and then counts up a number there; who wants it
-waits for the number and combines right from that memory.  Launches use some slots in turn, so who
-gives waits only for those who are as many launches behind.
+A process copies what it gives into its memory and then counts up there; who wants it waits for
+the count and combines right from that memory.  Launches use some slots in turn, so who gives waits
+only for those who are as many launches behind.  Processes that run on one core after the other
+share sums: the first one leaves them for those who come later.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import platform
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from ctypes import c_int64
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from flow_core.device import Launch
+from flow_dist.counters import LINE, Watched, counter, until, watched
 from flow_dist.phases import Box, Gather, Phases, Route, copied, launches_of, routes
-from flow_dist.shared import Meeting, Segment, SharedMemory, open_segment, sides
-from flow_dist.waiting import PATIENCE, wait
-
-IN_ORDER = platform.machine().lower() in ("x86_64", "amd64")
-"""Whether others see what a process stores in the order in which it does so, without barriers."""
-
-GIVEN, TAKEN = 0, 8
-"""Positions in the numbers of a process: launches of which it has given, or taken, its boxes.
-
-A line of memory apart, as others look at one of them while the other one is written.
-"""
-
-SOON = 100
-"""Looks with the core offered to others in between, before one waits as for anything else."""
+from flow_dist.shared import Meeting, SharedMemory, sides
+from flow_dist.waiting import PATIENCE
 
 SLOTS = 16
 """Slots at most for a box that goes to processes which give nothing in turn."""
@@ -41,15 +30,24 @@ SLOTS = 16
 SMALL = 1 << 16
 """Bytes that all slots of a box may have; two slots may have more."""
 
-LINE = 64
-"""Bytes between numbers that different processes look at."""
+MANY = 3
+"""Parts from which on it takes longer to sum them up than to copy the sum."""
+
+Key = tuple[object, ...]
+"""Of a box; or of a sum, the keys of its parts."""
+
+Rows = Mapping[Key, Sequence[Any]]
+"""Arrays for launches in turn."""
+
+Wanted = dict[Key, list[Gather]]
+"""The gathers of a process, by the keys of their parts."""
 
 
 def bind_mailboxes(phases: Phases, memory: SharedMemory, meeting: Meeting) -> Iterator[Launch]:
     """The launches of this process's part of an exchange between neighbours."""
     yield from phases.fills
     for gathers in phases.phases:
-        yield _bind(phases, gathers, memory, meeting)
+        yield _bind(phases.combine, gathers, memory, meeting).launch
 
 
 @dataclass(slots=True)
@@ -57,159 +55,216 @@ class _Mail:
     """A phase: a launch that goes on to the next slots each time.
 
     Attributes:
-        own: this process's numbers.
-        given: the numbers of those from whom it takes.
-        taken: the numbers of those to whom it gives, and who do not give it anything.
-        copies: what fills the slots, by the remainder of the number of the launch.
-        gathers: what combines, likewise.
+        own: this process's counters.
+        given: those of the processes from which it takes.
+        taken: those of the processes to which it gives, and which do not give it anything.
+        slots: what to do, by the remainder of the number of the launch.
         room: the last launch for which slots are known to be free.
         count: launches so far.
     """
 
-    own: Any
-    given: tuple[Any, ...]
-    taken: tuple[Any, ...]
-    copies: list[list[Launch]]
-    gathers: list[list[Launch]]
+    own: _Counters
+    given: tuple[Watched, ...]
+    taken: tuple[Watched, ...]
+    slots: tuple[_Slot, ...]
     room: int
     count: int = 0
 
-    def __call__(self) -> None:
+    def launch(self) -> None:
         """Runs it."""
         self.count = count = self.count + 1
         if count > self.room:
             self._make_room(count)
-        slot = count % len(self.copies)
-        for copy in self.copies[slot]:
+        copies, sums, gathers = self.slots[count % len(self.slots)]
+        given, taken, summed = self.own
+        for copy in copies:
             copy()
-        self.own[GIVEN] = count
-        for number in self.given:
-            if number[0] < count:
-                _until(number, count)
-        for gather in self.gathers[slot]:
-            gather()
-        self.own[TAKEN] = count
+        given.value = count
+        for other, looks in self.given:
+            if other.value < count:
+                until(other, count, looks)
+        for other, fetches in sums:
+            if other.value == count:  # no more: who sums up the next one has this process's boxes
+                for fetch in fetches:
+                    fetch()
+                break
+        else:
+            for gather in gathers:
+                gather()
+            summed.value = count
+        taken.value = count
 
     def _make_room(self, count: int) -> None:
         """Waits until all have taken what the slots of a launch had before."""
-        slots = len(self.copies)
-        for number in self.taken:
-            _until(number, count - slots)
-        self.room = min([number[0] for number in self.taken]) + slots
+        slots = len(self.slots)
+        for taken, looks in self.taken:
+            until(taken, count - slots, looks)
+        self.room = min([taken.value for taken, _ in self.taken]) + slots
 
 
-def _until(number: Any, count: int) -> None:
-    """Waits until a number of another process has come so far."""
-    looks = -PATIENCE.at_once
-    while number[0] < count:
-        looks += 1
-        if looks > SOON:
-            wait(partial(_reached, number, count))
-        elif looks > 0:
-            os.sched_yield()
+class _Slot(NamedTuple):
+    """What to do for a launch.
 
-
-def _reached(number: Any, count: int) -> bool:
-    return bool(number[0] >= count)
-
-
-class Tokens:
-    """Tokens between neighbours, as numbers that only grow: how many each has given each other.
-
-    Args:
-        rank, size: this process's rank, and how many processes there are.
-        gather: gives what all processes say, in the order of the ranks.
-        neighbours: the ranks that this process shares memory with.
+    Attributes:
+        copies: fill the slot.
+        sums: counters of those who may have left the same sums, and what fetches these.
+        gathers: combine what is in the slots of others, and leave the sums.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        size: int,
-        gather: Callable[[bytes], Sequence[bytes]],
-        neighbours: Iterable[int],
-    ) -> None:
-        self._segment = Segment(LINE * size)
-        told = gather(b"%d %d %d" % self._segment.place[:3])
-        self._given, self._taken = [0] * size, [0] * size
-        self._own = [_number(self._segment.bytes, other) for other in range(size)]
-        self._theirs = {
-            other: _number(open_segment(*map(int, told[other].split())), rank)
-            for other in neighbours
-            if other != rank
-        }
-
-    def launch(self, targets: frozenset[int], sources: frozenset[int]) -> Launch:
-        """Gives some processes a token, and waits for one of each of others: a launch."""
-        return partial(self._exchange, tuple(sorted(targets)), tuple(sorted(sources)))
-
-    def _exchange(self, targets: tuple[int, ...], sources: tuple[int, ...]) -> None:
-        for target in targets:
-            self._given[target] += 1
-            self._own[target][0] = self._given[target]
-        for source in sources:
-            self._taken[source] += 1
-            _until(self._theirs[source], self._taken[source])
+    copies: list[Launch]
+    sums: list[tuple[c_int64, list[Launch]]]
+    gathers: list[Launch]
 
 
-def _number(memory: Any, rank: int) -> Any:
-    """The number for a rank among those of a process."""
-    return memoryview(memory[LINE * rank : LINE * rank + 8].view(np.int64))
+class _Counters(NamedTuple):
+    """How many launches a process has given its boxes of, taken others, and left its sums of."""
+
+    given: c_int64
+    taken: c_int64
+    summed: c_int64
 
 
 # ----------------------------------------------------------------------------------- binding
 
 
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What a process leaves where others find it.
+
+    Attributes:
+        counters: the memory of its counters.
+        boxes: what it gives.
+        sums: its sums, where others may take them.
+    """
+
+    counters: Any
+    boxes: Rows
+    sums: Rows
+
+    def told(self, memory: SharedMemory, boxes: Iterable[Box]) -> bytes:
+        """What another process must know, which gets some boxes."""
+        rows = [self.boxes[box.key] for box in boxes], self.sums.values()
+        places = [[[memory.place_of(slot) for slot in row] for row in part] for part in rows]
+        return json.dumps([memory.place_of(self.counters), *places]).encode()
+
+    def count(self) -> _Counters:
+        """Its counters."""
+        return _Counters(*[counter(self.counters, line) for line in range(3)])
+
+
 def _bind(
-    phases: Phases, gathers: Sequence[Gather], memory: SharedMemory, meeting: Meeting
+    combine: Callable[..., Any], gathers: Sequence[Gather], memory: SharedMemory, meeting: Meeting
 ) -> _Mail:
     found = routes(gathers, meeting.owner)
     targets, sources = sides(found, meeting.rank)
-    slots, depth = _slots(found, memory, meeting.rank), _depth(found)
-    numbers = memory.stage(_numbers())
-    numbers[:] = 0
-    told = {
-        other: _told(memory, numbers, slots, found.get((meeting.rank, other), ()))
-        for other in targets | sources
+    wanted = _wanted(gathers, meeting.owner)
+    mine, depth = wanted.get(meeting.rank, {}), _depth(found)
+    partners = _partners(wanted, meeting.rank, targets & sources & PATIENCE.near)
+    given = {
+        b.key: b for (source, _), boxes in found.items() if source == meeting.rank for b in boxes
     }
-    heard = {r: json.loads(text) for r, text in meeting.swap(told, targets | sources).items()}
-    seen = {r: memoryview(memory.open(row[0], None, _numbers())) for r, row in heard.items()}
-    arrived = {
-        box.key: [memory.open(place, None, box) for place in row]
-        for source in sources
-        for box, row in zip(found[source, meeting.rank], heard[source][1], strict=True)
-    }
-    meeting.swap(dict.fromkeys(heard, b""), heard)  # others have it open, so it may be given up
-    own = [g for g in gathers if meeting.owner(g.target.device) == meeting.rank]
+    own = _Left(
+        memory.stage(_COUNTERS),
+        _staged(memory, given, depth),
+        _staged(memory, _sums(mine) if partners else {}, depth),
+    )
+    own.counters[:] = 0
+    others = _met(own, found, {r: _sums(wanted[r]) for r in partners}, memory, meeting)
+    counts = {r: left.count() for r, left in others.items()}
+    arrived = {key: row for left in others.values() for key, row in left.boxes.items()}
     waited = targets - sources
     return _Mail(
-        memoryview(numbers),
-        tuple([seen[r][GIVEN : GIVEN + 1] for r in sorted(sources)]),
-        tuple([seen[r][TAKEN : TAKEN + 1] for r in sorted(waited)]),
-        [[copied(row[slot], box.view) for box, row in slots.values()] for slot in range(depth)],
-        [list(_gathered(phases.combine, own, arrived, slot)) for slot in range(depth)],
+        own.count(),
+        watched({r: counts[r].given for r in sorted(sources)}),
+        watched({r: counts[r].taken for r in sorted(waited)}),
+        tuple(
+            _Slot(
+                [copied(own.boxes[key][slot], box.view) for key, box in given.items()],
+                [(counts[r].summed, list(_copies(mine, others[r].sums, slot))) for r in partners],
+                list(_gathered(combine, mine, arrived, own.sums, slot)),
+            )
+            for slot in range(depth)
+        ),
         depth if waited else sys.maxsize,
     )
 
 
-def _told(
-    memory: SharedMemory, numbers: Any, slots: Mapping[object, Any], boxes: Iterable[Box]
-) -> bytes:
-    """What another process must know: where the numbers lie, and the slots of what it gets."""
-    places = [[memory.place_of(slot) for slot in slots[box.key][1]] for box in boxes]
-    return json.dumps([memory.place_of(numbers), places]).encode()
+def _met(
+    own: _Left,
+    found: Mapping[Route, Sequence[Box]],
+    sums: Mapping[int, Mapping[Key, Box]],
+    memory: SharedMemory,
+    meeting: Meeting,
+) -> dict[int, _Left]:
+    """Shows others what is left for them, and opens what they leave: boxes, and sums of some."""
+    targets, sources = sides(found, meeting.rank)
+    told = {r: own.told(memory, found.get((meeting.rank, r), ())) for r in targets | sources}
+    others = {}
+    for r, text in meeting.swap(told, told.keys()).items():
+        place, boxes, left = json.loads(text)
+        others[r] = _Left(
+            memory.open(place, None, _COUNTERS),
+            _opened(memory, {box.key: box for box in found.get((r, meeting.rank), ())}, boxes),
+            _opened(memory, sums[r], left) if r in sums else {},
+        )
+    meeting.swap(dict.fromkeys(told, b""), told)  # others have it open, so it may be given up
+    return others
+
+
+_COUNTERS = Box("", (), (3 * LINE,), np.dtype(np.uint8))  # what is staged begins a line
+
+
+def _staged(memory: SharedMemory, boxes: Mapping[Key, Box], depth: int) -> Rows:
+    """Room for boxes, for launches in turn."""
+    return {key: [memory.stage(box) for _ in range(depth)] for key, box in boxes.items()}
+
+
+def _opened(memory: SharedMemory, boxes: Mapping[Key, Box], places: Iterable[Any]) -> Rows:
+    """The same room of another process."""
+    return {
+        key: [memory.open(place, None, box) for place in row]
+        for (key, box), row in zip(boxes.items(), places, strict=True)
+    }
+
+
+def _wanted(gathers: Iterable[Gather], owner: Callable[[str], int]) -> dict[int, Wanted]:
+    """What each process combines."""
+    found: dict[int, Wanted] = {}
+    for gather in gathers:
+        here = found.setdefault(owner(gather.target.device), {})
+        here.setdefault(tuple([part.key for part in gather.parts]), []).append(gather)
+    return found
+
+
+def _partners(wanted: Mapping[int, Wanted], rank: int, near: Iterable[int]) -> list[int]:
+    """The processes from which this one can take all that it would have to sum up."""
+    mine = wanted.get(rank, {})
+    if not mine or min(map(len, mine)) < MANY:
+        return []
+    return [r for r in sorted(near) if mine.keys() == wanted.get(r, {}).keys()]
+
+
+def _sums(wanted: Wanted) -> dict[Key, Box]:
+    return {key: same[0].target for key, same in wanted.items()}
 
 
 def _gathered(
-    combine: Callable[..., Any],
-    gathers: Iterable[Gather],
-    arrived: Mapping[tuple[object, ...], Sequence[Any]],
-    slot: int,
+    combine: Callable[..., Any], mine: Wanted, arrived: Rows, sums: Rows, slot: int
 ) -> Iterator[Launch]:
-    """Combines what is in a process's own boxes, and in some slots of others."""
-    for gather in gathers:
-        parts = [arrived[p.key][slot] if p.view is None else p.view for p in gather.parts]
-        yield from _combined(combine, gather.target.view, parts)
+    """Combines what is in a process's own boxes and in some slots of others, and leaves sums."""
+    for key, same in mine.items():
+        parts = [arrived[p.key][slot] if p.view is None else p.view for p in same[0].parts]
+        for target in [sums[key][slot]] if sums else [gather.target.view for gather in same]:
+            yield from _combined(combine, target, parts)
+    if sums:
+        yield from _copies(mine, sums, slot)
+
+
+def _copies(mine: Wanted, sums: Rows, slot: int) -> Iterator[Launch]:
+    """Copies sums that somebody has left to all targets here."""
+    for key, same in mine.items():
+        for gather in same:
+            yield copied(gather.target.view, sums[key][slot])
 
 
 def _combined(combine: Callable[..., Any], target: Any, parts: Sequence[Any]) -> Iterator[Launch]:
@@ -225,11 +280,7 @@ def _combined(combine: Callable[..., Any], target: Any, parts: Sequence[Any]) ->
         total = out
 
 
-def _numbers() -> Box:
-    return Box("", (), (2 * TAKEN,), np.dtype(np.int64))  # what is staged begins a line
-
-
-def _depth(found: Mapping[Route, Sequence[Box]]) -> int:
+def _depth(found: Mapping[Route, Collection[Box]]) -> int:
     """How many slots each box has.
 
     Where all get something from those to whom they give, two are enough: who has got what another
@@ -239,14 +290,3 @@ def _depth(found: Mapping[Route, Sequence[Box]]) -> int:
         return 2
     largest = max(box.nbytes for boxes in found.values() for box in boxes)
     return max(2, min(SLOTS, SMALL // max(1, largest)))
-
-
-def _slots(
-    found: Mapping[Route, Sequence[Box]], memory: SharedMemory, rank: int
-) -> dict[object, tuple[Box, list[Any]]]:
-    """Room for each box that this process gives, for launches in turn, by the box's key."""
-    given = {
-        box.key: box for (source, _), boxes in found.items() if source == rank for box in boxes
-    }
-    depth = _depth(found)
-    return {key: (box, [memory.stage(box) for _ in range(depth)]) for key, box in given.items()}

@@ -4,74 +4,56 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flow_core.device import Arena, Launch
 from flow_core.dtypes import tensor_buffer
 from flow_core.errors import UnsupportedError
 from flow_core.exchange import Exchange, check_arrays
-from flow_dist.mailboxes import IN_ORDER, bind_mailboxes
+from flow_dist.counters import IN_ORDER
+from flow_dist.mailboxes import bind_mailboxes
 from flow_dist.parcels import bind_parcels
 from flow_dist.phases import Phases, apart, links_from, phases_of, routes
 from flow_dist.point_to_point import bind_point_to_point
 from flow_dist.shared import Meeting, SharedMemory, bind_shared
 from flow_dist.spreads import bind_spreads, is_spread
 from flow_dist.sums import bind_sums
-from flow_dist.watch import WATCH
+from flow_dist.watch import WATCH, Site
 from flow_dist.world import MpiWorld, free, world
 
 SHARED = 1 << 16
 """Bytes between two processes of a host from which they read each other's memory."""
 
 
-@dataclass(slots=True)
-class _Meter:
-    """What one exchange sends per launch, and how often it was launched."""
-
-    links: Counter[tuple[str, str]]
-    launches: int = 0
-
-    def count(self) -> None:
-        self.launches += 1
-
-
-class _Bound:
-    """The part of an exchange that is this process's."""
-
-    def __init__(
-        self, exchange: Exchange, phases: Phases, joined: MpiWorld, memory: SharedMemory
-    ) -> None:
-        self._memory = memory  # others read it as long as this may be launched
-        ranks = {joined.owner(device) for device in phases.devices}
-        requests: list[Any] = []
-        bind = _way(exchange, phases, joined, ranks)
-        if bind is None:
-            steps, requests = bind_point_to_point(phases, joined.wire)
-            self._steps = tuple(steps)
-        else:
-            meeting = joined.meeting(joined.wire.tags())
-            here = joined.rank in ranks or bool(phases.fills)
-            self._steps = tuple(bind(phases, memory, meeting)) if here else ()
-        weakref.finalize(self, free, requests)
-        self._site = WATCH.site(
-            phases.name,
-            phases.what,
-            ranks=ranks,
-            at=exchange.line,
-            lane=f"stream {exchange.stream}",
-        )
-
-    def __call__(self) -> None:
-        """Runs it."""
-        self._site.enter()
-        for step in self._steps:
-            step()
-        self._site.leave()
-
-
 Bind = Callable[[Phases, SharedMemory, Meeting], Iterator[Launch]]
+
+
+def _bound(
+    exchange: Exchange, phases: Phases, joined: MpiWorld, memory: SharedMemory
+) -> tuple[Launch, Site]:
+    """The part of an exchange that is this process's, and the place where it waits."""
+    ranks = {joined.owner(device) for device in phases.devices}
+    steps: Iterable[Launch] = ()
+    requests: list[Any] = []
+    bind = _way(exchange, phases, joined, ranks)
+    if bind is None:
+        steps, requests = bind_point_to_point(phases, joined.wire)
+    else:
+        meeting = joined.meeting(joined.wire.tags())
+        if joined.rank in ranks or phases.fills:
+            steps = bind(phases, memory, meeting)
+    lane = f"stream {exchange.stream}"
+    site = WATCH.site(phases.name, phases.what, ranks=ranks, at=exchange.line, lane=lane)
+    launch = site.around(steps)
+    weakref.finalize(launch, _give_up, requests, memory)
+    return launch, site
+
+
+def _give_up(requests: Sequence[Any], memory: SharedMemory) -> None:
+    """When nobody can launch an exchange any more; until then others may read this memory."""
+    free(requests)
+    del memory
 
 
 def _way(
@@ -114,7 +96,7 @@ class MpiComm:
         self.local = tuple(d for d in devices if self._world.owner(d) == self._world.rank)
         self._memory = SharedMemory()
         self._alone = len(self._world.neighbours[self._world.rank]) == 1  # all processes ask
-        self._meters: list[_Meter] = []
+        self._sent: list[tuple[Site, Counter[tuple[str, str]]]] = []
 
     def arena(self, device: str, nbytes: int) -> Arena | None:
         """Memory for a local device that other processes of the host can read, if there are any."""
@@ -133,14 +115,13 @@ class MpiComm:
         self._refuse_records(exchange)
         given, copies = apart(exchange, inputs, outputs)
         phases = phases_of(exchange, given, outputs)
-        bound = _Bound(exchange, phases, self._world, self._memory)
+        launch, site = _bound(exchange, phases, self._world, self._memory)
         if not set(exchange.devices) & set(self.local):
             return ()
-        meter = _Meter(links_from(exchange, self.local, inputs, outputs))
-        if not meter.links:
-            return (*copies, bound)
-        self._meters.append(meter)
-        return (*copies, bound, meter.count)
+        links = links_from(exchange, self.local, inputs, outputs)
+        if links:
+            self._sent.append((site, links))
+        return (*copies, launch)
 
     def _refuse_records(self, exchange: Exchange) -> None:
         owners = {self._world.owner(device) for device in exchange.devices}
@@ -158,7 +139,7 @@ class MpiComm:
     def sent(self) -> Mapping[tuple[str, str], int]:
         """Bytes that local devices have sent so far, by (from, to)."""
         total: Counter[tuple[str, str]] = Counter()
-        for meter in self._meters:
-            for link, nbytes in meter.links.items():
-                total[link] += nbytes * meter.launches
+        for site, links in self._sent:
+            for link, nbytes in links.items():
+                total[link] += nbytes * site.count
         return {link: nbytes for link, nbytes in total.items() if nbytes}

@@ -1,8 +1,8 @@
 """What this process is waiting for, kept so that the step path pays next to nothing.
 
-A comm makes a `Site` per exchange when it binds it and puts `Site.enter` and `Site.leave` around
-the launch that waits for others: two stores and two additions per exchange.  The clock is looked
-at by the thread that reports, never by the one that works.
+A comm makes a `Site` per exchange when it binds it, and puts it `Site.around` the launches that
+wait for others: three stores and two additions per exchange.  The clock is looked at by the thread
+that reports, never by the one that works.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 from zlib import crc32
 
+from flow_core.device import Launch
 from flow_core.errors import SourceLine, user_line
 
 LAST = 32
@@ -55,12 +56,17 @@ class Group:
 
 
 class Site:
-    """A place in the program where this process waits for others; see `Watch.site`."""
+    """A place in the program where this process waits for others; see `Watch.site`.
 
-    __slots__ = ("_key", "_watch", "at", "group", "op", "what")
+    Attributes:
+        op, what, at, group: as there.
+        count: how often launches have been here.
+    """
 
-    def __init__(self, watch: Watch, op: str, what: str, at: str, group: Group) -> None:
-        self._watch = watch
+    __slots__ = ("_key", "at", "count", "group", "op", "what")
+
+    def __init__(self, op: str, what: str, at: str, group: Group) -> None:
+        self.count = 0
         self.op = op
         self.what = what
         self.at = at
@@ -68,13 +74,27 @@ class Site:
         group.sites += 1
         self._key = crc32(f"{group.sites} {op} {what}".encode())
 
+    def around(self, launches: Iterable[Launch]) -> Launch:
+        """Launches with what says that the process waits here as long as they run."""
+        group, last, key, steps = self.group, self.group.last, self._key, tuple(launches)
+
+        def launch() -> None:
+            self.count += 1
+            group.count = count = group.count + 1
+            last[count % LAST] = key
+            group.current = self
+            for step in steps:
+                step()
+            group.current = None
+
+        return launch
+
     def enter(self) -> None:
         """Says that the process now waits here: a launch."""
         group = self.group
         group.count += 1
         group.last[group.count % LAST] = self._key
         group.current = self
-        self._watch.sequence += 1
 
     def leave(self) -> None:
         """Says that it waits no longer: a launch."""
@@ -92,8 +112,6 @@ class Watch:
     """Where the process is.
 
     Attributes:
-        sequence: how often it has waited; several threads may lose a count, which only has to
-            change when something goes on.
         steps: number of the running step: an integer, or a 0-d array that the runtime counts
             up, which is read when somebody asks.
 
@@ -108,7 +126,6 @@ class Watch:
     """
 
     def __init__(self) -> None:
-        self.sequence = 0
         self.steps: Any = 0
         self._groups: dict[tuple[tuple[int, ...], str], Group] = {}
 
@@ -133,14 +150,14 @@ class Watch:
         """
         members = tuple(sorted(set(ranks)))
         group = self._groups.setdefault((members, lane), Group(members, lane))
-        return Site(self, op, what, str(at or user_line(2) or ""), group)
+        return Site(op, what, str(at or user_line(2) or ""), group)
 
     def report(self) -> dict[str, Any]:
         """Where the process is now, as plain data; of several threads that wait, one of them."""
         groups = sorted(self._groups.copy().values(), key=lambda group: -group.count)
         found = {
             "step": int(self.steps),
-            "sequence": self.sequence,
+            "sequence": sum([group.count for group in groups]),
             "groups": [[list(g.ranks), g.lane, g.count, g.history()] for g in groups[:MOST]],
             "at": _line_of_main(),
         }

@@ -18,7 +18,7 @@ from flow_core.cores import Budget
 from flow_core.device import Launch
 from flow_dist.chance import follow_the_first
 from flow_dist.control import join
-from flow_dist.mailboxes import IN_ORDER, Tokens
+from flow_dist.counters import IN_ORDER, Tokens
 from flow_dist.membership import LaunchError
 from flow_dist.output import choose_output
 from flow_dist.pmi import joined_by_launcher, start_mpi
@@ -159,7 +159,7 @@ class MpiWorld:
         """Per rank, the ranks that it shares memory with; a meeting, at the first use."""
         gather = partial(self.gather, what="finding neighbours")
         found = neighbours(gather)
-        suit_to_host(gather)
+        suit_to_host(self.rank, gather)
         if IN_ORDER and max(map(len, found)) > 1:
             self._tokens_here = Tokens(self.rank, self.size, gather, found[self.rank])
         return found
