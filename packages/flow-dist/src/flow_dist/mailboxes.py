@@ -20,7 +20,7 @@ import numpy as np
 
 from flow_core.device import Launch
 from flow_dist.counters import LINE, Watched, counter, until, watched
-from flow_dist.phases import Box, Gather, Phases, Route, copied, launches_of, routes
+from flow_dist.phases import Box, Gather, Phases, Route, copied, in_turn, launches_of, routes
 from flow_dist.shared import Meeting, SharedMemory, sides
 from flow_dist.waiting import PATIENCE
 
@@ -75,18 +75,16 @@ class _Mail:
         self.count = count = self.count + 1
         if count > self.room:
             self._make_room(count)
-        copies, sums, gathers = self.slots[count % len(self.slots)]
+        copy, sums, gathers = self.slots[count % len(self.slots)]
         given, taken, summed = self.own
-        for copy in copies:
-            copy()
+        copy()
         given.value = count
         for other, looks in self.given:
             if other.value < count:
                 until(other, count, looks)
-        for other, fetches in sums:
+        for other, fetch in sums:
             if other.value == count:  # no more: who sums up the next one has this process's boxes
-                for fetch in fetches:
-                    fetch()
+                fetch()
                 break
         else:
             for gather in gathers:
@@ -106,13 +104,13 @@ class _Slot(NamedTuple):
     """What to do for a launch.
 
     Attributes:
-        copies: fill the slot.
+        copy: fills the slot.
         sums: counters of those who may have left the same sums, and what fetches these.
         gathers: combine what is in the slots of others, and leave the sums.
     """
 
-    copies: list[Launch]
-    sums: list[tuple[c_int64, list[Launch]]]
+    copy: Launch
+    sums: list[tuple[c_int64, Launch]]
     gathers: list[Launch]
 
 
@@ -179,8 +177,11 @@ def _bind(
         watched({r: counts[r].taken for r in sorted(waited)}),
         tuple(
             _Slot(
-                [copied(own.boxes[key][slot], box.view) for key, box in given.items()],
-                [(counts[r].summed, list(_copies(mine, others[r].sums, slot))) for r in partners],
+                in_turn([copied(own.boxes[key][slot], box.view) for key, box in given.items()]),
+                [
+                    (counts[r].summed, in_turn(_copies(mine, others[r].sums, slot)))
+                    for r in partners
+                ],
                 list(_gathered(combine, mine, arrived, own.sums, slot)),
             )
             for slot in range(depth)

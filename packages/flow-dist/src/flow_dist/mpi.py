@@ -14,7 +14,7 @@ from flow_core.exchange import Exchange, check_arrays
 from flow_dist.counters import IN_ORDER
 from flow_dist.mailboxes import bind_mailboxes
 from flow_dist.parcels import bind_parcels
-from flow_dist.phases import Phases, apart, links_from, phases_of, routes
+from flow_dist.phases import Phases, apart, in_turn, links_from, phases_of, routes
 from flow_dist.point_to_point import bind_point_to_point
 from flow_dist.shared import Meeting, SharedMemory, bind_shared
 from flow_dist.spreads import bind_spreads, is_spread
@@ -45,7 +45,7 @@ def _bound(
             steps = bind(phases, memory, meeting)
     lane = f"stream {exchange.stream}"
     site = WATCH.site(phases.name, phases.what, ranks=ranks, at=exchange.line, lane=lane)
-    launch = site.around(steps)
+    launch = site.around(in_turn(steps))
     weakref.finalize(launch, _give_up, requests, memory)
     return launch, site
 

@@ -241,6 +241,19 @@ def copied(target: Any, source: Any) -> Launch:
     return partial(one.__setitem__, slice(None), other)
 
 
+def in_turn(launches: Iterable[Launch]) -> Launch:
+    """One launch for some: a single one is itself."""
+    steps = tuple(launches)
+    if len(steps) == 1:
+        return steps[0]
+
+    def launch() -> None:
+        for step in steps:
+            step()
+
+    return launch
+
+
 def launches_of(combine: Callable[..., Any], target: Any, parts: Sequence[Any]) -> Iterator[Launch]:
     """Combines arrays in their order, the first two at once; a single one is copied.
 

@@ -74,17 +74,16 @@ class Site:
         group.sites += 1
         self._key = crc32(f"{group.sites} {op} {what}".encode())
 
-    def around(self, launches: Iterable[Launch]) -> Launch:
-        """Launches with what says that the process waits here as long as they run."""
-        group, last, key, steps = self.group, self.group.last, self._key, tuple(launches)
+    def around(self, wait: Launch) -> Launch:
+        """A launch with what says that the process waits here as long as it runs."""
+        group, last, key = self.group, self.group.last, self._key
 
         def launch() -> None:
             self.count += 1
             group.count = count = group.count + 1
             last[count % LAST] = key
             group.current = self
-            for step in steps:
-                step()
+            wait()
             group.current = None
 
         return launch
