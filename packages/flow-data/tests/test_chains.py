@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from flow_core.dtypes import int64
 from flow_core.ir import tensor_type
 from flow_data.instances import RowError
-from flow_data.kernels.rows import FromStep, each
 from flow_data.loading.body import Member
 from flow_data.loading.chains import Chain, Stage, Stopped, chained
+from flow_data.rows import FromStep, each
 
 ROWS = 3
 GO = threading.Event()

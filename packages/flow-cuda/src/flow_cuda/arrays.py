@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from flow_core.device import Workbench
 from flow_cuda.hardware import Hardware, Memory
-
-if TYPE_CHECKING:
-    from flow_cuda.workbench import GpuWorkbench
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,11 +71,9 @@ class DeviceArray:
         )
 
     @property
-    def workbench(self) -> GpuWorkbench:
+    def workbench(self) -> Workbench:
         """What comms may do on its device."""
-        from flow_cuda.workbench import GpuWorkbench
-
-        return GpuWorkbench(self.hardware)
+        return self.hardware.workbench
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -89,3 +85,17 @@ class DeviceArray:
             "strides": None,
             "version": 3,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class GpuArena:
+    """One allocation of a device."""
+
+    nbytes: int
+    memory: Memory
+    hardware: Hardware
+
+    def view(self, offset: int, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
+        """The C-contiguous array of ``shape`` that starts at byte ``offset``."""
+        address = self.memory.address + offset
+        return DeviceArray(self.memory, address, tuple(shape), np.dtype(dtype), self.hardware)

@@ -16,10 +16,12 @@ import numpy as np
 from flow_cuda import nvrtc
 from flow_cuda.cache import Cache
 from flow_cuda.cudnn import DnnPlans
+from flow_cuda.driver import GpuDriver
 from flow_cuda.hardware import Access, DnnCall, Operands, Product, Span
 from flow_cuda.lt import TYPES, LtProducts, compute_type
 from flow_cuda.masks import masks_are_ours
 from flow_cuda.program import Kernel
+from flow_cuda.workbench import GpuWorkbench
 
 _DEFAULT_ALGORITHM = -1
 _ALREADY_ENABLED = 704  # cudaErrorPeerAccessAlreadyEnabled
@@ -250,6 +252,11 @@ class CupyHardware:
         with self._device:
             graph.launch(stream)
 
+    @property
+    def workbench(self) -> GpuWorkbench:
+        """What comms may do on it."""
+        return GpuWorkbench(self)
+
     def uuid(self) -> str:
         """The UUID, as ``nvidia-smi -L`` prints it."""
         raw = bytes(self._cupy.cuda.runtime.getDeviceProperties(self.index)["uuid"])
@@ -272,6 +279,11 @@ def _lt() -> LtProducts | None:
     except ImportError:
         return None
     return LtProducts(cublasLt)
+
+
+def CudaDriver(index: int) -> GpuDriver:  # named in records like a class
+    """The driver of a CUDA device, over CuPy."""
+    return GpuDriver(CupyHardware(index))
 
 
 @functools.cache

@@ -15,30 +15,16 @@ from typing import Any
 import numpy as np
 
 from flow_core.device import Launch
-from flow_cuda.arrays import DeviceArray
+from flow_cuda.arrays import DeviceArray, GpuArena
 from flow_cuda.batch import joined
 from flow_cuda.capture import Part, parts
-from flow_cuda.hardware import Hardware, Memory
+from flow_cuda.hardware import Hardware
 from flow_cuda.lanes import Course, course
 from flow_cuda.launch import HostNumber, Queued, advance
 from flow_cuda.staging import Staging, Traffic
 
 CHUNK = 8 << 20
 """Bytes of a piece of pinned memory; larger copies are cut into such pieces."""
-
-
-@dataclass(frozen=True, slots=True)
-class GpuArena:
-    """One allocation of a device."""
-
-    nbytes: int
-    memory: Memory
-    hardware: Hardware
-
-    def view(self, offset: int, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
-        """The C-contiguous array of ``shape`` that starts at byte ``offset``."""
-        address = self.memory.address + offset
-        return DeviceArray(self.memory, address, tuple(shape), np.dtype(dtype), self.hardware)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +197,3 @@ def upload(number: HostNumber) -> None:
     """Queues the copy of a number of the host before what its device computes next."""
     where = number.device
     where.hardware.uploads.upload(where.address, number.host.reshape(1).view(np.uint8))
-
-
-def CudaDriver(index: int) -> GpuDriver:  # named in records like a class
-    """The driver of a CUDA device, over CuPy."""
-    from flow_cuda.cupy_hardware import CupyHardware
-
-    return GpuDriver(CupyHardware(index))

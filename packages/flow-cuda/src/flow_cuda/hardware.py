@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from flow_core.device import Workbench
 from flow_core.dtypes import as_dtype
 from flow_cuda.cudnn import DnnPlans
 from flow_cuda.dnn import Problem
@@ -256,6 +257,10 @@ class Hardware(Protocol):
 
     def replay(self, stream: Any, graph: Any) -> None:
         """Queues a graph."""
+
+    @property
+    def workbench(self) -> Workbench:
+        """What comms of other packages may do on it."""
 
     def uuid(self) -> str:
         """What tells the device apart from all others."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from flow_cuda.arrays import DeviceArray
+from flow_cuda.driver import GpuDriver
 from flow_cuda.hardware import Hardware, Product
 from flow_cuda.launch import ProductLaunch
 
@@ -19,8 +20,6 @@ M, N, K = 8, 136, 16
 
 def masks_are_ours(hardware: Hardware) -> bool:
     """Asks the device to do one small product, and compares its mask with ours."""
-    from flow_cuda.driver import GpuDriver
-
     driver, rng = GpuDriver(hardware), np.random.default_rng(0)
     product = Product(M, N, K, False, False, "float32", epilogue="relu_bias_saved")
     a, b, bias = (rng.normal(size=s).astype(np.float32) for s in ((M, K), (K, N), (N,)))

@@ -129,7 +129,7 @@ def flow_register_devices(config: Settings) -> Iterable[DeviceSpec]:
     """The device type "gpu"; nothing while GPUs are emulated."""
     if config.emulate_gpus:
         return ()
-    driver = "flow_cuda.driver:CudaDriver"
+    driver = "flow_cuda.cupy_hardware:CudaDriver"
     return (DeviceSpec("gpu", "flow_cuda.plugin:probe", driver, records=True),)
 
 

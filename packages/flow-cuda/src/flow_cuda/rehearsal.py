@@ -25,6 +25,7 @@ from flow_cuda.lt import LtProducts
 from flow_cuda.program import Kernel
 from flow_cuda.rehearsed_cudnn import RehearsedBench, RehearsedCudnn
 from flow_cuda.rehearsed_lt import RehearsedLt
+from flow_cuda.workbench import GpuWorkbench
 
 Clock = dict[str, int]
 HOST = "host"
@@ -468,6 +469,11 @@ class Rehearsal:
         stream.clock = graph.clock = end
 
     # ---------------------------------------------------------------------- other libraries
+
+    @property
+    def workbench(self) -> GpuWorkbench:
+        """As of a device."""
+        return GpuWorkbench(self)
 
     def uuid(self) -> str:
         """A name."""

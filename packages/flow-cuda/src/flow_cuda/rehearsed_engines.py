@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from flow_cuda.rehearsed_cudnn import FakeGraph
+from flow_cuda.rehearsed_tensors import FakeNode, FakeTensor
+
+
+class Graph(Protocol):
+    """What engines look at: `flow_cuda.rehearsed_cudnn.FakeGraph`."""
+
+    nodes: list[FakeNode]
+    given: list[FakeTensor]
+
+    def tensors(self) -> Iterator[FakeTensor]:
+        """All of them."""
+
+    def named(self, tensor: FakeTensor) -> str:
+        """Our name of a tensor's element type."""
+
+    def itemsize(self, tensor: FakeTensor) -> int:
+        """Bytes of its elements."""
+
+    def convolved(self, node: FakeNode) -> tuple[FakeTensor, FakeTensor, FakeTensor]:
+        """Input, weights and output of a convolution, forward or backward."""
 
 
 @dataclass(frozen=True)
@@ -27,25 +45,25 @@ class FakeEngine:
     name: str
     notes: tuple[str, ...]
     cost: float
-    takes: Callable[[FakeGraph], bool]
-    room: Callable[[FakeGraph], int]
+    takes: Callable[[Graph], bool]
+    room: Callable[[Graph], int]
     compiles: bool = False
 
 
-def _none(graph: FakeGraph) -> int:
+def _none(graph: Graph) -> int:
     return 0
 
 
-def _nbytes(graph: FakeGraph) -> int:
+def _nbytes(graph: Graph) -> int:
     return sum(prod(t.dim) * graph.itemsize(t) for t in graph.tensors() if not t.virtual)
 
 
-def _is_conv(graph: FakeGraph) -> bool:
+def _is_conv(graph: Graph) -> bool:
     sums = any(node.kind == "genstats" for node in graph.nodes)
     return graph.nodes[0].kind.startswith("conv") and not sums
 
 
-def _sums(graph: FakeGraph) -> bool:
+def _sums(graph: Graph) -> bool:
     """Of a convolution with its sums: float16, channels last."""
     x, y = graph.given[0], graph.nodes[0].outputs[0]
     if [node.kind for node in graph.nodes] != ["conv_fprop", "genstats"]:
@@ -53,18 +71,18 @@ def _sums(graph: FakeGraph) -> bool:
     return graph.named(x) == "float16" and x.stride[1] == y.stride[1] == 1
 
 
-def _in_general(graph: FakeGraph) -> bool:
+def _in_general(graph: Graph) -> bool:
     """Of a convolution, of float64 without anything behind it."""
     wide = any(graph.named(t) == "float64" for t in graph.given)
     return _is_conv(graph) and not (wide and len(graph.nodes) > 1)
 
 
-def _on_tensor_cores(graph: FakeGraph) -> bool:
+def _on_tensor_cores(graph: Graph) -> bool:
     tensors = [t for t in graph.tensors() if not t.virtual]
     return _is_conv(graph) and all(graph.named(t) not in ("float64", "int32") for t in tensors)
 
 
-def _unstrided(graph: FakeGraph) -> bool:
+def _unstrided(graph: Graph) -> bool:
     """Of a convolution without strides and groups."""
     if not _is_conv(graph):
         return False
@@ -73,33 +91,33 @@ def _unstrided(graph: FakeGraph) -> bool:
     return x.dim[1] == w.dim[1] and {*params["stride"], *params["dilation"]} == {1}
 
 
-def _three_wide(graph: FakeGraph) -> bool:
+def _three_wide(graph: Graph) -> bool:
     return _unstrided(graph) and set(graph.convolved(graph.nodes[0])[1].dim[2:]) == {3}
 
 
-def _gradient(graph: FakeGraph) -> bool:
+def _gradient(graph: Graph) -> bool:
     return graph.nodes[0].kind in ("conv_dgrad", "conv_wgrad")
 
 
-def _attends(graph: FakeGraph) -> bool:
+def _attends(graph: Graph) -> bool:
     """Of attention; two runs of the fast engine for gradients may differ."""
     node = graph.nodes[0]
     return node.kind.startswith("sdpa") and not node.params.get("repeats")
 
 
-def _normalises(graph: FakeGraph) -> bool:
+def _normalises(graph: Graph) -> bool:
     """Of batch normalisation, of channels that come in eights."""
     node = graph.nodes[0]
     return node.kind.startswith("batchnorm") and node.inputs["input"].dim[1] % 8 == 0
 
 
-def _normalises_rows(graph: FakeGraph) -> bool:
+def _normalises_rows(graph: Graph) -> bool:
     """Of layers, of rows that come in eights."""
     node = graph.nodes[0]
     return node.kind == "layernorm" and node.inputs["input"].dim[1] % 8 == 0
 
 
-def _attends_again(graph: FakeGraph) -> bool:
+def _attends_again(graph: Graph) -> bool:
     node = graph.nodes[0]
     return node.kind == "sdpa_backward" and bool(node.params["repeats"])
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from flow_core.device import Launch, Strided
 from flow_core.dtypes import as_dtype
-from flow_cuda.arrays import DeviceArray
+from flow_cuda.arrays import DeviceArray, GpuArena
 from flow_cuda.hardware import Access, Hardware, Span
 from flow_cuda.kernels.move import UNSIGNED, bits_of, moved
 from flow_cuda.launch import (
@@ -25,9 +25,6 @@ from flow_cuda.launch import (
     strides,
 )
 from flow_cuda.program import C_TYPES
-
-if TYPE_CHECKING:
-    from flow_cuda.driver import GpuArena
 
 HOW = {"sum": 0, "max": 1, "min": 2}
 Result = TypeVar("Result")
@@ -75,8 +72,6 @@ class GpuWorkbench:
 
     def scratch(self, nbytes: int) -> GpuArena:
         """New memory."""
-        from flow_cuda.driver import GpuArena
-
         return GpuArena(nbytes, self.hardware.allocate(nbytes), self.hardware)
 
     def copy(self, target: Strided, source: Strided) -> Sequence[Launch]:

@@ -13,7 +13,7 @@ from flow_core.api.math_unary import inner, one, reciprocal_no_nan, square
 from flow_core.dtypes import DType, as_dtype
 from flow_core.errors import InferenceError, user_line
 from flow_core.frontend.blob import BlobDef
-from flow_core.frontend.emit import as_blob, operand_of
+from flow_core.frontend.operators import as_blob, operand_of
 
 __all__ = [
     "add",

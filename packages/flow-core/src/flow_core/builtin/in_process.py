@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.builtin.numpy_kernels.binding import call
+from flow_core.builtin.calls import call
 from flow_core.device import Launch
 from flow_core.exchange import Block, Exchange, check_arrays, neutral
 from flow_core.ops.boxing import COMBINE, window

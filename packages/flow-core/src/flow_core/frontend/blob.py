@@ -4,27 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from flow_core.dtypes import DType
 from flow_core.errors import JobError, NoValueError, user_line
+from flow_core.frontend.operators import Operators
 from flow_core.frontend.per_device import per_device
 from flow_core.frontend.scope import ParallelConf
 from flow_core.ir import TensorType, Value, tensor_type
 from flow_core.topology import Placement
 
-if TYPE_CHECKING:
-    # Checkers take a blob for whatever a job's annotation says: jobs return blobs, calls arrays.
-    _Base = Any
-else:
-    _Base = object
 
-
-class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
+class BlobDef(Operators):
     """A value of the graph under definition: shape and element type, no data.
-
-    Operators make ops: ``+ - * / // % ** @``, comparisons and unary minus, with blobs of the
-    same element type or Python numbers.
 
     Attributes:
         batch_axis: the axis that counts samples, None when there is none.
@@ -141,9 +133,8 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
 
     def with_gradient_distribute(self, distribute: Any) -> BlobDef:
         """The same blob with a requested distribution of its gradient."""
-        from flow_core.frontend.casts import parallel_cast
-
-        return parallel_cast(self, gradient_distribute=distribute)
+        blob: BlobDef = self.job.methods.cast(self, gradient_distribute=distribute)
+        return blob
 
     def numpy(self, parallel_id: int | None = None) -> Any:
         """In the eager mode, the array in the call that defines the job: of all devices, or one.
@@ -170,9 +161,7 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
         return len(self.parts)
 
     def _now(self) -> Any:
-        from flow_core.frontend.eager import value_now
-
-        return value_now(self, user_line(3))
+        return self.job.look_at(self, user_line(3))
 
     def __repr__(self) -> str:
         return f"BlobDef({self._value}: {self.dtype}{list(self.shape)})"
@@ -189,69 +178,8 @@ class BlobDef(_Base):  # type: ignore[misc]  # deliberately of type Any
         """
         return self.dtype.name not in ("int8", "bool") or _refuse_truth(self)
 
-    def __add__(self, other: BlobDef | float) -> BlobDef:
-        return _binary("add", self, other)
-
-    def __radd__(self, other: float) -> BlobDef:
-        return _binary("add", self, other)
-
-    def __sub__(self, other: BlobDef | float) -> BlobDef:
-        return _binary("sub", self, other)
-
-    def __rsub__(self, other: float) -> BlobDef:
-        return -self + other
-
-    def __mul__(self, other: BlobDef | float) -> BlobDef:
-        return _binary("mul", self, other)
-
-    def __rmul__(self, other: float) -> BlobDef:
-        return _binary("mul", self, other)
-
-    def __truediv__(self, other: BlobDef | float) -> BlobDef:
-        return _binary("div", self, other)
-
-    def __rtruediv__(self, other: float) -> BlobDef:
-        return _emit("reciprocal_no_nan", self) * other
-
-    def __floordiv__(self, other: BlobDef | float) -> BlobDef:
-        return _call("floordiv", self, other)
-
-    def __mod__(self, other: BlobDef | float) -> BlobDef:
-        return _call("mod", self, other)
-
-    def __pow__(self, other: BlobDef | float) -> BlobDef:
-        return _call("pow", self, other)
-
-    def __matmul__(self, other: BlobDef) -> BlobDef:
-        return _emit("matmul" if len(self.shape) == 2 else "batch_matmul", self, other)
-
-    def __neg__(self) -> BlobDef:
-        return _emit("negative", self)
-
-    def __eq__(self, other: object) -> Any:
-        return _call("equal", self, other)
-
-    def __ne__(self, other: object) -> Any:
-        return _call("not_equal", self, other)
-
-    def __lt__(self, other: BlobDef | float) -> BlobDef:
-        return _call("less", self, other)
-
-    def __le__(self, other: BlobDef | float) -> BlobDef:
-        return _call("less_equal", self, other)
-
-    def __gt__(self, other: BlobDef | float) -> BlobDef:
-        return _call("greater", self, other)
-
-    def __ge__(self, other: BlobDef | float) -> BlobDef:
-        return _call("greater_equal", self, other)
-
-    __hash__ = object.__hash__
-
     def __format__(self, spec: str) -> str:
         return format(float(self), spec) if spec else repr(self)
-
-    __array_priority__ = 1000  # so that operators of numpy's numbers leave it to the blob's
 
     def __getattr__(self, name: str) -> Any:
         elsewhere = _ELSEWHERE.get(name)
@@ -394,24 +322,3 @@ class MirroredBlob(BlobDef):
     def __repr__(self) -> str:
         shape = ", ".join(map(str, self.shape))
         return f"MirroredBlob({self.op_name}: {self.dtype}[{shape}] on {self.placement})"
-
-
-def _emit(op: str, *inputs: BlobDef, **attrs: Any) -> BlobDef:
-    from flow_core.frontend.emit import emit
-
-    blob: BlobDef = emit(op, *inputs, **attrs)
-    return blob
-
-
-def _binary(kind: str, x: BlobDef, other: BlobDef | float) -> BlobDef:
-    from flow_core.frontend.emit import emit_binary
-
-    return emit_binary(kind, x, other)
-
-
-def _call(kind: str, x: BlobDef, other: Any) -> BlobDef:
-    """Comparisons and powers: Python numbers become constants of x's element type."""
-    from flow_core.frontend.emit import as_blob
-
-    names = {"floordiv": "floordiv", "mod": "floor_mod"}
-    return _emit(f"broadcast_{names.get(kind, kind)}", x, as_blob(other, like=x))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flow_core.errors import JobError, SourceLine, user_line
@@ -10,7 +10,6 @@ from flow_core.frontend.blob import BlobDef, MirroredBlob
 from flow_core.frontend.counted import RESIZE, rows_passed
 from flow_core.frontend.jobs import JobBuild, current_job
 from flow_core.frontend.mirrored import emit_mirrored, kept_batch_axis, mirrored_devices
-from flow_core.frontend.per_device import each
 from flow_core.frontend.periods import in_period, joined, periods_of
 from flow_core.ir import Value
 from flow_core.plugins.emission import provide
@@ -136,47 +135,3 @@ def input_value(job: JobBuild, op_type: str, blob: BlobDef) -> Value:
         value: Value = job.distributed(blob.value, blob.distribute, user_line(4))
         return value
     return blob.value
-
-
-def emit_binary(kind: str, x: BlobDef, other: BlobDef | float) -> BlobDef:
-    """``x kind other`` for kind add, sub, mul, div, with a blob or a Python number."""
-    if isinstance(other, BlobDef):
-        blob: BlobDef = emit(f"broadcast_{kind}", x, other)
-        return blob
-    operation, operand = _SCALAR[kind]
-    blob = emit(operation, x, operand=operand_of(x, other, operand))
-    return blob
-
-
-_SCALAR: dict[str, tuple[str, Callable[[float], float]]] = {
-    "add": ("scalar_add", lambda number: number),
-    "sub": ("scalar_add", lambda number: -number),
-    "mul": ("scalar_mul", lambda number: number),
-    "div": ("scalar_mul", lambda number: 1.0 / number),
-}
-
-
-def operand_of(x: BlobDef, other: Any, change: Callable[[Any], Any] = lambda number: number) -> Any:
-    """A number, changed, in the element type of x."""
-    try:
-        return each(float if x.dtype.is_floating else int, change(other))
-    except (TypeError, ValueError, ArithmeticError):
-        raise JobError(
-            f"an operator of {x!r}",
-            at=user_line(),
-            found=f"{type(other).__name__} {other!r:.60}",
-            allowed="a blob of the same element type, or a Python number; as divisor not 0",
-            hint="feed an array as a parameter of the job, or keep it in flow.get_variable"
-            if hasattr(other, "shape")
-            else None,
-        ) from None
-
-
-def as_blob(number: Any, like: BlobDef) -> BlobDef:
-    """A blob as it is; a Python number as a constant of shape (1,) of ``like``'s type."""
-    if isinstance(number, BlobDef):
-        return number
-    blob: BlobDef = emit(
-        "constant", value=operand_of(like, number), dtype=like.dtype.name, shape=(1,)
-    )
-    return blob

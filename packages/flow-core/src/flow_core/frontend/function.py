@@ -14,10 +14,12 @@ import numpy as np
 from flow_core.annotations import JobSignature, parse_signature
 from flow_core.compiler.select import Selector
 from flow_core.errors import JobError, SourceLine, nearest, user_line
+from flow_core.frontend.casts import parallel_cast
 from flow_core.frontend.compile import STEP_VARIABLE, Compiled, compile_graph, updated_variables
+from flow_core.frontend.eager import value_now
 from flow_core.frontend.feeding import Feeding, Shapes
 from flow_core.frontend.function_config import FunctionConfig, default_placement
-from flow_core.frontend.jobs import JobBuild, maybe_current_job
+from flow_core.frontend.jobs import BlobMethods, JobBuild, maybe_current_job
 from flow_core.frontend.redefinition import takes_place
 from flow_core.frontend.results import Pending
 from flow_core.frontend.session import Session, default_session
@@ -187,7 +189,8 @@ class JobFunction:
 
     def _build(self, session: Session) -> JobBuild:
         placement = default_placement(self.config) or session.default_placement
-        return JobBuild(self.name, self.kind, session.registry.ops, placement, self.config, session)
+        ops, methods = session.registry.ops, BlobMethods(value_now, parallel_cast)
+        return JobBuild(self.name, self.kind, ops, placement, self.config, session, methods)
 
     def _compiled(self, variant: _Variant, select: Selector | None = None) -> Compiled:
         if variant.compiled is None:

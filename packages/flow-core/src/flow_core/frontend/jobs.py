@@ -6,17 +6,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from flow_core.errors import JobError, OutsideJobError, SourceLine, user_line
+from flow_core.errors import JobError, SourceLine, user_line
 from flow_core.frontend.blob import BlobDef, MirroredBlob
 from flow_core.frontend.counted import all_rows
 from flow_core.frontend.periods import PeriodBlob, innermost
-from flow_core.frontend.scope import Scope, current_scope, enter
+from flow_core.frontend.scope import Scope, current_scope, enter, outside
 from flow_core.ir import GraphBuilder, Value
 from flow_core.ops.build import Emitter
+from flow_core.plugins.emission import emit
 from flow_core.plugins.specs import OpSpec
 from flow_core.sbp import B, NdSbp, Split
 from flow_core.shapes import Shape, normal_axis
@@ -57,6 +58,19 @@ DISTRIBUTIONS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class BlobMethods:
+    """Methods of blobs that lie above them.
+
+    Attributes:
+        look: gives what a blob is in the call that defines its job.
+        cast: gives a blob in another distribution, or with another one of its gradient.
+    """
+
+    look: Callable[[BlobDef], Any]
+    cast: Callable[..., BlobDef]
+
+
 class JobBuild:
     """The graph of one job while its function runs.
 
@@ -80,6 +94,7 @@ class JobBuild:
         step: the job's step counter.
         stale: what stands for variables that are used stale, by their value.
         looked_at: whether the function has looked at values.
+        methods: what blobs of the job can do that takes more than the graph.
     """
 
     def __init__(
@@ -90,6 +105,7 @@ class JobBuild:
         default_placement: Placement,
         config: Any = None,
         session: Any = None,
+        methods: BlobMethods | None = None,
     ) -> None:
         self.name = name
         self.kind = kind
@@ -114,6 +130,7 @@ class JobBuild:
         self.step: Any = 0
         self.stale: dict[Value, BlobDef] = {}
         self.looked_at = False
+        self.methods = methods
 
     def add(
         self,
@@ -222,6 +239,23 @@ class JobBuild:
         op = self.builder.ops[value.op]
         return bool(op.sbp) and op.sbp[value.index] == wanted
 
+    def look_at(self, blob: BlobDef, line: SourceLine | None) -> Any:
+        """What a blob is in the call that defines this job.
+
+        Raises:
+            JobError: the session is not in the eager mode, or the job is not being called.
+        """
+        if self.fed is None or self.methods is None:
+            raise JobError(
+                f"value of {blob!r}",
+                at=line,
+                found="a placeholder, which has no data while a job is defined",
+                allowed="flow.enable_eager_execution() before, and a call of the job",
+                hint="return the blob, or flow.watch(blob, handler)",
+            )
+        self.looked_at = True
+        return self.methods.look(blob)
+
     def add_loss(self, loss: Any) -> None:
         """Takes a call of ``losses.add_loss``."""
         self.losses.append(_checked_loss(self, loss, user_line(3)))
@@ -283,8 +317,6 @@ def _checked_loss(job: JobBuild, loss: Any, line: SourceLine | None) -> BlobDef:
 
 def _whole_loss(loss: BlobDef, line: SourceLine | None) -> BlobDef:
     """A loss with one value per step, all of whose rows count."""
-    from flow_core.frontend.emit import emit
-
     if isinstance(loss, PeriodBlob):
         packed = innermost(loss, lambda blob: emit("concat", *blob.periods, axis=0))
         return _whole_loss(packed, line)
@@ -331,13 +363,7 @@ def current_job(attempted: str) -> JobBuild:
     """The job under definition; an error outside of job functions."""
     job = _current.get()
     if job is None:
-        raise OutsideJobError(
-            attempted,
-            at=user_line(2),
-            found="no job function under definition",
-            allowed="inside a function decorated with @flow.global_function",
-            hint="what leaves a job are the arrays that it returns, not its blobs",
-        )
+        raise outside(attempted)
     return job
 
 
@@ -351,7 +377,7 @@ def defining(job: JobBuild, scope: Scope = OUTERMOST) -> Iterator[JobBuild]:
     """Makes a job the one under definition, with an outermost scope of its own."""
     token = _current.set(job)
     try:
-        with enter(scope):
+        with enter(replace(scope, default=job.default_placement)):
             yield job
     finally:
         _current.reset(token)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
-from flow_core.errors import GraphError, user_line
+from flow_core.errors import GraphError, OutsideJobError, user_line
 from flow_core.topology import Placement
 
 
@@ -65,6 +65,7 @@ class Scope:
             pass, 0 for none.
         stale: how many values of a variable of train jobs are there at the same time, the oldest
             of which is used; 0 for one.
+        default: the session's default devices, None outside of jobs.
     """
 
     placement: Placement | None = None
@@ -72,19 +73,31 @@ class Scope:
     mirrored: bool = False
     checkpointing: int = 0
     stale: int = 0
+    default: Placement | None = None
 
     @property
     def device_parallel_desc_symbol(self) -> ParallelDesc:
         """The devices in force, as OneFlow's programs ask for them."""
-        from flow_core.frontend.jobs import current_job
-
-        placement = self.placement or current_job("current_scope").default_placement
+        placement = self.placement or self.default
+        if placement is None:
+            raise outside("current_scope")
         return ParallelDesc(placement)
 
     @property
     def prefix(self) -> str:
         """The prefix of names of ops and variables, in OneFlow's form."""
         return "".join(f"{name}-" for name in self.names)
+
+
+def outside(attempted: str) -> OutsideJobError:
+    """The error of who needs a job where none is defined."""
+    return OutsideJobError(
+        attempted,
+        at=user_line(3),
+        found="no job function under definition",
+        allowed="inside a function decorated with @flow.global_function",
+        hint="what leaves a job are the arrays that it returns, not its blobs",
+    )
 
 
 _OUTERMOST = Scope()

@@ -14,8 +14,8 @@ from flow_core.plugins.specs import BindContext, load
 from flow_data import codec
 from flow_data.instances import Array
 from flow_data.kernels.crops import RowDraws, crop_box, limits_of
-from flow_data.kernels.rows import FromStep, each, each_instance
 from flow_data.records.record import Record, corrupt
+from flow_data.rows import FromStep, each, each_instance
 
 
 def numbers_into(record: Record, name: str, out: Array, varying: bool, padded: bool) -> None:

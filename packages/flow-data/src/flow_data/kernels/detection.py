@@ -12,7 +12,7 @@ from flow_core.plugins.specs import BindContext
 from flow_data import codec
 from flow_data.instances import Array, copied, describe, fail
 from flow_data.kernels.images import flip_codes
-from flow_data.kernels.rows import each
+from flow_data.rows import each
 
 
 def _check(op: str, row: int, x: Array, columns: int) -> None:

@@ -13,7 +13,7 @@ from flow_core.plugins.specs import BindContext
 from flow_data import codec
 from flow_data.instances import POOL, Array, describe, fail
 from flow_data.kernels.crops import RowDraws, crop_box, limits_of
-from flow_data.kernels.rows import FromStep, each, each_instance
+from flow_data.rows import FromStep, each, each_instance
 
 
 def _check_image(op: str, row: int, x: Array, channels: int | None = None) -> None:

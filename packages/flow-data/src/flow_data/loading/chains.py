@@ -14,8 +14,8 @@ from time import perf_counter
 from typing import Any
 
 from flow_core.device import Launch
-from flow_data.kernels.rows import FromStep, RowWork
 from flow_data.loading.body import Member, Slot
+from flow_data.rows import FromStep, RowWork
 
 
 class Stopped(Exception):

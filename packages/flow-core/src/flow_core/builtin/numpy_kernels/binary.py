@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.builtin.numpy_kernels.binding import call, kernel, scalar, ufunc_kernel
+from flow_core.builtin.calls import call
+from flow_core.builtin.numpy_kernels.binding import kernel, scalar, ufunc_kernel
 from flow_core.builtin.numpy_kernels.steps import Steps, composite
 from flow_core.device import Launch
 from flow_core.ops.binary import BY_TENSOR, SAME_SHAPE

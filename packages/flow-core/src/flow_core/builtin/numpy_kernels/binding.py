@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from flow_core.builtin.calls import call
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
@@ -16,16 +16,6 @@ Bind = Callable[[BindContext], Launch | Sequence[Launch]]
 Rows = Callable[[KernelQuery, Sequence[KernelQuery]], bool]
 
 ALIGN = 64
-
-
-def call(function: Callable[..., Any], *arguments: Any, out: Any) -> Launch:
-    """A launch of ``function(*arguments, out)`` with as little overhead as numpy allows.
-
-    Scalars become 0-d arrays, which ufuncs take without a conversion per call.
-    """
-    if function in (np.maximum, np.minimum):
-        return partial(function, *arguments, out=out)
-    return partial(function, *arguments, out)
 
 
 def scalar(value: float, like: Any) -> Any:

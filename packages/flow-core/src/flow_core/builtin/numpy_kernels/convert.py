@@ -6,7 +6,8 @@ from functools import partial
 
 import numpy as np
 
-from flow_core.builtin.numpy_kernels.binding import call, kernel
+from flow_core.builtin.calls import call
+from flow_core.builtin.numpy_kernels.binding import kernel
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelSpec
 

@@ -7,7 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from flow_core.builtin.numpy_kernels.binding import call, carve, carved_bytes, kernel, scalar
+from flow_core.builtin.calls import call
+from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel, scalar
 from flow_core.builtin.numpy_kernels.drawing import Part, drawing, scratch_part
 from flow_core.device import Launch
 from flow_core.philox import Uniform

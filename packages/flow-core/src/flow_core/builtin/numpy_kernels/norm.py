@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.builtin.numpy_kernels.binding import call, carve, carved_bytes, scalar
+from flow_core.builtin.calls import call
+from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, scalar
 from flow_core.builtin.numpy_kernels.rows import (
     column_dots,
     column_sum,

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.builtin.numpy_kernels.binding import call, carve, carved_bytes, kernel, scalar
+from flow_core.builtin.calls import call
+from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel, scalar
 from flow_core.builtin.numpy_kernels.schedules import TILE, number
 from flow_core.device import Launch
 from flow_core.dtypes import DType

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.builtin.numpy_kernels.binding import call, kernel, scalar
+from flow_core.builtin.calls import call
+from flow_core.builtin.numpy_kernels.binding import kernel, scalar
 from flow_core.builtin.numpy_kernels.select import copied, copy, fill
 from flow_core.device import Launch
 from flow_core.ops.pad import chosen_value, pad_value, unpadded

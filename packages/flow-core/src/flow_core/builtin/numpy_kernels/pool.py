@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.builtin.numpy_kernels.binding import call, carve, carved_bytes, kernel
+from flow_core.builtin.calls import call
+from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel
 from flow_core.builtin.numpy_kernels.windows import apply, flat
 from flow_core.device import Launch
 from flow_core.ops.pool import pool_window, window_counts

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.builtin.numpy_kernels.binding import ALIGN, call, kernel
+from flow_core.builtin.calls import call
+from flow_core.builtin.numpy_kernels.binding import ALIGN, kernel
 from flow_core.builtin.numpy_kernels.widening import widened
 from flow_core.device import Launch
 from flow_core.ops.reduce import highest, lowest, normal_axes

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.builtin.numpy_kernels.binding import call, carve, carved_bytes, kernel
+from flow_core.builtin.calls import call
+from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel
 from flow_core.builtin.numpy_kernels.drawing import Part, drawing, put, scratch_part
 from flow_core.builtin.numpy_kernels.select import copy, fill
 from flow_core.device import Launch

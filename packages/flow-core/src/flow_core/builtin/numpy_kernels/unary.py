@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from flow_core.builtin.calls import call
 from flow_core.builtin.numpy_kernels import special
-from flow_core.builtin.numpy_kernels.binding import call, kernel, ufunc_kernel
+from flow_core.builtin.numpy_kernels.binding import kernel, ufunc_kernel
 from flow_core.builtin.numpy_kernels.steps import Steps, composite, to_double
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelSpec

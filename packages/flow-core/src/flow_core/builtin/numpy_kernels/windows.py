@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from flow_core.builtin.numpy_kernels.binding import call
+from flow_core.builtin.calls import call
 from flow_core.device import Launch
 from flow_core.ir import TensorType
 from flow_core.plugins.specs import KernelQuery

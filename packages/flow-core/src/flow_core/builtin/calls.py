@@ -1,0 +1,21 @@
+"""Launches of numpy's functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from flow_core.device import Launch
+
+
+def call(function: Callable[..., Any], *arguments: Any, out: Any) -> Launch:
+    """A launch of ``function(*arguments, out)`` with as little overhead as numpy allows.
+
+    Scalars become 0-d arrays, which ufuncs take without a conversion per call.
+    """
+    if function in (np.maximum, np.minimum):
+        return partial(function, *arguments, out=out)
+    return partial(function, *arguments, out)
