@@ -53,6 +53,29 @@ print("done", rank, __name__, __file__, flush=True)
 """
 
 
+KILLED = """
+import os, re, signal, sys
+from pathlib import Path
+import psutil
+from flow_dist import control
+from flow_dist.world import world
+
+world()
+client = control.current()
+if client.membership.rank == 0:
+    print("left", os.environ.get("PMIX_SERVER_TMPDIR", "none"))
+    maps = Path("/proc/self/maps").read_text()
+    print(*set(re.findall(r"/dev/shm/\\S+(?=\\n)", maps)), flush=True)
+client.gather("all there", 0, 60)
+if client.membership.rank == 1 and sys.argv[1] == "rank":
+    os.kill(os.getpid(), signal.SIGKILL)
+if client.membership.rank == 1:
+    above = psutil.Process().parents()
+    next(p for p in above if "flow_dist.cli" in str(p.cmdline())).send_signal(signal.SIGINT)
+client.gather("never", 0, 60)
+"""
+
+
 @pytest.fixture
 def script(tmp_path: Path) -> str:
     path = tmp_path / "train.py"
@@ -164,6 +187,20 @@ def test_the_traceback_is_the_script_s_own(script: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("who", "status"), [("rank", 1), ("supervisor", 130)])
+def test_a_job_that_is_ended_leaves_no_files(tmp_path: Path, who: str, status: int) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(KILLED)
+    ended = run("-n", "2", *FAST, str(script), who)
+    assert ended.returncode == status, ended.stderr
+    _, folder, *shared = ended.stdout.split()
+    assert shared, ended.stderr
+    assert not [path for path in (folder, *shared) if Path(path).exists()]
+    if Launcher.find().kind == OPEN_MPI:
+        assert Path(folder).parent.name.startswith("flow-dist-")
+
+
+@pytest.mark.slow
 def test_restarts_are_counted(script: str) -> None:
     ended = run("-n", "2", "--max-restarts", "2", *FAST, script, "raise")
     assert ended.returncode == 1
@@ -259,7 +296,8 @@ def test_command_lines() -> None:
         "mpiexec --prtemca plm_ssh_agent my-ssh --host a:2,b:2 --output tag -x X -n 4 python t.py"
     )
     assert "--map-by :OVERSUBSCRIBE" in " ".join(open_mpi.command(4, (), program))
-    assert ("OMPI_ALLOW_RUN_AS_ROOT" in open_mpi.environment({})) == (os.geteuid() == 0)
+    assert ("OMPI_ALLOW_RUN_AS_ROOT" in open_mpi.environment({}, "f")) == (os.geteuid() == 0)
+    assert Launcher("mpiexec", MPICH).environment({"A": "b"}, "f") == {"A": "b"}
 
 
 def test_a_job_goes_on_without_a_lost_host() -> None:

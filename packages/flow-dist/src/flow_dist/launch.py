@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -186,21 +187,24 @@ class ByMpi:
 
     def start(self, job: Job, told: Mapping[str, str]) -> Gang:
         """Starts the launcher."""
-        process = launch_process.start(*_command(job, told))
+        folder = tempfile.TemporaryDirectory(prefix="flow-dist-", ignore_cleanup_errors=True)
+        process = launch_process.start(*_command(job, told, folder.name))
         # launchers of one host need no time for ending it, and would spend it on a complaint
-        return _Launched(process, _REMOTE_END if job.hosts else 0)
+        return _Launched(process, _REMOTE_END if job.hosts else 0, folder)
 
 
 @dataclass(frozen=True, slots=True)
 class _Launched:
     process: subprocess.Popen[bytes]
     grace: float
+    folder: tempfile.TemporaryDirectory[str]
 
     def poll(self) -> int | None:
         return self.process.poll()
 
     def end(self) -> None:
         launch_process.end(self.process, self.grace)
+        self.folder.cleanup()
 
 
 def program(job: Job, module: str = "launch_rank") -> list[str]:
@@ -208,7 +212,7 @@ def program(job: Job, module: str = "launch_rank") -> list[str]:
     return ["-m", f"flow_dist.{module}", job.script, *job.args]
 
 
-def _command(job: Job, told: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+def _command(job: Job, told: Mapping[str, str], folder: str) -> tuple[list[str], dict[str, str]]:
     """The command line, and its environment, which says whose variables tell the ranks apart."""
     if job.ranks == 1 and not job.hosts:  # no MPI is needed for one
         return [sys.executable, *program(job)], {**os.environ, **told, **_ALONE}
@@ -224,7 +228,7 @@ def _command(job: Job, told: Mapping[str, str]) -> tuple[list[str], dict[str, st
         label=label,
         forwarded=tuple(told),
     )
-    return command, launcher.environment({**os.environ, **told})
+    return command, launcher.environment({**os.environ, **told}, folder)
 
 
 _ALONE = {LAUNCHER: "flow-dist", "FLOW_DIST_RANK": "0", "FLOW_DIST_SIZE": "1"}

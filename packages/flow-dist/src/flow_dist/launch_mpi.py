@@ -133,11 +133,19 @@ class Launcher:
             options += ["-x", name]
         return options if hosts else [*options, "--map-by", ":OVERSUBSCRIBE"]
 
-    def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        """What the launcher itself wants to have set."""
+    def environment(self, env: Mapping[str, str], folder: str) -> dict[str, str]:
+        """What the launcher itself wants to have set.
+
+        Args:
+            env: what is set.
+            folder: for its files.  Open MPI's, where it is killed, would leave them in a folder
+                that is named by its number, and the next launcher of that number would not start.
+        """
         own = dict(env)
-        if self.kind == OPEN_MPI and os.geteuid() == 0:
-            own |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        if self.kind == OPEN_MPI:
+            own["PRTE_MCA_prte_local_tmpdir_base"] = folder
+            if os.geteuid() == 0:
+                own |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         return own
 
 

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import psutil
 
+from flow_dist.leftovers import files_of, remove
+
 _SET_PARENT_DEATH_SIGNAL = 1
 _SET_CHILD_SUBREAPER = 36
 
@@ -43,18 +45,20 @@ def start(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[by
 
 
 def end(process: subprocess.Popen[bytes], grace: float) -> None:
-    """Ends a program and all that came of it.
+    """Ends a program and all that came of it, with the memory that they shared on this host.
 
     Args:
         process: what `start` gave.
         grace: seconds that it has for ending its own children, on other hosts, too.
     """
+    left = set().union(*[files_of(below.pid) for below in _descendants()])
     if grace:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(grace)
     end_descendants()
     process.wait()
+    remove(left)
 
 
 def end_descendants(patience: float = 10.0) -> None:
