@@ -110,7 +110,9 @@ def tests(session: nox.Session) -> None:
     later = "not slow and not exhaustive and not arithmetic"
     quick = "not exhaustive" if session.python == PYTHONS[0] else later
     where = () if session.python in (PYTHONS[0], PYTHONS[-1]) else ("packages",)
-    options = ("-n", "auto", "--timeout=600", "--durations=20", "-m", quick)
+    # Long tests come last: who has none left takes some of another worker.
+    workers = ("-n", "auto", "--dist=worksteal")
+    options = (*workers, "--timeout=600", "--durations=20", "-m", quick)
     session.run("pytest", *options, *where, env=env)
 
 
