@@ -188,7 +188,11 @@ class ByMpi:
     def start(self, job: Job, told: Mapping[str, str]) -> Gang:
         """Starts the launcher."""
         folder = tempfile.TemporaryDirectory(prefix="flow-dist-", ignore_cleanup_errors=True)
-        process = launch_process.start(*_command(job, told, folder.name))
+        try:
+            process = launch_process.start(*_command(job, told, folder.name))
+        except BaseException:
+            folder.cleanup()
+            raise
         # launchers of one host need no time for ending it, and would spend it on a complaint
         return _Launched(process, _REMOTE_END if job.hosts else 0, folder)
 
