@@ -67,6 +67,50 @@ def test_any_sequence_of_calls_keeps_the_order(widths: list[int], moves: list[Mo
     assert all(not c.holders for c in credits)
 
 
+class HeldUp(Pipeline):
+    """A pipeline whose threads the system holds up before they give a token back."""
+
+    def give_back(self, step: Step) -> None:
+        time.sleep(0.05)
+        super().give_back(step)
+
+
+def ended(over: Callable[[], bool]) -> None:
+    while not over():
+        time.sleep(0.0005)
+
+
+def test_a_step_that_is_over_holds_no_token() -> None:
+    """Or the next one would find more steps in flight than there may be."""
+    waits: list[Callable[[Pipeline, Step], None]] = [
+        lambda p, s: p.wait_for(s),
+        lambda p, s: p.sync(),
+    ]
+    for wait in waits:
+        pipeline, credit = HeldUp(), Credit(1)
+        fed = step(Work(), 0, credit)
+        pipeline.submit(fed)
+        ended(lambda fed=fed: fed.done)
+        wait(pipeline, fed)
+        assert pipeline.in_flight == 0
+        pipeline.run(step(Work(), 1, credit))
+        assert credit.peak == 1
+        pipeline.close()
+
+
+def test_others_see_the_end_of_a_synchronous_step_with_its_token() -> None:
+    pipeline, credit = HeldUp(), Credit(1)
+    only = step(Work(), 0, credit)
+    runner = threading.Thread(target=pipeline.run, args=[only])
+    runner.start()
+    ended(lambda: only.done)
+    time.sleep(0.01)
+    pipeline.sync()
+    assert pipeline.in_flight == 0
+    runner.join(10)
+    pipeline.close()
+
+
 def test_a_delivery_that_waits_for_its_user_is_released() -> None:
     """As handles that nobody reads: whoever waits for a later step must not wait for them."""
     waits: list[Callable[[Pipeline, Step], None]] = [

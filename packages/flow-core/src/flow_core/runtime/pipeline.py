@@ -181,8 +181,9 @@ class Pipeline:
         try:
             self._run_now(step)
         finally:
-            self._inline = None
-            self.give_back(step)
+            with self._changes.lock:  # who sees that it is over sees its token free
+                self._inline = None
+                self.give_back(step)
 
     def _run_now(self, step: Step) -> None:
         with self._device:
@@ -388,4 +389,4 @@ class Pipeline:
                     self._errors.append(step.error)
                 step.done = True  # now: who waits for it has the error forgotten
                 self._results.acknowledge(CALLBACK)
-            self.give_back(step)
+                self.give_back(step)  # now: who sees that the actors are idle sees no token taken
