@@ -100,6 +100,21 @@ def test_a_lost_connection_stops_all_others() -> None:
         assert made.stopped() == {0: failure.message, 2: failure.message}
 
 
+def test_all_are_told_of_a_dismissal() -> None:
+    with job(2) as made:
+        made.server.dismiss("go home", 0.1)
+        assert {made.stops.get(timeout=5) for _ in range(2)} == {(0, "go home"), (1, "go home")}
+
+
+def test_a_dismissal_waits_no_longer_than_for_the_last() -> None:
+    with job(2) as made:
+        for client in made.clients:
+            client.bye()
+        began = time.monotonic()
+        made.server.dismiss("go home", 60)
+        assert time.monotonic() - began < 5
+
+
 def test_an_exception_reaches_all() -> None:
     with job(2) as made:
         try:

@@ -76,6 +76,18 @@ client.gather("never", 0, 60)
 """
 
 
+TIDY = """
+import os, sys, time
+from pathlib import Path
+from flow_dist import control, ending
+
+place = control.current().membership
+ending.BEFORE.append(lambda message: Path(sys.argv[1], str(place.rank)).write_text(message))
+print("ready", flush=True)
+time.sleep(1000)
+"""
+
+
 @pytest.fixture
 def script(tmp_path: Path) -> str:
     path = tmp_path / "train.py"
@@ -229,6 +241,25 @@ def test_the_supervisor_takes_all_with_it(script: str, number: int) -> None:
     while left(script) and time.monotonic() < until:
         time.sleep(0.05)
     assert not left(script)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ranks_clean_up_before_an_order_to_end_reaches_them(tmp_path: Path, ranks: int) -> None:
+    """On other hosts than the supervisor's nobody else can."""
+    script, marks = tmp_path / "tidy.py", tmp_path / "marks"
+    script.write_text(TIDY)
+    marks.mkdir()
+    command = [*FLOW_DIST, "run", "-n", str(ranks), str(script), str(marks)]
+    supervisor = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert supervisor.stdout is not None
+    assert [supervisor.stdout.readline() for _ in range(ranks)] == [b"ready\n"] * ranks
+    supervisor.send_signal(signal.SIGTERM)
+    _, said = supervisor.communicate(timeout=20)
+    assert supervisor.returncode == 128 + signal.SIGTERM
+    assert said == b"flow-dist: stopped by SIGTERM; all ranks are ended\n"
+    assert {path.name: path.read_text() for path in marks.iterdir()} == {
+        str(rank): "the job was told to end" for rank in range(ranks)
+    }
 
 
 @pytest.mark.slow

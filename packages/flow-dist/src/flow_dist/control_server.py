@@ -115,6 +115,13 @@ class ControlServer:
         self._concluded.wait(seconds)
         return self._verdict
 
+    def dismiss(self, message: str, seconds: float = 0.5) -> None:
+        """Tells all ranks to stop, and waits until they have hung up, but not longer than that."""
+        self._loop.call_soon_threadsafe(self._tell, {"is": "stop", "message": message})
+        until = time.monotonic() + seconds
+        while self.unsettled and time.monotonic() < until:
+            time.sleep(0.01)
+
     def close(self) -> None:
         """Ends the thread and all connections."""
         if self._thread.is_alive():
