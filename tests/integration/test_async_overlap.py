@@ -90,10 +90,10 @@ def test_real_compute_overlaps_with_waiting() -> None:
     sync, overlapped = make(False), make(True)
     sync(one(0))
     wait = min(timed(lambda: sync(one(0))) for _ in range(5))
-    ratios = [
-        busy_seconds(sync, False, wait, 30) / busy_seconds(overlapped, True, wait, 30)
-        for _ in range(3)
-    ]
+    ratios = [0.0]
+    while max(ratios) < 2.2 and len(ratios) <= 3:  # once of three times will do
+        alone = busy_seconds(sync, False, wait, 30)
+        ratios.append(alone / busy_seconds(overlapped, True, wait, 30))
     assert max(ratios) >= 2.2, ratios
 
 
