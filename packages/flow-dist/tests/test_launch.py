@@ -58,15 +58,18 @@ import os, re, signal, sys
 from pathlib import Path
 import psutil
 from flow_dist import control
+from flow_dist.leftovers import files_of
 from flow_dist.world import world
 
 world()
 client = control.current()
 if client.membership.rank == 0:
-    print("left", os.environ.get("PMIX_SERVER_TMPDIR", "none"))
+    print(len(files_of("self")), os.environ.get("PMIX_SERVER_TMPDIR", "none"))
     maps = Path("/proc/self/maps").read_text()
-    print(*set(re.findall(r"/dev/shm/\\S+(?=\\n)", maps)), flush=True)
+    print(*set(re.findall(r"/dev/shm/(?:mpich_shm_|sm_segment)\\S+", maps)), flush=True)
 client.gather("all there", 0, 60)
+if sys.argv[1] == "program":
+    raise ValueError("in all ranks")
 if client.membership.rank == 1 and sys.argv[1] == "rank":
     os.kill(os.getpid(), signal.SIGKILL)
 if client.membership.rank == 1:
@@ -199,14 +202,15 @@ def test_the_traceback_is_the_script_s_own(script: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("who", "status"), [("rank", 1), ("supervisor", 130)])
+@pytest.mark.parametrize(("who", "status"), [("rank", 1), ("program", 1), ("supervisor", 130)])
 def test_a_job_that_is_ended_leaves_no_files(tmp_path: Path, who: str, status: int) -> None:
     script = tmp_path / "train.py"
     script.write_text(KILLED)
     ended = run("-n", "2", *FAST, str(script), who)
     assert ended.returncode == status, ended.stderr
-    _, folder, *shared = ended.stdout.split()
+    named, folder, *shared = ended.stdout.split()
     assert shared, ended.stderr
+    assert named == "0"  # what has no name cannot be left, whatever happens
     assert not [path for path in (folder, *shared) if Path(path).exists()]
     if Launcher.find().kind == OPEN_MPI:
         assert Path(folder).parent.name.startswith("flow-dist-")
@@ -245,7 +249,7 @@ def test_the_supervisor_takes_all_with_it(script: str, number: int) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_ranks_clean_up_before_an_order_to_end_reaches_them(tmp_path: Path, ranks: int) -> None:
-    """On other hosts than the supervisor's nobody else can."""
+    """What they have printed comes out, and what they use can be given back."""
     script, marks = tmp_path / "tidy.py", tmp_path / "marks"
     script.write_text(TIDY)
     marks.mkdir()

@@ -174,7 +174,7 @@ def _run(job: Job, attempt: int, starter: Starter) -> Failure | None:
             if failure is not None:
                 say(failure.message)
             return failure
-        except SystemExit:  # an order to end: ranks of other hosts clean up there
+        except SystemExit:  # an order to end: what the ranks have printed comes out first
             server.dismiss("the job was told to end")
             raise
         finally:

