@@ -6,11 +6,13 @@ import ctypes
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flow_core.disk_cache import CacheWarning
 from flow_onednn import binding, library, threads
 from flow_onednn.library import Missing, OneDnnError, isa_text, state
 from flow_onednn.native import compiler
@@ -65,10 +67,39 @@ def test_declarations_are_parsed_once(cache: Path, monkeypatch: pytest.MonkeyPat
     assert again.dlopen(None).SIX == 6
 
 
-def test_without_a_place_to_keep_them_declarations_are_parsed_each_time(cache: Path) -> None:
-    cache.write_text("no folder can be made here")
+def test_declarations_are_kept_in_a_temporary_folder_if_the_cache_is_unusable(cache: Path) -> None:
+    cache.write_text("a file where the folder should be")
+    with pytest.warns(CacheWarning, match="cannot be used"):
+        assert declared("long labs(long);").dlopen(None).labs(-3) == 3
     assert declared("long labs(long);").dlopen(None).labs(-3) == 3
     assert cache.is_file()
+
+
+@pytest.mark.skipif(not compiler.available(), reason=f"no C compiler: {compiler.state()}")
+@pytest.mark.parametrize("damage", [lambda b: b"", lambda b: b[: len(b) // 2], lambda b: b"x" + b])
+def test_damaged_entries_are_made_again(cache: Path, damage: Callable[[bytes], bytes]) -> None:
+    """A library cut in half ended every later process by SIGBUS, an empty table by KeyError."""
+    found = compiler.state()
+    assert isinstance(found, compiler.Compiler)
+
+    def three() -> Any:
+        compiler.ffi.cache_clear()
+        text = "int three(void) { return 3; }"
+        library = compiler.built(found.path, found.version, text, "int three(void);")
+        return library.three()
+
+    assert three() == 3
+    entries = sorted(cache.iterdir())
+    assert [path.suffix for path in entries] in ([".so", ".py"], [".py", ".so"])
+    contents = [path.read_bytes() for path in entries]
+    for path, content in zip(entries, contents, strict=True):
+        path.unlink()  # not written in place: the library of this process is mapped from it
+        path.write_bytes(damage(content))
+    with pytest.warns(CacheWarning, match="will be replaced") as warned:
+        assert three() == 3
+    assert len(warned) == 2
+    assert [path.stat().st_size for path in entries] == [len(content) for content in contents]
+    assert three() == 3
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="libc by its Linux name")
@@ -162,6 +193,7 @@ def test_doctor_says_which_library_and_how_many_threads() -> None:
 
 POOLS = """
 import ctypes, threading
+from flow_core.disk_cache import CacheWarning
 from flow_onednn import binding, library, threads
 library.state()
 found = []

@@ -11,7 +11,7 @@ from flow_core.device import Launch
 from flow_core.ir import TensorType
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn.native import compiler
-from flow_onednn.native.expressions import C_TYPES, CDEF, TABLE, Loop, Step, write
+from flow_onednn.native.expressions import C_TYPES, CDEF, SCALARS, TABLE, Loop, Step, write
 from flow_onednn.primitives import address, row_major
 from flow_onednn.recipes import PRIORITY
 
@@ -22,11 +22,17 @@ FLOATS = {"float32", "bfloat16"}
 def steps_of(query: KernelQuery) -> tuple[tuple[Step, ...], tuple[int, ...]]:
     """The members of a group, or a single op as a group of one, and which are stored."""
     if query.op != "fused":
-        refs = tuple(-1 - k for k in range(len(query.inputs)))
-        return (Step(query.op, refs, tuple(query.attrs.items())),), (0,)
+        return (Step(query.op, tuple(-1 - k for k in range(len(query.inputs)))),), (0,)
     body: Any = query.attrs["body"]
     outputs: Any = query.attrs["outputs"]
-    return tuple(Step(op, refs, attrs) for op, refs, attrs, *_ in body), tuple(outputs)
+    return tuple(Step(op, refs) for op, refs, *_ in body), tuple(outputs)
+
+
+def scalars_of(query: KernelQuery) -> list[float]:
+    """The scalars that the members of a group take, in order."""
+    body: Any = query.attrs["body"] if query.op == "fused" else ((query.op, (), query.attrs),)
+    members = ((op, dict(attrs)) for op, _, attrs, *_ in body)
+    return [float(attrs[name]) for op, attrs in members for name in SCALARS.get(op, ())]
 
 
 def _results(query: KernelQuery) -> Iterator[tuple[str, Shape]]:
@@ -124,6 +130,7 @@ def bind(ctx: BindContext) -> Launch:
     arguments = (
         make.new("long[]", list(sizes)),
         make.new("long[]", strides),
+        make.new("float[]", scalars_of(ctx.query)),
         make.new("void *[]", [make.cast("void *", address(x)) for x in ctx.inputs]),
         make.new("void *[]", [make.cast("void *", address(x)) for x in ctx.outputs]),
     )

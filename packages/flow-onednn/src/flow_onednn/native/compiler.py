@@ -1,13 +1,14 @@
 """Compiles C once and keeps the result by content: source, compiler, flags and processor.
 
 ``FLOW_ONEDNN_CC`` names the compiler (default: ``cc``); empty, it means none, and numpy's kernels
-run instead.  Libraries are kept in ``$XDG_CACHE_HOME/flow-onednn`` (``~/.cache``).
+run instead.  Libraries are kept in ``$XDG_CACHE_HOME/flow-onednn`` (``~/.cache``), each with a
+digest; see `flow_core.disk_cache`.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
+import io
 import logging
 import os
 import platform
@@ -19,6 +20,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from flow_core.disk_cache import CacheError, DiskCache, user_folder
 from flow_core.errors import FlowError
 from flow_onednn import threads
 
@@ -64,7 +66,7 @@ def state() -> Compiler | str:
         version = asked.stdout.splitlines()[0]
         threads.apply()
         return Compiler(path, version, built(path, version, "".join(map(source, FILES)), CDEF))
-    except (OSError, subprocess.CalledProcessError, CompileError, ImportError) as error:
+    except (OSError, subprocess.CalledProcessError, CacheError, CompileError, ImportError) as error:
         text = f"{path} does not compile our loops: {error}"
         _LOG.warning("numpy's kernels run in their place: %s", text)
         return text
@@ -108,30 +110,25 @@ def compiled(text: str, cdef: str) -> Any:
 
 
 def built(compiler: str, version: str, text: str, cdef: str) -> Any:
-    """cffi's library of some C, compiled unless it was compiled before."""
-    known = "\0".join((text, version, *FLAGS, _processor()))
-    key = hashlib.sha256(known.encode()).hexdigest()[:32]
-    path = folder() / f"{key}.so"
-    if not path.exists():
-        _compile(compiler, text, path)
+    """Load a C library, compiled unless the cache has it."""
+    key = (text, version, *FLAGS, _processor())
+    path = _cache(folder(), ".so").path(key, lambda: _compile(compiler, text))
     return ffi(cdef).dlopen(str(path))
 
 
 @functools.cache
 def ffi(cdef: str) -> Any:
-    """cffi with some declarations, which are parsed once: cffi's own tables of them are kept."""
+    """cffi with some declarations; the tables that cffi makes of them are kept on disk."""
     import _cffi_backend
 
-    known = "\0".join((cdef, _cffi_backend.__version__))
-    name = f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.py"
+    key = (cdef, _cffi_backend.__version__)
     try:
-        path = folder() / name
-        text = path.read_text() if path.exists() else _keep(_parsed(cdef), path)
-    except OSError as error:
+        code = _cache(folder(), ".py").get(key, lambda: _parsed(cdef).encode())
+    except CacheError as error:
         _LOG.debug("declarations are parsed at each start: %s", error)
-        text = _parsed(cdef)
+        code = _parsed(cdef).encode()
     scope: dict[str, Any] = {}
-    exec(compile(text, name, "exec"), scope)
+    exec(compile(code, "declarations", "exec"), scope)
     return scope["ffi"]
 
 
@@ -142,27 +139,19 @@ def _parsed(cdef: str) -> str:
 
     made = cffi.FFI()
     made.cdef(cdef)
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch, "declared.py")
-        make_py_source(made, path.stem, str(path))
-        return path.read_text()
-
-
-def _keep(text: str, path: Path) -> str:
-    """Writes a file in one step; gives its text."""
-    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-        file = Path(scratch, path.name)
-        file.write_text(text)
-        file.replace(path)
-    return text
+    text = io.StringIO()
+    make_py_source(made, "declared", text)
+    return text.getvalue()
 
 
 def folder() -> Path:
     """Where compiled libraries are kept."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    path = Path(base, "flow-onednn")
-    path.mkdir(parents=True, exist_ok=True)
-    return path
+    return user_folder("flow-onednn")
+
+
+@functools.cache
+def _cache(folder: Path, suffix: str) -> DiskCache:
+    return DiskCache(folder, suffix)
 
 
 @functools.cache
@@ -175,16 +164,16 @@ def _processor() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
-def _compile(compiler: str, text: str, path: Path) -> None:
-    """Compiles beside the target and puts the result there in one step."""
-    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+def _compile(compiler: str, text: str) -> bytes:
+    """The shared library that some C compiles to."""
+    with tempfile.TemporaryDirectory() as scratch:
         file, made = Path(scratch, "loops.c"), Path(scratch, "loops.so")
         file.write_text(text)
         command = [compiler, *FLAGS, str(file), "-o", str(made), "-lm"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise CompileError(f"running {' '.join(command)}", found=done.stderr.strip()[:2000])
-        made.replace(path)
+        return made.read_bytes()
 
 
 CDEF = """

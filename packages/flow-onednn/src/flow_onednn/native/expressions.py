@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-Attrs = Mapping[str, Any]
-Expression = Callable[[Sequence[str], Attrs], str]
+Expression = Callable[[Sequence[str]], str]
+"""C of an op, from the names of its arguments and then of its scalars."""
 
 C_TYPES = {
     "float32": "float",
@@ -22,37 +22,13 @@ HALF = "bfloat16"
 
 
 def _of(pattern: str) -> Expression:
-    """An expression of up to three arguments: ``{0}``, ``{1}``, ``{2}``."""
-    return lambda names, _: pattern.format(*names)
-
-
-def _with(pattern: str, *attrs: str) -> Expression:
-    """One that has attributes in it, too, after the arguments."""
-
-    def write(names: Sequence[str], values: Attrs) -> str:
-        return pattern.format(*names, *(number(values[a]) for a in attrs))
-
-    return write
-
-
-def number(value: float) -> str:
-    """A number as a float of C.
-
-    >>> number(0.1), number(float("-inf"))
-    ('0x1.999999999999ap-4f', '(-INFINITY)')
-    """
-    value = float(value)
-    if value != value:
-        return "NAN"
-    if value in (float("inf"), float("-inf")):
-        return "INFINITY" if value > 0 else "(-INFINITY)"
-    text = f"{value.hex()}f"
-    return f"({text})" if value < 0 else text
+    """An expression of up to three names: ``{0}``, ``{1}``, ``{2}``."""
+    return lambda names: pattern.format(*names)
 
 
 _MAX = "({0} > {1} || {0} != {0} ? {0} : {1})"
 _MIN = "({0} < {1} || {0} != {0} ? {0} : {1})"
-_MASKED = _with("({1} ? {0} * {2} : 0.0f * {0})", "scale")
+_MASKED = _of("({1} ? {0} * {2} : 0.0f * {0})")
 
 TABLE: Mapping[str, Expression] = {
     "relu": _of("({0} < 0.0f ? 0.0f : {0})"),
@@ -64,9 +40,9 @@ TABLE: Mapping[str, Expression] = {
     "tanh_grad": _of("({1} * (1.0f - {0} * {0}))"),
     "gelu": _of("gelu_({0})"),
     "gelu_grad": _of("({1} * gelu_slope_({0}))"),
-    "leaky_relu": _with("({0} > 0.0f ? {0} : {1} * {0})", "alpha"),
-    "leaky_relu_grad": _with("({1} * ({0} > 0.0f ? 1.0f : {2}))", "alpha"),
-    "add_n": lambda names, _: f"({' + '.join(names)})",
+    "leaky_relu": _of("({0} > 0.0f ? {0} : {1} * {0})"),
+    "leaky_relu_grad": _of("({1} * ({0} > 0.0f ? 1.0f : {2}))"),
+    "add_n": lambda names: f"({' + '.join(names)})",
     **{
         f"broadcast_{name}": _of(pattern)
         for name, pattern in {
@@ -84,8 +60,8 @@ TABLE: Mapping[str, Expression] = {
     "negative": _of("(-{0})"),
     "abs": _of("fabsf({0})"),
     "exp": _of("exp_({0})"),
-    "scalar_add": _with("({0} + {1})", "operand"),
-    "scalar_mul": _with("({0} * {1})", "operand"),
+    "scalar_add": _of("({0} + {1})"),
+    "scalar_mul": _of("({0} * {1})"),
     "scalar_add_by_tensor": _of("({0} + {1})"),
     "scalar_sub_by_tensor": _of("({0} - {1})"),
     "scalar_mul_by_tensor": _of("({0} * {1})"),
@@ -97,19 +73,30 @@ TABLE: Mapping[str, Expression] = {
 }  # fmt: skip
 """C of each op, whose result is float."""
 
+SCALARS: Mapping[str, tuple[str, ...]] = {
+    "leaky_relu": ("alpha",),
+    "leaky_relu_grad": ("alpha",),
+    "scalar_add": ("operand",),
+    "scalar_mul": ("operand",),
+    "dropout": ("scale",),
+    "dropout_grad": ("scale",),
+}
+"""Attributes that an op's expression takes after the arguments, as scalars."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One member of a group: op, arguments (inputs are ``-1 - k``), attributes."""
+    """One member of a group: op, and arguments (inputs are ``-1 - k``)."""
 
     op: str
     refs: tuple[int, ...]
-    attrs: tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
     """A group over a space of collapsed axes, as C sees it.
+
+    Scalars are no part of it, so that groups that differ in them alone share their code.
 
     Attributes:
         steps: the members.
@@ -126,19 +113,19 @@ class Loop:
     varies: tuple[tuple[bool, ...], ...]
 
 
-CDEF = "void run(const long *n, const long *s, void **in, void **out);"
+CDEF = "void run(const long *n, const long *s, const float *c, void **in, void **out);"
 
 
 PART = CDEF.replace("void run", "static void part").replace(");", ", long low, long high) {")
 RUN = """
 if (elements <= PARALLEL) {
-    part(n, s, in, out, 0, units);
+    part(n, s, c, in, out, 0, units);
     return;
 }
 #pragma omp parallel
 {
     long mine = omp_get_thread_num(), all = omp_get_num_threads();
-    part(n, s, in, out, units * mine / all, units * (mine + 1) / all);
+    part(n, s, c, in, out, units * mine / all, units * (mine + 1) / all);
 }
 }
 """
@@ -146,12 +133,13 @@ if (elements <= PARALLEL) {
 
 
 def write(loop: Loop) -> str:
-    """The C of a loop: sizes in ``n``, strides of inputs along outer axes in ``s``."""
+    """The C of a loop: sizes in ``n``, strides of inputs along outer axes in ``s``, scalars in ``c``."""
     rank = len(loop.varies[0]) if loop.varies else 1
     inner = rank - 1
     lines = [PART]
     lines += [f"const {t} *x{k} = in[{k}];" for k, t in enumerate(loop.types)]
     lines += [f"{t} *y{k} = out[{k}];" for k, t in enumerate(loop.results)]
+    lines += [f"const float c{k} = c[{k}];" for k in range(sum(map(_scalar_count, loop.steps)))]
     body = _body(loop, inner)
     if rank == 1:
         lines += ["#pragma omp simd", "for (long i = low; i < high; i++) {", *body, "}"]
@@ -160,6 +148,10 @@ def write(loop: Loop) -> str:
     outer = " * ".join(f"n[{a}]" for a in range(inner))
     units = f"long units = {outer or 'n[0]'}, elements = units{f' * n[{inner}]' if outer else ''};"
     return "\n".join([*lines, "}", "", CDEF.replace(";", " {"), units, RUN])
+
+
+def _scalar_count(step: Step) -> int:
+    return len(SCALARS.get(step.op, ()))
 
 
 def _outer(loop: Loop, inner: int, body: Sequence[str]) -> list[str]:
@@ -188,9 +180,11 @@ def _body(loop: Loop, inner: int) -> list[str]:
     for k, t in enumerate(loop.types):
         read = f"{x}{k}[{'i' if loop.varies[k][-1] else '0'}]"
         lines.append(f"float a{k} = widened({read});" if t == HALF else f"{t} a{k} = {read};")
+    scalars = (f"c{k}" for k in itertools.count())
     for m, step in enumerate(loop.steps):
         names = [f"v{r}" if r >= 0 else f"a{-1 - r}" for r in step.refs]
-        lines.append(f"float v{m} = {TABLE[step.op](names, dict(step.attrs))};")
+        names += itertools.islice(scalars, _scalar_count(step))
+        lines.append(f"float v{m} = {TABLE[step.op](names)};")
     for k, (m, t) in enumerate(zip(loop.outputs, loop.results, strict=True)):
         lines.append(f"{y}{k}[i] = {f'narrowed(v{m})' if t == HALF else f'v{m}'};")
     return lines
