@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.disk_cache import DiskCache
 from flow_core.dtypes import as_dtype
 from flow_core.ir import tensor_type
 from flow_core.plugins.specs import InferContext, KernelQuery
 from flow_cuda import dnn_ops, norm_ops
-from flow_cuda.cache import Cache
 from flow_cuda.cudnn import DnnPlans
 from flow_cuda.dnn import Problem, Search, convolution, laid
 from flow_cuda.dnn_attention import Attention, AttentionGrad, rows
@@ -203,7 +203,7 @@ def kept(library: Any) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        cache = Cache("cudnn", ".plan", Path(folder))
+        cache = DiskCache(Path(folder, "cudnn"), ".plan")
         for name in KEPT:
             problem, seconds = compiled_at_once()[name], []
             for _ in range(2):

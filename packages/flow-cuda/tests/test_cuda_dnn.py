@@ -14,13 +14,13 @@ from cuda_cases import CudaKit, core_registry, rehearsed_registry
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_core.disk_cache import DiskCache
 from flow_core.dtypes import float16, float32
 from flow_core.frontend import session as sessions
 from flow_core.ir import Graph, tensor_type, verify
 from flow_core.passes.base import PassContext
 from flow_core.plugins.specs import BindContext, KernelQuery
 from flow_cuda import cupy_hardware, host_compiler
-from flow_cuda.cache import Cache
 from flow_cuda.cudnn import DnnError, DnnPlans
 from flow_cuda.dnn import ALGORITHMS, FAMILIES, Choice, Convolution, Search, convolution
 from flow_cuda.dnn_ops import OPS
@@ -122,7 +122,7 @@ def test_a_choice_is_kept_on_disk(tmp_path: Path) -> None:
     def plans(*names: str) -> tuple[DnnPlans, RehearsedCudnn]:
         library = RehearsedCudnn(engines=[e for e in ENGINES if e.name in names])
         bench = RehearsedBench(library)
-        return DnnPlans(library, "sm_90", bench, Cache("cudnn", ".json", tmp_path)), library
+        return DnnPlans(library, "sm_90", bench, DiskCache(tmp_path / "cudnn", ".json")), library
 
     search = Search(measured=True)
     first, library = plans("eng1_k2=5", "eng0", "eng6")
@@ -134,13 +134,14 @@ def test_a_choice_is_kept_on_disk(tmp_path: Path) -> None:
     less, library = plans("eng1_k2=5", "eng0")
     assert less.choose(problem(), search) == Choice("eng0", 0), "a plan that is gone is forgotten"
     (kept,) = (tmp_path / "cudnn").glob("*.json")
-    assert "eng0" in kept.read_text()
+    assert b"eng0" in kept.read_bytes()
 
 
 def test_a_refusal_is_kept_on_disk(tmp_path: Path) -> None:
     library = RehearsedCudnn(refuses=["conv_fprop"])
     for _ in range(2):
-        plans = DnnPlans(library, "sm_90", RehearsedBench(library), Cache("c", ".json", tmp_path))
+        cache = DiskCache(tmp_path / "c", ".json")
+        plans = DnnPlans(library, "sm_90", RehearsedBench(library), cache)
         assert plans.choose(problem(), Search()) is None
 
 

@@ -1,15 +1,15 @@
 """Plans that cuDNN compiles are on disk at the second start, and nothing else is trusted."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from flow_core.disk_cache import DiskCache
 from flow_core.dtypes import float16, float32
 from flow_core.ir import tensor_type
-from flow_cuda.cache import Cache
 from flow_cuda.cudnn import DnnPlans
 from flow_cuda.dnn import Choice, Problem, Search, convolution, laid
 from flow_cuda.dnn_attention import Attention, AttentionGrad, rows
@@ -33,7 +33,7 @@ def start(
 ) -> tuple[DnnPlans, RehearsedCudnn]:
     """The plans of a process, and its library."""
     library = RehearsedCudnn(engines=engines)
-    caches = Cache("cudnn", ".json", folder), Cache("cudnn", ".plan", folder)
+    caches = DiskCache(folder / "cudnn", ".json"), DiskCache(folder / "cudnn", ".plan")
     bench = RehearsedBench(library)
     return DnnPlans(library, architecture, bench, caches[0], compiled=caches[1]), library
 
@@ -79,7 +79,8 @@ def test_the_second_start_compiles_nothing(name: str, tmp_path: Path) -> None:
 def test_without_a_place_for_them_plans_are_compiled_each_time(tmp_path: Path) -> None:
     for _ in range(2):
         library = RehearsedCudnn()
-        plans = DnnPlans(library, "sm_90", RehearsedBench(library), Cache("c", ".json", tmp_path))
+        cache = DiskCache(tmp_path / "c", ".json")
+        plans = DnnPlans(library, "sm_90", RehearsedBench(library), cache)
         chosen(plans, PROBLEMS["norm"])
         assert library.compiled == 1
     assert not kept(tmp_path)
@@ -119,7 +120,7 @@ def replaced(file: Path) -> None:
 
 @pytest.mark.parametrize(
     ("damage", "why"),
-    [(cut, "damaged"), (emptied, "damaged"), (flipped, "damaged"), (replaced, "another plan's")],
+    [(cut, "incomplete"), (emptied, "incomplete"), (flipped, "digest"), (replaced, "digest")],
 )
 def test_what_was_not_written_so_is_made_again(damage: Any, why: str, tmp_path: Path) -> None:
     folder = tmp_path / "own"
@@ -151,7 +152,7 @@ def test_what_the_library_refuses_is_made_again(tmp_path: Path) -> None:
 
     chosen(start(tmp_path)[0], PROBLEMS["norm"])
     library = Refuses()
-    caches = Cache("cudnn", ".json", tmp_path), Cache("cudnn", ".plan", tmp_path)
+    caches = DiskCache(tmp_path / "cudnn", ".json"), DiskCache(tmp_path / "cudnn", ".plan")
     plans = DnnPlans(library, "sm_90", RehearsedBench(library), caches[0], compiled=caches[1])
     with pytest.warns(RuntimeWarning, match="ARCH_MISMATCH"):
         chosen(plans, PROBLEMS["norm"])
@@ -169,7 +170,7 @@ def test_each_kind_of_device_and_version_has_its_own(tmp_path: Path) -> None:
             return 91000
 
     library = Newer()
-    caches = Cache("cudnn", ".json", tmp_path), Cache("cudnn", ".plan", tmp_path)
+    caches = DiskCache(tmp_path / "cudnn", ".json"), DiskCache(tmp_path / "cudnn", ".plan")
     plans = DnnPlans(
         library, "sm_90 x 132", RehearsedBench(library), *caches[:1], compiled=caches[1]
     )
@@ -187,31 +188,52 @@ def test_an_engine_that_is_gone_is_replaced(tmp_path: Path) -> None:
     assert choice.plan == "eng77"
 
 
-def test_a_disk_that_takes_nothing_is_told_of(tmp_path: Path) -> None:
+def test_plans_are_kept_in_a_temporary_folder_if_theirs_is_unusable(tmp_path: Path) -> None:
     blocked = tmp_path / "blocked"
     blocked.write_text("a file where a folder should be")
     library = RehearsedCudnn()
-    caches = Cache("cudnn", ".json", tmp_path), Cache("cudnn", ".plan", blocked)
+    caches = DiskCache(tmp_path / "cudnn", ".json"), DiskCache(blocked / "cudnn", ".plan")
     plans = DnnPlans(library, "sm_90", RehearsedBench(library), caches[0], compiled=caches[1])
-    with pytest.warns(RuntimeWarning, match="not kept"):
+    with pytest.warns(RuntimeWarning, match="cannot be used"):
         chosen(plans, PROBLEMS["norm"])
+    assert list(caches[1].folder.glob("*.plan"))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"plan": "eng0_k30=0"}', "7"])
 def test_a_damaged_choice_is_made_again(text: str, tmp_path: Path) -> None:
     first = chosen(start(tmp_path)[0], PROBLEMS["norm"])
     (file,) = (tmp_path / "cudnn").glob("*.json")
-    whole = file.read_text()
+    whole = file.read_bytes()
     file.write_text(text)
-    assert chosen(start(tmp_path)[0], PROBLEMS["norm"]) == first
-    assert file.read_text() == whole
+    with pytest.warns(RuntimeWarning, match="will be replaced"):
+        assert chosen(start(tmp_path)[0], PROBLEMS["norm"]) == first
+    assert file.read_bytes() == whole
 
 
-def test_a_choice_whose_room_is_another_is_made_again(tmp_path: Path) -> None:
-    first = chosen(start(tmp_path)[0], PROBLEMS["norm"])
-    (file,) = (tmp_path / "cudnn").glob("*.json")
-    file.write_text(file.read_text().replace("128", "64"))
+@pytest.mark.parametrize("text", ["{", "[1]", '{"plan": "eng0_k30=0"}', "7"])
+def test_a_choice_that_makes_no_sense_is_made_again(text: str, tmp_path: Path) -> None:
+    plans, _ = start(tmp_path)
+    first = chosen(plans, PROBLEMS["norm"])
+    rewrite_choice(plans, tmp_path, lambda _: text)
     assert chosen(start(tmp_path)[0], PROBLEMS["norm"]) == first
+
+
+def test_a_choice_with_another_workspace_is_made_again(tmp_path: Path) -> None:
+    plans, _ = start(tmp_path)
+    first = chosen(plans, PROBLEMS["norm"])
+    rewrite_choice(plans, tmp_path, lambda text: text.replace("128", "64"))
+    assert chosen(start(tmp_path)[0], PROBLEMS["norm"]) == first
+
+
+def rewrite_choice(plans: DnnPlans, folder: Path, edit: Callable[[str], str]) -> None:
+    """Replace the content of a choice, with a digest that fits."""
+    cache = DiskCache(folder / "cudnn", ".json")
+    key = repr(PROBLEMS["norm"]), repr(Search()), *plans._origin
+    content = cache.read(key)
+    assert content is not None
+    edited = edit(content.decode())
+    assert edited != content.decode()
+    cache.write(key, edited.encode())
 
 
 def test_calls_that_a_loaded_graph_has_no_answer_to(tmp_path: Path) -> None:
@@ -243,7 +265,7 @@ def test_what_cannot_be_serialized_is_not_kept(tmp_path: Path) -> None:
     def refuse() -> None:
         raise RuntimeError("unavailable")
 
-    library, cache = Silent(), Cache("cudnn", ".plan", tmp_path)
+    library, cache = Silent(), DiskCache(tmp_path / "cudnn", ".plan")
     plans = DnnPlans(library, "sm_90", RehearsedBench(library), compiled=cache)
     assert chosen(plans, PROBLEMS["norm"]).plan == "eng0_k30=0"
     assert not kept(tmp_path)

@@ -3,8 +3,8 @@
 import pytest
 from cuda_cases import CudaKit
 
+from flow_core.disk_cache import DiskCache
 from flow_cuda import nvrtc
-from flow_cuda.cache import Cache
 from flow_cuda.program import Kernel, named, unit
 
 LEAST, MOST = 70, 100
@@ -71,12 +71,13 @@ def test_every_kernel_compiles(piece: int) -> None:
 
 @needs_nvrtc
 def test_code_is_kept_by_content(tmp_path) -> None:
-    cache = Cache("code", ".cubin", tmp_path)
+    cache = DiskCache(tmp_path / "code", ".cubin")
     kernel = named("nothing", (("float *", "x"),), "x[0] = 1;")
     first = nvrtc.compiled([kernel], "sm_90", cache)
     (file,) = cache.folder.iterdir()
-    file.write_bytes(first + b"kept")
-    assert nvrtc.compiled([kernel], "sm_90", cache) == first + b"kept"
+    made = file.stat().st_ino
+    assert nvrtc.compiled([kernel], "sm_90", cache) == first
+    assert file.stat().st_ino == made
     other = named("nothing", (("float *", "x"),), "x[0] = 2;")
     assert nvrtc.compiled([other], "sm_90", cache) != first
     nvrtc.compiled([kernel], "sm_80", cache)
@@ -87,8 +88,8 @@ def test_code_is_kept_by_content(tmp_path) -> None:
 def test_an_error_has_nvrtc_s_words(tmp_path) -> None:
     broken = named("broken", (("float *", "x"),), "no_such_name = 1;")
     with pytest.raises(nvrtc.NvrtcError, match="no_such_name"):
-        nvrtc.compiled([broken], "sm_90", Cache("code", ".cubin", tmp_path))
-    assert list((tmp_path / "code").iterdir()) == [], "what failed is not kept"
+        nvrtc.compiled([broken], "sm_90", DiskCache(tmp_path / "code", ".cubin"))
+    assert not (tmp_path / "code").exists(), "what failed is not kept"
 
 
 @pytest.mark.skipif(not MISSING, reason="NVRTC is here")

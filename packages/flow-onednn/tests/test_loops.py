@@ -62,7 +62,9 @@ def test_loops_that_differ_in_a_scalar_share_their_code(
     arrays = arrays[: 1 if op in ("leaky_relu", "scalar_add", "scalar_mul") else 2]
     texts = set()
     built = compiler.compiled
-    monkeypatch.setattr(compiler, "compiled", lambda text, cdef: texts.add(text) or built(text, cdef))
+    monkeypatch.setattr(
+        compiler, "compiled", lambda text, cdef: texts.add(text) or built(text, cdef)
+    )
     for value in (0.3, -2.0, 1e30, 0.0):
         names = dict.fromkeys(SCALARS[op], value)
         attrs = {"name": "x", **names} if op.startswith("dropout") else names

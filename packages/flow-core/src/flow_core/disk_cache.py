@@ -104,18 +104,17 @@ class DiskCache:
         return content
 
     def write(self, key: Sequence[str], content: bytes) -> None:
-        """Publish an entry, in place of one that exists.
-
-        Raises:
-            CacheError: neither the folder nor a temporary one can be written to.
-        """
+        """Publish an entry, in place of one that exists; warn if no folder takes it."""
         data = content + MARK + _signature(key, content)
         with _lock:
             try:
                 self._publish(key, data)
             except (OSError, ValueError) as error:
                 self._replace_folder(error)
-                self._publish_in_temporary(key, data)
+                try:
+                    self._publish(key, data)
+                except OSError as again:
+                    _warn(f"compiled code cannot be kept in {self.folder}: {again}")
             with contextlib.suppress(OSError):
                 evict(self.folder, self._limit)
 
@@ -128,9 +127,21 @@ class DiskCache:
         return found
 
     def path(self, key: Sequence[str], make: Callable[[], bytes]) -> Path:
-        """The file of a validated entry, for loaders that ignore what follows the content."""
+        """The file of a validated entry, for loaders that ignore what follows the content.
+
+        Raises:
+            CacheError: neither the folder nor a temporary one can be written to.
+        """
         self.get(key, make)
-        return self.entry(key)
+        entry = self.entry(key)
+        if not entry.exists():
+            raise CacheError(
+                f"writing compiled code to {self.folder}",
+                found="neither this folder nor a temporary one can be written to",
+                allowed="a folder with free space that belongs to this user",
+                hint="set XDG_CACHE_HOME or TMPDIR to such a folder",
+            )
+        return entry
 
     def _publish(self, key: Sequence[str], data: bytes) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -141,23 +152,12 @@ class DiskCache:
             self.folder.chmod(stat.S_IMODE(status.st_mode) & ~0o022)
         _write_synced(self.entry(key), data)
 
-    def _publish_in_temporary(self, key: Sequence[str], data: bytes) -> None:
-        try:
-            self._publish(key, data)
-        except OSError as error:
-            raise CacheError(
-                f"writing compiled code to {self.folder}",
-                found=error,
-                allowed="a folder with free space that this user can write to",
-                hint="set XDG_CACHE_HOME or TMPDIR to such a folder",
-            ) from error
-
     def _replace_folder(self, why: Exception) -> None:
         """Use a temporary folder from now on, removed when this process ends."""
         try:
             fresh = Path(tempfile.mkdtemp(prefix=f"{self.folder.name}-"))
         except OSError:
-            return  # publishing fails again, with an error that names the folder
+            return  # publishing fails again, and `write` says so
         _remove_at_exit(fresh)
         _replacements[self._folder] = fresh
         _warn(

@@ -22,17 +22,16 @@ that computes with numpy.  What OneFlow's settings mean for its plans:
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from flow_core.disk_cache import CacheWarning, DiskCache
 from flow_core.errors import FlowError
-from flow_cuda.cache import Cache
 from flow_cuda.dnn import FAMILIES, Choice, Problem, Search
-from flow_cuda.kept_plans import KeptPlans
 
 TYPES = {
     "float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE",
@@ -130,9 +129,9 @@ class DnnPlans:
         library: Library,
         architecture: str,
         bench: Bench,
-        cache: Cache | None = None,
+        cache: DiskCache | None = None,
         within: Callable[[Callable[[], Any]], Any] = lambda call: call(),
-        compiled: Cache | None = None,
+        compiled: DiskCache | None = None,
     ) -> None:
         self.library = library
         self._within = within
@@ -143,7 +142,7 @@ class DnnPlans:
         self._types["inference"] = library.norm_forward_phase.INFERENCE
         self._cache = cache
         self._origin = library.__version__, str(library.backend_version()), architecture
-        self._kept = None if compiled is None else KeptPlans(compiled, *self._origin)
+        self._compiled = compiled
         self._choices: dict[tuple[Problem, Search], Choice | None] = {}
         self._planned: dict[tuple[Problem, str], Planned] = {}
         self._stream: int | None = None
@@ -162,13 +161,13 @@ class DnnPlans:
         if self._cache is None:
             return self._searched(problem, search)
         content = repr(problem), repr(search), *self._origin
-        for kept in _read(self._cache.place(content)):
+        for kept in _decoded(self._cache.read(content)):
             found = None if kept is None else self._find(problem, kept.plan)
             if kept is None or (found is not None and found.workspace == kept.workspace):
                 return kept
         choice = self._searched(problem, search)
         text = json.dumps(None if choice is None else asdict(choice))
-        self._cache.put(content, lambda path: path.write_text(text))
+        self._cache.write(content, text.encode())
         return choice
 
     def _searched(self, problem: Problem, search: Search) -> Choice | None:
@@ -276,22 +275,22 @@ class DnnPlans:
 
     def _loaded(self, problem: Problem, plan: str) -> Planned | None:
         """The plan as it was kept, if the library still takes it."""
-        key = repr(problem), plan
-        data = None if self._kept is None else self._kept.read(*key)
-        if self._kept is None or data is None:
+        data = None if self._compiled is None else self._compiled.read(self._key(problem, plan))
+        if data is None:
             return None
         graph = self._empty(problem)
         try:
             graph.deserialize(self._handle, list(data))
             return _at(problem, graph, 0)
         except self._refusals as error:
-            self._kept.doubt(error, *key)
+            text = f"the kept plan for {problem.title} is made again, as cuDNN refuses it: {error}"
+            warnings.warn(text, CacheWarning, stacklevel=2)
             return None
 
     def _keep(self, problem: Problem, plan: str, planned: Planned) -> None:
         """Keeps a plan that took the library a compilation, if it can be serialized."""
         graph, note = planned.graph, self.library.behavior_note.RUNTIME_COMPILATION
-        if self._kept is None:
+        if self._compiled is None:
             return
         try:
             if note not in graph.get_behavior_notes_for_plan_at_index(planned.index):
@@ -300,7 +299,11 @@ class DnnPlans:
             data = bytes(graph.serialize())
         except self._refusals:
             return
-        self._kept.write(data, repr(problem), plan)
+        self._compiled.write(self._key(problem, plan), data)
+
+    def _key(self, problem: Problem, plan: str) -> tuple[str, ...]:
+        """What a compiled plan depends on: the problem, the library, and the kind of device."""
+        return repr(problem), plan, *self._origin
 
     def _graph(self, problem: Problem) -> Any:
         """The graph of a problem with all plans, none of them built; None where it is refused."""
@@ -356,10 +359,10 @@ class DnnPlans:
             self._stream = stream
 
 
-def _read(path: Path) -> tuple[Choice | None, ...]:
-    """The choice in a file; nothing where there is none, or where it makes no sense."""
+def _decoded(text: bytes | None) -> tuple[Choice | None, ...]:
+    """The choice that an entry holds; nothing where there is none, or where it makes no sense."""
     try:
-        kept = json.loads(path.read_text())
+        kept = json.loads(text or b"")
         return (None if kept is None else Choice(**kept),)
-    except (OSError, ValueError, TypeError):
+    except (ValueError, TypeError):
         return ()

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.disk_cache import DiskCache, user_folder
 from flow_cuda import nvrtc
-from flow_cuda.cache import Cache
 from flow_cuda.cudnn import DnnPlans
 from flow_cuda.driver import GpuDriver
 from flow_cuda.hardware import Access, DnnCall, Operands, Product, Span
@@ -302,7 +302,8 @@ def dnn_plans(index: int) -> DnnPlans | None:
 
         units = device.attributes["MultiProcessorCount"]
         architecture = f"sm_{device.compute_capability} x {units}"
-        caches = Cache("cudnn", ".json"), Cache("cudnn", ".plan")
+        folder = user_folder("flow-cuda") / "cudnn"
+        caches = DiskCache(folder, ".json"), DiskCache(folder, ".plan")
         return DnnPlans(cudnn, architecture, CupyBench(device), caches[0], within, caches[1])
 
     try:

@@ -11,7 +11,7 @@ from flow_core.dtypes import as_dtype
 from flow_core.ir import TensorType, tensor_type
 from flow_core.plugins.specs import KernelQuery
 from flow_cuda.expressions import TABLE, computed
-from flow_cuda.program import C_TYPES, Kernel, named
+from flow_cuda.program import C_TYPES, Kernel, Scalars, named
 
 AXES = 8
 """Axes that `source/prelude.h` has room for; neighbouring axes are joined where they can be."""
@@ -128,8 +128,13 @@ def broadcast_strides(shape: Sequence[int], space: Sequence[int]) -> tuple[int, 
     return (*(0 for _ in range(len(space) - len(shape))), *reversed(strides))
 
 
-def write(group: Group) -> Kernel:
-    """The kernel of a group: sizes are parameters, so that all shapes of a form share it."""
+def write(group: Group) -> tuple[Kernel, list[int | float]]:
+    """The kernel of a group, and the scalars that it takes after its other arguments.
+
+    Sizes and scalars are parameters, so that all shapes of a form and all scalars share a kernel.
+    """
+    scalars = Scalars()
+    elements = "\n".join(_element(group, scalars))
     parameters = [
         *((f"const {C_TYPES[t.dtype.name]} *", f"x{k}") for k, t in enumerate(group.inputs)),
         *(
@@ -138,13 +143,14 @@ def write(group: Group) -> Kernel:
         ),
         ("Space", "space"),
         *(("Strides", f"s{k}") for k, form in enumerate(group.forms) if form == "place"),
+        *scalars.parameters,
     ]
     stem = group.steps[0].op if len(group.steps) == 1 else f"group_of_{len(group.steps)}"
-    body = "EACH(i, space.size) {\n" + "\n".join(_element(group)) + "\n}"
-    return named(stem, parameters, body)
+    body = "EACH(i, space.size) {\n" + elements + "\n}"
+    return named(stem, parameters, body), scalars.values
 
 
-def _element(group: Group) -> Iterator[str]:
+def _element(group: Group, scalars: Scalars) -> Iterator[str]:
     """One element: all inputs are read before an output is written, which may be in place."""
     forms = group.forms
     if "place" in forms:
@@ -155,7 +161,7 @@ def _element(group: Group) -> Iterator[str]:
         yield f"{kind} a{k} = load(x{k} + {where[form].format(k)});"
     for m, step in enumerate(group.steps):
         names = [f"v{r}" if r >= 0 else f"a{-1 - r}" for r in step.refs]
-        text = TABLE[step.op](names, step.attrs, step.types, step.result)
+        text = TABLE[step.op](names, step.attrs, step.types, step.result, scalars)
         kind = C_TYPES[step.result.dtype.name]
         yield f"{computed(step.result.dtype)} v{m} = as<{kind}>({text});"
     for k, m in enumerate(group.stored):

@@ -9,11 +9,12 @@ import numpy as np
 
 from flow_core.dtypes import DType
 from flow_core.ir import TensorType
-from flow_cuda.program import C_TYPES
+from flow_cuda.program import C_TYPES, Scalars
 
 Attrs = Mapping[str, Any]
-Expression = Callable[[Sequence[str], Attrs, Sequence[TensorType], TensorType], str]
-"""C++ of an op, from the names of its arguments, attributes, and types in and out."""
+Expression = Callable[[Sequence[str], Attrs, Sequence[TensorType], TensorType, Scalars], str]
+"""C++ of an op, from the names of its arguments, attributes, types in and out, and the kernel's
+scalars, to which it adds the attributes that it computes with."""
 
 
 def computed(dtype: DType) -> str:
@@ -21,22 +22,16 @@ def computed(dtype: DType) -> str:
     return C_TYPES[dtype.accumulate.name]
 
 
-def number(value: Any, dtype: DType) -> str:
-    """A number as elements of a type take it: cut for integers.
+def scalar(value: Any, dtype: DType, scalars: Scalars) -> str:
+    """The parameter for a number as elements of a type take it: truncated for integers.
 
     >>> from flow_core.dtypes import float32, int8
-    >>> number(2.5, float32), number(2.5, int8), number(float("-inf"), float32)
-    ('((float)2.5)', '((i8)2)', '(-infinity<float>())')
+    >>> scalars = Scalars()
+    >>> scalar(2.5, float32, scalars), scalar(2.5, int8, scalars), scalars.values
+    ('c0', 'c1', [2.5, 2])
     """
-    kind = computed(dtype)
-    if not dtype.is_floating:
-        return f"(({kind}){int(np.array(value).astype(dtype.numpy))})"
-    value = float(value)
-    if value != value:
-        return f"not_a_number<{kind}>()"
-    if value in (float("inf"), float("-inf")):
-        return f"({'-' if value < 0 else ''}infinity<{kind}>())"
-    return f"(({kind}){value!r})"
+    exact = float(value) if dtype.is_floating else int(np.array(value).astype(dtype.numpy))
+    return scalars.add(computed(dtype), exact)
 
 
 def _of(pattern: str, *attrs: str) -> Expression:
@@ -47,10 +42,14 @@ def _of(pattern: str, *attrs: str) -> Expression:
     """
 
     def write(
-        names: Sequence[str], values: Attrs, types: Sequence[TensorType], _: TensorType
+        names: Sequence[str],
+        values: Attrs,
+        types: Sequence[TensorType],
+        _: TensorType,
+        scalars: Scalars,
     ) -> str:
         dtype = next((t.dtype for t in types if t.dtype.is_floating), types[0].dtype)
-        numbers = (number(values[a], dtype) for a in attrs)
+        numbers = [scalar(values[a], dtype, scalars) for a in attrs]
         return pattern.format(*names, *numbers, V=computed(dtype))
 
     return write
@@ -62,45 +61,41 @@ def _test(pattern: str) -> Expression:
 
 def _limits(back: bool) -> Expression:
     def write(
-        names: Sequence[str], attrs: Attrs, types: Sequence[TensorType], out: TensorType
+        names: Sequence[str],
+        attrs: Attrs,
+        _: Sequence[TensorType],
+        out: TensorType,
+        scalars: Scalars,
     ) -> str:
         x = names[-1]
-        low, high = _ends(attrs, out.dtype)
+        low, high = (scalars.add(computed(out.dtype), end) for end in _ends(attrs, out.dtype))
         if not back:
             return f"clip_({x}, {low}, {high})"
-        zero = number(0, out.dtype)
-        return f"({x} >= {low} && {x} <= {high} ? {names[0]} : {zero})"
+        return f"({x} >= {low} && {x} <= {high} ? {names[0]} : ({computed(out.dtype)})0)"
 
     return write
 
 
-def _ends(attrs: Attrs, dtype: DType) -> tuple[str, str]:
+def _ends(attrs: Attrs, dtype: DType) -> tuple[float, float] | tuple[int, int]:
     """The limits of a clip op, those of the type where there is none."""
     if dtype.is_floating:
         low, high = attrs.get("floating_min"), attrs.get("floating_max")
-        return (
-            number(-np.inf if low is None else low, dtype),
-            number(np.inf if high is None else high, dtype),
-        )
+        return -np.inf if low is None else float(low), np.inf if high is None else float(high)
     info = np.iinfo(dtype.numpy)
     least, most = attrs.get("integral_min"), attrs.get("integral_max")
     ends = (info.min if least is None else least, info.max if most is None else most)
-    low, high = (int(np.clip(end, info.min, info.max)) for end in ends)
-    return _integer(low, dtype), _integer(high, dtype)
+    bottom, top = (int(np.clip(end, info.min, info.max)) for end in ends)
+    return bottom, top
 
 
-def _integer(value: int, dtype: DType) -> str:
-    """An integer; the least int64 has no literal of its own."""
-    text = f"{value}ll" if value > -(2**63) else "(-9223372036854775807ll - 1)"
-    return f"(({C_TYPES[dtype.name]}){text})"
-
-
-def _cast(names: Sequence[str], _: Attrs, __: Sequence[TensorType], out: TensorType) -> str:
+def _cast(
+    names: Sequence[str], _: Attrs, __: Sequence[TensorType], out: TensorType, ___: Scalars
+) -> str:
     return f"as<{C_TYPES[out.dtype.name]}>({names[0]})"
 
 
 def _fused_cast_scale(
-    names: Sequence[str], _: Attrs, __: Sequence[TensorType], out: TensorType
+    names: Sequence[str], _: Attrs, __: Sequence[TensorType], out: TensorType, ___: Scalars
 ) -> str:
     return f"(as<{C_TYPES[out.dtype.name]}>({names[0]}) * {names[1]})"
 
@@ -108,8 +103,14 @@ def _fused_cast_scale(
 def _where(keeps: bool) -> Expression:
     """A choice whose other side is a number."""
 
-    def write(names: Sequence[str], attrs: Attrs, _: Sequence[TensorType], out: TensorType) -> str:
-        other = number(attrs["operand"], out.dtype)
+    def write(
+        names: Sequence[str],
+        attrs: Attrs,
+        _: Sequence[TensorType],
+        out: TensorType,
+        scalars: Scalars,
+    ) -> str:
+        other = scalar(attrs["operand"], out.dtype, scalars)
         yes, no = (names[1], other) if keeps else (other, names[1])
         return f"({names[0]} != 0 ? {yes} : {no})"
 
@@ -117,20 +118,30 @@ def _where(keeps: bool) -> Expression:
 
 
 def _smooth_slope(
-    names: Sequence[str], attrs: Attrs, _: Sequence[TensorType], out: TensorType
+    names: Sequence[str],
+    attrs: Attrs,
+    _: Sequence[TensorType],
+    out: TensorType,
+    scalars: Scalars,
 ) -> str:
     x, label, dy = names
     if not attrs["beta"]:
         return f"({dy} * sign_({x} - {label}))"
-    v, beta = computed(out.dtype), number(attrs["beta"], out.dtype)
+    v, beta = computed(out.dtype), scalar(attrs["beta"], out.dtype, scalars)
     return f"({dy} * clip_(({x} - {label}) / {beta}, ({v})-1, ({v})1))"
 
 
-def _smooth(names: Sequence[str], attrs: Attrs, _: Sequence[TensorType], out: TensorType) -> str:
+def _smooth(
+    names: Sequence[str],
+    attrs: Attrs,
+    _: Sequence[TensorType],
+    out: TensorType,
+    scalars: Scalars,
+) -> str:
     distance = f"abs_({names[0]} - {names[1]})"
     if not attrs["beta"]:
         return distance
-    v, beta = computed(out.dtype), number(attrs["beta"], out.dtype)
+    v, beta = computed(out.dtype), scalar(attrs["beta"], out.dtype, scalars)
     near = f"min_({distance}, {beta})"
     return f"({near} * {near} * ({v})0.5 / {beta} + ({distance} - {near}))"
 

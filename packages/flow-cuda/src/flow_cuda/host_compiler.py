@@ -1,7 +1,7 @@
 """Kernels compiled as C++ of the host, to run and check them where there is no GPU.
 
 ``FLOW_CUDA_CXX`` names the compiler (default: ``c++``).  Libraries are kept by content in
-``$XDG_CACHE_HOME/flow-cuda/host``.
+``$XDG_CACHE_HOME/flow-cuda/host``; see `flow_core.disk_cache`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import functools
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flow_core.disk_cache import DiskCache, user_folder
 from flow_core.errors import FlowError
-from flow_cuda.cache import Cache
 from flow_cuda.program import Kernel, unit
 
 SETTING = "FLOW_CUDA_CXX"
@@ -52,8 +53,8 @@ def _version(path: str) -> str:
 class HostCompiler:
     """Compiles kernels, alone or many at once, and keeps them."""
 
-    def __init__(self, cache: Cache | None = None) -> None:
-        self._cache = cache or Cache("host", ".so")
+    def __init__(self, cache: DiskCache | None = None) -> None:
+        self._cache = cache or DiskCache(user_folder("flow-cuda") / "host", ".so")
         self._functions: dict[str, HostFunction] = {}
 
     def function(self, kernel: Kernel) -> HostFunction:
@@ -80,9 +81,7 @@ class HostCompiler:
                 hint=f"install one, or name it in {SETTING}",
             )
         text = unit(wanted, host=True)
-        file = self._cache.path(
-            (text, _version(path), *FLAGS), lambda target: _compile(path, text, target)
-        )
+        file = self._cache.path((text, _version(path), *FLAGS), lambda: _compile(path, text))
         library = ctypes.CDLL(str(file))
         for kernel in wanted:
             call = getattr(library, f"host_{kernel.name}")
@@ -90,11 +89,13 @@ class HostCompiler:
             self._functions[kernel.name] = HostFunction(kernel, call)
 
 
-def _compile(compiler: str, text: str, target: Path) -> None:
-    source = target.with_suffix(".cpp")
-    source.write_text(text)
-    command = [compiler, *FLAGS, str(source), "-o", str(target)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    source.unlink()
-    if done.returncode:
-        raise HostCompileError(f"running {' '.join(command)}", found=done.stderr.strip()[:3000])
+def _compile(compiler: str, text: str) -> bytes:
+    """The shared library that some C++ compiles to."""
+    with tempfile.TemporaryDirectory() as scratch:
+        source, made = Path(scratch, "kernels.cpp"), Path(scratch, "kernels.so")
+        source.write_text(text)
+        command = [compiler, *FLAGS, str(source), "-o", str(made)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise HostCompileError(f"running {' '.join(command)}", found=done.stderr.strip()[:3000])
+        return made.read_bytes()

@@ -62,7 +62,10 @@ class Arguments:
         )
 
 
-_NUMBERS = {
+_NUMBERS: Mapping[str, Any] = {
+    "bool": ctypes.c_bool,
+    "i8": ctypes.c_byte,
+    "u8": ctypes.c_ubyte,
     "i64": ctypes.c_longlong,
     "u64": ctypes.c_ulonglong,
     "i32": ctypes.c_int,

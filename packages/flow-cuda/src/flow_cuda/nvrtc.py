@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from flow_core.disk_cache import DiskCache, user_folder
 from flow_core.errors import FlowError
-from flow_cuda.cache import Cache
 from flow_cuda.program import Kernel, unit
 
 OPTIONS = ("--std=c++17", "--disable-warnings")
@@ -49,7 +48,7 @@ def architectures() -> tuple[int, ...]:
     return tuple(_checked("asking for architectures", library().nvrtcGetSupportedArchs())[0])
 
 
-def compiled(kernels: Sequence[Kernel], architecture: str, cache: Cache | None = None) -> bytes:
+def compiled(kernels: Sequence[Kernel], architecture: str, cache: DiskCache | None = None) -> bytes:
     """The machine code of some kernels, as one cubin.
 
     Args:
@@ -63,12 +62,8 @@ def compiled(kernels: Sequence[Kernel], architecture: str, cache: Cache | None =
     text = unit(kernels)
     toolkit = ".".join(map(str, version()))
     content = (text, toolkit, architecture, *OPTIONS)
-    kept = cache or Cache(f"cuda-{toolkit}-{architecture}", ".cubin")
-    return kept.path(content, functools.partial(_write, text, architecture)).read_bytes()
-
-
-def _write(text: str, architecture: str, target: Path) -> None:
-    target.write_bytes(compile_text(text, architecture))
+    kept = cache or DiskCache(user_folder("flow-cuda") / f"cuda-{toolkit}-{architecture}", ".cubin")
+    return kept.get(content, lambda: compile_text(text, architecture))
 
 
 def compile_text(text: str, architecture: str) -> bytes:

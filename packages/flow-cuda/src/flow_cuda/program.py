@@ -56,6 +56,33 @@ class Kernel:
         )
 
 
+class Scalars:
+    """Numbers that a kernel takes as parameters, so that its code does not depend on them.
+
+    Attributes:
+        parameters: (type, name) of each.
+        values: in the same order.
+    """
+
+    __slots__ = ("parameters", "values")
+
+    def __init__(self) -> None:
+        self.parameters: list[tuple[str, str]] = []
+        self.values: list[int | float] = []
+
+    def add(self, kind: str, value: int | float) -> str:
+        """The name of a new parameter.
+
+        >>> scalars = Scalars()
+        >>> scalars.add("float", 0.5), scalars.add("i64", 2), scalars.values
+        ('c0', 'c1', [0.5, 2])
+        """
+        name = f"c{len(self.values)}"
+        self.parameters.append((kind, name))
+        self.values.append(value)
+        return name
+
+
 def named(
     stem: str,
     parameters: Iterable[tuple[str, str]],

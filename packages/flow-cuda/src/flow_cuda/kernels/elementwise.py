@@ -10,7 +10,7 @@ from flow_core.ir import TensorType, tensor_type
 from flow_core.plugins.specs import BindContext, KernelSpec
 from flow_cuda.elementwise import group_of, is_known, joined, write
 from flow_cuda.expressions import TABLE
-from flow_cuda.kernels.binding import kernel
+from flow_cuda.kernels.binding import kernel as kernel_spec
 from flow_cuda.launch import each, space, strides
 
 
@@ -19,7 +19,9 @@ def bind(ctx: BindContext) -> Launch:
     group = group_of(ctx.query)
     sizes, steps = joined(group)
     size = space(sizes)
-    return each(write(group), int(size[0]), *ctx.inputs, *ctx.outputs, size, *map(strides, steps))
+    kernel, scalars = write(group)
+    arrays = (*ctx.inputs, *ctx.outputs)
+    return each(kernel, int(size[0]), *arrays, size, *map(strides, steps), *scalars)
 
 
 def _bias_add(ctx: BindContext) -> Launch:
@@ -48,7 +50,7 @@ def _single(
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    *(kernel(op, bind, is_known) for op in ("fused", *TABLE)),
-    kernel("bias_add", _bias_add),
-    kernel("cast_like", _cast_like),
+    *(kernel_spec(op, bind, is_known) for op in ("fused", *TABLE)),
+    kernel_spec("bias_add", _bias_add),
+    kernel_spec("cast_like", _cast_like),
 )

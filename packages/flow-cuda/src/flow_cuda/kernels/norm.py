@@ -91,7 +91,8 @@ def product(ctx: BindContext, x: object, y: object, out: object) -> Launch:
     result = ctx.query.outputs[0]
     group = Group((Step("multiply", (-1, -2), {}, types, result),), (0,), types, result.shape)
     sizes, steps = joined(group)
-    return each(write(group), result.size, x, y, out, space(sizes), *map(strides, steps))
+    made, scalars = write(group)
+    return each(made, result.size, x, y, out, space(sizes), *map(strides, steps), *scalars)
 
 
 def _channels(ctx: BindContext) -> tuple[int, int, int]:

@@ -5,66 +5,66 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flow_cuda.program import Kernel, named
+from flow_cuda.program import Kernel, Scalars, named
 
 PI = "3.14159265358979323846"
 
 
-def _progress(steps: int, staircase: bool) -> str:
-    part = f"step / {_double(steps)}"
+Number = Callable[[float], str]
+"""Adds a number to the parameters of a kernel; gives its name."""
+
+
+def _progress(number: Number, steps: int, staircase: bool) -> str:
+    part = f"step / {number(steps)}"
     return f"floor({part})" if staircase else f"({part})"
 
 
-def _double(value: Any) -> str:
-    return f"(double){float(value)!r}"
+def _exponential(number: Number, steps: int, decay: float, staircase: bool) -> str:
+    return f"rate * pow({number(decay)}, {_progress(number, steps, staircase)})"
 
 
-def _exponential(steps: int, decay: float, staircase: bool) -> str:
-    return f"rate * pow({_double(decay)}, {_progress(steps, staircase)})"
+def _inverse_time(number: Number, steps: int, decay: float, staircase: bool) -> str:
+    return f"rate / (1.0 + {number(decay)} * {_progress(number, steps, staircase)})"
 
 
-def _inverse_time(steps: int, decay: float, staircase: bool) -> str:
-    return f"rate / (1.0 + {_double(decay)} * {_progress(steps, staircase)})"
+def _natural_exp(number: Number, steps: int, decay: float, staircase: bool) -> str:
+    return f"rate * exp(-{number(decay)} * {_progress(number, steps, staircase)})"
 
 
-def _natural_exp(steps: int, decay: float, staircase: bool) -> str:
-    return f"rate * exp(-{_double(decay)} * {_progress(steps, staircase)})"
-
-
-def _pieces(boundaries: tuple[int, ...], values: tuple[float, ...]) -> str:
+def _pieces(number: Number, boundaries: tuple[int, ...], values: tuple[float, ...]) -> str:
     """The value of a piece; a boundary belongs to its left side."""
-    text = _double(values[-1])
+    text = number(values[-1])
     for boundary, value in zip(reversed(boundaries), reversed(values[:-1]), strict=True):
-        text = f"(step <= {_double(boundary)} ? {_double(value)} : {text})"
+        text = f"(step <= {number(boundary)} ? {number(value)} : {text})"
     return text
 
 
-def _scaling(boundaries: tuple[int, ...], scales: tuple[float, ...]) -> str:
-    return f"rate * {_pieces(boundaries, scales)}"
+def _scaling(number: Number, boundaries: tuple[int, ...], scales: tuple[float, ...]) -> str:
+    return f"rate * {_pieces(number, boundaries, scales)}"
 
 
-def _polynomial(steps: int, end: float, power: float, cycle: bool) -> str:
-    n, e = _double(steps), _double(end)
+def _polynomial(number: Number, steps: int, end: float, power: float, cycle: bool) -> str:
+    n, e = number(steps), number(end)
     now = "(step > 1 ? step : 1.0)" if cycle else "step"
     period = f"({n} * ceil({now} / {n}))" if cycle else n
     part = f"({now} < {period} ? {now} : {period}) / {period}"
-    return f"(rate - {e}) * pow(1.0 - {part}, {_double(power)}) + {e}"
+    return f"(rate - {e}) * pow(1.0 - {part}, {number(power)}) + {e}"
 
 
-def _part(steps: int) -> str:
-    n = _double(steps)
+def _part(number: Number, steps: int) -> str:
+    n = number(steps)
     return f"((step < {n} ? step : {n}) / {n})"
 
 
-def _cosine(steps: int, alpha: float) -> str:
-    a = _double(alpha)
-    return f"rate * ((1.0 - {a}) * (0.5 * (1.0 + cos({PI} * {_part(steps)}))) + {a})"
+def _cosine(number: Number, steps: int, alpha: float) -> str:
+    a = number(alpha)
+    return f"rate * ((1.0 - {a}) * (0.5 * (1.0 + cos({PI} * {_part(number, steps)}))) + {a})"
 
 
-def _linear_cosine(steps: int, periods: float, alpha: float, beta: float) -> str:
-    part = _part(steps)
-    wave = f"(0.5 * (1.0 + cos(2.0 * {PI} * {_double(periods)} * {part})))"
-    return f"rate * (({_double(alpha)} + 1.0 - {part}) * {wave} + {_double(beta)})"
+def _linear_cosine(number: Number, steps: int, periods: float, alpha: float, beta: float) -> str:
+    part = _part(number, steps)
+    wave = f"(0.5 * (1.0 + cos(2.0 * {PI} * {number(periods)} * {part})))"
+    return f"rate * (({number(alpha)} + 1.0 - {part}) * {wave} + {number(beta)})"
 
 
 DECAYS: Mapping[str, Callable[..., str]] = {
@@ -79,18 +79,29 @@ DECAYS: Mapping[str, Callable[..., str]] = {
 }
 
 
-def rate_kernel(attrs: Mapping[str, Any]) -> Kernel:
-    """The kernel of a schedule: from the step's number to the rate."""
+def rate_kernel(attrs: Mapping[str, Any]) -> tuple[Kernel, list[int | float]]:
+    """The kernel of a schedule, from the step's number to the rate, and the scalars it takes."""
+    scalars = Scalars()
+
+    def number(value: float) -> str:
+        return scalars.add("double", float(value))
+
     decay, warmup = attrs["learning_rate_decay"], attrs["warmup_conf"]
-    text = DECAYS[decay[0]](*decay[1:]) if decay else "rate"
+    text = DECAYS[decay[0]](number, *decay[1:]) if decay else "rate"
     if warmup:
-        kind, steps, multiplier = warmup
-        factor = _double(multiplier)
-        if kind == "linear":
-            factor = f"({factor} + (1.0 - {factor}) * (step / {_double(steps)}))"
-        text = f"(step < {_double(steps)} ? rate * {factor} : {text})"
+        text = f"({_warmup(number, *warmup)} : {text})"
+    rate = number(attrs["learning_rate"])
     body = (
-        f"if (first_item()) return;\ndouble step = (double)*now, rate = "
-        f"{_double(attrs['learning_rate'])};\n*out = (float)({text});"
+        f"if (first_item()) return;\ndouble step = (double)*now, rate = {rate};\n"
+        f"*out = (float)({text});"
     )
-    return named("rate", (("const i64 *", "now"), ("float *", "out")), body)
+    parameters = (("const i64 *", "now"), ("float *", "out"), *scalars.parameters)
+    return named("rate", parameters, body), scalars.values
+
+
+def _warmup(number: Number, kind: str, steps: int, multiplier: float) -> str:
+    """The condition and the rate of the first steps, before the colon of a choice."""
+    n, factor = number(steps), number(multiplier)
+    if kind == "linear":
+        factor = f"({factor} + (1.0 - {factor}) * (step / {n}))"
+    return f"step < {n} ? rate * {factor}"

@@ -162,7 +162,8 @@ def _clip_factor(ctx: BindContext) -> Launch:
 
 
 def _rate(ctx: BindContext) -> Launch:
-    return each(rate_kernel(ctx.attrs), 1, ctx.inputs[0], ctx.outputs[0])
+    kernel, scalars = rate_kernel(ctx.attrs)
+    return each(kernel, 1, ctx.inputs[0], ctx.outputs[0], *scalars)
 
 
 def _assign(ctx: BindContext) -> tuple[Launch, ...]:

@@ -122,11 +122,7 @@ def ffi(cdef: str) -> Any:
     import _cffi_backend
 
     key = (cdef, _cffi_backend.__version__)
-    try:
-        code = _cache(folder(), ".py").get(key, lambda: _parsed(cdef).encode())
-    except CacheError as error:
-        _LOG.debug("declarations are parsed at each start: %s", error)
-        code = _parsed(cdef).encode()
+    code = _cache(folder(), ".py").get(key, lambda: _parsed(cdef).encode())
     scope: dict[str, Any] = {}
     exec(compile(code, "declarations", "exec"), scope)
     return scope["ffi"]

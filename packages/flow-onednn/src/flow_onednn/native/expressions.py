@@ -133,7 +133,10 @@ if (elements <= PARALLEL) {
 
 
 def write(loop: Loop) -> str:
-    """The C of a loop: sizes in ``n``, strides of inputs along outer axes in ``s``, scalars in ``c``."""
+    """The C of a loop.
+
+    Its arguments: sizes ``n``, strides of inputs along outer axes ``s``, scalars ``c``.
+    """
     rank = len(loop.varies[0]) if loop.varies else 1
     inner = rank - 1
     lines = [PART]
