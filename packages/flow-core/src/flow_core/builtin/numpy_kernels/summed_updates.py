@@ -52,13 +52,17 @@ def _scratch(found: Sequence[tuple[KernelQuery, KernelSpec]]) -> int:
 
 
 def _step(query: KernelQuery) -> int:
-    """How many rows are made at a time: all of them where they must not be apart."""
+    """How many rows are made at a time: all of them where they must not be apart.
+
+    Half types are never cut: their product is rounded from float32, `np.matmul` of them is not.
+    """
     model, (first, *_) = query.inputs[MODEL], products(query)
     rows = model.shape[0]
     step = max(LEAST, PIECE // max(1, model.nbytes // max(1, rows)) // LEAST * LEAST)
     own = all(k.name in _OWN for _, k in _kernels(query))
     attrs = tuple(sorted(first.attrs.items()))
-    fits = own and step < rows and query.attrs["alpha"] == 1
+    exact = model.dtype.accumulate is model.dtype
+    fits = own and exact and step < rows and query.attrs["alpha"] == 1
     return step if fits and _same_bits(first.inputs, attrs, step) else rows
 
 
