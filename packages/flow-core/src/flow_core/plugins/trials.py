@@ -38,14 +38,15 @@ def agree(multiplications: int, same: Callable[[np.random.Generator], bool]) -> 
     return all(same(rng) for _ in range(count))
 
 
-def multiplications(left: TensorType, right: TensorType, transposed: bool) -> int:
+def multiplications(types: Sequence[TensorType], transposed: bool) -> int:
     """The multiplications of a matrix product; ``transposed`` says so of the right operand.
 
     >>> from flow_core.dtypes import float32
     >>> from flow_core.ir import tensor_type
-    >>> multiplications(tensor_type((2, 3), float32), tensor_type((3, 5), float32), False)
+    >>> multiplications([tensor_type((2, 3), float32), tensor_type((3, 5), float32)], False)
     30
     """
+    left, right = types
     return left.size * (right.shape[-2 if transposed else -1] if right.shape else 1)
 
 

@@ -79,7 +79,7 @@ def _same_bits(p: Problem, apart: Pieces, adding: Pieces) -> bool:
         _run(p, adding, operands, base)
         return np.array_equal(base, expected)
 
-    return agree(multiplications(*p.inputs, turned[1]), same)
+    return agree(multiplications(p.inputs, turned[1]), same)
 
 
 def _run(p: Problem, product: Pieces, operands: list[Any], out: Any) -> None:

@@ -125,7 +125,7 @@ def _same_bits(p: Problem, attrs: dict[str, Any], size: int, direct: Cooked) -> 
         _run(product, p, [a, packed, *bias], found)
         return np.array_equal(wanted, found)
 
-    return agree(multiplications(*p.inputs[:2], transposed), same)
+    return agree(multiplications(p.inputs[:2], transposed), same)
 
 
 def _run(cooked: Cooked, p: Problem, operands: list[Any], out: Any) -> None:

@@ -262,7 +262,7 @@ def _tried(count: int, whole: Problem, parts: tuple[Problem, ...]) -> bool:
             and np.array_equal(found, np.concatenate(wanted))
         )
 
-    return agree(multiplications(*whole.inputs[:2], transposed), same)
+    return agree(multiplications(whole.inputs[:2], transposed), same)
 
 
 KERNELS: tuple[KernelSpec, ...] = tuple(

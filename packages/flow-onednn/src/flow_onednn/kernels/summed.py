@@ -150,7 +150,7 @@ def _made(p: Problem) -> Summed | None:
     )
     if first is None or adding is None or closing is None:
         return None
-    if any(m.implementation.startswith("gemm") for m in (first, adding, closing)):
+    if any(Recipe(m, ()).allocates for m in (first, adding, closing)):
         return None  # these take memory by themselves
     return Summed(first, adding, closing, src, weights, total, p.inputs[0].nbytes)
 
@@ -168,7 +168,7 @@ def _drawn(p: Problem, rng: np.random.Generator) -> Iterator[Any]:
 
 def _same_bits(p: Problem, made: Summed) -> bool:
     """Whether the variable is what products, their sum and the update make of it, on any draw."""
-    work = multiplications(*p.inputs[-2:], p.attrs["transpose_b"]) * int(p.attrs["parts"])
+    work = multiplications(p.inputs[-2:], p.attrs["transpose_b"]) * int(p.attrs["parts"])
     return agree(work, lambda rng: _same(p, made, rng))
 
 

@@ -51,7 +51,7 @@ def _same_rows(types: tuple[TensorType, ...], transpose: bool, counts: tuple[int
         apart = np.concatenate([np.matmul(part, right) for part in parts])
         return np.array_equal(apart, np.matmul(a, right))
 
-    return agree(multiplications(*types, transpose), same)
+    return agree(multiplications(types, transpose), same)
 
 
 def _onto_parts(query: KernelQuery) -> tuple[KernelQuery, KernelSpec]:

@@ -85,7 +85,7 @@ def _same_bits(types: tuple[TensorType, ...], attrs: Any, step: int) -> bool:
         apart = [np.matmul(left[i : i + step], right) for i in range(0, len(left), step)]
         return np.array_equal(np.concatenate(apart), np.matmul(left, right))
 
-    return agree(multiplications(*types, turned[1]), same)
+    return agree(multiplications(types, turned[1]), same)
 
 
 def _rows(type_: TensorType, count: int) -> TensorType:
