@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import signal
+from typing import Any
 
 import pytest
 
@@ -13,11 +14,11 @@ import pytest
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-SEED = "--sample"
+SEED, SHARE = "--sample", "--share"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The option by which CI asks for a sample; without it all cases run."""
+    """The options by which CI asks for a sample; without them all cases run."""
     parser.addoption(
         SEED,
         default="",
@@ -25,30 +26,61 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="of tests marked `sampled`, run the share of the cases that a number chooses, or "
         "'new' for a number that has not been used",
     )
+    parser.addoption(
+        SHARE,
+        default=1.0,
+        type=float,
+        metavar="SHARE",
+        help="with a sample, the share of the cases of all other tests with parameters",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Draws the number once: processes of pytest-xdist inherit the option."""
+    """Draws the number once for all processes of pytest-xdist."""
+    given = getattr(config, "workerinput", {})
     if config.getoption(SEED) == "new":
-        config.option.sample = str(random.SystemRandom().randrange(10**6))
+        config.option.sample = given.get(SEED) or str(random.SystemRandom().randrange(10**6))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tells a process of pytest-xdist the number."""
+    node.workerinput[SEED] = node.config.getoption(SEED)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what is not in the sample."""
-    seed = config.getoption(SEED)
-    dropped = [item for item in items if seed and not is_chosen(item, seed)]
-    if dropped:
-        config.hook.pytest_deselected(items=dropped)
-        items[:] = [item for item in items if is_chosen(item, seed)]
+    """Leaves out the cases that are not in the sample; of each test there is one, at least."""
+    seed, share = config.getoption(SEED), config.getoption(SHARE)
+    if not seed:
+        return
+    places = {item: place_of(item, seed) for item in items}
+    first: dict[str, float] = {}
+    for item, place in places.items():
+        first[test_of(item)] = min(place, first.get(test_of(item), 1.0))
+    chosen = [
+        item
+        for item, place in places.items()
+        if place < share_of(item, share) or place == first[test_of(item)]
+    ]
+    config.hook.pytest_deselected(items=list(places.keys() - set(chosen)))
+    items[:] = chosen
 
 
-def is_chosen(item: pytest.Item, seed: str) -> bool:
-    """Whether a case is in the sample of a seed, whatever other cases there are."""
-    marker = item.get_closest_marker("sampled")
-    if marker is None:
-        return True
+def test_of(item: pytest.Item) -> str:
+    """The test that an item is a case of."""
+    return item.nodeid.partition("[")[0]
+
+
+def place_of(item: pytest.Item, seed: str) -> float:
+    """Where a seed puts a case between 0 and 1, whatever other cases there are."""
     digest = hashlib.sha256(f"{seed} {item.nodeid}".encode()).digest()
-    return int.from_bytes(digest[:4]) < marker.args[0] * 2**32
+    return int.from_bytes(digest[:4]) / 2**32
+
+
+def share_of(item: pytest.Item, share: float) -> float:
+    """The share of a test's cases that are in the sample."""
+    marker = item.get_closest_marker("sampled")
+    return share * (marker.args[0] if marker else 1.0) if "[" in item.nodeid else 1.0
 
 
 def pytest_terminal_summary(
@@ -56,4 +88,4 @@ def pytest_terminal_summary(
 ) -> None:
     """Says which sample it was, so that a failure can be had again."""
     if seed := config.getoption(SEED):
-        terminalreporter.write_line(f"a sample of the cases; {SEED} {seed} chooses the same again")
+        terminalreporter.write_line(f"a sample of the cases; {SEED} {seed} chooses them again")

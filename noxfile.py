@@ -33,6 +33,7 @@ CONFORMANCE = ("absl-py", "opencv-python-headless", "pycocotools", "scipy", "six
 # Long tests come last: who has none left takes some of another worker.
 WORKERS = ("-n", "auto", "--dist=worksteal", "--timeout=600")
 SAMPLE = ("--sample", "new")
+LATER_SHARE = "0.25"  # of the cases of each test, on all Pythons but the oldest
 DIST = ("-m", "not exhaustive", "--timeout=600", "packages/flow-dist/tests")
 # CI: hypothesis drops its deadlines.  One thread each: pytest runs one process per core.  All
 # sessions and Pythons share the loops that flow-onednn compiles.
@@ -189,7 +190,7 @@ def typecheck(session: nox.Session) -> None:
 @nox.session(python=PYTHONS)
 @timed
 def tests(session: nox.Session) -> None:
-    """Doctests, then tests: all on the oldest Python, most on the newest, packages' in between."""
+    """Doctests, then tests: most cases on the oldest Python, samples on later ones."""
     workspace(session)
     env = {**QUIET, "FLOW_PLUGIN_STRICT": "1"}
     if session.posargs:
@@ -200,7 +201,8 @@ def tests(session: nox.Session) -> None:
     later = "not slow and not exhaustive and not arithmetic"
     quick = "not exhaustive" if session.python == PYTHONS[0] else later
     where = () if session.python in (PYTHONS[0], PYTHONS[-1]) else ("packages",)
-    options = (*WORKERS, "--durations=20", "-m", quick, *SAMPLE)
+    share = () if session.python == PYTHONS[0] else ("--share", LATER_SHARE)
+    options = (*WORKERS, "--durations=20", "-m", quick, *SAMPLE, *share)
     in_workspace(session, "pytest", *options, *where, env=env)
 
 

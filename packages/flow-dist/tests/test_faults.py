@@ -21,6 +21,7 @@ def right(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.sampled(0.5)
 @pytest.mark.parametrize(
     ("kind", "step"),
     [
