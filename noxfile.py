@@ -55,6 +55,7 @@ class Older:
         blas: whose kernels OpenBLAS takes.
         numpy: beginnings of the names of features that numpy may not use.
         libc: the same of the C library.
+        share: of the cases of each test, how many are tried.
     """
 
     needs: str
@@ -63,13 +64,14 @@ class Older:
     blas: str
     numpy: tuple[str, ...]
     libc: tuple[str, ...]
+    share: str = "1"
 
 
 OLDER = {
     "avx2": Older("avx2", "avx512f", "AVX2", "Haswell", ("AVX512", "X86_V4"), ("AVX512F",)),
     "sse4": Older(
         "sse4_1", "avx", "SSE41", "Nehalem", ("AVX", "F16C", "FMA", "X86_V3", "X86_V4"),
-        ("AVX512F", "AVX2", "AVX", "FMA"),
+        ("AVX512F", "AVX2", "AVX", "FMA"), "0.5",
     ),
 }  # fmt: skip
 # What depends on the processor: flow-onednn, plans, and what the documentation's programs print.
@@ -226,7 +228,8 @@ def older(session: nox.Session, kind: str) -> None:
         "NPY_DISABLE_CPU_FEATURES": " ".join(n for n in found if n.startswith(limit.numpy)),
         "GLIBC_TUNABLES": "glibc.cpu.hwcaps=" + ",".join(f"-{name}" for name in limit.libc),
     }
-    given = session.posargs or ("-m", "not slow and not exhaustive", *SAMPLE, *BY_PROCESSOR)
+    sample = (*SAMPLE, "--share", limit.share)
+    given = session.posargs or ("-m", "not slow and not exhaustive", *sample, *BY_PROCESSOR)
     in_workspace(session, "pytest", *WORKERS, *given, env=env)
 
 

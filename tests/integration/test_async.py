@@ -107,14 +107,16 @@ def test_back_pressure_is_the_concurrency_width(width: int) -> None:
 def test_the_default_width_is_a_few() -> None:
     job, hold = make_job(), threading.Event()
     started = threading.Thread(
-        target=lambda: [job(one(i))(lambda _: hold.wait(10)) for i in range(9)]
+        target=lambda: [job(one(i))(lambda _: hold.wait(50)) for i in range(9)]
     )
     started.start()
-    time.sleep(0.2)
+    while job.peak_in_flight < 2 and started.is_alive():
+        time.sleep(0.01)
+    time.sleep(0.05)
     assert 2 <= job.peak_in_flight <= 8
     assert started.is_alive()
     hold.set()
-    started.join(10)
+    started.join(50)
     flow.sync_default_session()
 
 

@@ -112,7 +112,7 @@ def test_a_dismissal_waits_no_longer_than_for_the_last() -> None:
             client.bye()
         began = time.monotonic()
         made.server.dismiss("go home", 60)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 50
 
 
 def test_an_exception_reaches_all() -> None:
