@@ -8,7 +8,11 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import nox
 
@@ -26,8 +30,61 @@ ONEDNN_WHEELS = ("2024.0.0", "2026.1.0")
 # The external tests import these.  They are not a dependency group: TensorFlow's bounds on
 # its dependencies would hold for the whole workspace.
 CONFORMANCE = ("absl-py", "opencv-python-headless", "pycocotools", "scipy", "six", "tensorflow-cpu")
+# Long tests come last: who has none left takes some of another worker.
+WORKERS = ("-n", "auto", "--dist=worksteal", "--timeout=600")
+SAMPLE = ("--sample", "new")
+LATER_SHARE = "0.25"  # of the cases of each test, on all Pythons but the oldest
 DIST = ("-m", "not exhaustive", "--timeout=600", "packages/flow-dist/tests")
-QUIET = {"CI": "true", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+# CI: hypothesis drops its deadlines.  One thread each: pytest runs one process per core.  All
+# sessions and Pythons share the loops that flow-onednn compiles.
+QUIET = {
+    "CI": "true",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "XDG_CACHE_HOME": str(ROOT / ".nox" / "cache"),
+}
+
+
+@dataclass(frozen=True)
+class Older:
+    """What stands for an older x86 processor.
+
+    Attributes:
+        needs: a flag that this processor must have, and `beyond` one that makes the limit one.
+        isa: the most that oneDNN, and our loops in C, may use.
+        blas: whose kernels OpenBLAS takes.
+        numpy: beginnings of the names of features that numpy may not use.
+        libc: the same of the C library.
+        share: of the cases of each test, how many are tried.
+    """
+
+    needs: str
+    beyond: str
+    isa: str
+    blas: str
+    numpy: tuple[str, ...]
+    libc: tuple[str, ...]
+    share: str = "1"
+
+
+OLDER = {
+    "avx2": Older("avx2", "avx512f", "AVX2", "Haswell", ("AVX512", "X86_V4"), ("AVX512F",)),
+    "sse4": Older(
+        "sse4_1", "avx", "SSE41", "Nehalem", ("AVX", "F16C", "FMA", "X86_V3", "X86_V4"),
+        ("AVX512F", "AVX2", "AVX", "FMA"), "0.5",
+    ),
+}  # fmt: skip
+# What depends on the processor: flow-onednn, plans, and what the documentation's programs print.
+BY_PROCESSOR = (
+    "packages/flow-onednn/tests",
+    "packages/flow-core/tests/ops/test_summed_updates.py",
+    "packages/flow-core/tests/plugins/test_trials.py",
+    *(
+        f"tests/integration/test_{name}.py"
+        for name in ("onednn", "sharing", "oracle_awkward", "seeing", "mixed_precision")
+    ),
+    "tests/test_docs_tutorial.py",
+)
 
 BENCHMARKS = (
     ("flow_bench.py", "--workload", "mlp,lenet,overhead"),
@@ -41,7 +98,7 @@ BENCHMARKS = (
 
 nox.needs_version = ">=2024.10.9"
 nox.options.default_venv_backend = "uv"
-nox.options.sessions = ["lint", "typecheck", "tests", "facade", "cuda-12", "cuda-13"]
+nox.options.sessions = ["lint", "typecheck", "older", "tests", "facade", "cuda-12", "cuda-13"]
 
 
 def find_uv() -> str:
@@ -79,7 +136,43 @@ def sync(session: nox.Session, *arguments: str) -> None:
     session.run_install(UV, "sync", python, "--no-dev", *arguments, env=env, external=True)
 
 
+def workspace(session: nox.Session) -> None:
+    """Let programs of the session run in the environment of the tests, one per Python.
+
+    Sessions share it, and find it up to date in a second.
+    """
+    folder = ROOT / ".nox" / f"workspace-{session.python}"
+    python = f"--python={session.virtualenv.location}"
+    extras = ("--no-dev", "--all-packages", "--group", "test", "--group", "typecheck")
+    env = {"UV_PROJECT_ENVIRONMENT": str(folder)}
+    session.run_install(UV, "sync", python, *extras, env=env, external=True)
+    session.env["VIRTUAL_ENV"] = str(folder)
+    session.env["PATH"] = os.pathsep.join((str(folder / "bin"), os.environ["PATH"]))
+
+
+def in_workspace(session: nox.Session, program: str, *arguments: str, **options: Any) -> Any:
+    """Run a program of the environment that `workspace` has made."""
+    path = Path(str(session.env["VIRTUAL_ENV"]), "bin", program)
+    return session.run(str(path), *arguments, external=True, **options)
+
+
+def timed(function: Callable[..., None]) -> Callable[..., None]:
+    """A session that says at its end how long it took."""
+
+    @functools.wraps(function)
+    def run(session: nox.Session, *arguments: Any, **options: Any) -> None:
+        started = time.monotonic()
+        try:
+            function(session, *arguments, **options)
+        finally:
+            minutes, seconds = divmod(round(time.monotonic() - started), 60)
+            session.log(f"{session.name}: {minutes} min {seconds} s")
+
+    return run
+
+
 @nox.session(python=PYTHONS[0])
+@timed
 def lint(session: nox.Session) -> None:
     """Ruff, its formatter, and the import contracts."""
     sync(session, "--only-group", "lint")
@@ -89,53 +182,90 @@ def lint(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHONS[0])
+@timed
 def typecheck(session: nox.Session) -> None:
     """Mypy, strict, on the oldest Python there is."""
-    sync(session, "--all-packages", "--group", "test", "--group", "typecheck")
-    session.run("mypy", *session.posargs)
+    workspace(session)
+    in_workspace(session, "mypy", *session.posargs)
 
 
 @nox.session(python=PYTHONS)
+@timed
 def tests(session: nox.Session) -> None:
-    """Doctests, then tests: all on the oldest Python, most on the newest, packages' in between."""
-    sync(session, "--all-packages", "--group", "test", "--group", "typecheck")
-    # CI: hypothesis drops its deadlines.  One BLAS thread each: pytest runs one process per core.
-    env = {"CI": "true", "FLOW_PLUGIN_STRICT": "1", "OMP_NUM_THREADS": "1"}
-    env["OPENBLAS_NUM_THREADS"] = "1"
+    """Doctests, then tests: most cases on the oldest Python, samples on later ones."""
+    workspace(session)
+    env = {**QUIET, "FLOW_PLUGIN_STRICT": "1"}
     if session.posargs:
-        session.run("pytest", *session.posargs, env=env)
+        in_workspace(session, "pytest", *session.posargs, env=env)
         return
-    session.run("pytest", "-q", "--doctest-modules", *SOURCES, env=env)
+    in_workspace(session, "pytest", "-q", "--doctest-modules", *SOURCES, env=env)
     # The slow tests and those of numbers take minutes, and no version changes them: once will do.
     later = "not slow and not exhaustive and not arithmetic"
     quick = "not exhaustive" if session.python == PYTHONS[0] else later
     where = () if session.python in (PYTHONS[0], PYTHONS[-1]) else ("packages",)
-    # Long tests come last: who has none left takes some of another worker.
-    workers = ("-n", "auto", "--dist=worksteal")
-    options = (*workers, "--timeout=600", "--durations=20", "-m", quick)
-    session.run("pytest", *options, *where, env=env)
+    share = () if session.python == PYTHONS[0] else ("--share", LATER_SHARE)
+    options = (*WORKERS, "--durations=20", "-m", quick, *SAMPLE, *share)
+    in_workspace(session, "pytest", *options, *where, env=env)
+
+
+@nox.session(python=PYTHONS[0])
+@nox.parametrize("kind", list(OLDER), ids=list(OLDER))
+@timed
+def older(session: nox.Session, kind: str) -> None:
+    """What depends on the processor, as on an older x86 one."""
+    limit, has = OLDER[kind], processor()
+    if limit.needs not in has:
+        session.skip(f"this processor does not have {limit.needs}")
+    if limit.beyond not in has:
+        session.skip(f"this processor has no more than {limit.isa}: the other tests were its own")
+    workspace(session)
+    code = "import numpy; print(*numpy.show_config('dicts')['SIMD Extensions'].get('found', ()))"
+    found = str(in_workspace(session, "python", "-c", code, silent=True)).split()
+    env = {
+        **QUIET,
+        "ONEDNN_MAX_CPU_ISA": limit.isa,
+        "OPENBLAS_CORETYPE": limit.blas,
+        "NPY_DISABLE_CPU_FEATURES": " ".join(n for n in found if n.startswith(limit.numpy)),
+        "GLIBC_TUNABLES": "glibc.cpu.hwcaps=" + ",".join(f"-{name}" for name in limit.libc),
+    }
+    sample = (*SAMPLE, "--share", limit.share)
+    given = session.posargs or ("-m", "not slow and not exhaustive", *sample, *BY_PROCESSOR)
+    in_workspace(session, "pytest", *WORKERS, *given, env=env)
+
+
+def processor() -> set[str]:
+    """The flags of this x86 processor; empty on others, and where nothing tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return set()
+    return set(next((line for line in lines if line.startswith("flags")), "").split())
 
 
 def run_exhaustive(session: nox.Session, *arguments: str) -> None:
     """Run tests that try every case, in one process per core."""
-    sync(session, "--all-packages", "--group", "test", "--group", "typecheck")
-    env = {"CI": "true", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    session.run("pytest", "-q", "-m", "exhaustive", *arguments, *session.posargs, env=env)
+    workspace(session)
+    in_workspace(session, "pytest", "-q", *arguments, *session.posargs, env=QUIET)
 
 
 @nox.session(python=PYTHONS[0])
+@timed
 def exhaustive(session: nox.Session) -> None:
     """Every case of what the tests try a sample of: forms of training, transitions, records."""
-    run_exhaustive(session, "-n", "auto", "--timeout=1800")
+    given = ("-m", "exhaustive or sampled", "-n", "auto", "--timeout=1800")
+    run_exhaustive(session, *given)
 
 
 @nox.session(python=PYTHONS[0])
+@timed
 def prover(session: nox.Session) -> None:
     """Proves the SBP rules of all ops on all samples, and prints how much was tried."""
-    run_exhaustive(session, "-s", "packages/flow-core/tests/test_sbp_rules.py")
+    given = ("-m", "exhaustive", "-s", "packages/flow-core/tests/test_sbp_rules.py")
+    run_exhaustive(session, *given)
 
 
 @nox.session(python=PYTHONS[0])
+@timed
 def openmpi(session: nox.Session) -> None:
     """The tests of flow-dist, slow ones too, with Open MPI in the place of MPICH."""
     sync(session, "--all-packages", "--group", "test")
@@ -147,6 +277,7 @@ def openmpi(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHONS[0])
+@timed
 def ray(session: nox.Session) -> None:
     """Ranks on a Ray cluster of two network namespaces; needs the right to make them."""
     sync(session, "--all-packages", "--group", "test")
@@ -155,6 +286,7 @@ def ray(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHONS[0])
+@timed
 def conformance(session: nox.Session) -> None:
     """External tests and programs; takes the runner's arguments, ``-- --tree DIR --suite ops``."""
     runner = ROOT.parent / "shared" / "conformance" / "run.py"
@@ -181,6 +313,7 @@ def wheels() -> Path:
 
 @nox.session(python=PYTHONS[0], reuse_venv=False)
 @nox.parametrize("subset", list(SUBSETS), ids=list(SUBSETS))
+@timed
 def facade(session: nox.Session, subset: str) -> None:
     """Wheels of some packages in a fresh environment: what is there works, the rest is named."""
     names = [name.replace("-", "_") for name in SUBSETS[subset]]
@@ -198,12 +331,14 @@ def cuda(session: nox.Session, *libraries: str) -> None:
 
 
 @nox.session(name="cuda-12", python=PYTHONS[0])
+@timed
 def cuda_12(session: nox.Session) -> None:
     """All kernels through NVRTC of CUDA 12, for all its architectures."""
     cuda(session, "cuda-bindings>=12.6,<13", "nvidia-cuda-nvrtc-cu12")
 
 
 @nox.session(name="cuda-13", python=PYTHONS[0])
+@timed
 def cuda_13(session: nox.Session) -> None:
     """All kernels through NVRTC of CUDA 13, for all its architectures."""
     cuda(session, "cuda-bindings>=13,<14", "nvidia-cuda-nvrtc>=13,<14")
@@ -211,6 +346,7 @@ def cuda_13(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[0])
 @nox.parametrize("wheel", ONEDNN_WHEELS, ids=ONEDNN_WHEELS)
+@timed
 def onednn(session: nox.Session, wheel: str) -> None:
     """flow-onednn's kernels on other versions of the library: SYCL builds, 0.5 to 2 GB each."""
     sync(session, "--all-packages", "--group", "test")
@@ -227,6 +363,7 @@ def onednn(session: nox.Session, wheel: str) -> None:
 
 
 @nox.session(python=PYTHONS[0])
+@timed
 def docs(session: nox.Session) -> None:
     """Build the site into site/; ``nox -s docs -- serve`` shows it."""
     sync(session, "--only-group", "docs")
@@ -235,6 +372,7 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHONS[0])
+@timed
 def examples(session: nox.Session) -> None:
     """Every program in examples/."""
     sync(session, "--all-packages", "--group", "examples")
@@ -243,6 +381,7 @@ def examples(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHONS[0])
+@timed
 def bench(session: nox.Session) -> None:
     """The benchmarks without peers; with arguments, one: ``-- flow_bench.py --workload mlp``."""
     sync(session, "--all-packages", "--extra", "mpich", "--group", "bench")

@@ -13,6 +13,8 @@ import oneflow.typing as tp
 from flow_core.config import Settings
 from flow_core.frontend import session as sessions
 from flow_core.plugins.host import load_plugins
+from flow_core.plugins.rows import of_first
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 BATCH = 24
 INIT = flow.random_normal_initializer(stddev=0.3)
@@ -37,6 +39,33 @@ def emulated(
     finally:
         flow.clear_default_session()
         sessions._default.clear()
+
+
+class RowByRow:
+    """Matrix products of one row at a time: equal bits however many rows, on every processor.
+
+    Whether a BLAS rounds rows alike depends on the processor, and so does which products of numpy
+    are made for all devices at once.
+    """
+
+    FLOW_PLUGIN_API = "1.0"
+
+    @staticmethod
+    def flow_register_kernels() -> list[KernelSpec]:
+        def accepts(query: KernelQuery) -> bool:
+            return not query.attrs["transpose_a"] and query.attrs["alpha"] == 1
+
+        def bind(ctx: BindContext) -> Callable[[], None]:
+            (a, b), (out,) = ctx.inputs, ctx.outputs
+            right = b.T if ctx.attrs["transpose_b"] else b
+
+            def launch() -> None:
+                for i in range(len(a)):
+                    np.matmul(a[i : i + 1], right, out=out[i : i + 1])
+
+            return launch
+
+        return [KernelSpec("matmul", "cpu", bind, accepts, 5, None, "row by row", of_first)]
 
 
 def dense(x: Any, units: int, name: str, **hint: Any) -> Any:

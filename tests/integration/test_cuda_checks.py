@@ -74,7 +74,7 @@ def test_parts_that_do_not_fit_are_named_and_may_be_run_later(
 ) -> None:
     started, out = time.monotonic(), str(folder / "out")
     assert cuda_checks.main(["--out", out, "--seconds", "5.5"]) == 0
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 50  # less than what hangs takes
     assert {result for _, result in rows_of(folder / "out")} == {"not run"}
     text = capsys.readouterr().out
     assert f"--out {out} --only passes hangs crashes last\n" in text

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from parallel_forms import emulated, make_job
+from parallel_forms import RowByRow, emulated, make_job
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -272,9 +272,9 @@ class Liar:
 
 
 def test_rows_of_several_devices_that_are_other_bits_are_told() -> None:
-    with emulated(4, None, Liar()):
+    with emulated(4, None, Liar(), RowByRow()):
         found = verify(make_job("0:0-3", rule="sgd"))
     assert not found.as_planned
     assert not found.ok
-    with emulated(4):
+    with emulated(4, None, RowByRow()):
         assert verify(make_job("0:0-3", rule="sgd")).as_planned

@@ -167,10 +167,14 @@ def test_stages_overlap() -> None:
         streams = executable.plan.streams
         a, b = (streams.index(f"gpu[0:{i}] compute") for i in (0, 1))
         naps = 2 * 2 * 4 * NAP  # forward and backward, two stages, four micro-batches
-        tries = [executable.timeline(feeds) for _ in range(4)]  # the machine may have other work
-        assert max(overlap(times, a, b) for times in tries) > 0.25 * naps
-        # as in 1F1B: 5 / 8 of the naps one by one, and what else there is
-        assert min(max(t.stop for t in times) for times in tries) < 0.85 * naps
+        # the machine may have other work: one of many steps does it
+        tries = (executable.timeline(feeds) for _ in range(50))
+        assert any(
+            overlap(times, a, b) > 0.25 * naps
+            # as in 1F1B: 5 / 8 of the naps one by one, and what else there is
+            and max(t.stop for t in times) < 0.85 * naps
+            for times in tries
+        )
 
 
 def test_one_thread_runs_the_tasks_in_order() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_onednn.library import Library, state
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE.parent / "helpers"
@@ -252,6 +253,48 @@ def test_plans_that_differ_are_refused_everywhere(script: Path, tmp_path: Path) 
     assert done.returncode != 0
     assert done.stderr.count("after pass 'trace', rank 0 has\n    relu = relu(") >= 1
     assert "and rank 1 has\n    sigmoid = sigmoid(" in done.stderr
+
+
+PROCESSORS = """
+import os, sys
+if "1" in (os.environ.get(f"{name}_RANK") for name in ("PMI", "OMPI_COMM_WORLD")):
+    os.environ["ONEDNN_MAX_CPU_ISA"] = "SSE41"
+import numpy as np
+import oneflow as flow
+import oneflow.typing as tp
+
+@flow.global_function(type="train")
+def job(x: tp.Numpy.Placeholder((16, 1, 28, 28))) -> tp.Numpy:
+    with flow.scope.placement("cpu", "0:0-1"):
+        init = flow.random_normal_initializer(stddev=0.1)
+        h = flow.layers.conv2d(x, 8, 5, padding="SAME", kernel_initializer=init, name="conv")
+        loss = flow.layers.dense(flow.reshape(h, (16, -1)), 10, kernel_initializer=init, name="fc")
+        schedule = flow.optimizer.PiecewiseConstantScheduler([], [0.01])
+        flow.optimizer.SGD(schedule, momentum=0).minimize(loss)
+    return loss
+
+print(np.isfinite(job(np.ones((16, 1, 28, 28), np.float32))).all())
+"""
+
+
+def test_hosts_with_different_processors_have_one_plan_where_they_are_limited_alike(
+    tmp_path: Path,
+) -> None:
+    """As `older` processors: the second process has SSE4, and so the first one must."""
+    found = state()
+    if not isinstance(found, Library) or found.isa in ("SSE4.1", "no vector unit"):
+        pytest.skip("no oneDNN on a processor with more than SSE4")
+    (tmp_path / "script.py").write_text(PROCESSORS)
+    everything = {"FLOW_DISABLE_PLUGINS": ""}
+    different = run_script(
+        2, tmp_path / "script.py", timeout=300, ONEDNN_MAX_CPU_ISA="DEFAULT", **everything
+    )
+    assert different.returncode != 0
+    assert "limit all to what the oldest has (ONEDNN_MAX_CPU_ISA)" in different.stderr
+    alike = run_script(
+        2, tmp_path / "script.py", timeout=300, ONEDNN_MAX_CPU_ISA="SSE41", **everything
+    )
+    assert printed(alike) == "True\n"
 
 
 @pytest.mark.slow

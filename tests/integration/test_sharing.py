@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from parallel_forms import BATCH, assert_same, batches, emulated, make_job, mlp, train
+from parallel_forms import BATCH, RowByRow, assert_same, batches, emulated, make_job, mlp, train
 
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.builtin.in_process import InProcessComm
+from flow_core.builtin.numpy_kernels import matmul as numpy_matmul
 from flow_core.device import Comm
 from flow_core.errors import PlanError, UnsupportedError
 from flow_core.frontend.session import default_session
@@ -115,7 +116,8 @@ def joined(plan: Plan) -> dict[str, tuple[int, ...]]:
 
 def test_rows_of_all_devices_are_one_array() -> None:
     """What is done row by row is done for all devices at once, by the first."""
-    plan = make_job("0:0-3").plan()
+    with emulated(4, None, RowByRow()):
+        plan = make_job("0:0-3").plan()
     found = joined(plan)
     assert len(found) >= 4
     assert all(op.endswith("@0") for op in found)
@@ -124,17 +126,30 @@ def test_rows_of_all_devices_are_one_array() -> None:
     assert [b.offset for b in feeds[1:]] == ends[:-1]
     assert {b.memory for b in feeds} == {"gpu:0:0"}
     assert [b.device for b in feeds] == [f"gpu:0:{i}" for i in range(4)]
-    assert not joined(job_of("sgd", False).plan())
+    with emulated(4, None, RowByRow()):
+        assert not joined(job_of("sgd", False).plan())
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_products_are_joined_where_the_bits_of_their_rows_are_alike(
+    alike: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is the processor's secret; a plan takes the answer of the trial, whatever it is."""
+    monkeypatch.setattr(numpy_matmul, "_same_rows", lambda *_: alike)
+    assert bool(joined(make_job("0:0-3").plan())) == alike
 
 
 @pytest.mark.parametrize("batch", [5, 33])
 @pytest.mark.parametrize("ids", ["0:0-1", "0:0-3"])
-def test_rows_of_uneven_parts_have_the_bits_of_devices_apart(ids: str, batch: int) -> None:
+@pytest.mark.parametrize("plugins", [(), (RowByRow(),)], ids=["numpy", "row by row"])
+def test_rows_of_uneven_parts_have_the_bits_of_devices_apart(
+    ids: str, batch: int, plugins: tuple[Any, ...]
+) -> None:
     found = []
     for shared in (False, True):
-        flow.clear_default_session()
-        job = make_job(ids, config=config(shared), batch=batch)
-        found.append(train(job, batch=batch))
+        with emulated(4, None, *plugins):
+            job = make_job(ids, config=config(shared), batch=batch)
+            found.append(train(job, batch=batch))
     assert_same(*found)
 
 

@@ -43,7 +43,7 @@ class Wires:
         self._queues[here, there].put(part.copy())
 
     def get(self, here: str, there: str, shape: tuple[int, ...]) -> Any:
-        part = self._queues[here, there].get(timeout=20)
+        part = self._queues[here, there].get(timeout=120)
         assert part.shape == shape, "sender and receiver disagree about what comes next"
         return part
 

@@ -7,7 +7,7 @@ import pytest
 from flow_core.ops.summed_updates import ROWS as SUMMED
 from flow_core.testing import Gap, GradientKit
 
-pytestmark = pytest.mark.arithmetic
+pytestmark = [pytest.mark.arithmetic, pytest.mark.sampled(0.5)]
 
 SECOND = "a second derivative that nobody has asked for"
 SECONDS = (

@@ -135,7 +135,7 @@ def stream_tasks(streams: int) -> list[Task]:
 def test_streams_that_run_at_once_divide_the_cores(fakes: Pools) -> None:
     """Each of two threads runs kernels of two threads, and numpy's products have two."""
     runtime, blas = fakes
-    together = threading.Barrier(2, timeout=20)
+    together = threading.Barrier(2, timeout=120)
     seen: list[tuple[int, int, int]] = []
 
     def launch() -> None:

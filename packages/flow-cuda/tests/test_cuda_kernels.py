@@ -7,6 +7,7 @@ from flow_cuda import host_compiler
 
 pytestmark = [
     pytest.mark.arithmetic,
+    pytest.mark.sampled(0.25),
     pytest.mark.skipif(
         host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
     ),

@@ -109,6 +109,7 @@ def half_values(graph: Graph, half: str) -> list[str]:
     return [n for n, types in graph.types.items() if any(t.dtype.name == half for t in types)]
 
 
+@pytest.mark.sampled(0.34)
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize("net", NETS)
@@ -169,6 +170,7 @@ def test_gradients_of_biases_are_summed_as_they_come(half: str) -> None:
 
 
 @needs_compiler
+@pytest.mark.sampled(0.34)
 @pytest.mark.parametrize(
     ("net", "policy"), [("encoder", "none"), ("encoder", "dynamic"), ("block", "static")]
 )

@@ -53,11 +53,11 @@ class Batches:
 
     def __call__(self) -> None:
         self.begun.release()
-        self.may_end.acquire(timeout=20)
+        self.may_end.acquire(timeout=120)
 
     def begin(self, count: int) -> bool:
         """Whether so many more begin."""
-        return all(self.begun.acquire(timeout=20) for _ in range(count))
+        return all(self.begun.acquire(timeout=120) for _ in range(count))
 
 
 def test_loaders_have_what_a_step_leaves_until_it_waits(crew: Workers) -> None:
@@ -77,7 +77,7 @@ def test_loaders_have_what_a_step_leaves_until_it_waits(crew: Workers) -> None:
         batches.may_end.release()
     assert batches.begin(4)
     for future in futures:
-        future.result(timeout=20)
+        future.result(timeout=120)
 
 
 def test_several_loaders_share_what_is_left(crew: Workers) -> None:
@@ -97,8 +97,8 @@ def test_an_error_of_a_job_is_its_own(crew: Workers) -> None:
 
     failed, fine = crew.submit(fails, Share.of(BUSY)), crew.submit(list, Share.of(BUSY))
     with pytest.raises(ValueError, match="no batch"):
-        failed.result(timeout=20)
-    assert fine.result(timeout=20) is None
+        failed.result(timeout=120)
+    assert fine.result(timeout=120) is None
 
 
 def test_what_has_not_begun_is_not_done_after_the_end(crew: Workers) -> None:
@@ -108,7 +108,7 @@ def test_what_has_not_begun_is_not_done_after_the_end(crew: Workers) -> None:
     crew.stop(seconds=0.01)
     assert later.cancelled()
     batches.may_end.release()
-    assert first.result(timeout=20) is None
+    assert first.result(timeout=120) is None
 
 
 def test_statistics_tell_how_many_were_at_work() -> None:

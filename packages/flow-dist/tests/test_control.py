@@ -46,7 +46,7 @@ class Job:
         return client
 
     def stopped(self) -> dict[int, str]:
-        return dict(self.stops.get(timeout=5) for _ in range(len(self.clients) - 1))
+        return dict(self.stops.get(timeout=60) for _ in range(len(self.clients) - 1))
 
 
 @contextlib.contextmanager
@@ -93,7 +93,7 @@ def test_a_lost_connection_stops_all_others() -> None:
         made.watches[1].steps = 17
         time.sleep(0.2)
         made.clients[1].close()
-        failure = made.server.wait(3)
+        failure = made.server.wait(60)
         assert failure is not None
         assert (failure.kind, failure.rank, failure.step) == ("died", 1, 17)
         assert "rank 0: on host0, at step 0 in 'loss' (t.py:4)" in failure.message
@@ -103,7 +103,7 @@ def test_a_lost_connection_stops_all_others() -> None:
 def test_all_are_told_of_a_dismissal() -> None:
     with job(2) as made:
         made.server.dismiss("go home", 0.1)
-        assert {made.stops.get(timeout=5) for _ in range(2)} == {(0, "go home"), (1, "go home")}
+        assert {made.stops.get(timeout=60) for _ in range(2)} == {(0, "go home"), (1, "go home")}
 
 
 def test_a_dismissal_waits_no_longer_than_for_the_last() -> None:
@@ -112,7 +112,7 @@ def test_a_dismissal_waits_no_longer_than_for_the_last() -> None:
             client.bye()
         began = time.monotonic()
         made.server.dismiss("go home", 60)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 50
 
 
 def test_an_exception_reaches_all() -> None:
@@ -121,7 +121,7 @@ def test_an_exception_reaches_all() -> None:
             int("x")
         except ValueError as error:
             made.clients[1].raised(error)
-        failure = made.server.wait(3)
+        failure = made.server.wait(60)
         assert failure is not None
         assert (failure.kind, failure.rank) == ("exception", 1)
         assert "ValueError: invalid literal" in failure.message
@@ -153,7 +153,7 @@ def _try(client: ControlClient, key: str) -> None:
 def test_a_server_that_is_gone() -> None:
     with job(2) as made:
         made.server.close()
-        stops = dict(made.stops.get(timeout=5) for _ in range(2))
+        stops = dict(made.stops.get(timeout=60) for _ in range(2))
         assert "rank 1 of 2 on host1 lost its control server" in stops[1]
 
 
@@ -292,7 +292,7 @@ def test_strangers_neither_harm_nor_slow(caplog: pytest.LogCaptureFixture) -> No
             thread.join()
         assert made.server.wait(0.2) is None
         assert made.stops.empty()
-        assert slowest < FAST.silence
+        assert slowest < 5 * FAST.silence
         for client in made.clients:
             client.bye()
         assert made.server.over
@@ -362,7 +362,7 @@ PLACE = {
 def test_a_rank_that_says_nonsense_is_lost(nonsense: dict[str, object]) -> None:
     with job(2) as made:
         made.clients[1]._send({"is": "beat", "status": nonsense})
-        failure = made.server.wait(3)
+        failure = made.server.wait(60)
         assert failure is not None
         assert (failure.kind, failure.rank) == ("died", 1)
 

@@ -21,6 +21,7 @@ def right(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.sampled(0.5)
 @pytest.mark.parametrize(
     ("kind", "step"),
     [
@@ -42,8 +43,8 @@ def test_a_fault_costs_no_result(kind: str, step: int, tmp_path: Path, right: Pa
     assert found.passed_over, found.output
     assert found.right, found.output
     assert "rank 0: on " in found.output
-    limit = fault_table.SILENCE + 12 if kind in fault_table.BY_SILENCE else 10
-    assert found.seconds < limit
+    silence = fault_table.SILENCE if kind in fault_table.BY_SILENCE else 0
+    assert found.seconds < silence + 50  # the others are not noticed by silence, which takes 60
 
 
 DIVERGING = """

@@ -258,7 +258,7 @@ def test_ranks_clean_up_before_an_order_to_end_reaches_them(tmp_path: Path, rank
     assert supervisor.stdout is not None
     assert [supervisor.stdout.readline() for _ in range(ranks)] == [b"ready\n"] * ranks
     supervisor.send_signal(signal.SIGTERM)
-    _, said = supervisor.communicate(timeout=20)
+    _, said = supervisor.communicate(timeout=60)
     assert supervisor.returncode == 128 + signal.SIGTERM
     assert said == b"flow-dist: stopped by SIGTERM; all ranks are ended\n"
     assert {path.name: path.read_text() for path in marks.iterdir()} == {

@@ -19,6 +19,7 @@ def test_kit_on_three_processes() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(0.34)
 @pytest.mark.parametrize("shared", ["0", "1"])
 @pytest.mark.parametrize("processes", [2, 3, 4])
 def test_kit_with_all_element_types(processes: int, shared: str) -> None:
@@ -29,6 +30,7 @@ def test_kit_with_all_element_types(processes: int, shared: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(0.34)
 @pytest.mark.parametrize("processes", [2, 3, 4])
 def test_kit_over_two_hosts(processes: int) -> None:
     """Hosts without a default route: the processes find each other by what network they share."""

@@ -20,7 +20,7 @@ from flow_core.plugins.host import default_registry, load_plugins
 from flow_core.plugins.specs import KernelQuery
 from flow_core.testing.checks import run_kernel
 from flow_onednn import library, recipes
-from flow_onednn.kernels import twins
+from flow_onednn.kernels import norm, twins
 from flow_onednn.native import compiler
 
 pytestmark = [
@@ -79,6 +79,45 @@ def test_products_with_and_without_tiles(
         (have,) = run_kernel(kernel, query, arrays)
         np.testing.assert_allclose(have.astype(float), want, 2e-2, 2e-2)
     assert tried > 1
+
+
+@pytest.mark.parametrize("op", ["softmax", "avg_pool_2d", "max_pool_2d", "transpose"])
+def test_kernels_take_bfloat16_without_instructions_for_it(
+    op: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recipes, "halves", lambda: ())
+    spec = default_registry().ops[op]
+    assert spec.samples is not None
+    assert spec.reference is not None
+    tried = 0
+    for sample in spec.samples(np.random.default_rng(1)):
+        arrays = [np.asarray(x).astype(bfloat16.numpy) for x in sample.inputs]
+        attrs = dict(spec.attrs) | dict(sample.attrs)
+        want = np.asarray(spec.reference(*(a.astype(np.float64) for a in arrays), **attrs))
+        types = tuple(tensor_type(a.shape, bfloat16) for a in arrays)
+        query = KernelQuery(op, Attrs(attrs), types, (tensor_type(want.shape, bfloat16),))
+        kernel = default_registry().find_kernel(query, "cpu")
+        if kernel.name.startswith("numpy."):
+            continue
+        tried += 1
+        (have,) = run_kernel(kernel, query, arrays)
+        np.testing.assert_allclose(have.astype(float), want, 2e-2, 2e-2)
+    assert tried
+
+
+@pytest.mark.parametrize("half", ["x", "moving_mean"])
+def test_statistics_in_bfloat16_are_not_changed_on_copies(
+    half: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies of what a kernel changes would be lost: normalisation takes half activations only."""
+    monkeypatch.setattr(norm, "halves", lambda: ())
+    image, vector = tensor_type((4, 3), bfloat16), tensor_type((3,), as_dtype("float32"))
+    moving = tensor_type((3,), bfloat16) if half == "moving_mean" else vector
+    attrs = Attrs({"axis": 1, "epsilon": 1e-5, "momentum": 0.9, "training": True})
+    inputs = (image, moving, vector, vector, vector)
+    query = KernelQuery("normalization", attrs, inputs, (image, vector, vector))
+    name = default_registry().find_kernel(query, "cpu").name
+    assert name == ("onednn.normalization" if half == "x" else "numpy.normalization")
 
 
 def train_job(mixed: bool) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Callable
@@ -229,3 +230,36 @@ def test_the_pool_is_the_one_that_other_openmp_code_uses() -> None:
         pytest.skip("the OpenMP runtime is not libgomp")
     state()
     assert threads.count() == ctypes.CDLL("libgomp.so.1").omp_get_max_threads()
+
+
+WIDEST = '''
+from flow_onednn.native import compiler
+source = """
+#ifdef __AVX512F__
+int widest(void) { return 512; }
+#elif defined __AVX2__
+int widest(void) { return 256; }
+#else
+int widest(void) { return 128; }
+#endif
+"""
+print(compiler.compiled(source, "int widest(void);").widest())
+'''
+
+
+def test_loops_use_no_more_instructions_than_the_library_may() -> None:
+    """Nor does one processor take from the cache what was compiled for another."""
+    if not compiler.available():
+        pytest.skip(f"no C compiler: {compiler.state()}")
+    if platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("the limits are names of x86 instruction sets")
+    found = []
+    for limit in ("SSE41", "AVX2", "ALL"):
+        done = subprocess.run(
+            [sys.executable, "-c", WIDEST], env={**os.environ, compiler.LIMIT: limit},
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        found.append(int(done.stdout))
+    assert found[0] == 128
+    assert found[1] <= 256
+    assert found == sorted(found)

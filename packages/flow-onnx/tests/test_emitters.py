@@ -126,6 +126,7 @@ def test_samples(type_: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(0.25)
 @pytest.mark.parametrize("opset", [n for n in OPSETS if n != 18])
 @pytest.mark.parametrize("type_", sorted(set(EMITTERS) - NO_SAMPLES))
 def test_samples_in_other_opsets(type_: str, opset: int) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flow_core.errors import JobError
 from flow_core.runtime.pipeline import Credit, Pipeline, Step
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 class Work:

@@ -37,6 +37,9 @@ FAMILIES = (
     "joined",
 )
 
+WIDENED = ("pool", "softmax", "reorder")
+"""Families that change no input: without instructions for bfloat16 they run on float32 twins."""
+
 
 def flow_register_ops() -> tuple[OpSpec, ...]:
     """The ops that our passes make."""
@@ -46,8 +49,10 @@ def flow_register_ops() -> tuple[OpSpec, ...]:
 
 def flow_register_kernels() -> Iterator[KernelSpec]:
     """The kernels of all families."""
+    twins = importlib.import_module("flow_onednn.kernels.twins")
     for family in FAMILIES:
-        yield from importlib.import_module(f"flow_onednn.kernels.{family}").KERNELS
+        kernels = importlib.import_module(f"flow_onednn.kernels.{family}").KERNELS
+        yield from map(twins.on_twins, kernels) if family in WIDENED else kernels
 
 
 def flow_register_passes(config: Settings) -> tuple[PassSpec, ...]:

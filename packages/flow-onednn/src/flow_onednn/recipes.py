@@ -84,7 +84,7 @@ class Recipe:
 
         These products do not ask for a scratchpad.
         """
-        return self.primitive.implementation.startswith("gemm")
+        return "gemm" in self.primitive.implementation.split(":")
 
     def _fits(self, operand: Operand) -> bool:
         return operand.role not in binding.MD or same(self.primitive.md(operand.role), operand.md)

@@ -170,7 +170,8 @@ def _difference(world: World, build: JobBuild, compiled: Compiled, what: str) ->
         found=f"{_when(stage, found[0], found[other])}, rank 0 has\n    {here:.200}\n  and rank "
         f"{other} has\n    {there:.200}",
         allowed="the same plan in all processes",
-        hint="let nothing in a job function depend on the process, on time or on unseeded chance",
+        hint="let nothing in a job function depend on the process, on time or on unseeded chance; "
+        "on hosts with different processors, limit all to what the oldest has (ONEDNN_MAX_CPU_ISA)",
     )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from flow_core.device import Launch
 from flow_core.ir import Attrs
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.plugins.trials import agree, factors, multiplications
 from flow_onednn.kernels.matmul import DEEP, cook
 from flow_onednn.library import library
 from flow_onednn.primitives import PostOps, address, create
@@ -66,14 +67,19 @@ def _adding(recipe: Recipe, p: Problem) -> Recipe | None:
 
 
 def _same_bits(p: Problem, apart: Pieces, adding: Pieces) -> bool:
-    rng = np.random.default_rng(0)
-    *operands, base = (rng.standard_normal(t.shape, np.float32) for t in (*p.inputs, *p.outputs))
-    product = np.empty_like(base)
-    expected = base.copy()
-    _run(p, apart, operands, product)
-    expected += product
-    _run(p, adding, operands, base)
-    return np.array_equal(base, expected)
+    turned = p.attrs["transpose_a"], p.attrs["transpose_b"]
+
+    def same(rng: np.random.Generator) -> bool:
+        operands = list(factors(rng, p.inputs, *turned))
+        base = rng.standard_normal(p.outputs[0].shape, np.float32)
+        product = np.empty_like(base)
+        expected = base.copy()
+        _run(p, apart, operands, product)
+        expected += product
+        _run(p, adding, operands, base)
+        return np.array_equal(base, expected)
+
+    return agree(multiplications(p.inputs, turned[1]), same)
 
 
 def _run(p: Problem, product: Pieces, operands: list[Any], out: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from flow_core.device import Launch
 from flow_core.ir import TensorType
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn import binding
+from flow_onednn.kernels.twins import is_half, on_twins, wide_type
 from flow_onednn.library import available, halves
 from flow_onednn.primitives import (
     Carver,
@@ -69,7 +71,8 @@ def backward(p: Problem) -> Primitive | None:
 
 def mask_bytes(p: Problem) -> int | None:
     """The size of the last output of `onednn_norm_relu`; None where there is no primitive."""
-    made = forward(p)
+    native = p.inputs[0].dtype.name in ("float32", *halves())
+    made = forward(p if native else replace(p, inputs=(wide_type(p.inputs[0]),)))
     return None if made is None else nbytes(made.md("workspace"))
 
 
@@ -81,6 +84,11 @@ def _accepts(query: KernelQuery) -> bool:
         t.dtype.name in ("float32", "uint8") for t in vectors
     )
     return bool(available() and last and floats and attrs.get("training", True) and x.size)
+
+
+def _has_half_vectors(query: KernelQuery) -> bool:
+    """Moving statistics among them are changed."""
+    return any(is_half(t) for t in query.inputs if len(t.shape) == 1)
 
 
 def _takes(make: Any) -> Any:
@@ -166,7 +174,8 @@ def _run(made: Primitive | None, ctx: BindContext, mask: Sequence[Any], **arrays
 
 
 def _spec(op: str, make: Any, bind: Any) -> KernelSpec:
-    return KernelSpec(op, "cpu", bind, _takes(make), PRIORITY, _workspace(make), f"onednn.{op}")
+    spec = KernelSpec(op, "cpu", bind, _takes(make), PRIORITY, _workspace(make), f"onednn.{op}")
+    return on_twins(spec, unless=_has_half_vectors)
 
 
 KERNELS: tuple[KernelSpec, ...] = (

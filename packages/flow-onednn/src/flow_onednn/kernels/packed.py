@@ -12,6 +12,7 @@ import numpy as np
 
 from flow_core.ir import Attrs
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.plugins.trials import agree, factors, multiplications
 from flow_onednn.kernels import shares
 from flow_onednn.kernels.matmul import ACTIVATIONS
 from flow_onednn.library import library
@@ -105,19 +106,26 @@ def packed_size(p: Problem) -> int | None:
 
 
 def _same_bits(p: Problem, attrs: dict[str, Any], size: int, direct: Cooked) -> bool:
-    rng = np.random.default_rng(0)
-    a, b, *bias = (rng.standard_normal(t.shape, np.float32) for t in p.inputs)
-    wanted, found = (np.empty(p.outputs[0].shape, np.float32) for _ in range(2))
-    packed = np.empty(size, np.float32)
-    _run(direct, p, [a, b, *bias], wanted)
-    how = {**attrs, "transpose_b": p.attrs["transpose_b"], "bias": bool(bias)}
-    steps = ((_cook_pack, how, [b], packed), (_cook_product, attrs, [a, packed, *bias], found))
-    for cook, given, operands, out in steps:
-        recipe_ = cook(Problem("", p.inputs, p.outputs, tuple(given.items())))
-        if recipe_ is None or recipe_.reorders:
-            return False
-        _run(recipe_, p, operands, out)
-    return np.array_equal(wanted, found)
+    transposed, has_bias = p.attrs["transpose_b"], len(p.inputs) == 3
+    how = {**attrs, "transpose_b": transposed, "bias": has_bias}
+    pack, product = (
+        cook(Problem("", p.inputs, p.outputs, tuple(given.items())))
+        for cook, given in ((_cook_pack, how), (_cook_product, attrs))
+    )
+    if pack is None or product is None or pack.reorders or product.reorders:
+        return False
+
+    def same(rng: np.random.Generator) -> bool:
+        a, b = factors(rng, p.inputs[:2], False, transposed)
+        bias = [rng.standard_normal(t.shape, np.float32) for t in p.inputs[2:]]
+        wanted, found = (np.empty(p.outputs[0].shape, np.float32) for _ in range(2))
+        packed = np.empty(size, np.float32)
+        _run(direct, p, [a, b, *bias], wanted)
+        _run(pack, p, [b], packed)
+        _run(product, p, [a, packed, *bias], found)
+        return np.array_equal(wanted, found)
+
+    return agree(multiplications(p.inputs[:2], transposed), same)
 
 
 def _run(cooked: Cooked, p: Problem, operands: list[Any], out: Any) -> None:

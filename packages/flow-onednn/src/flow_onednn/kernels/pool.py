@@ -79,7 +79,8 @@ def backward(
 
 def places_bytes(attrs: dict[str, Any], x: Shape, y: Shape, dtype: str = FLOAT) -> int | None:
     """The size of the second output of `onednn_max_pool`; None where there is no primitive."""
-    made = forward("max", attrs, x, y, binding.FORWARD_TRAINING, dtype)
+    native = dtype if dtype in halves() else FLOAT
+    made = forward("max", attrs, x, y, binding.FORWARD_TRAINING, native)
     return None if made is None else nbytes(made.md("workspace"))
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from flow_core.device import Launch
 from flow_core.plugins.rows import of_first
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.plugins.trials import agree, factors, multiplications
 from flow_onednn import threads
 from flow_onednn.kernels import matmul
 from flow_onednn.kernels.loops import FLOAT_BYTES, null, pointer
@@ -246,17 +247,22 @@ def same_rows(whole: KernelQuery, parts: Sequence[KernelQuery]) -> bool:
 @lru_cache(maxsize=4096)
 def _tried(count: int, whole: Problem, parts: tuple[Problem, ...]) -> bool:
     """With so many threads."""
-    rng = np.random.default_rng(0)
-    a, *others = (rng.standard_normal(t.shape, np.float32) for t in whole.inputs)
+    transposed = whole.attrs["transpose_b"]
     ends = np.cumsum([p.inputs[0].shape[0] for p in parts])[:-1]
-    rows = zip(parts, np.split(a, ends), strict=True)
-    wanted = [matmul.run(cook(p), p, (part, *others)) for p, part in rows]
-    found = matmul.run(cook(whole), whole, (a, *others))
-    return (
-        found is not None
-        and all(w is not None for w in wanted)
-        and np.array_equal(found, np.concatenate(wanted))
-    )
+
+    def same(rng: np.random.Generator) -> bool:
+        a, b = factors(rng, whole.inputs[:2], False, transposed)
+        others = [b, *(rng.standard_normal(t.shape, np.float32) for t in whole.inputs[2:])]
+        rows = zip(parts, np.split(a, ends), strict=True)
+        wanted = [matmul.run(cook(p), p, (part, *others)) for p, part in rows]
+        found = matmul.run(cook(whole), whole, (a, *others))
+        return (
+            found is not None
+            and all(w is not None for w in wanted)
+            and np.array_equal(found, np.concatenate(wanted))
+        )
+
+    return agree(multiplications(whole.inputs[:2], transposed), same)
 
 
 KERNELS: tuple[KernelSpec, ...] = tuple(

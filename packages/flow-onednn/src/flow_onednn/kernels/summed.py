@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from flow_core.device import Launch
-from flow_core.ir import Attrs, TensorType
+from flow_core.ir import Attrs
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.plugins.trials import agree, factors, multiplications
 from flow_onednn import binding
 from flow_onednn.kernels import matmul
 from flow_onednn.kernels.loops import null, pointer
@@ -149,23 +150,30 @@ def _made(p: Problem) -> Summed | None:
     )
     if first is None or adding is None or closing is None:
         return None
-    if any(m.implementation.startswith("gemm") for m in (first, adding, closing)):
+    if any(Recipe(m, ()).allocates for m in (first, adding, closing)):
         return None  # these take memory by themselves
     return Summed(first, adding, closing, src, weights, total, p.inputs[0].nbytes)
 
 
-def _drawn(types: Sequence[TensorType], parts: int) -> Iterator[Any]:
-    """Operands of both signs; rate and factor are positive."""
-    rng = np.random.default_rng(0)
-    for i, type_ in enumerate(types):
-        shift = 0.5 if i == 0 or i >= len(types) - 2 * parts else 0.0
+def _drawn(p: Problem, rng: np.random.Generator) -> Iterator[Any]:
+    """A variable of both signs, a positive rate and factor, and operands."""
+    first = len(p.inputs) - 2 * int(p.attrs["parts"])
+    for i, type_ in enumerate(p.inputs[:first]):
+        shift = 0.0 if i else 0.5
         yield np.asarray(rng.random(type_.shape, np.float32) - np.float32(shift), np.float32)
+    for at in range(first, len(p.inputs), 2):
+        pair = p.inputs[at : at + 2]
+        yield from factors(rng, pair, p.attrs["transpose_a"], p.attrs["transpose_b"])
 
 
 def _same_bits(p: Problem, made: Summed) -> bool:
-    """Whether the variable is what products, their sum and the update make of it."""
-    parts = int(p.attrs["parts"])
-    arrays = list(_drawn(p.inputs, parts))
+    """Whether the variable is what products, their sum and the update make of it, on any draw."""
+    work = multiplications(p.inputs[-2:], p.attrs["transpose_b"]) * int(p.attrs["parts"])
+    return agree(work, lambda rng: _same(p, made, rng))
+
+
+def _same(p: Problem, made: Summed, rng: np.random.Generator) -> bool:
+    parts, arrays = int(p.attrs["parts"]), list(_drawn(p, rng))
     wanted, query = arrays[0].copy(), KernelQuery(p.op, Attrs(p.attrs), p.inputs, ())
     total = _apart(_product(p), arrays[-2 * parts :])
     rate, *factor = map(pointer, arrays[1 : len(arrays) - 2 * parts])

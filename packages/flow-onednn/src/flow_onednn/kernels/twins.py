@@ -24,7 +24,7 @@ _LOG = logging.getLogger("flow_onednn")
 def widened(
     spec: KernelSpec, takes: Callable[[KernelQuery], bool], note: Callable[[], object] = tuple
 ) -> KernelSpec:
-    """A kernel that also takes bfloat16 where its inner one does not; no input may be changed.
+    """A kernel that also takes bfloat16 where its inner one does not; it may change no bfloat16.
 
     Args:
         spec: the kernel.
@@ -52,12 +52,31 @@ def widened(
     return replace(spec, load=bind, accepts=accepts, workspace=workspace)
 
 
+def on_twins(
+    spec: KernelSpec,
+    note: Callable[[], object] = tuple,
+    unless: Callable[[KernelQuery], bool] | None = None,
+) -> KernelSpec:
+    """`widened` by the predicate of the kernel itself.
+
+    Args:
+        spec: the kernel.
+        note: as of `widened`.
+        unless: whether arrays that the kernel changes would have twins.
+    """
+    takes = spec.accepts
+    if takes is None:
+        raise LookupError(f"the kernel of {spec.op} takes anything")
+    made = widened(spec, takes, note)
+    accepts = made.accepts
+    if unless is None or accepts is None:
+        return made
+    return replace(made, accepts=lambda query: not unless(query) and accepts(query))
+
+
 def product(op: str, cook: Cook) -> KernelSpec:
     """The kernel of a product or convolution, in bfloat16 itself where that is worth it."""
-    made = kernel(op, cook, accepts=is_product)
-    if made.accepts is None:
-        raise LookupError(f"the kernel of {op} takes anything")
-    return widened(made, made.accepts, _say_once)
+    return on_twins(kernel(op, cook, accepts=is_product), _say_once)
 
 
 @functools.cache
@@ -72,25 +91,27 @@ def computed(query: KernelQuery) -> KernelQuery:
 
 
 def _has_half(query: KernelQuery) -> bool:
-    return any(map(_is_half, (*query.inputs, *query.outputs)))
+    return any(map(is_half, (*query.inputs, *query.outputs)))
 
 
-def _is_half(type_: TensorType) -> bool:
+def is_half(type_: TensorType) -> bool:
+    """Whether it is an array of bfloat16."""
     return type_.dtype.name == "bfloat16"
 
 
 def wide(query: KernelQuery) -> KernelQuery:
     """The same question about float32."""
-    sides = (
-        tuple(tensor_type(t.shape, float32) if _is_half(t) else t for t in side)
-        for side in (query.inputs, query.outputs)
-    )
-    inputs, outputs = sides
+    inputs, outputs = (tuple(map(wide_type, side)) for side in (query.inputs, query.outputs))
     return replace(query, inputs=inputs, outputs=outputs)
 
 
+def wide_type(type_: TensorType) -> TensorType:
+    """float32 in the place of bfloat16."""
+    return tensor_type(type_.shape, float32) if is_half(type_) else type_
+
+
 def _twin_bytes(query: KernelQuery) -> int:
-    return sum(padded(4 * t.size) for t in (*query.inputs, *query.outputs) if _is_half(t))
+    return sum(padded(4 * t.size) for t in (*query.inputs, *query.outputs) if is_half(t))
 
 
 def _bind(ctx: BindContext, bind: Any) -> list[Launch]:
@@ -110,7 +131,7 @@ def _twins(ctx: BindContext) -> Iterator[Any]:
     """Arrays of float32 in the workspace, for each half array in turn."""
     at = 0
     for type_ in (*ctx.query.inputs, *ctx.query.outputs):
-        if _is_half(type_):
+        if is_half(type_):
             size = 4 * type_.size
             yield ctx.workspace[at : at + size].view("float32").reshape(type_.shape)
             at += padded(size)
@@ -120,7 +141,7 @@ def _swapped(
     types: Sequence[TensorType], arrays: Sequence[Any], twins: Iterator[Any]
 ) -> tuple[tuple[Any, ...], list[tuple[Any, Any]]]:
     """The arrays with twins for half ones, and the pairs of both."""
-    found = tuple(next(twins) if _is_half(t) else a for t, a in zip(types, arrays, strict=True))
+    found = tuple(next(twins) if is_half(t) else a for t, a in zip(types, arrays, strict=True))
     return found, [(a, t) for a, t in zip(arrays, found, strict=True) if a is not t]
 
 

@@ -1,7 +1,8 @@
 """Compiles C once and keeps the result by content: source, compiler, flags and processor.
 
 ``FLOW_ONEDNN_CC`` names the compiler (default: ``cc``); empty, it means none, and numpy's kernels
-run instead.  Libraries are kept in ``$XDG_CACHE_HOME/flow-onednn`` (``~/.cache``), each with a
+run instead.  ``ONEDNN_MAX_CPU_ISA``, which limits oneDNN's instruction sets, limits those of the
+C loops, too.  Libraries are kept in ``$XDG_CACHE_HOME/flow-onednn`` (``~/.cache``), each with a
 digest; see `flow_core.disk_cache`.
 """
 
@@ -27,11 +28,31 @@ from flow_onednn import threads
 _LOG = logging.getLogger("flow_onednn")
 
 SETTING = "FLOW_ONEDNN_CC"
+LIMIT = "ONEDNN_MAX_CPU_ISA"
+WITHOUT = {
+    "SSE41": ("-mno-avx",),
+    "AVX": ("-mno-avx2", "-mno-fma"),
+    "AVX2": ("-mno-avx512f",),
+    "AVX2_VNNI": ("-mno-avx512f",),
+}
+"""Instructions that the compiler may not use, and what follows from them, by value of `LIMIT`."""
+
+
+def limited(value: str) -> tuple[str, ...]:
+    """The compiler flags that hold ``-march=native`` to a value of `LIMIT`.
+
+    >>> limited("avx2"), limited("")
+    (('-mno-avx512f',), ())
+    """
+    return WITHOUT.get(value.upper(), ()) if platform.machine() in ("x86_64", "AMD64") else ()
+
+
 FILES = ("functions.h", "source.c", "norms.c", "tables.c", "shares.c", "joined.c")
 # not -ffast-math: linked into a library it makes the whole process flush denormal numbers
 FLAGS = (
     "-O2", "-ftree-vectorize", "-march=native", "-fopenmp", "-fPIC", "-shared", "-std=gnu11",
     "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast",
+    *limited(os.environ.get(LIMIT, "")),
 )  # fmt: skip
 
 

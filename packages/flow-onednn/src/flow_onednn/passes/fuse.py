@@ -322,13 +322,15 @@ OWN_MEMORY = "packed operands, in memory of the library"
 def told_copies(match: _Match, op: Op) -> bool:
     """Weights that a kernel copies into its primitive's layout are told of, in bytes.
 
-    So is memory that the library takes by itself.
+    So is memory that the library takes by itself, but not of products that are only added up over
+    devices: the compiler may do that where they arise, which it does to a plain ``matmul``.
     """
     fused = _FUSED.get(op.type, op.type)
     types = match.editor.types[op.name]
     query = KernelQuery(op.type, op.attrs, tuple(map(match.type_of, op.inputs)), types)
     made = BY_OP[op.type](problem(computed(query))) if match.editor.accepts(op, types) else None
-    if made is None or not (made.reorders or made.allocates):
+    summed = op.type == "matmul" and match.only_reader(op.output(), "boxing") is not None
+    if made is None or not (made.reorders or (made.allocates and not summed)):
         return False
     attrs: dict[str, AttrValue] = {**op.attrs}
     if made.reorders:

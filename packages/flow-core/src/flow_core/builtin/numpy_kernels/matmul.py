@@ -17,6 +17,7 @@ from flow_core.ir import TensorType
 from flow_core.ops.matmul import bias_axis
 from flow_core.plugins.rows import of_all, of_first
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
+from flow_core.plugins.trials import agree, factors, multiplications
 
 
 def _operand(array: Any, transpose: bool) -> Any:
@@ -43,12 +44,14 @@ def _product_rows(whole: KernelQuery, parts: Sequence[KernelQuery]) -> bool:
 
 @cache
 def _same_rows(types: tuple[TensorType, ...], transpose: bool, counts: tuple[int, ...]) -> bool:
-    rng = np.random.default_rng(0)
-    a, b = (rng.standard_normal(t.shape).astype(t.dtype.accumulate.numpy) for t in types)
-    right = _operand(b, transpose)
-    parts = np.split(a, np.cumsum(counts)[:-1])
-    apart = np.concatenate([np.matmul(part, right) for part in parts])
-    return np.array_equal(apart, np.matmul(a, right))
+    def same(rng: np.random.Generator) -> bool:
+        a, b = factors(rng, types, False, transpose)
+        right = _operand(b, transpose)
+        parts = np.split(a, np.cumsum(counts)[:-1])
+        apart = np.concatenate([np.matmul(part, right) for part in parts])
+        return np.array_equal(apart, np.matmul(a, right))
+
+    return agree(multiplications(types, transpose), same)
 
 
 def _onto_parts(query: KernelQuery) -> tuple[KernelQuery, KernelSpec]:

@@ -22,6 +22,7 @@ from flow_core.ir import TensorType, tensor_type
 from flow_core.ops.optim import DIFF, MODEL
 from flow_core.ops.summed_updates import ROWS, products, update
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
+from flow_core.plugins.trials import agree, factors, multiplications
 
 PIECE = 1 << 17
 """Bytes of the gradient at a time: with the product that is added to it, half of a core's cache."""
@@ -52,13 +53,17 @@ def _scratch(found: Sequence[tuple[KernelQuery, KernelSpec]]) -> int:
 
 
 def _step(query: KernelQuery) -> int:
-    """How many rows are made at a time: all of them where they must not be apart."""
+    """How many rows are made at a time: all of them where they must not be apart.
+
+    Half types are never cut: their product is rounded from float32, `np.matmul` of them is not.
+    """
     model, (first, *_) = query.inputs[MODEL], products(query)
     rows = model.shape[0]
     step = max(LEAST, PIECE // max(1, model.nbytes // max(1, rows)) // LEAST * LEAST)
     own = all(k.name in _OWN for _, k in _kernels(query))
     attrs = tuple(sorted(first.attrs.items()))
-    fits = own and step < rows and query.attrs["alpha"] == 1
+    exact = model.dtype.accumulate is model.dtype
+    fits = own and exact and step < rows and query.attrs["alpha"] == 1
     return step if fits and _same_bits(first.inputs, attrs, step) else rows
 
 
@@ -72,11 +77,15 @@ def _sides(attrs: Any, a: Any, b: Any) -> tuple[Any, Any]:
 @cache
 def _same_bits(types: tuple[TensorType, ...], attrs: Any, step: int) -> bool:
     """Whether rows of a product have the same bits when others are made apart."""
-    rng = np.random.default_rng(0)
-    a, b = (rng.standard_normal(t.shape).astype(t.dtype.numpy) for t in types)
-    left, right = _sides(dict(attrs), a, b)
-    apart = [np.matmul(left[i : i + step], right) for i in range(0, len(left), step)]
-    return np.array_equal(np.concatenate(apart), np.matmul(left, right))
+    sides = dict(attrs)
+    turned = sides["transpose_a"], sides["transpose_b"]
+
+    def same(rng: np.random.Generator) -> bool:
+        left, right = _sides(sides, *factors(rng, types, *turned))
+        apart = [np.matmul(left[i : i + step], right) for i in range(0, len(left), step)]
+        return np.array_equal(np.concatenate(apart), np.matmul(left, right))
+
+    return agree(multiplications(types, turned[1]), same)
 
 
 def _rows(type_: TensorType, count: int) -> TensorType:
