@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.builtin.formats_plugin import FORMATS
 from flow_core.checkpoint import save, swap
 from flow_core.checkpoint import store as watched
 
@@ -21,10 +22,11 @@ def version(number: int) -> dict[str, Any]:
     return {name: np.full((50, 7), number, np.float32) for name in names}
 
 
-def loop(path: str) -> None:
-    for number in count(1):
-        save(path, version(number), overwrite=True)
-        if number == 1:
+def loop(path: str, first: str = "1", step: str = "1") -> None:
+    swap.sync = lambda _: None  # only speed: no power is cut here
+    for number in count(int(first), int(step)):
+        save(path, version(number), FORMATS, overwrite=True)
+        if number == int(first):
             sys.stdout.write("saved\n")
             sys.stdout.flush()
 

@@ -30,6 +30,7 @@ import numpy as np
 
 from flow_core.checkpoint.layout import DONE, MOST_BYTES, stored_type
 from flow_core.checkpoint.origin import stamp
+from flow_core.checkpoint.sums import read_all
 from flow_core.checkpoint.swap import sync
 from flow_core.dtypes import as_dtype
 from flow_core.errors import CheckpointError, CheckpointReplacedError
@@ -158,7 +159,7 @@ def read_list(path: Path) -> Contents:
     """
     try:
         with path.open("rb") as file:
-            outer = json.loads(file.read(LONGEST_LIST + 1))
+            outer = json.loads(read_all(file, LONGEST_LIST) or b"")
         text = outer["body"]
         if outer["crc"] != zlib.crc32(text.encode()):
             raise _corrupt(path, "a list whose checksum is wrong")

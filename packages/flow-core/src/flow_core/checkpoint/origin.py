@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.checkpoint.layout import DATA, META, SUMS
-from flow_core.checkpoint.sums import Sums, read_sums
+from flow_core.checkpoint.sums import Sums, read_all, read_sums
 from flow_core.errors import CheckpointError, CheckpointReplacedError
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -99,7 +99,9 @@ class Origin:
         """The bytes of a small file.  Raises `CheckpointError`."""
         try:
             with self._opened(file) as handle:
-                raw: bytes = handle.read(longest + 1)
+                raw = read_all(handle, longest)
+            if raw is None:
+                raise self.refused(file, "too large a file", f"at most {longest} bytes")
             self._check(file, memoryview(raw), len(raw))
         except OSError as error:
             raise self.refused(file, str(error)) from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -173,12 +174,16 @@ def _typed(variable: StoredVariable, wanted: TensorType | None) -> StoredVariabl
         return variable
 
 
+MOST_SEARCHED = 1000
+"""Folders in which `can_open` looks for variables: the path may be a home folder by mistake."""
+
+
 def can_open(path: Path) -> bool:
     """Whether a folder has variables in this layout, or is a finished save without any."""
     path = Path(path)
     if not path.is_dir():
         return False
-    return any(True for _ in _variable_folders(path)) or _is_bare(os.listdir(path))
+    return any(True for _ in _variable_folders(path, MOST_SEARCHED)) or _is_bare(os.listdir(path))
 
 
 def _is_bare(names: list[str]) -> bool:
@@ -246,10 +251,10 @@ def _snapshot(folders: Mapping[str, Path], origin: Origin, problems: tuple[str, 
     return Snapshot(variables, problems)
 
 
-def _variable_folders(root: Path) -> Iterator[Path]:
+def _variable_folders(root: Path, most: int | None = None) -> Iterator[Path]:
     """All folders below ``root`` with a data file; links are followed, but never in a circle."""
     seen: set[str] = set()
-    for folder, subfolders, files in os.walk(root, followlinks=True):
+    for folder, subfolders, files in islice(os.walk(root, followlinks=True), most):
         real = os.path.realpath(folder)
         if real in seen:
             subfolders.clear()

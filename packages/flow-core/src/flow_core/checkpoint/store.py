@@ -80,8 +80,9 @@ def save(
     """
     attempted = f"saving {path!s:.200}"
     target = _resolved(path, attempted)  # what a link points to is replaced, not the link
-    spec = _format_to_write(path, format, {spec.name: spec for spec in formats}, attempted)
-    to_save = _Save(attempted, target, spec, _is_file_of(path, spec), overwrite)
+    known = {spec.name: spec for spec in formats}
+    spec, writer = _format_to_write(path, format, known, attempted)
+    to_save = _Save(attempted, target, spec, writer, _is_file_of(path, spec), overwrite)
     with _explained(attempted):
         if target.parent == target:
             to_save.check()
@@ -110,7 +111,7 @@ def _is_file_of(path: str | Path, spec: FormatSpec) -> bool:
 
 def _format_to_write(
     path: str | Path, format: str | None, known: Mapping[str, FormatSpec], attempted: str
-) -> FormatSpec:
+) -> tuple[FormatSpec, Lazy]:
     if format is None:
         format = next((s.name for s in known.values() if _is_file_of(path, s)), SNAPSHOT.name)
     spec = known.get(format)
@@ -123,7 +124,7 @@ def _format_to_write(
             allowed=", ".join(name for name, spec in known.items() if spec.writer is not None),
             hint=nearest(str(format), known) or None,
         )
-    return spec
+    return spec, spec.writer
 
 
 @contextmanager
@@ -143,6 +144,7 @@ class _Save:
         attempted: for messages.
         path: where to.
         spec: the format.
+        writer: what writes it.
         single: whether it is a single file.
         overwrite: whether a checkpoint may be replaced.
     """
@@ -150,6 +152,7 @@ class _Save:
     attempted: str
     path: Path
     spec: FormatSpec
+    writer: Lazy
     single: bool
     overwrite: bool
 
@@ -202,8 +205,7 @@ class _Save:
             raise
 
     def _fill(self, new: Path, variables: Mapping[str, Array]) -> None:
-        assert self.spec.writer is not None, "checked before"
-        load_target(self.spec.writer)(new, variables)
+        load_target(self.writer)(new, variables)
         if not self.single:
             write_sums(new)
             (new / DONE).touch()

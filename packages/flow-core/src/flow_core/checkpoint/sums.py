@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from flow_core.checkpoint.layout import DONE, SUMS
 from flow_core.errors import CheckpointError
@@ -56,10 +57,10 @@ def read_sums(folder: Path) -> Sums | None:
     file = folder / SUMS
     try:
         with file.open("rb") as handle:
-            raw = handle.read(LONGEST + 1)
+            raw = read_all(handle, LONGEST)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    found = parse_sums(raw)
+    found = parse_sums(raw or b"")
     if found is None:
         raise CheckpointError(
             f"reading {file}",
@@ -71,10 +72,16 @@ def read_sums(folder: Path) -> Sums | None:
     return found
 
 
+def read_all(handle: BinaryIO, longest: int) -> bytes | None:
+    """The bytes of an open file, None where there are more than ``longest``.
+
+    ``handle.read(longest)`` would allocate as much, however small the file is.
+    """
+    return handle.read() if os.fstat(handle.fileno()).st_size <= longest else None
+
+
 def parse_sums(raw: bytes) -> Sums | None:
     """The list in the bytes of a file, None where they are something else."""
-    if len(raw) > LONGEST:
-        return None
     try:
         text, last, own = raw.decode().rpartition(_LAST)
     except UnicodeDecodeError:
