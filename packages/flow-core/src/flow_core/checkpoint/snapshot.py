@@ -214,32 +214,37 @@ def _read_listed(origin: Origin, sums: Sums) -> Snapshot | None:
     """A checkpoint with digests; None where its folders are those of another save."""
     root = origin.root
     names = [name.removesuffix(f"/{DATA}") for name in sums.digests if name.endswith(f"/{DATA}")]
-    problems = tuple(_problems(root, names))
+    there = _folders(root)
+    problems = tuple(_problems(root, there, names))
     if problems and not origin.is_current():
         return None
-    return _snapshot({name: root / name for name in names}, origin, problems)
+    return _snapshot({name: root / name for name in names if name in there}, origin, problems)
 
 
 def _read_unlisted(root: Path) -> Snapshot | None:
     """A checkpoint without digests, as it was at one moment; None where there was none."""
-    folders = {f.relative_to(root).as_posix(): f for f in _variable_folders(root)}
+    folders = _folders(root)
     stamps = _stamps(folders.values())
-    problems = tuple(_problems(root, list(folders)))
+    problems = tuple(_problems(root, folders, folders))
     steady = stamps == _stamps(_variable_folders(root)) and not (root / SUMS).exists()
     return _snapshot(folders, Origin(root, None, stamps), problems) if steady else None
 
 
-def _problems(root: Path, listed: list[str]) -> Iterator[str]:
+def _problems(root: Path, there: Iterable[str], listed: Iterable[str]) -> Iterator[str]:
     """What is wrong with a checkpoint as a whole: lines for an error."""
     if not is_marked(root):
         yield f"incomplete no file {DONE!r}, which the end of a save writes"
-    there = {folder.relative_to(root).as_posix() for folder in _variable_folders(root)}
-    for name in sorted(there ^ set(listed)):
+    for name in sorted({*there} ^ {*listed}):
         yield (
             f"foreign    {name!r} came after the save: {SUMS} does not list it"
             if name in there
             else f"lost       {name!r}, which {SUMS} lists, has no file {DATA!r}"
         )
+
+
+def _folders(root: Path) -> dict[str, Path]:
+    """The folders of variables by name."""
+    return {folder.relative_to(root).as_posix(): folder for folder in _variable_folders(root)}
 
 
 def _stamps(folders: Iterable[Path]) -> dict[Path, Stamp | None]:

@@ -30,7 +30,7 @@ from flow_core.errors import (
     user_line,
 )
 from flow_core.ir import TensorType
-from flow_core.plugins.specs import FormatSpec
+from flow_core.plugins.specs import FormatSpec, Lazy
 from flow_core.plugins.specs import load as load_target
 
 T = TypeVar("T")
