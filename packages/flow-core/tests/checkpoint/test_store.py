@@ -238,6 +238,16 @@ def test_manager_is_in_order_though_the_clock_goes_back(
     assert manager.latest_checkpoint() == "snapshot_20990101_000000_000010"
 
 
+def test_manager_of_a_folder_that_is_gone(tmp_path: Path) -> None:
+    manager = make_manager(tmp_path / "snapshots", [])
+    (tmp_path / "snapshots").rmdir()
+    with pytest.raises(CheckpointError, match="No such file"):
+        manager.list_checkpoints()
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="Not a directory"):
+        make_manager(tmp_path / "file" / "below", [])
+
+
 def test_manager_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match="a file"):

@@ -160,7 +160,8 @@ class Checkpoints:
                 raise
             if world.rank == 0:
                 self._await_parts(aside, world.size)
-                self._finish(aside, self._folder / name)
+                with swap.locked(self._folder):
+                    self._finish(aside, self._folder / name)
             else:
                 self._await_end(aside)
 
