@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import shutil
+import threading
 import time
 import tracemalloc
 import zlib
@@ -17,9 +19,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flow_core.checkpoint import load
+from flow_core.checkpoint import load, swap
+from flow_core.checkpoint.store import steadily
 from flow_core.errors import CheckpointError, CheckpointReplacedError
 from flow_core.shapes import num_elements
+from flow_dist import restart_files
 from flow_dist.plugin import flow_register_checkpoint_formats
 from flow_dist.restart import Checkpoints
 from flow_dist.restart_files import Parts, _covers, list_file, read_list, write_part
@@ -179,6 +183,52 @@ def test_another_save_in_its_place_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CheckpointReplacedError, match="another checkpoint"):
         found["w"]
     np.testing.assert_array_equal(Parts(folder)["w"], WHOLE + 1)
+
+
+def replace_again_and_again(path: Path, first: int, stop: threading.Event) -> None:
+    """Saves of one step, each of its own number."""
+    for number in itertools.count(first, 2):
+        if stop.is_set():
+            break
+        aside = saved(path.with_name(f".saving-{number}"), np.full((4, 3), number, np.float32))
+        with swap.locked(path.parent):
+            swap.put_in_place(aside, path)
+
+
+def load_beside_saves(path: Path, loads: int) -> None:
+    """All loads, and more until several saves were seen, while two threads replace the folder."""
+    stop, seen, done = threading.Event(), set(), 0
+    saved(path, np.zeros((4, 3), np.float32))
+    writers = [
+        threading.Thread(target=replace_again_and_again, args=(path, first, stop))
+        for first in (1, 2)
+    ]
+    for writer in writers:
+        writer.start()
+    try:
+        while done < loads or len(seen) < 5:
+            formats = flow_register_checkpoint_formats()
+            value = steadily(path, lambda formats=formats: load(path, formats)["w"])
+            assert len(np.unique(value)) == 1
+            seen.add(float(value[0, 0]))
+            done += 1
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
+
+
+def test_a_sample_of_loads_beside_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(swap, "sync", lambda _: None)  # only speed
+    monkeypatch.setattr(restart_files, "sync", lambda _: None)
+    load_beside_saves(tmp_path / "step-000000000007", 20)
+
+
+@pytest.mark.exhaustive
+def test_two_thousand_loads_beside_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(swap, "sync", lambda _: None)
+    monkeypatch.setattr(restart_files, "sync", lambda _: None)
+    load_beside_saves(tmp_path / "step-000000000007", 2000)
 
 
 def test_nothing_but_checkpoints_is_replaced_or_removed(
