@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import sys
@@ -331,3 +332,27 @@ def test_a_large_tree_is_not_searched_for_a_checkpoint(
     assert not snapshot.can_open(tmp_path)
     monkeypatch.setattr(snapshot, "MOST_SEARCHED", 5)
     assert snapshot.can_open(tmp_path)
+
+
+@pytest.mark.parametrize("fails", ["out", "SHA256SUMS", "snapshot_done"])
+def test_a_full_disk_keeps_the_old_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """Whichever file it is that does not fit."""
+    save(tmp_path / "model", ONE)
+    before = tree(tmp_path)
+
+    def full(write: Callable[..., Any]) -> Callable[..., Any]:
+        def written(self: Path, *args: Any) -> Any:
+            if self.name == fails:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self))
+            return write(self, *args)
+
+        return written
+
+    for name in ("write_bytes", "touch"):
+        monkeypatch.setattr(Path, name, full(getattr(Path, name)))
+    with pytest.raises(CheckpointError, match="No space left") as caught:
+        save(tmp_path / "model", TWO, overwrite=True)
+    assert caught.value.at is not None
+    assert tree(tmp_path) == before
