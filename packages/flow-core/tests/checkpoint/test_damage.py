@@ -93,7 +93,7 @@ def test_a_single_variable_is_checked_too(tmp_path: Path) -> None:
 def test_sha256sum_takes_the_list(tmp_path: Path) -> None:
     """The lines are those of coreutils, names with a line feed included."""
     save(tmp_path / "model", {"a\nb": np.ones(1), "plain": np.ones(2)})
-    lines = (tmp_path / "model" / "SHA256SUMS").read_text().splitlines()
+    lines = (tmp_path / "model" / "flow.sha256").read_text().splitlines()
     assert lines[0].startswith("\\")
     assert lines[0].endswith("  a\\nb/meta")
     assert lines[-1].startswith("# ")
@@ -120,7 +120,7 @@ def test_all_that_is_wrong_is_in_one_list(tmp_path: Path) -> None:
     for line in (
         "incomplete no file 'snapshot_done'",
         "foreign    'new' came after the save",
-        "lost       'gone', which SHA256SUMS lists",
+        "lost       'gone', which flow.sha256 lists",
         "unreadable 'bad': ",
     ):
         assert line in message
@@ -286,7 +286,7 @@ def test_mutated_safetensors(tmp_path: Path) -> None:
 
 def test_mutated_sums(tmp_path: Path) -> None:
     save(tmp_path / "model", values())
-    raw = (tmp_path / "model" / "SHA256SUMS").read_bytes()
+    raw = (tmp_path / "model" / "flow.sha256").read_bytes()
     for changed in mutated(raw, 1000):
         assert parse_sums(changed) is None or changed == raw
 

@@ -112,9 +112,9 @@ def test_the_layout_is_oneflows(tmp_path: Path) -> None:
     root = tmp_path / "model"
     files = sorted(p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file())
     assert files == [
-        "SHA256SUMS",
         "a/b/meta",
         "a/b/out",
+        "flow.sha256",
         "hidden-weight/meta",
         "hidden-weight/out",
         "snapshot_done",

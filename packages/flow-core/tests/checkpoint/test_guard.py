@@ -55,7 +55,7 @@ def marked_series(folder: Path) -> list[str]:
     """A folder of checkpoints with a mark of its own, as ``touch runs/snapshot_done`` makes it."""
     series(folder)
     write(folder, "snapshot_done")
-    return ["step0/SHA256SUMS", "step0/snapshot_done"]
+    return ["step0/flow.sha256", "step0/snapshot_done"]
 
 
 def with_notes(folder: Path) -> list[str]:
@@ -129,7 +129,7 @@ def of_oneflow(folder: Path) -> None:
 
 def with_a_damaged_list(folder: Path) -> None:
     save(folder, ONE)
-    (folder / "SHA256SUMS").write_text("nonsense")
+    (folder / "flow.sha256").write_text("nonsense")
 
 
 @pytest.mark.parametrize("make", [of_oneflow, with_a_damaged_list], ids=lambda make: make.__name__)
@@ -281,7 +281,7 @@ def test_links_in_a_ring(tmp_path: Path) -> None:
             call()
 
 
-NAMES = ["..", "a/out", "a/meta/b", "a\0b", "\ud800", "a\\b", "snapshot_done", "SHA256SUMS/x"]
+NAMES = ["..", "a/out", "a/meta/b", "a\0b", "\ud800", "a\\b", "snapshot_done", "flow.sha256/x"]
 NAMES += ["__metadata__", "x" * 256, "x/" * 1000 + "x"]
 
 
@@ -334,7 +334,7 @@ def test_a_large_tree_is_not_searched_for_a_checkpoint(
     assert snapshot.can_open(tmp_path)
 
 
-@pytest.mark.parametrize("fails", ["out", "SHA256SUMS", "snapshot_done"])
+@pytest.mark.parametrize("fails", ["out", "flow.sha256", "snapshot_done"])
 def test_a_full_disk_keeps_the_old_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:

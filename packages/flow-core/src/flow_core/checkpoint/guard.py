@@ -1,6 +1,6 @@
 """What a save may replace: a checkpoint, known by the mark at its top, that holds nothing else.
 
-A folder's files are those that its ``SHA256SUMS`` lists; without that list, as OneFlow writes
+A folder's files are those that its ``flow.sha256`` lists; without that list, as OneFlow writes
 checkpoints, the files ``out`` and ``meta`` of folders that have both a name and an ``out``.
 Everything else is foreign, and a folder with anything foreign stays as it is.
 """

@@ -14,7 +14,7 @@ from flow_core.ir import TensorType
 DATA = "out"
 META = "meta"
 DONE = "snapshot_done"
-SUMS = "SHA256SUMS"
+SUMS = "flow.sha256"
 
 _PROTO_NAMES: Mapping[str, str] = {
     "char": "kChar",

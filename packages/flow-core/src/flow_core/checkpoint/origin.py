@@ -4,9 +4,9 @@ Another process may put another checkpoint in the place of the one that is being
 moment.  The invariant of this module: *what an `Origin` returns is, byte for byte, what the files
 had when it was made*.  Two means hold it:
 
-- A checkpoint with ``SHA256SUMS``: the list is read once, in one piece, and every file is read into
-  memory and compared with its digest there.  Files of another save do not pass, unless they are
-  equal.
+- A checkpoint with ``flow.sha256``: the list is read once, in one piece, and every file is read
+  into memory and compared with its digest there.  Files of another save do not pass, unless they
+  are equal.
 - A checkpoint without, as OneFlow writes it: files are listed with their `Stamp` (device, inode,
   size, time of change) until two lists in a row are equal.  As a replaced file never returns, all
   of them were there at the moment between the two.  A file that is read must have its stamp, before

@@ -1,4 +1,4 @@
-"""``SHA256SUMS``: the digests of a checkpoint's files, as ``sha256sum -c SHA256SUMS`` takes them.
+"""``flow.sha256``: the digests of a checkpoint's files, as ``sha256sum -c flow.sha256`` takes them.
 
 The file lies at the top of a checkpoint folder, beside ``snapshot_done``, where OneFlow's reader
 passes over it.  Its last line is the digest of the lines above, so that a damaged list is noticed.
