@@ -25,6 +25,8 @@ def version(number: int) -> dict[str, Any]:
 
 def loop(path: str, first: str = "1", step: str = "1") -> None:
     swap.sync = lambda _: None  # only speed: no power is cut here
+    if Path(path).name == "plain":  # without digests, as OneFlow writes checkpoints
+        watched.write_sums = lambda _: None
     for number in count(int(first), int(step)):
         save(path, version(number), FORMATS, overwrite=True)
         if number == int(first):

@@ -132,7 +132,7 @@ needs_safetensors = pytest.mark.skipif(
     reason="the package safetensors is not installed (an extra of flow-core)",
 )
 each_path = pytest.mark.parametrize(
-    "name", ["model", pytest.param("model.safetensors", marks=needs_safetensors)]
+    "name", ["model", "plain", pytest.param("model.safetensors", marks=needs_safetensors)]
 )
 
 
