@@ -208,6 +208,22 @@ def test_numbers_that_are_no_arrays(tmp_path: Path) -> None:
     assert found["b"].numpy() == 3
 
 
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [([1], "list"), (np.ones(2), "ndarray"), ({1: 2.0}, "text"), ({"a": object()}, "object")],
+)
+def test_what_cannot_be_saved(tmp_path: Path, values: Any, found: str) -> None:
+    with pytest.raises(CheckpointError, match=found):
+        flow.checkpoint.save(str(tmp_path / "model"), values)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("format", ["zip", 3, ["snapshot"]])
+def test_formats_that_nobody_provides(tmp_path: Path, format: Any) -> None:
+    with pytest.raises(CheckpointError, match="allowed: snapshot, safetensors"):
+        flow.checkpoint.save(str(tmp_path / "model"), {"a": 1.0}, format=format)
+
+
 # ---------------------------------------------------------------------------------------- names
 
 

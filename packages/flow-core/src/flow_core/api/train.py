@@ -13,7 +13,7 @@ from flow_core.checkpoint import store
 from flow_core.checkpoint.manager import CheckpointManager
 from flow_core.checkpoint.snapshot import Snapshot
 from flow_core.dtypes import as_dtype
-from flow_core.errors import user_line
+from flow_core.errors import CheckpointError, user_line
 from flow_core.frontend.session import default_session
 from flow_core.frontend.together import load_together, save_together
 from flow_core.frontend.train import SYSTEM
@@ -53,6 +53,13 @@ def save(
         CheckpointError: something is there already, or writing fails; nothing is lost then.
     """
     session = default_session()
+    if not isinstance(var_dict, Mapping | None):
+        raise CheckpointError(
+            f"saving {path!s:.200}",
+            at=user_line(),
+            found=f"{type(var_dict).__name__} {var_dict!r:.60}",
+            allowed="a dict of arrays by variable name, or None for all variables",
+        )
 
     def write(variables: Mapping[str, Any]) -> None:
         store.save(path, variables, _formats(), format=format, overwrite=overwrite)

@@ -91,7 +91,7 @@ def path_parts(name: str) -> tuple[str, ...]:
     >>> path_parts("encoder/dense-weight")
     ('encoder', 'dense-weight')
     """
-    problem = name_problem(name)
+    problem = name_problem(name) if isinstance(name, str) else "another type than text"
     if problem:
         raise CheckpointError(
             f"saving variable {name!a:.120}", found=f"a name with {problem}", allowed=NAMES_ALLOWED

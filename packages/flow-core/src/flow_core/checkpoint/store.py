@@ -114,7 +114,7 @@ def _format_to_write(
 ) -> tuple[FormatSpec, Lazy]:
     if format is None:
         format = next((s.name for s in known.values() if _is_file_of(path, s)), SNAPSHOT.name)
-    spec = known.get(format)
+    spec = known.get(format) if isinstance(format, str) else None
     if spec is None or spec.writer is None:
         raise CheckpointError(
             attempted,
