@@ -30,6 +30,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 PAGES = (
     "tutorial.md",
     "architecture.md",
+    "checkpoints.md",
     "onnx.md",
     "plugins/passes.md",
     "plugins/formats.md",

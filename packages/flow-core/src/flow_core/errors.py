@@ -181,6 +181,10 @@ class CheckpointError(FlowError):
     """A checkpoint could not be written or read, or does not fit."""
 
 
+class CheckpointReplacedError(CheckpointError):
+    """Another process replaced a checkpoint while it was read; opening it again may help."""
+
+
 class DataError(FlowError):
     """Input data are missing or corrupt."""
 

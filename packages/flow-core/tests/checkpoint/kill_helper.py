@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from types import FrameType
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.builtin.formats_plugin import FORMATS
 from flow_core.checkpoint import save, swap
 from flow_core.checkpoint import store as watched
 
@@ -21,37 +23,62 @@ def version(number: int) -> dict[str, Any]:
     return {name: np.full((50, 7), number, np.float32) for name in names}
 
 
-def loop(path: str) -> None:
-    for number in count(1):
-        save(path, version(number), overwrite=True)
-        if number == 1:
+def loop(path: str, first: str = "1", step: str = "1") -> None:
+    swap.sync = lambda _: None  # only speed: no power is cut here
+    if Path(path).name == "plain":  # without digests, as OneFlow writes checkpoints
+        watched.write_sums = lambda _: None
+    for number in count(int(first), int(step)):
+        save(path, version(number), FORMATS, overwrite=True)
+        if number == int(first):
             sys.stdout.write("saved\n")
             sys.stdout.flush()
 
 
-def dying_save(path: Path, line: int) -> None:
-    """Saves version 2 and exits at once when ``line`` lines of the package have run."""
-    folder, left = os.path.dirname(watched.__file__), [line]
+def traced(path: Path, seen: Callable[[FrameType], None]) -> None:
+    """Saves version 2, with a call for each line of the package that runs."""
+    folder = os.path.dirname(watched.__file__)
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         if not frame.f_code.co_filename.startswith(folder):
             return None
         if event == "line":
-            left[0] -= 1
-            if left[0] < 0:
-                os._exit(9)
+            seen(frame)
         return trace
 
     sys.settrace(trace)
     save(path, version(2), overwrite=True)
+    sys.settrace(None)
+
+
+def dying_save(path: Path, line: int) -> None:
+    """Saves version 2 and exits at once when ``line`` lines of the package have run."""
+    left = count(line, -1)
+
+    def seen(_: FrameType) -> None:
+        if next(left) <= 0:
+            os._exit(9)
+
+    traced(path, seen)
     os._exit(0)
 
 
-def lines(root: str, how: str) -> None:
+def places(path: Path, which: str) -> list[int]:
+    """Where to die: at every line that runs, or at the first and the last run of each line."""
+    ran: list[tuple[str, int]] = []
+    save(path, version(1))
+    traced(path, lambda frame: ran.append((frame.f_code.co_filename, frame.f_lineno)))
+    if which == "all":
+        return [*range(len(ran) + 1)]
+    last = {line: number for number, line in enumerate(ran)}
+    first = {line: len(ran) - 1 - number for number, line in enumerate(reversed(ran))}
+    return sorted({*first.values(), *last.values(), len(ran)})
+
+
+def lines(root: str, how: str, which: str) -> None:
     if how == "two-steps":
         swap.exchange = lambda *_: False
     swap.sync = lambda _: None  # only speed: no power is cut here
-    for line in count():
+    for line in places(Path(root) / "all" / "model", which):
         path = Path(root) / f"at{line}" / "model"
         save(path, version(1))
         child = os.fork()
@@ -59,8 +86,6 @@ def lines(root: str, how: str) -> None:
             dying_save(path, line)
         finished = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         sys.stdout.write(f"{path.relative_to(root)} {'finished' if finished else 'killed'}\n")
-        if finished:
-            break
 
 
 if __name__ == "__main__":

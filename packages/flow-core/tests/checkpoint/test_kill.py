@@ -55,10 +55,14 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["exchange", "two-steps"])
-def test_killed_at_every_line(tmp_path: Path, how: str) -> None:
-    """A save dies at each line of its code in turn; with it die all unwritten buffers."""
-    child = start("lines", tmp_path, how)
-    report, _ = child.communicate(timeout=120)
+@pytest.mark.parametrize("which", ["ends", pytest.param("all", marks=pytest.mark.exhaustive)])
+def test_killed_at_every_line(tmp_path: Path, how: str, which: str) -> None:
+    """A save dies at each line of its code in turn; with it die all unwritten buffers.
+
+    The sample has the first and the last time that a line runs.
+    """
+    child = start("lines", tmp_path, how, which)
+    report, _ = child.communicate(timeout=1200)
     assert child.returncode == 0
     lines = [line.split() for line in report.splitlines()]
     assert len(lines) > 50

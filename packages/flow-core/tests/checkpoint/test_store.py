@@ -11,10 +11,12 @@ import pytest
 
 from flow_core.checkpoint import CheckpointManager, load, match, open_path, save, swap
 from flow_core.checkpoint import manager as manager_module
+from flow_core.checkpoint.store import Mismatch
 from flow_core.dtypes import char, float32, int8, int64
 from flow_core.errors import CheckpointError
 from flow_core.ir import TensorType
 
+NONE = Mismatch((), ())
 ONE, TWO = {"w": np.ones(3, np.float32)}, {"v": np.zeros(2, np.int64)}
 
 
@@ -24,7 +26,7 @@ def names(folder: Path) -> set[str]:
 
 def test_refuses_what_is_there(tmp_path: Path) -> None:
     save(tmp_path / "model", ONE)
-    with pytest.raises(CheckpointError, match="remove it first") as caught:
+    with pytest.raises(CheckpointError, match="already there") as caught:
         save(tmp_path / "model", TWO)
     assert "overwrite=True" in str(caught.value)
     assert set(load(tmp_path / "model")) == {"w"}
@@ -89,10 +91,16 @@ def test_errors_of_the_file_system(tmp_path: Path) -> None:
 
 
 def test_leftovers_go_with_the_next_save(tmp_path: Path) -> None:
-    for name in ("model", ".model.saving-0123", ".model.replaced", ".other.saving-4"):
+    for name in (
+        "model",
+        ".model.saving-0123456789abcdef",
+        ".model.replaced",
+        ".other.saving-4",
+        ".model.saving-mine",
+    ):
         save(tmp_path / name, ONE)
     save(tmp_path / "model", TWO, overwrite=True)
-    assert names(tmp_path) == {"model", ".other.saving-4"}
+    assert names(tmp_path) == {"model", ".other.saving-4", ".model.saving-mine"}
 
 
 def test_a_checkpoint_that_was_moved_aside_comes_back(tmp_path: Path) -> None:
@@ -164,16 +172,16 @@ def test_one_error_lists_everything() -> None:
 
 def test_what_counts_as_an_error() -> None:
     wanted, more = {"w": TensorType((3,), float32)}, {**ONE, "m": np.ones(1)}
-    assert match(wanted, more) == ("m",)
+    assert match(wanted, more) == Mismatch((), ("m",))
     with pytest.raises(CheckpointError, match="'m'"):
         match(wanted, more, extra=True)
     with pytest.raises(CheckpointError, match="missing"):
         match(wanted, {})
-    assert match(wanted, {}, missing=False) == ()
+    assert match(wanted, {}, missing=False) == Mismatch(("w",), ())
 
 
 def test_char_and_int8_are_the_same_bytes() -> None:
-    assert match({"a": TensorType((2,), char)}, {"a": np.zeros(2, np.int8)}) == ()
+    assert match({"a": TensorType((2,), char)}, {"a": np.zeros(2, np.int8)}) == NONE
     assert int8.numpy == char.numpy
 
 
@@ -181,9 +189,10 @@ def test_older_layout_is_not_misshapen(tmp_path: Path) -> None:
     (tmp_path / "w").mkdir()
     (tmp_path / "w" / "out").write_bytes(bytes(12))
     wanted = {"w": TensorType((3,), float32)}
-    assert match(wanted, load(tmp_path)) == ()
-    assert match(wanted, load(tmp_path, types=wanted)) == ()
-    assert match(wanted, {"w": open_path(tmp_path / "w")}) == ()
+    (tmp_path / "snapshot_done").touch()
+    assert match(wanted, load(tmp_path)) == NONE
+    assert match(wanted, load(tmp_path, types=wanted)) == NONE
+    assert match(wanted, {"w": open_path(tmp_path / "w")}) == NONE
     with pytest.raises(CheckpointError, match=r"12 bytes, wanted float32\[4\]"):
         match({"w": TensorType((4,), float32)}, load(tmp_path))
 
@@ -227,6 +236,16 @@ def test_manager_is_in_order_though_the_clock_goes_back(
     manager = make_manager(tmp_path, [])
     manager.save()
     assert manager.latest_checkpoint() == "snapshot_20990101_000000_000010"
+
+
+def test_manager_of_a_folder_that_is_gone(tmp_path: Path) -> None:
+    manager = make_manager(tmp_path / "snapshots", [])
+    (tmp_path / "snapshots").rmdir()
+    with pytest.raises(CheckpointError, match="No such file"):
+        manager.list_checkpoints()
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="Not a directory"):
+        make_manager(tmp_path / "file" / "below", [])
 
 
 def test_manager_in_a_file(tmp_path: Path) -> None:

@@ -17,17 +17,26 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from flow_core.checkpoint import swap
+from flow_core.checkpoint import guard, swap
 from flow_core.checkpoint.layout import DONE
 from flow_core.checkpoint.store import match
 from flow_core.errors import CheckpointError, JobError
 from flow_core.frontend.session import Session, default_session
 from flow_core.sbp import Region
-from flow_dist.restart_files import Array, Parts, data_file, list_file, read_list, write_part
+from flow_dist.restart_files import (
+    Array,
+    Parts,
+    data_file,
+    is_own,
+    list_file,
+    read_list,
+    write_part,
+)
 from flow_dist.watch import WATCH
 
 LOG = logging.getLogger(__name__)
@@ -151,7 +160,8 @@ class Checkpoints:
                 raise
             if world.rank == 0:
                 self._await_parts(aside, world.size)
-                self._finish(aside, self._folder / name)
+                with swap.locked(self._folder):
+                    self._finish(aside, self._folder / name)
             else:
                 self._await_end(aside)
 
@@ -187,12 +197,15 @@ class Checkpoints:
         """The mark, then the name: at no moment does a folder of that name lack anything."""
         (aside / DONE).touch()
         swap.sync_tree(aside)
-        swap.put_in_place(aside, path)
+        if path.exists() and any(path.iterdir()):
+            _check_replaceable(path)
+        swap.put_in_place(aside, path, _remove)
         for old in self._complete()[: -self._keep]:
-            shutil.rmtree(old)
+            _remove(old)
         for entry in self._folder.glob(".step-*.saving-*"):  # of processes that were killed
             if entry.name[1 : len(path.name) + 1] <= path.name:
-                shutil.rmtree(entry, ignore_errors=True)
+                with suppress(OSError):
+                    _remove(entry)
 
     # ----------------------------------------------------------------- restoring
 
@@ -231,6 +244,26 @@ class Checkpoints:
         with _explained(f"looking for checkpoints in {self._folder}"):
             found = [path for path in self._folder.iterdir() if _NAME.fullmatch(path.name)]
             return sorted(path for path in found if (path / DONE).is_file())
+
+
+def _check_replaceable(path: Path) -> None:
+    """Raise `CheckpointError` where a folder of a step's name holds anything but a checkpoint."""
+    names = list(islice(guard.foreign(path, is_own), 5))
+    if names:
+        raise CheckpointError(
+            f"saving {path}",
+            found=f"files there that are of no checkpoint: {', '.join(map(ascii, names))}",
+            hint="move them away, or save to another folder",
+        )
+
+
+def _remove(old: Path) -> None:
+    """Remove a checkpoint and nothing else: one with other files in it stays."""
+    names = list(islice(guard.foreign(old, is_own), 1))
+    if names:
+        LOG.warning("kept %s, as %a in it is of no checkpoint", old, names[0])
+    else:
+        shutil.rmtree(old)
 
 
 def _log(world: Meeting, text: str) -> None:

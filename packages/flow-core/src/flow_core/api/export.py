@@ -99,9 +99,14 @@ def _with_weights(job: ExportedJob, path: Any) -> ExportedJob:
     """The job with the arrays of a checkpoint, checked to fit."""
     formats = tuple(default_session().registry.formats.values())
     wanted = {op.name: job.graph.types[op.name][0] for op in job.graph.of_type("variable")}
-    try:
-        found = store.load(path, formats, wanted)
+
+    def read() -> dict[str, Any]:
+        found = store.load(path, formats, wanted, strict=False)
         store.match(wanted, found, attempted=f"exporting the variables in {path}", at=job.at)
+        return {name: found[name] for name in wanted}
+
+    try:
+        variables = store.steadily(path, read)
     except FlowError as error:
         raise error.told(at=job.at) from None
-    return replace(job, variables={name: found[name] for name in wanted})
+    return replace(job, variables=variables)

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from flow_core.annotations import PlaceholderSpec, parse_handler, placeholder
+from flow_core.api.train import tell_mismatch
 from flow_core.checkpoint import store
 from flow_core.checkpoint.snapshot import StoredVariable
+from flow_core.checkpoint.store import Mismatch
 from flow_core.dtypes import DType, float32
 from flow_core.errors import CheckpointError, JobError, user_line
 from flow_core.frontend.blob import BlobDef
@@ -171,16 +173,17 @@ def get_all_variables() -> dict[str, VariableBlob]:
     return {name: VariableBlob(name, stored) for name, stored in session.stored().items()}
 
 
-def load_variables(value_dict: Mapping[str, Any], ignore_mismatch: bool = True) -> None:
-    """Overwrites variables with values.
+def load_variables(value_dict: Mapping[str, Any], ignore_mismatch: bool | None = None) -> None:
+    """Overwrite variables with values.
 
     Args:
         value_dict: arrays (or objects with ``numpy()``) by variable name.
-        ignore_mismatch: skip names that no job has, instead of an error.
+        ignore_mismatch: what is done with names that no variable has.  True: they are ignored.
+            None: they are ignored, and one warning lists them.  False: they are an error.
 
     Raises:
-        CheckpointError: no dict; shapes or types that do not fit, and names unless ignored, all
-            listed.
+        CheckpointError: no dict; shapes or types that do not fit, values that cannot be read, and
+            names unless ignored, all listed.  Nothing is overwritten then.
     """
     if not isinstance(value_dict, Mapping):
         raise CheckpointError(
@@ -193,8 +196,11 @@ def load_variables(value_dict: Mapping[str, Any], ignore_mismatch: bool = True) 
     session = default_session()
     wanted = session.types()
     values = {name: _plain(value) for name, value in value_dict.items()}
-    store.match(wanted, values, missing=False, extra=not ignore_mismatch, at=user_line(2))
+    line = user_line(2)
+    odd = store.match(wanted, values, missing=False, extra=ignore_mismatch is False, at=line)
     session.assign({k: _read(values[k], wanted[k]) for k in values if k in wanted})
+    if ignore_mismatch is None:
+        tell_mismatch(f"loading variables (at {line})", Mismatch((), odd.extra), wanted)
 
 
 def _read(value: Any, wanted: TensorType) -> Any:

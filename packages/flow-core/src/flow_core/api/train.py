@@ -13,9 +13,11 @@ from flow_core.checkpoint import store
 from flow_core.checkpoint.manager import CheckpointManager
 from flow_core.checkpoint.snapshot import Snapshot
 from flow_core.dtypes import as_dtype
-from flow_core.errors import SourceLine, user_line
+from flow_core.errors import CheckpointError, user_line
 from flow_core.frontend.session import default_session
 from flow_core.frontend.together import load_together, save_together
+from flow_core.frontend.train import SYSTEM
+from flow_core.ir import TensorType
 from flow_core.plugins.specs import FormatSpec
 
 __all__ = ["CheckPoint", "SimpleCheckPointManager", "get", "save"]
@@ -27,25 +29,40 @@ def _formats() -> tuple[FormatSpec, ...]:
     return tuple(default_session().registry.formats.values())
 
 
-def save(path: str, var_dict: Mapping[str, Any] | None = None, overwrite: bool = False) -> None:
-    """Saves variables into a new folder, atomically.
+def save(
+    path: str,
+    var_dict: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    format: str | None = None,
+) -> None:
+    """Save variables as a new checkpoint, atomically.
 
     Of several processes, which all call it, the first one writes, and all return when the
     checkpoint is complete.
 
     Args:
-        path: folder that does not exist yet or is empty.
+        path: folder that does not exist yet or is empty; or a file that ends with
+            ``.safetensors``, which other programs read, too.
         var_dict: what to save: arrays, or objects with ``numpy()``, by name; all variables of the
             session when None.  Arrays are saved as the first process has them.
-        overwrite: whether a checkpoint that is there may be replaced.
+        overwrite: whether a checkpoint that is there may be replaced.  What holds anything else is
+            never replaced.
+        format: "snapshot", OneFlow's folders, "safetensors", or a plugin's; if None the path tells.
 
     Raises:
-        CheckpointError: the folder holds something, or writing fails; nothing is lost then.
+        CheckpointError: something is there already, or writing fails; nothing is lost then.
     """
     session = default_session()
+    if not isinstance(var_dict, Mapping | None):
+        raise CheckpointError(
+            f"saving {path!s:.200}",
+            at=user_line(),
+            found=f"{type(var_dict).__name__} {var_dict!r:.60}",
+            allowed="a dict of arrays by variable name, or None for all variables",
+        )
 
     def write(variables: Mapping[str, Any]) -> None:
-        store.save(path, variables, _formats(), overwrite=overwrite)
+        store.save(path, variables, _formats(), format=format, overwrite=overwrite)
 
     def put(variables: Mapping[str, Any]) -> None:
         arrays, world = _Arrays(variables), session.world
@@ -67,7 +84,7 @@ class _Arrays(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         value = self._variables[name]
-        return value.numpy() if hasattr(value, "numpy") else value
+        return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
 
     def __contains__(self, name: object) -> bool:
         return name in self._variables  # the inherited one would make the array
@@ -79,32 +96,72 @@ class _Arrays(Mapping[str, Any]):
         return len(self._variables)
 
 
-def get(path: str) -> Any:
+def get(path: str, strict: bool = True) -> Any:
     """The variables of a checkpoint by name, or the one variable whose own folder is given.
 
-    Each has ``shape``, ``dtype`` and ``numpy()``, which reads it.  Of several processes the first
-    one reads all of them at once, and gives them to the others.
+    Each has ``shape``, ``dtype`` and ``numpy()``, which reads it: from the checkpoint that was
+    opened, or not at all.  Of several processes the first one reads all of them at once, and gives
+    them to the others.
+
+    Args:
+        path: a checkpoint: a folder, or a ``.safetensors`` file.
+        strict: whether it is an error when the checkpoint is not complete, or variables were
+            removed or added since it was saved.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or a damaged one; lists all that is wrong.
+        CheckpointReplacedError: from ``numpy()``: another checkpoint was saved to the path since.
     """
     world = default_session().world
     if world is None:
-        found = store.open_path(path, _formats())
-        return dict(found.variables) if isinstance(found, Snapshot) else found
-    held = {name: _Held(array) for name, array in load_together(world, _reader(path)).items()}
+        found = store.open_path(path, _formats(), strict=strict)
+        if isinstance(found, Snapshot):
+            return dict(found.variables)
+        return dict(_each(found)) if isinstance(found, Mapping) else found
+    arrays = load_together(world, _reader(path, strict))
+    held = {name: _Held(array) for name, array in arrays.items()}
     return held[_ALONE] if [*held] == [_ALONE] else held
+
+
+def _each(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The variables of a format that has no objects for them."""
+    for name in found:
+        kind = store.type_of(found, name)
+        yield name, _Found(found, name, kind) if kind is not None else found[name]
 
 
 _ALONE = ""
 """Name of a variable whose own folder is given."""
 
 
-def _reader(path: str) -> Callable[[], Mapping[str, Any]]:
+def _reader(path: str, strict: bool) -> Callable[[], Mapping[str, Any]]:
     formats = _formats()
 
     def read() -> Mapping[str, Any]:
-        found = store.open_path(path, formats)
-        return found if isinstance(found, Mapping) else {_ALONE: found.numpy()}
+        found = store.open_path(path, formats, strict=strict)
+        if not isinstance(found, Mapping):
+            return {_ALONE: found.numpy()}
+        return {name: found[name] for name in found}
 
-    return read
+    return lambda: store.steadily(path, read)
+
+
+class _Found:
+    """A variable of a checkpoint, which is read when it is asked for."""
+
+    def __init__(self, found: Mapping[str, Any], name: str, kind: TensorType) -> None:
+        self._found, self._name = found, name
+        self.shape, self.dtype = kind.shape, kind.dtype
+
+    def numpy(self) -> Any:
+        """Its value."""
+        return self._found[self._name]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.asarray(self.numpy(), dtype)
+
+    def __repr__(self) -> str:
+        return f"<variable {self._name!r}, {self.dtype}{list(self.shape)}>"
 
 
 class _Held:
@@ -123,29 +180,62 @@ class _Held:
         return np.array(self._array, dtype)
 
 
-def _load(path: str) -> None:
-    session, line = default_session(), user_line(2)
+def _load(path: str, strict: bool | None = None) -> None:
+    session, line, formats = default_session(), user_line(2), _formats()
     wanted, world = session.types(), session.world
 
     def read() -> dict[str, Any]:
-        found = store.load(path, _formats(), types=wanted)
-        store.match(wanted, found, fewer=True, attempted=f"loading {path}", at=line)
-        _tell([name for name in wanted if name not in found], path, line)
-        return {name: found[name] for name in wanted if name in found}
+        found = store.load(path, formats, types=wanted, strict=False)
+        odd = store.match(
+            wanted,
+            found,
+            missing=strict is not False,
+            fewer=strict is None,
+            extra=strict is True,
+            incomplete=strict is not False,
+            attempted=f"loading {path}",
+            at=line,
+        )
+        values = {name: found[name] for name in wanted if name in found}
+        if strict is None:
+            tell_mismatch(f"loading {path} (at {line})", odd, wanted)
+        return values
 
-    session.assign(read() if world is None else load_together(world, read))
+    def steady() -> dict[str, Any]:
+        return store.steadily(path, read)
+
+    session.assign(steady() if world is None else load_together(world, steady))
 
 
-def _tell(kept: Sequence[str], path: str, line: SourceLine | None) -> None:
-    """Says which variables were not loaded."""
-    if kept:
-        some = ", ".join(kept[:_TOLD]) + (", ..." if len(kept) > _TOLD else "")
-        text = "loading %s (at %s): %d variables are not in it, and keep their values: %s"
-        _log.warning(text, path, line, len(kept), some)
+def tell_mismatch(attempted: str, odd: store.Mismatch, wanted: Mapping[str, Any]) -> None:
+    """Log in one warning which variables a load left alone, and which names it ignored.
+
+    Not told of are the states that an optimizer keeps for variables which are there: programs that
+    do not train have none.
+    """
+    extra = [name for name in odd.extra if not _is_state(name, wanted)]
+    told = [
+        f"{len(names)} {what}: {_some(names)}"
+        for names, what in (
+            (odd.missing, "variables are not in it, and keep their values"),
+            (extra, "of its names are of no variable, and are ignored"),
+        )
+        if names
+    ]
+    if told:
+        _log.warning("%s: %s", attempted, "; ".join(told))
 
 
-_TOLD = 5
-"""How many variables a warning names."""
+def _is_state(name: str, wanted: Mapping[str, Any]) -> bool:
+    return name.startswith(f"{SYSTEM}-") or name.rpartition("-")[0] in wanted
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_TOLD]) + (f" and {len(names) - _TOLD} more" if names[_TOLD:] else "")
+
+
+_TOLD = 20
+"""How many names of a kind a warning has."""
 
 
 class CheckPoint:
@@ -155,21 +245,27 @@ class CheckPoint:
         """Gives every variable its initial value."""
         default_session().initialize()
 
-    def save(self, path: str, overwrite: bool = False) -> None:
-        """Saves all variables into a new folder; see `flow.checkpoint.save`."""
-        save(path, overwrite=overwrite)
+    def save(self, path: str, overwrite: bool = False, format: str | None = None) -> None:
+        """Save all variables as a new checkpoint; see `flow.checkpoint.save`."""
+        save(path, overwrite=overwrite, format=format)
 
-    def load(self, path: str) -> None:
-        """Loads the variables that a checkpoint has; others keep their values, which is logged.
+    def load(self, path: str, strict: bool | None = None) -> None:
+        """Load the variables that a checkpoint has; others keep their values.
 
         A network that begins with the weights of a part of it, and an optimizer that begins anew,
-        find less than all.
+        find less than all; a program that does not train has no use for an optimizer's states.
+
+        Args:
+            path: a checkpoint: a folder, or a ``.safetensors`` file.
+            strict: what is wrong when names differ.  True: every variable that is missing and
+                every name that no variable has.  None: only that nothing fits, or the checkpoint
+                is not complete; one warning lists the rest.  False: nothing, silently.
 
         Raises:
-            CheckpointError: the checkpoint has none of the variables, or some in another shape;
-                lists these and all that are missing.
+            CheckpointError: see ``strict``; or variables have another shape, or the files are
+                damaged.  Lists all that is wrong; nothing is loaded then.
         """
-        _load(path)
+        _load(path, strict)
 
 
 class SimpleCheckPointManager(CheckpointManager):

@@ -19,6 +19,7 @@ FORMATS: tuple[FormatSpec, ...] = (
         safetensors_format.can_open,
         reader="flow_core.checkpoint.safetensors_format:read",
         writer="flow_core.checkpoint.safetensors_format:write",
+        file=safetensors_format.FILE,
     ),
 )
 

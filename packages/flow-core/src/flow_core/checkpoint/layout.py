@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from pathlib import Path
 
-from flow_core.dtypes import as_dtype
+from flow_core.dtypes import ALL
 from flow_core.errors import CheckpointError
 from flow_core.ir import TensorType
-from flow_core.shapes import Shape
 
 DATA = "out"
 META = "meta"
 DONE = "snapshot_done"
+SUMS = "flow.sha256"
 
 _PROTO_NAMES: Mapping[str, str] = {
     "char": "kChar",
@@ -39,40 +40,69 @@ _PROTO_NUMBERS: Mapping[str, str] = {
     "11": "bfloat16",
     "12": "bool",
 }
+_ELEMENTS = {dtype.name: dtype for dtype in ALL}
 _DTYPES = {**_PROTO_NUMBERS, **{proto: name for name, proto in _PROTO_NAMES.items()}}
 
 
+_LONGEST_PART = 255
+_LONGEST_NAME = 2000
+"""Bytes of a file's name, on the usual file systems, and of a path that leaves room for others."""
+
+
+def name_problem(name: str) -> str | None:
+    """Why no checkpoint can hold a variable of this name, in any format; None when one can.
+
+    A name is a path in a checkpoint, where a variable's folder holds the files ``out`` and
+    ``meta``: ``a/out`` would be the data of ``a``.
+
+    >>> name_problem("encoder/dense-weight")
+    >>> name_problem("../weight")
+    "an empty part, '.' or '..'"
+    """
+    parts = name.split("/")
+    encoded = name.encode("utf-8", "surrogatepass")
+    problems = {
+        "a surrogate, which UTF-8 does not have": encoded != name.encode("utf-8", "replace"),
+        "a NUL character": "\0" in name,
+        "a backslash": "\\" in name,
+        "a drive letter": re.match("[A-Za-z]:", name),
+        "an empty part, '.' or '..'": not {"", ".", ".."}.isdisjoint(parts),
+        f"a part named {DATA!r} or {META!r} below another name, which are files of a variable": (
+            not {DATA, META}.isdisjoint(parts[1:])
+        ),
+        "a first part that names a file of the checkpoint itself": parts[0]
+        in (DONE, SUMS, "__metadata__"),
+        f"a part of more than {_LONGEST_PART} bytes": (
+            max(map(len, encoded.split(b"/"))) > _LONGEST_PART
+        ),
+        f"more than {_LONGEST_NAME} bytes": len(encoded) > _LONGEST_NAME,
+    }
+    return next((problem for problem, found in problems.items() if found), None)
+
+
+NAMES_ALLOWED = (
+    "names that are relative paths in every checkpoint format, such as 'encoder/dense-weight'"
+)
+
+
 def path_parts(name: str) -> tuple[str, ...]:
-    """The folders of a variable's name; raises `CheckpointError` for one that leaves the folder.
+    """The folders of a variable's name; raises `CheckpointError` for one that cannot be saved.
 
     >>> path_parts("encoder/dense-weight")
     ('encoder', 'dense-weight')
     """
-    parts = tuple(name.split("/"))
-    if any(part in ("", ".", "..") for part in parts) or re.search(r"[\0\\]|^[A-Za-z]:", name):
+    problem = name_problem(name) if isinstance(name, str) else "another type than text"
+    if problem:
         raise CheckpointError(
-            "a variable's name as a path in a checkpoint",
-            found=repr(name),
-            allowed="relative names without empty parts, '.', '..', backslashes and drive letters",
+            f"saving variable {name!a:.120}", found=f"a name with {problem}", allowed=NAMES_ALLOWED
         )
-    return parts
+    return tuple(name.split("/"))
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Refuses names that cannot stand side by side in one folder.
-
-    A variable's folder holds the files ``out`` and ``meta``, so that ``a`` and ``a/out`` clash.
-    """
-    known = {path_parts(name) for name in names}
-    if (DONE,) in known:
-        raise CheckpointError(f"a variable named {DONE!r}", found="the name of a file of its own")
-    for parts in known:
-        if parts[-1] in (DATA, META) and parts[:-1] in known:
-            raise CheckpointError(
-                "saving variables",
-                found=f"{'/'.join(parts)!r} beside {'/'.join(parts[:-1])!r}",
-                allowed=f"no variable named {DATA!r} or {META!r} below another one",
-            )
+    """Refuses names that no checkpoint can hold.  Raises `CheckpointError`."""
+    for name in names:
+        path_parts(name)
 
 
 def meta_text(kind: TensorType) -> str:
@@ -90,41 +120,66 @@ def meta_text(kind: TensorType) -> str:
     return f"shape {{\n{dims}}}\ndata_type: {_PROTO_NAMES[kind.dtype.name]}\n"
 
 
-_COMMENT = re.compile(r"#[^\n]*")
-_MESSAGE = re.compile(
-    r"\s*(?:(?:shape\s*:?\s*(?P<shape>\{[^{}]*\}|<[^<>]*>)"
-    r"|data_type\s*:\s*(?P<dtype>\w+))\s*[;,]?\s*)",
-)
-_DIMS = re.compile(r"\s*dim\s*:\s*(?:(?P<one>\d+)|\[(?P<many>[\s\d,]*)\])\s*[;,]?\s*")
+LONGEST_META = 1 << 16
+"""Bytes that a ``meta`` file may have; it is read as a whole."""
+
+MOST_AXES = 64  # as numpy has it
+MOST_BYTES = (1 << 63) - 1
+
+_TOKEN = re.compile(r"#[^\n]*|[A-Za-z_][A-Za-z_0-9]*|[0-9]+|\S", re.ASCII)
+_END = "(?: [;,])?"
+_DIMS = rf"(?: dim : (?:[0-9]+|\[(?: [0-9]+(?: , [0-9]+)*)? \]){_END})*"
+_SHAPE = rf"shape(?: :)? (?P<shape>\{{{_DIMS} \}}|<{_DIMS} >){_END}"
+_TYPE = rf"data_type : (?P<dtype>[A-Za-z0-9_]+){_END}"
+_META = tuple(re.compile(f"{one} {other}") for one, other in ((_SHAPE, _TYPE), (_TYPE, _SHAPE)))
 
 
-def parse_meta(text: str, file: Path) -> TensorType:
-    """Reads a ``meta`` file in any spelling of protobuf's text form.
+def parse_meta(text: str | bytes, file: Path) -> TensorType:
+    """Parse a ``meta`` file in any spelling of protobuf's text form, in linear time.
+
+    Raises:
+        CheckpointError: the text is something else, or of a type that no array has.
 
     >>> str(parse_meta("data_type: 3 shape: <dim: [4, 5]>", Path("meta")))
     'float64[4,5]'
     """
-    fields: dict[str, str] = {}
-    rest = _COMMENT.sub("", text)
-    while match := _MESSAGE.match(rest):
-        fields.update({k: v for k, v in match.groupdict().items() if v is not None})
-        rest = rest[match.end() :]
-    shape = _parse_dims(fields.get("shape", ""))
-    dtype = _DTYPES.get(fields.get("dtype", ""))
-    if rest.strip() or shape is None or dtype is None:
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "replace")
+    found = _match_meta(text) if len(text) <= LONGEST_META else None
+    dtype = _DTYPES.get(found["dtype"]) if found else None
+    dims = re.findall("[0-9]+", found["shape"]) if found else []
+    kind = stored_type(dims, dtype) if dtype else None
+    if kind is None:
         raise CheckpointError(
             f"reading {file}",
             found=f"{text!r:.120}",
             allowed="a shape and a data_type, such as 'shape { dim: 2 } data_type: kFloat'",
         )
-    return TensorType(shape, as_dtype(dtype))
+    return kind
 
 
-def _parse_dims(text: str) -> Shape | None:
-    if not text:
+def _match_meta(text: str) -> re.Match[str] | None:
+    tokens = (token for token in _TOKEN.findall(text) if not token.startswith("#"))
+    plain = " ".join(tokens)
+    return next(filter(None, (form.fullmatch(plain) for form in _META)), None)
+
+
+def stored_type(dims: Sequence[object], dtype: object) -> TensorType | None:
+    """The type of a stored array, None where no array can be of it: for what a file claims.
+
+    Args:
+        dims: integers, or their decimal digits.
+        dtype: name of an element type.
+
+    >>> str(stored_type(["2", 3], "int8")), stored_type([2, -1], "int8"), stored_type([], "record")
+    ('int8[2,3]', None, None)
+    """
+    sizes = [int(n) if isinstance(n, str) and len(n) < 20 else n for n in dims]
+    element = _ELEMENTS.get(dtype) if isinstance(dtype, str) else None
+    if element is None or len(sizes) > MOST_AXES or any(type(n) is not int for n in sizes):
         return None
-    rest, dims = text[1:-1].strip(), []
-    while match := _DIMS.match(rest):
-        dims += [int(n) for n in re.findall(r"\d+", match["one"] or match["many"])]
-        rest = rest[match.end() :]
-    return None if rest else tuple(dims)
+    shape = tuple(n for n in sizes if isinstance(n, int))
+    filled = prod(n or 1 for n in shape) * element.itemsize
+    return (
+        TensorType(shape, element) if min(shape, default=0) >= 0 and filled <= MOST_BYTES else None
+    )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from flow_core.checkpoint.layout import DONE
-from flow_core.errors import CheckpointError
+from flow_core.errors import CheckpointError, user_line
 
 _STAMP = "%Y%m%d_%H%M%S_%f"
 
@@ -46,14 +47,28 @@ class CheckpointManager:
         self._load = load
         if self._root.exists() and not self._root.is_dir():
             raise CheckpointError(
-                f"checkpoints in {root_path}", found="a file", allowed="a folder, or nothing yet"
+                f"checkpoints in {root_path}",
+                at=user_line(),
+                found="a file",
+                allowed="a folder, or nothing yet",
             )
-        self._root.mkdir(parents=True, exist_ok=True)
+        with self._explained():
+            self._root.mkdir(parents=True, exist_ok=True)
 
     def list_checkpoints(self) -> list[str]:
         """Names of all finished checkpoints, the oldest first."""
-        names = (entry.name for entry in self._root.iterdir() if (entry / DONE).is_file())
+        with self._explained():
+            names = [entry.name for entry in self._root.iterdir() if (entry / DONE).is_file()]
         return sorted(name for name in names if name.startswith(self._prefix))
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn errors of the file system into ours."""
+        try:
+            yield
+        except OSError as error:
+            attempted = f"checkpoints in {self._root}"
+            raise CheckpointError(attempted, at=user_line(), found=str(error)) from error
 
     def latest_checkpoint(self) -> str | None:
         """Name of the newest finished checkpoint, None when there is none."""

@@ -1,25 +1,39 @@
-"""The safetensors format: all variables in one file ``model.safetensors``.
+"""The safetensors format: all variables in one file.
 
-Needs the package ``safetensors`` (``flow-core[safetensors]``), which is imported on use.
+Written by the package ``safetensors`` (``flow-core[safetensors]``), which is imported on use.  Read
+here: each tensor into memory and compared with its digest, as a mapped file that another program
+cuts short would end the process.
+
+The digests lie in the file's metadata, where other programs pass over them: ``flow.version`` and,
+for each tensor, ``sha256:NAME``, the SHA-256 of its name, element type, shape and data.  Files of
+other programs have none and are read unchecked.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, BinaryIO
 
 import ml_dtypes  # noqa: F401 - makes "bfloat16" known to numpy, which safetensors asks for it
 import numpy as np
 
-from flow_core.checkpoint.snapshot import Array, variable_type
-from flow_core.dtypes import BY_NAME
-from flow_core.errors import CheckpointError
+from flow_core.checkpoint.layout import check_names, stored_type
+from flow_core.checkpoint.origin import Array, Stamp, stamp
+from flow_core.checkpoint.snapshot import variable_type
+from flow_core.errors import CheckpointError, CheckpointReplacedError
 from flow_core.ir import TensorType
 
 FILE = "model.safetensors"
+LONGEST_HEADER = 1 << 25
+"""Bytes that a header may have; it is read as a whole."""
 
 _DTYPES: Mapping[str, str] = {
     "BOOL": "bool",
@@ -32,6 +46,217 @@ _DTYPES: Mapping[str, str] = {
     "F32": "float32",
     "F64": "float64",
 }
+_NAMES = {name: tag for tag, name in _DTYPES.items()} | {"char": "I8"}
+_METADATA = "__metadata__"
+_VERSION = "flow.version"
+_DIGEST = "sha256:"
+
+
+def can_open(path: Path) -> bool:
+    """Whether this is a folder with ``model.safetensors`` or a ``.safetensors`` file."""
+    file = _file(Path(path))
+    return file.suffix == ".safetensors" and file.is_file()
+
+
+def _file(path: Path) -> Path:
+    return path / FILE if path.is_dir() else path
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A tensor in a file.
+
+    Attributes:
+        tag: its element type in the words of the format.
+        shape: its shape.
+        begin, end: where its bytes are, from the end of the header.
+    """
+
+    tag: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+class SafeTensors(Mapping[str, Array]):
+    """The variables of a safetensors file; each is read and checked when it is asked for.
+
+    All are read from the file that was opened: `CheckpointReplacedError` tells that another one
+    has taken its place, or that a program has written to it.
+
+    Raises:
+        CheckpointError: it is no safetensors file, or a damaged one.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._stamp: Stamp | None = None
+        with self._opened() as handle:
+            self._stamp = stamp(handle.fileno())
+            header, self._start = _header(handle, file)
+            size = os.fstat(handle.fileno()).st_size - self._start
+        self._entries, metadata = _parsed(header, size, file)
+        self._digests = _digests(metadata, self._entries, file)
+
+    def __getitem__(self, name: str) -> Array:
+        kind, entry = self.type_of(name), self._entries[name]
+        data = self._data(name, entry)
+        digest = self._digests.get(name)
+        if digest is not None and digest != _digest(name, entry.tag, entry.shape, data.data):
+            raise self._refused(name, "bytes that are not those that were saved: it is damaged")
+        return data.view(kind.dtype.numpy).reshape(kind.shape)
+
+    @contextmanager
+    def _opened(self) -> Iterator[BinaryIO]:
+        """The file that was opened first, unchanged to the end of the ``with`` block."""
+        try:
+            with self.file.open("rb") as handle:
+                self._check_same(handle)
+                yield handle
+                self._check_same(handle)
+        except OSError as error:
+            raise _corrupt(self.file, str(error)) from error
+
+    def _check_same(self, handle: BinaryIO) -> None:
+        if self._stamp not in (None, stamp(handle.fileno())):
+            raise CheckpointReplacedError(
+                f"reading {self.file}",
+                found="a file that another program has written in the meantime",
+                allowed="the file that was opened",
+                hint="open it again: flow.checkpoint.get(path)",
+            )
+
+    def _data(self, name: str, entry: Entry) -> Array:
+        with self._opened() as handle:
+            handle.seek(self._start + entry.begin)
+            try:
+                data = np.empty(entry.end - entry.begin, np.uint8)
+            except MemoryError:
+                raise self._refused(name, "more than the memory holds") from None
+            filled = handle.readinto(data.data) if len(data) else 0  # type: ignore[attr-defined]
+        if filled != len(data):
+            raise self._refused(name, f"{filled} of {len(data)} bytes")
+        return data
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries  # the inherited one would read the variable
+
+    def type_of(self, name: str) -> TensorType:
+        """Shape and element type of a variable without reading it."""
+        entry = self._entries[name]
+        kind = stored_type(entry.shape, _DTYPES.get(entry.tag))
+        if kind is None:
+            raise self._refused(
+                name, f"elements of type {entry.tag}", f"at most 64 axes of {', '.join(_DTYPES)}"
+            )
+        if kind.nbytes != entry.end - entry.begin:
+            raise self._refused(name, f"{entry.end - entry.begin} bytes", f"{kind.nbytes}: {kind}")
+        return kind
+
+    def _refused(self, name: str, found: str, allowed: str | None = None) -> CheckpointError:
+        return CheckpointError(f"reading {name!r} of {self.file}", found=found, allowed=allowed)
+
+
+def read(path: Path) -> SafeTensors:
+    """Open a safetensors file or the folder around it.  Raises `CheckpointError`."""
+    return SafeTensors(_file(Path(path)))
+
+
+def _header(handle: BinaryIO, file: Path) -> tuple[bytes, int]:
+    """The header's JSON, and where the data begin."""
+    size = os.fstat(handle.fileno()).st_size
+    length = int.from_bytes(handle.read(8), "little")
+    if size < 8 or length > min(size - 8, LONGEST_HEADER):
+        raise _corrupt(file, f"a header of {length} bytes in a file of {size}")
+    header = handle.read(length)
+    if len(header) != length:
+        raise _corrupt(file, "a file that another program writes to")
+    return header, 8 + length
+
+
+def _parsed(header: bytes, size: int, file: Path) -> tuple[dict[str, Entry], dict[str, str]]:
+    """The tensors and the metadata that a header tells of.  Raises `CheckpointError`."""
+    try:
+        told = json.loads(header.decode(), object_pairs_hook=_unique)
+        metadata = told.pop(_METADATA, {})
+        entries = {name: _entry(told[name]) for name in sorted(told)}
+        good = all(isinstance(value, str) for pair in metadata.items() for value in pair)
+        "".join(entries).encode()
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise _corrupt(file, f"a header that is none: {error!s:.100}") from None
+    if not good or not _tiles(entries, size):
+        raise _corrupt(file, "a header whose tensors do not fill the file one after the other")
+    return entries, metadata
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name twice")
+    return found
+
+
+def _entry(told: dict[str, Any]) -> Entry:
+    (begin, end), shape, tag = told["data_offsets"], told["shape"], told["dtype"]
+    if not isinstance(tag, str) or not isinstance(shape, list) or len(told) != 3:
+        raise TypeError("a tensor that is none")
+    if any(type(n) is not int or n < 0 for n in (begin, end, *shape)):
+        raise TypeError("sizes that are no numbers")
+    return Entry(tag, tuple(shape), begin, end)
+
+
+def _tiles(entries: Mapping[str, Entry], size: int) -> bool:
+    """Whether tensors fill a file without holes and overlaps."""
+    at = 0
+    for entry in sorted(entries.values(), key=lambda entry: (entry.begin, entry.end)):
+        if entry.begin != at or entry.end < at:
+            return False
+        at = entry.end
+    return at == size
+
+
+def _digests(
+    metadata: Mapping[str, str], entries: Mapping[str, Entry], file: Path
+) -> Mapping[str, str]:
+    """Digests by tensor, none where another program has written the file."""
+    own = [key for key in metadata if key == _VERSION or key.startswith(_DIGEST)]
+    found = {key.removeprefix(_DIGEST): metadata[key] for key in own if key != _VERSION}
+    if own and (metadata.get(_VERSION) != "1" or found.keys() != entries.keys()):
+        raise _corrupt(file, "digests of other tensors than those that are there")
+    return found
+
+
+def _digest(name: str, tag: str, shape: tuple[int, ...], data: memoryview) -> str:
+    total = hashlib.sha256(json.dumps([name, tag, shape]).encode())
+    total.update(data)
+    return total.hexdigest()
+
+
+def _corrupt(file: Path, found: str) -> CheckpointError:
+    return CheckpointError(f"reading {file}", found=found, allowed="a safetensors file")
+
+
+def write(path: Path, variables: Mapping[str, Array]) -> None:
+    """Write ``model.safetensors`` into a folder.  Raises `CheckpointError`."""
+    library = _library(f"saving {path}")
+    check_names(variables)
+    arrays, metadata = {}, {_VERSION: "1"}
+    for name, value in variables.items():
+        kind = variable_type(name, value)
+        array = np.ascontiguousarray(value, kind.dtype.numpy).reshape(kind.shape)
+        data = array.reshape(-1).view(np.uint8).data
+        metadata[_DIGEST + name] = _digest(name, _NAMES[kind.dtype.name], kind.shape, data)
+        arrays[name] = array
+    try:
+        import_module("safetensors.numpy").save_file(arrays, str(Path(path) / FILE), metadata)
+    except library.SafetensorError as error:  # also a disk that is full
+        raise CheckpointError(f"saving {path}", found=str(error)) from error
 
 
 def _library(attempted: str) -> ModuleType:
@@ -45,69 +270,3 @@ def _library(attempted: str) -> ModuleType:
             found="the package safetensors is not installed",
             hint="uv add 'flow-core[safetensors]'",
         ) from None
-
-
-def _file(path: Path) -> Path:
-    return path / FILE if path.is_dir() else path
-
-
-def can_open(path: Path) -> bool:
-    """Whether this is a folder with ``model.safetensors`` or a ``.safetensors`` file."""
-    file = _file(Path(path))
-    return file.suffix == ".safetensors" and file.is_file()
-
-
-class SafeTensors(Mapping[str, Array]):
-    """The variables of a safetensors file; each is read when it is asked for."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        library = _library(f"reading {file}")
-        try:
-            self._open = library.safe_open(file, framework="numpy")
-        except (library.SafetensorError, OSError) as error:
-            raise CheckpointError(f"reading {file}", found=str(error)) from error
-        self._names = dict.fromkeys(sorted(self._open.keys()))
-
-    def __getitem__(self, name: str) -> Array:
-        if name not in self._names:
-            raise KeyError(name)
-        self.type_of(name)  # refuses element types that flow does not have
-        return np.asarray(self._open.get_tensor(name))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names  # the inherited one would read the variable
-
-    def type_of(self, name: str) -> TensorType:
-        """Shape and element type of a variable without reading it."""
-        part: Any = self._open.get_slice(name)
-        dtype = _DTYPES.get(part.get_dtype())
-        if dtype is None:
-            raise CheckpointError(
-                f"reading {name!r} of {self.file}",
-                found=f"elements of type {part.get_dtype()}",
-                allowed=", ".join(_DTYPES),
-            )
-        return TensorType(tuple(part.get_shape()), BY_NAME[dtype])
-
-
-def read(path: Path) -> SafeTensors:
-    """Opens a safetensors file or the folder around it.  Raises `CheckpointError`."""
-    return SafeTensors(_file(Path(path)))
-
-
-def write(path: Path, variables: Mapping[str, Array]) -> None:
-    """Writes ``model.safetensors`` into a folder.  Raises `CheckpointError`."""
-    _library(f"saving {path}")
-    save_file = import_module("safetensors.numpy").save_file
-    arrays = {
-        name: np.asarray(value, variable_type(name, value).dtype.numpy, order="C")
-        for name, value in variables.items()
-    }
-    save_file(arrays, str(Path(path) / FILE))

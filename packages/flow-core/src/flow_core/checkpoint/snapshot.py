@@ -1,49 +1,68 @@
 """OneFlow's own layout: a folder per variable, raw data in ``out``, shape and type in ``meta``.
 
 Older versions of OneFlow wrote ``out`` alone; such variables are read with the shape and element
-type that the caller wants.  Slashes in names are nested folders.
+type that the caller wants.  Slashes in names are nested folders.  See `origin` for what holds when
+another process replaces the checkpoint, and `sums` for the digests of the files.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from flow_core.checkpoint.layout import (
     DATA,
     DONE,
+    LONGEST_META,
     META,
+    SUMS,
     check_names,
     meta_text,
     parse_meta,
     path_parts,
 )
+from flow_core.checkpoint.origin import TRIES, Array, Origin, Stamp, stamp
+from flow_core.checkpoint.sums import Sums, is_marked, read_sums
 from flow_core.dtypes import DType, as_dtype
-from flow_core.errors import CheckpointError, InferenceError
+from flow_core.errors import CheckpointError, CheckpointReplacedError, InferenceError
 from flow_core.ir import TensorType
 from flow_core.shapes import Shape
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
 
 class StoredVariable:
-    """A variable in a folder of its own; its data stay on disk until `numpy` is called.
+    """A variable in a folder of its own; its files stay on disk until they are asked for.
+
+    What is read is of the checkpoint that was opened, and is compared with its digest if there is
+    one; else it is an error.
 
     Attributes:
         folder: where its files are.
-        type: shape and element type, None for the older layout without ``meta``.
     """
 
-    __slots__ = ("folder", "type")
+    __slots__ = ("_origin", "_type", "folder")
 
-    def __init__(self, folder: Path, wanted: TensorType | None = None) -> None:
+    def __init__(
+        self, folder: Path, wanted: TensorType | None = None, origin: Origin | None = None
+    ) -> None:
         self.folder = folder
-        meta = folder / META
-        self.type = parse_meta(meta.read_text(), meta) if meta.is_file() else wanted
+        self._origin = Origin.around(folder) if origin is None else origin
+        self._type = wanted
+
+    @property
+    def type(self) -> TensorType | None:
+        """Shape and element type; None for the older layout without ``meta``.
+
+        Raises:
+            CheckpointError: ``meta`` cannot be read.
+        """
+        meta = self.folder / META
+        if self._type is None and self._origin.has(meta):
+            self._type = parse_meta(self._origin.text(meta, LONGEST_META), meta)
+        return self._type
 
     @property
     def file_path(self) -> str:
@@ -66,47 +85,50 @@ class StoredVariable:
         return self._known().dtype
 
     def _known(self) -> TensorType:
-        if self.type is None:
+        kind = self.type
+        if kind is None:
             raise CheckpointError(
                 f"reading {self.file_path}",
                 found="no file 'meta' beside it, as older versions wrote it",
                 hint="load it into a variable, whose shape and element type are then used",
             )
-        return self.type
+        return kind
 
     def typed(self, wanted: TensorType) -> StoredVariable:
         """The same variable with a shape and element type, should it have none of its own."""
-        return self if self.has_meta_info else StoredVariable(self.folder, wanted)
+        return self if self.has_meta_info else StoredVariable(self.folder, wanted, self._origin)
 
     def numpy(self) -> Array:
-        """The data, mapped from the file; what you write into the array stays in memory.
+        """The data, read into memory and checked.
 
         Raises:
-            CheckpointError: the file has another size than shape and element type say.
+            CheckpointError: the file has another size than shape and element type say, or other
+                bytes than those that were saved.
+            CheckpointReplacedError: another checkpoint was saved at the path in the meantime.
         """
         kind = self._known()
         self.check_size()
-        if kind.nbytes == 0:  # an empty file cannot be mapped
-            return np.empty(kind.shape, kind.dtype.numpy)
-        raw = np.memmap(self.file_path, np.uint8, "c")
-        return raw.view(np.ndarray).view(kind.dtype.numpy).reshape(kind.shape)
+        raw = self._origin.array(self.folder / DATA, kind.nbytes)
+        return raw.view(kind.dtype.numpy).reshape(kind.shape)
 
     def check_size(self) -> None:
-        """Raises `CheckpointError` when the file has another size than its type says."""
-        kind, size = self._known(), os.path.getsize(self.file_path)
-        if size != kind.nbytes:
-            raise CheckpointError(
-                f"reading {self.file_path}",
-                found=f"{size} bytes",
-                allowed=f"{kind.nbytes} for {kind}",
-            )
+        """Raise `CheckpointError` when the file has another size than its type says."""
+        kind, file = self._known(), self.folder / DATA
+        found = stamp(file)
+        if found is None or found[2] != kind.nbytes:
+            size = "no file" if found is None else f"{found[2]} bytes"
+            raise self._origin.refused(file, size, f"{kind.nbytes} for {kind}")
 
     def __repr__(self) -> str:
-        return f"StoredVariable({str(self.folder)!r}, {self.type or 'no meta'})"
+        return f"StoredVariable({str(self.folder)!r})"
 
 
 class Snapshot(Mapping[str, Array]):
     """The variables of a checkpoint folder; each is read when it is asked for.
+
+    Attributes:
+        variables: what there is, by name.
+        problems: a line for each thing that is wrong with the checkpoint as a whole.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -115,8 +137,11 @@ class Snapshot(Mapping[str, Array]):
     [0.0, 1.0, 2.0]
     """
 
-    def __init__(self, variables: Mapping[str, StoredVariable]) -> None:
+    def __init__(
+        self, variables: Mapping[str, StoredVariable], problems: tuple[str, ...] = ()
+    ) -> None:
         self.variables = variables
+        self.problems = problems
 
     def __getitem__(self, name: str) -> Array:
         return self.variables[name].numpy()
@@ -136,9 +161,21 @@ class Snapshot(Mapping[str, Array]):
 
     def typed(self, wanted: Mapping[str, TensorType]) -> Snapshot:
         """The same, with shapes and element types for variables that have none of their own."""
-        return Snapshot(
-            {n: v.typed(wanted[n]) if n in wanted else v for n, v in self.variables.items()}
-        )
+        variables = {
+            name: _typed(variable, wanted.get(name)) for name, variable in self.variables.items()
+        }
+        return Snapshot(variables, self.problems)
+
+
+def _typed(variable: StoredVariable, wanted: TensorType | None) -> StoredVariable:
+    try:
+        return variable if wanted is None else variable.typed(wanted)
+    except CheckpointError:  # 'meta' is damaged, which is told when the variable is asked for
+        return variable
+
+
+MOST_SEARCHED = 1000
+"""Folders in which `can_open` looks for variables: the path may be a home folder by mistake."""
 
 
 def can_open(path: Path) -> bool:
@@ -146,20 +183,83 @@ def can_open(path: Path) -> bool:
     path = Path(path)
     if not path.is_dir():
         return False
-    return any(True for _ in _variable_folders(path)) or os.listdir(path) == [DONE]
+    return any(True for _ in _variable_folders(path, MOST_SEARCHED)) or _is_bare(os.listdir(path))
+
+
+def _is_bare(names: list[str]) -> bool:
+    return bool(names) and {DONE, SUMS}.issuperset(names)
 
 
 def read(path: Path) -> Snapshot:
-    """Opens a checkpoint folder; data are read on access.  Raises `CheckpointError`."""
+    """Open a checkpoint folder; data are read on access.
+
+    Raises:
+        CheckpointError: its list of digests is damaged.
+        CheckpointReplacedError: other processes replace its files all the time.
+    """
     root = Path(path)
-    folders = {folder.relative_to(root).as_posix(): folder for folder in _variable_folders(root)}
-    return Snapshot({name: StoredVariable(folders[name]) for name in sorted(folders)})
+    for _ in range(TRIES):
+        sums = read_sums(root)
+        found = _read_unlisted(root) if sums is None else _read_listed(Origin(root, sums), sums)
+        if found is not None:
+            return found
+    raise CheckpointReplacedError(
+        f"loading {root}",
+        found="files that other processes replace all the time",
+        allowed="files that stay for as long as it takes to list them",
+    )
 
 
-def _variable_folders(root: Path) -> Iterator[Path]:
+def _read_listed(origin: Origin, sums: Sums) -> Snapshot | None:
+    """A checkpoint with digests; None where its folders are those of another save."""
+    root = origin.root
+    names = [name.removesuffix(f"/{DATA}") for name in sums.digests if name.endswith(f"/{DATA}")]
+    there = _folders(root)
+    problems = tuple(_problems(root, there, names))
+    if problems and not origin.is_current():
+        return None
+    return _snapshot({name: root / name for name in names if name in there}, origin, problems)
+
+
+def _read_unlisted(root: Path) -> Snapshot | None:
+    """A checkpoint without digests, as it was at one moment; None where there was none."""
+    folders = _folders(root)
+    stamps = _stamps(folders.values())
+    problems = tuple(_problems(root, folders, folders))
+    steady = stamps == _stamps(_variable_folders(root)) and not (root / SUMS).exists()
+    return _snapshot(folders, Origin(root, None, stamps), problems) if steady else None
+
+
+def _problems(root: Path, there: Iterable[str], listed: Iterable[str]) -> Iterator[str]:
+    """What is wrong with a checkpoint as a whole: lines for an error."""
+    if not is_marked(root):
+        yield f"incomplete no file {DONE!r}, which the end of a save writes"
+    for name in sorted({*there} ^ {*listed}):
+        yield (
+            f"foreign    {name!r} came after the save: {SUMS} does not list it"
+            if name in there
+            else f"lost       {name!r}, which {SUMS} lists, has no file {DATA!r}"
+        )
+
+
+def _folders(root: Path) -> dict[str, Path]:
+    """The folders of variables by name."""
+    return {folder.relative_to(root).as_posix(): folder for folder in _variable_folders(root)}
+
+
+def _stamps(folders: Iterable[Path]) -> dict[Path, Stamp | None]:
+    return {folder / file: stamp(folder / file) for folder in folders for file in (DATA, META)}
+
+
+def _snapshot(folders: Mapping[str, Path], origin: Origin, problems: tuple[str, ...]) -> Snapshot:
+    variables = {name: StoredVariable(folders[name], None, origin) for name in sorted(folders)}
+    return Snapshot(variables, problems)
+
+
+def _variable_folders(root: Path, most: int | None = None) -> Iterator[Path]:
     """All folders below ``root`` with a data file; links are followed, but never in a circle."""
     seen: set[str] = set()
-    for folder, subfolders, files in os.walk(root, followlinks=True):
+    for folder, subfolders, files in islice(os.walk(root, followlinks=True), most):
         real = os.path.realpath(folder)
         if real in seen:
             subfolders.clear()
@@ -170,7 +270,7 @@ def _variable_folders(root: Path) -> Iterator[Path]:
 
 
 def write(path: Path, variables: Mapping[str, Array]) -> None:
-    """Writes variables into an empty folder and syncs them to disk.
+    """Write variables into an empty folder.
 
     Raises:
         CheckpointError: a name or an element type that the layout does not have.

@@ -9,16 +9,24 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import secrets
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from flow_core.checkpoint.layout import DONE
+
 _AT_FDCWD = {"linux": -100, "darwin": -2}
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2, RENAME_SWAP of renameatx_np
 _FUNCTION = {"linux": "renameat2", "darwin": "renameatx_np"}
+
+
+_TOKEN = 8
+"""Bytes of the random part of a hidden folder's name."""
 
 
 def _saving(path: Path) -> str:
@@ -29,13 +37,31 @@ def _replaced(path: Path) -> Path:
     return path.with_name(f".{path.name}.replaced")
 
 
+_mine = threading.local()
+"""Folders whose locks a thread holds: asking again would wait for itself."""
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[bool]:
-    """Holds the only writer's right in a folder, across threads and processes.
+    """Hold the only writer's right in a folder, across threads and processes.
 
     The system gives it back when its owner dies.  Gives False where there are no such locks;
     then the folders of other writers cannot be told from leftovers.
     """
+    held: dict[Path, bool] = vars(_mine).setdefault("held", {})
+    if folder in held:
+        yield held[folder]
+        return
+    with _flock(folder) as alone:
+        held[folder] = alone
+        try:
+            yield alone
+        finally:
+            del held[folder]
+
+
+@contextmanager
+def _flock(folder: Path) -> Iterator[bool]:
     if sys.platform == "win32":
         yield False
         return
@@ -55,15 +81,17 @@ def locked(folder: Path) -> Iterator[bool]:
 
 def fresh_folder(path: Path) -> Path:
     """An empty hidden folder beside ``path``."""
-    folder = path.with_name(_saving(path) + secrets.token_hex(8))
+    folder = path.with_name(_saving(path) + secrets.token_hex(_TOKEN))
     folder.mkdir()
     return folder
 
 
 def remove_leftovers(path: Path) -> None:
-    """Removes what killed saves of ``path`` left behind.  Needs the lock."""
+    """Remove what killed saves of ``path`` left behind.  Needs the lock."""
+    form = re.compile(re.escape(_saving(path)) + f"[0-9a-f]{{{2 * _TOKEN}}}")
     for entry in list(path.parent.iterdir()):
-        if entry.name.startswith(_saving(path)) or entry == _replaced(path):
+        is_left = form.fullmatch(entry.name) or (entry == _replaced(path) and _is_marked(entry))
+        if is_left and not entry.is_symlink():
             shutil.rmtree(entry)
 
 
@@ -84,7 +112,11 @@ def recover_locked(path: Path) -> None:
 
 
 def _is_aside(path: Path) -> bool:
-    return _replaced(path).is_dir() and not path.exists()
+    return bool(path.name) and not path.exists() and _is_marked(_replaced(path))
+
+
+def _is_marked(folder: Path) -> bool:
+    return (folder / DONE).is_file()
 
 
 def sync_tree(folder: Path) -> None:
@@ -106,16 +138,22 @@ def sync(path: str | Path) -> None:
         os.close(handle)
 
 
-def put_in_place(new: Path, path: Path) -> None:
-    """Makes ``new`` the folder at ``path`` and removes what was there.  Needs the lock."""
+def put_in_place(new: Path, path: Path, remove: Callable[[Path], object] = shutil.rmtree) -> None:
+    """Make ``new`` the folder at ``path`` and remove what was there.  Needs the lock.
+
+    Args:
+        new: a folder that is on disk, beside ``path``.
+        path: where it goes.
+        remove: removes the folder that was there.
+    """
     if not path.exists() or not any(path.iterdir()):
         _rename_over(new, path)
     elif not exchange(new, path):
         _replace_in_two_steps(new, path)
     sync(path.parent)
     for old in (new, _replaced(path)):
-        if old.exists():
-            shutil.rmtree(old)
+        if (old == new and old.exists()) or _is_marked(old):
+            remove(old)
 
 
 def _rename_over(new: Path, path: Path) -> None:
@@ -125,7 +163,7 @@ def _rename_over(new: Path, path: Path) -> None:
 
 
 def _replace_in_two_steps(new: Path, path: Path) -> None:
-    if _replaced(path).exists():  # of a killed save, where there are no locks to clean up under
+    if _is_marked(_replaced(path)):  # of a killed save, where there are no locks to clean up under
         shutil.rmtree(_replaced(path))
     os.rename(path, _replaced(path))
     os.rename(new, path)

@@ -27,7 +27,7 @@ from flow_core.errors import (
     VariableError,
     user_line,
 )
-from flow_core.frontend.variables import VariableInfo
+from flow_core.frontend.variables import VariableInfo, check_savable
 from flow_core.initializers import generate
 from flow_core.ir import TensorType
 from flow_core.philox import op_seed
@@ -321,7 +321,12 @@ class Session:
     # ---------------------------------------------------------------- variables
 
     def declare_variable(self, info: VariableInfo) -> None:
-        """Takes note of a request for a variable; conflicting requests are errors."""
+        """Take note of a request for a variable.
+
+        Raises:
+            VariableError: a name that no checkpoint can hold, or a conflict with another request.
+        """
+        check_savable(info)
         known = self.declared.setdefault(info.name, info)
         known.check_same(info)
 

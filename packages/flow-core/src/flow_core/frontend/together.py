@@ -308,7 +308,7 @@ def load_together(world: World, load: Callable[[], Mapping[str, Any]]) -> Mappin
 
 def _loaded(world: World, load: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
     try:
-        found = {name: np.ascontiguousarray(array) for name, array in load().items()}
+        found = {name: np.asarray(array, order="C") for name, array in load().items()}
         rows = [[name, list(x.shape), as_dtype(x.dtype).name] for name, x in found.items()]
     except BaseException as error:
         _say(world, {"error": f"{error}"})

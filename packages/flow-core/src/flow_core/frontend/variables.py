@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from flow_core.checkpoint.layout import NAMES_ALLOWED, name_problem
 from flow_core.dtypes import DType, as_dtype, float32, int64
 from flow_core.errors import SourceLine, VariableError, user_line
 from flow_core.frontend.blob import BlobDef
@@ -54,6 +55,19 @@ class VariableInfo:
                     hint="give it another name, or make both requests the same; "
                     "flow.clear_default_session() begins anew, without the values",
                 )
+
+
+def check_savable(info: VariableInfo) -> None:
+    """Raise `VariableError` for a name that a save would refuse, hours of training later."""
+    problem = name_problem(info.name)
+    if problem:
+        raise VariableError(
+            f"variable {info.name!a:.120} in job {info.job!r}",
+            at=info.line,
+            found=f"a name with {problem}",
+            allowed=NAMES_ALLOWED,
+            hint="give it another name; name scopes are a part of it",
+        )
 
 
 def get_variable(

@@ -118,12 +118,18 @@ def _rules(kind: Kind) -> Iterable[tuple[str, Any, str]]:
         yield field, _is_optional_lazy, 'a callable, "package.module:attribute" or None'
     for field in kind.calls:
         yield field, callable, "a callable"
+    if kind.spec is FormatSpec:
+        yield "file", _is_optional_file, "the name of a file with an ending, or None"
     if kind.spec is PassSpec:
         yield "stage", STAGES.__contains__, f"one of {', '.join(STAGES)}"
 
 
 def _is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value)
+
+
+def _is_optional_file(value: object) -> bool:
+    return value is None or (isinstance(value, str) and bool(re.fullmatch(r"[^/\\]+\.\w+", value)))
 
 
 def _is_lazy(value: object) -> bool:

@@ -498,12 +498,15 @@ class FormatSpec:
         can_open: ``can_open(path) -> bool``, cheap.
         reader: lazy ``reader(path) -> Mapping[str, ndarray]`` (arrays may load on access).
         writer: lazy ``writer(path, Mapping[str, ndarray])``; writes into a fresh folder.
+        file: name of the only file that ``writer`` makes, if it makes one: a save to a path that
+            ends as this name does puts the file there, in place of a folder.
     """
 
     name: str
     can_open: Callable[[Any], bool]
     reader: Lazy
     writer: Lazy | None = None
+    file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

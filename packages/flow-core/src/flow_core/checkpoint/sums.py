@@ -1,0 +1,153 @@
+"""``flow.sha256``: the digests of a checkpoint's files, as ``sha256sum -c flow.sha256`` takes them.
+
+The file lies at the top of a checkpoint folder, beside ``snapshot_done``, where OneFlow's reader
+passes over it.  Its last line is the digest of the lines above, so that a damaged list is noticed.
+Two saves have equal lists only if all their files are equal: the list identifies a save.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from flow_core.checkpoint.layout import DONE, SUMS
+from flow_core.errors import CheckpointError
+
+LONGEST = 1 << 26
+"""Bytes that a list may have; it is read as a whole."""
+
+_LINE = re.compile(r"(\\?)([0-9a-f]{64})  (.+)", re.DOTALL)
+_LAST = "# SHA-256 of the lines above: "
+_ESCAPES = (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"))
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """A list of digests.
+
+    Attributes:
+        digests: SHA-256 in hexadecimal by path relative to the checkpoint.
+        own: the digest of the list itself.
+    """
+
+    digests: Mapping[str, str]
+    own: str
+
+
+def write_sums(folder: Path) -> None:
+    """Write the list of all files below a folder."""
+    names = sorted(files_below(folder))
+    text = "".join(_line(name, _digest(folder / name)) for name in names)
+    (folder / SUMS).write_bytes(f"{text}{_LAST}{_sha256(text)}\n".encode())
+
+
+def read_sums(folder: Path) -> Sums | None:
+    """The list of a checkpoint folder, None where there is none.
+
+    Raises:
+        CheckpointError: it is damaged.
+        OSError: it cannot be read.
+    """
+    file = folder / SUMS
+    try:
+        with file.open("rb") as handle:
+            raw = read_all(handle, LONGEST)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    found = parse_sums(raw or b"")
+    if found is None:
+        raise CheckpointError(
+            f"reading {file}",
+            found="a damaged list of digests",
+            allowed="the list as it was written",
+            hint="take another copy of the checkpoint; to load its files unchecked, at your own "
+            f"risk, remove {SUMS}",
+        )
+    return found
+
+
+def read_all(handle: BinaryIO, longest: int) -> bytes | None:
+    """The bytes of an open file, None where there are more than ``longest``.
+
+    ``handle.read(longest)`` would allocate as much, however small the file is.
+    """
+    return handle.read() if os.fstat(handle.fileno()).st_size <= longest else None
+
+
+def parse_sums(raw: bytes) -> Sums | None:
+    """The list in the bytes of a file, None where they are something else."""
+    try:
+        text, last, own = raw.decode().rpartition(_LAST)
+    except UnicodeDecodeError:
+        return None
+    if not last or own != f"{_sha256(text)}\n":
+        return None
+    entries = [_entry(line) for line in text.split("\n")[:-1]]
+    digests = dict(filter(None, entries))
+    return Sums(digests, own.strip()) if len(digests) == len(entries) else None
+
+
+def files_below(folder: Path) -> Iterator[str]:
+    """The regular files below a folder, as paths relative to it with slashes."""
+    for root, _, names in os.walk(folder):
+        for name in names:
+            yield Path(root, name).relative_to(folder).as_posix()
+
+
+def parents(names: Iterable[str]) -> set[str]:
+    """The folders in which files lie, all the way up.
+
+    >>> sorted(parents(["a/b/out", "c"]))
+    ['a', 'a/b']
+    """
+    found: set[str] = set()
+    for name in names:
+        folder = name.rpartition("/")[0]
+        while folder and folder not in found:
+            found.add(folder)
+            folder = folder.rpartition("/")[0]
+    return found
+
+
+def is_marked(folder: Path) -> bool:
+    """Whether a folder has the mark of a finished save at its top."""
+    return (folder / DONE).is_file()
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _digest(file: Path) -> str:
+    total = hashlib.sha256()
+    with file.open("rb") as handle:
+        while block := handle.read(_BLOCK):
+            total.update(block)
+    return total.hexdigest()
+
+
+def _line(name: str, digest: str) -> str:
+    escaped = name
+    for plain, escape in _ESCAPES:
+        escaped = escaped.replace(plain, escape)
+    return f"{'' if escaped == name else chr(92)}{digest}  {escaped}\n"
+
+
+def _entry(line: str) -> tuple[str, str] | None:
+    """Path and digest of a line, None where it has none, or a path that leaves the folder."""
+    match = _LINE.fullmatch(line)
+    if match is None:
+        return None
+    name = re.sub(r"\\(.)", _unescaped, match[3]) if match[1] else match[3]
+    inside = {"", ".", ".."}.isdisjoint(name.split("/")) and "\0" not in name
+    return (name, match[2]) if inside else None
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    return {"n": "\n", "r": "\r"}.get(match[1], match[1])
