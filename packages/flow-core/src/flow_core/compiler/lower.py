@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from flow_core.compiler.arena import aligned
-from flow_core.compiler.dividing import divided
+from flow_core.compiler.dividing import devices_at_once, divided
 from flow_core.compiler.joining import joined_query, with_rows
 from flow_core.compiler.placing import Buffers, Limit, There, place
 from flow_core.compiler.results import protected
@@ -35,7 +35,7 @@ from flow_core.plan import (
 )
 from flow_core.plugins.rows import side_by_side
 from flow_core.plugins.specs import KernelQuery, KernelSpec, OpSpec
-from flow_core.pools import granting, look, open_mp
+from flow_core.pools import granting, look
 from flow_core.sbp import Region
 
 
@@ -483,8 +483,13 @@ def _workers(state: _Lowering, streams: int) -> int:
     if state.table is None or streams < 2:
         return 1
     wish = state.options.workers
-    useful = useful_workers(state.table, state.options.budget.count, bool(open_mp()))
+    budget = state.options.budget
+    useful = useful_workers(state.table, budget.count // budget.per_device(_devices(state)))
     return min(streams, useful if wish is None else wish)
+
+
+def _devices(state: _Lowering) -> int:
+    return devices_at_once(state.graph, state.kernels.ops, state.options.recording)
 
 
 def _divided(state: _Lowering) -> Cores:
@@ -498,6 +503,7 @@ def _divided(state: _Lowering) -> Cores:
         state.kernels.ops,
         state.options.budget,
         _workers(state, len(computing)),
+        _devices(state),
     )
 
 
