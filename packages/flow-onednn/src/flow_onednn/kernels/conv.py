@@ -11,7 +11,7 @@ from typing import Any
 
 from flow_core.plugins.specs import KernelSpec
 from flow_onednn import binding
-from flow_onednn.kernels import columns, pointwise
+from flow_onednn.kernels import batches, columns, pointwise
 from flow_onednn.kernels.twins import product
 from flow_onednn.library import library
 from flow_onednn.primitives import (
@@ -185,6 +185,11 @@ def cook_filter_grad(p: Problem) -> Recipe | None:
     return recipe(made, operands)
 
 
+def _shared_images(p: Problem) -> Cooked | None:
+    """In shares of the images, where these lie channels last."""
+    return batches.filter_grad(p, cook_filter_grad) if _is_last(p)[0] else None
+
+
 def _two(cook: Any) -> Any:
     """A recipe for two dimensions of space only."""
     return lambda p: cook(p) if len(p.inputs[0].shape) == 4 else None
@@ -196,13 +201,13 @@ def _either(product: Any, cook: Any) -> Any:
 
 
 def _filter_product(p: Problem) -> Cooked | None:
-    return pointwise.filter_grad(p) or columns.filter_grad(p)
+    return pointwise.filter_grad(p) or columns.filter_grad(p) or _shared_images(p)
 
 
 KERNELS: tuple[KernelSpec, ...] = (
     product("conv2d", cook_forward),
     product("conv_data_grad", _two(cook_data_grad)),
-    product("conv_filter_grad", _two(cook_filter_grad)),
+    product("conv_filter_grad", _two(_either(_shared_images, cook_filter_grad))),
     product("onednn_conv", _either(pointwise.forward, cook_forward)),
     product("onednn_conv_data_grad", _either(pointwise.data_grad, cook_data_grad)),
     product("onednn_conv_filter_grad", _either(_filter_product, cook_filter_grad)),
