@@ -97,6 +97,7 @@ def scaled_updates(spec: OpSpec, rng: Any) -> Iterator[Sample]:
 class TestKernels(KernelKit):
     plugin = "flow-onednn"
     dtypes = ("float32", "bfloat16")
+    thread_counts = (1, 2, 3)
     ops = tuple(
         sorted({k.op for k in flow_register_kernels()} - set(OPAQUE) - (set(TABLE) - set(SAMPLED)))
     )

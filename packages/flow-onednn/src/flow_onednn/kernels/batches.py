@@ -47,10 +47,12 @@ class Batches:
     Attributes:
         parts: a recipe of one thread per share.
         starts: of each share, its first image.
+        given: the op's outputs.
     """
 
     parts: tuple[Recipe, ...]
     starts: tuple[int, ...]
+    given: tuple[Operand, ...]
 
     @property
     def workspace(self) -> int:
@@ -85,8 +87,7 @@ class Batches:
         with threads.alone():
             ready = list(self._prepared(ctx, at))
         launches = [at_once(partial(self._call, at), self.parts[0].primitive, ready)]
-        given = [o for o in self.parts[0].operands if o.result]
-        for own, operand in zip(self._results(), given, strict=True):
+        for own, operand in zip(self._results(), self.given, strict=True):
             target = (operand.md, address(ctx.outputs[operand.index]))
             launches.append(reorder((own.md, at), target))
             at += padded(nbytes(own.md))
@@ -137,17 +138,22 @@ def filter_grad(p: Problem, cook: Callable[[Problem], Recipe | None]) -> Cooked 
     """
     dy, x = (t.shape for t in p.inputs)
     count = threads.shares(min(prod(dy[:-1]), dy[0] * PIXELS), PIXELS)
-    if count == 1 or not here() or {t.dtype for t in (*p.inputs, *p.outputs)} != {float32}:
+    if count == 1 or not here():
         return None
+    outputs = tuple(tensor_type(t.shape, float32) for t in p.outputs)
+    type_ = p.inputs[0].dtype
     ends = [dy[0] * k // count for k in range(count + 1)]
     parts = []
     with threads.alone():
         for low, high in pairwise(ends):
-            inputs = tuple(tensor_type((high - low, *shape[1:]), float32) for shape in (dy, x))
-            parts.append(cook(replace(p, inputs=inputs)))
+            inputs = tuple(tensor_type((high - low, *shape[1:]), type_) for shape in (dy, x))
+            parts.append(cook(replace(p, inputs=inputs, outputs=outputs)))
     made = tuple(part for part in parts if part is not None)
     alike = len(made) == count and all(map(partial(_alike, made[0]), made))
-    return Batches(made, tuple(ends[:-1])) if alike else None
+    whole = cook(p) if alike else None
+    if whole is None:
+        return None
+    return Batches(made, tuple(ends[:-1]), tuple(o for o in whole.operands if o.result))
 
 
 def _alike(first: Recipe, part: Recipe) -> bool:
