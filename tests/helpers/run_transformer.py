@@ -1,7 +1,7 @@
 """Trains a small transformer on four devices, in one process or in several.
 
 Prints the bits of the losses and a digest of the weights: the same for any number of processes.
-The variable CORES stands for a machine with so many cores.
+The variable CORES stands for a machine with so many cores, WIDTH for the size of a hidden state.
 """
 
 import hashlib
@@ -16,7 +16,8 @@ if "CORES" in os.environ:
 import oneflow as flow
 import oneflow.typing as tp
 
-BATCH, TIME, WIDTH, WORDS, HEADS, LAYERS, STEPS = 8, 32, 64, 1000, 4, 2, 5
+BATCH, TIME, WORDS, HEADS, LAYERS, STEPS = 8, 32, 1000, 4, 2, 5
+WIDTH = int(os.environ.get("WIDTH", "64"))
 DRAW = flow.random_normal_initializer(stddev=0.05)
 
 

@@ -94,6 +94,19 @@ def test_stages_run_at_once_where_cores_are_left() -> None:
         assert (plan.workers, plan.cores.kernels) == (1, 1)
 
 
+def test_short_ops_of_several_devices_have_one_thread() -> None:
+    """Several would mostly wait for each other; one device has all cores, whatever its ops."""
+    with budget(8):
+        assert stages(8).plan().cores.kernels == 1
+
+        @flow.global_function()
+        def job(x: tp.Numpy.Placeholder((8,))) -> tp.Numpy:
+            with flow.scope.placement("gpu", "0:0"):
+                return flow.math.tanh(x)
+
+        assert job.plan().cores.kernels == 8
+
+
 def products(body: Any, dtype: Any = flow.float) -> int:
     """Threads of numpy's products in a job's plan, of two."""
     pytest.importorskip("flow_onednn.library")

@@ -47,12 +47,12 @@ def test_processes_train_with_the_bits_of_one(kernels: str, processes: int) -> N
 @pytest.mark.parametrize("processes", [2, 4])
 def test_they_do_on_a_machine_with_more_cores(kernels: str, processes: int) -> None:
     """Each of the four devices has two threads there."""
-    one = trained(kernels, 1, CORES="8")
+    one = trained(kernels, 1, CORES="8", WIDTH="512")
     assert "threads 2" in one
-    assert trained(kernels, processes, CORES="8") == one
+    assert trained(kernels, processes, CORES="8", WIDTH="512") == one
 
 
 def test_onednns_kernels_train_with_the_same_bits_on_any_number_of_cores() -> None:
-    few, many = (trained("onednn", 1, CORES=cores) for cores in ("4", "12"))
+    few, many = (trained("onednn", 1, CORES=cores, WIDTH="512") for cores in ("4", "12"))
     assert ("threads 1" in few, "threads 3" in many) == (True, True)
     assert few.split("threads")[0] == many.split("threads")[0]

@@ -60,7 +60,8 @@ def test_devices_that_compute_at_once_fit_the_budget(
     cores: int, devices: int, computes: bool, foreign: bool
 ) -> None:
     streams = min(cores, devices)
-    found = divide(Budget(cores, "a test"), streams, computes, foreign, devices)
+    budget = Budget(cores, "a test")
+    found = divide(budget, streams, computes, foreign, budget.per_device(devices))
     assert found.kernels == max(1, cores // devices)
     busy = found.kernels * streams
     assert busy <= cores
@@ -91,9 +92,9 @@ def test_a_wish_holds_for_each_process(cores: int, each: int, processes: int) ->
 
 def test_two_devices_on_two_cores_take_one_thread_each() -> None:
     two = Budget(2, "a test")
-    assert divide(two, 2, True, False, 2) == Cores(2, "a test", 1, 1, 1)
-    assert divide(two, 1, True, False, 2) == Cores(2, "a test", 1, 1, 1)
-    assert divide(two, 1, True, False, 1) == Cores(2, "a test", 2, 2, 1)
+    assert divide(two, 2, True, False, two.per_device(2)) == Cores(2, "a test", 1, 1, 1)
+    assert divide(two, 1, True, False, two.per_device(2)) == Cores(2, "a test", 1, 1, 1)
+    assert divide(two, 1, True, False, two.per_device(1)) == Cores(2, "a test", 2, 2, 1)
 
 
 def test_a_plan_keeps_its_division_in_a_file() -> None:

@@ -152,7 +152,7 @@ class Cores:
 NOT_DIVIDED = Cores()
 
 
-def divide(budget: Budget, streams: int, computes: bool, foreign: bool, devices: int = 1) -> Cores:
+def divide(budget: Budget, streams: int, computes: bool, foreign: bool, kernels: int) -> Cores:
     """The division of a budget.
 
     Args:
@@ -161,16 +161,13 @@ def divide(budget: Budget, streams: int, computes: bool, foreign: bool, devices:
         computes: whether steps compute on these cores, and not on devices of their own.
         foreign: whether most of that is in kernels with threads that are not BLAS's.  BLAS's then
             only get in their way: they go on spinning for tens of milliseconds after their work.
-        devices: how many devices of the plan compute on cores, in all processes together.
+        kernels: threads of a kernel.
 
     >>> divide(Budget(4, "its cores"), 2, True, False, 2)
     Cores(budget=4, source='its cores', kernels=2, products=2, loaders=1)
-    >>> divide(Budget(1, "4 cores for 4 processes", 4), 1, True, False, 2).kernels
-    2
-    >>> divide(Budget(4, "its cores"), 1, False, False).loaders
+    >>> divide(Budget(4, "its cores"), 1, False, False, 4).loaders
     4
     """
-    kernels = budget.per_device(devices)
     used = kernels * max(1, streams) if computes else 0
     products = 1 if foreign else kernels
     left = max(1, budget.count - used)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
 
-from flow_core.compiler.streams import is_product, op_seconds
+from flow_core.compiler.streams import LONG, is_product, op_seconds
 from flow_core.cores import Budget, Cores, divide
 from flow_core.exchange import BOXING
 from flow_core.ir import Graph, Op
@@ -37,7 +37,7 @@ def divided(
     specs: Mapping[str, OpSpec],
     budget: Budget,
     streams: int,
-    devices: int,
+    kernels: int,
 ) -> Cores:
     """The division of a budget among the kernels of a plan, its streams and its loaders.
 
@@ -48,32 +48,40 @@ def divided(
         specs: the registry's.
         budget: of the process.
         streams: how many streams of this process compute at once.
-        devices: how many devices compute on cores, in all processes together.
+        kernels: threads of a kernel.
     """
     users = list(_users(order, found, specs))
-    kernels = budget.per_device(devices)
     gain = sum(op_seconds(graph, op) for op, user in users if user is User.BLAS and is_product(op))
     gain *= 1 - 1 / kernels
     lost = SPIN * _handovers(graph, users)
-    return divide(budget, streams, computes=bool(users), foreign=lost > gain, devices=devices)
+    return divide(budget, streams, computes=bool(users), foreign=lost > gain, kernels=kernels)
 
 
-def devices_at_once(graph: Graph, specs: Mapping[str, OpSpec], apart: Collection[str] = ()) -> int:
-    """How many devices compute on cores at once: all those of one type, in any process.
+def kernel_threads(
+    graph: Graph, specs: Mapping[str, OpSpec], budget: Budget, apart: Collection[str] = ()
+) -> int:
+    """How many threads a kernel has: the same in all processes of a host.
 
+    All devices of one type compute at once, and divide the cores.  Where their ops are short, one
+    thread is faster than several that wait for each other, above all beside other programs.
     Loaders do not count: they have the cores that the others leave.
 
     Args:
-        graph: the physical graph.
+        graph: the physical graph, with the devices of all processes.
         specs: the registry's.
+        budget: of the process.
         apart: device types that compute elsewhere.
     """
     found: dict[str, set[Placement]] = {}
+    seconds, count = 0.0, 0
     for op in graph.ops.values():
         type_ = op.placement.device_type
         if op.type != BOXING and type_ not in apart and not specs[op.type].host:
             found.setdefault(type_, set()).add(op.placement)
-    return max(map(len, found.values()), default=1)
+            seconds += op_seconds(graph, op)
+            count += 1
+    devices = max(map(len, found.values()), default=1)
+    return budget.per_device(devices) if devices == 1 or seconds >= LONG * count else 1
 
 
 def _users(

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from flow_core.compiler.arena import aligned
-from flow_core.compiler.dividing import devices_at_once, divided
+from flow_core.compiler.dividing import divided, kernel_threads
 from flow_core.compiler.joining import joined_query, with_rows
 from flow_core.compiler.placing import Buffers, Limit, There, place
 from flow_core.compiler.results import protected
@@ -90,6 +90,7 @@ class _Lowering:
     graph: Graph
     kernels: Kernels
     options: CompileOptions
+    threads: int
     order: list[Op] = field(default_factory=list)
     constant: set[str] = field(default_factory=set)
     root: dict[Value, Value] = field(default_factory=dict)
@@ -123,7 +124,8 @@ def lower(
     """
     look()
     graph = protected(graph, kernels.ops, options.sharing)
-    state = _Lowering(graph, kernels, options)
+    threads = kernel_threads(graph, kernels.ops, options.budget, options.recording)
+    state = _Lowering(graph, kernels, options, threads)
     _find_constants(state)
     _put_in_order(state)
     with granting(_divided(state)):
@@ -484,12 +486,8 @@ def _workers(state: _Lowering, streams: int) -> int:
         return 1
     wish = state.options.workers
     budget = state.options.budget
-    useful = useful_workers(state.table, budget.count // budget.per_device(_devices(state)))
+    useful = useful_workers(state.table, budget.count // state.threads)
     return min(streams, useful if wish is None else wish)
-
-
-def _devices(state: _Lowering) -> int:
-    return devices_at_once(state.graph, state.kernels.ops, state.options.recording)
 
 
 def _divided(state: _Lowering) -> Cores:
@@ -503,7 +501,7 @@ def _divided(state: _Lowering) -> Cores:
         state.kernels.ops,
         state.options.budget,
         _workers(state, len(computing)),
-        _devices(state),
+        state.threads,
     )
 
 

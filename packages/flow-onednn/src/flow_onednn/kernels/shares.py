@@ -195,9 +195,9 @@ def _deep(p: Problem, a: Matrix, b: Matrix) -> bool:
     return matrices and plain_sum and a.shape[1] >= DEEP
 
 
-def _spans(size: int, least: int) -> list[Span]:
+def _spans(size: int, least: int, most: int = threads.SHARES) -> list[Span]:
     """Equal parts of a size, none where they would be too small."""
-    count = threads.shares(size, least)
+    count = threads.shares(min(size, most * least), least)
     if count == 1:
         return []
     step = -(-size // count // 16) * 16
@@ -208,7 +208,8 @@ def _by_sums(p: Problem, a: Matrix, b: Matrix) -> Shares | None:
     """Each part makes all of the result, from some of the rows of the weights."""
     (rows, deep), columns = a.shape, b.shape[-1]
     relu = {"": False, "relu": True}.get(str(p.attrs.get("activation", "")))
-    spans = _spans(deep, LEAST if deep < DEEP else DEEP // 4)
+    most = 1 + LARGEST // (FLOAT_BYTES * rows * columns)  # so that all sums stay near
+    spans = _spans(deep, LEAST if deep < DEEP else DEEP // 4, most)
     large = FLOAT_BYTES * rows * columns > LARGEST
     if relu is None or p.attrs["alpha"] != 1.0 or large or not spans:
         return None
