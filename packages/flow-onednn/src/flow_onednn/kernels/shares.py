@@ -208,7 +208,7 @@ def _by_sums(p: Problem, a: Matrix, b: Matrix) -> Shares | None:
     """Each part makes all of the result, from some of the rows of the weights."""
     (rows, deep), columns = a.shape, b.shape[-1]
     relu = {"": False, "relu": True}.get(str(p.attrs.get("activation", "")))
-    most = 1 + LARGEST // (FLOAT_BYTES * rows * columns)  # so that all sums stay near
+    most = 1 + LARGEST // (FLOAT_BYTES * max(1, rows * columns))  # so that all sums stay near
     spans = _spans(deep, LEAST if deep < DEEP else DEEP // 4, most)
     large = FLOAT_BYTES * rows * columns > LARGEST
     if relu is None or p.attrs["alpha"] != 1.0 or large or not spans:
