@@ -69,22 +69,42 @@ def stages(units: int, dtype: Any = flow.float) -> Any:
     return job
 
 
-@pytest.mark.parametrize(("threads", "kernels"), [(1, 2), (2, 1), (3, 1)])
-def test_stages_that_run_at_once_divide_the_cores(threads: int, kernels: int) -> None:
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_devices_divide_the_cores(threads: int) -> None:
+    """Whether or not their streams run at once: the bits of BLAS may depend on it."""
     with budget(2, threads):
         job = stages(256)
         cores = job.plan().cores
-        assert (cores.budget, cores.kernels, cores.loaders) == (2, kernels, 1)
+        assert (cores.budget, cores.kernels, cores.products, cores.loaders) == (2, 1, 1, 1)
         job(np.ones((BATCH, 256), np.float32))
         assert granted() == 2  # the thread is given back what it had
         assert "each kernel" in plan_report(job)
         assert ("on 2 threads, kernels of 1" in plan_report(job)) == (threads == 2)
 
 
-def test_kernels_with_all_cores_in_turn_are_faster_than_stages_with_one_each() -> None:
+def test_stages_run_at_once_where_cores_are_left() -> None:
     with budget(2):
         plan = stages(256).plan()
-        assert (plan.workers, plan.cores.kernels) == (1, 2)
+        assert (plan.workers, plan.cores.kernels) == (2, 1)
+    with budget(4):
+        plan = stages(256).plan()
+        assert (plan.workers, plan.cores.kernels) == (2, 2)
+    with budget(1):
+        plan = stages(256).plan()
+        assert (plan.workers, plan.cores.kernels) == (1, 1)
+
+
+def test_short_ops_of_several_devices_have_one_thread() -> None:
+    """Several would mostly wait for each other; one device has all cores, whatever its ops."""
+    with budget(8):
+        assert stages(8).plan().cores.kernels == 1
+
+        @flow.global_function()
+        def job(x: tp.Numpy.Placeholder((8,))) -> tp.Numpy:
+            with flow.scope.placement("gpu", "0:0"):
+                return flow.math.tanh(x)
+
+        assert job.plan().cores.kernels == 8
 
 
 def products(body: Any, dtype: Any = flow.float) -> int:

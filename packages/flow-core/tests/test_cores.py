@@ -37,7 +37,7 @@ def test_what_openmp_would_not_understand_is_no_wish(text: str) -> None:
 
 def test_a_wish_goes_before_a_share_and_that_before_all_cores() -> None:
     wish, share = Budget(3, "a wish"), Budget(2, "a share")
-    assert find_budget(wish, share) is wish
+    assert find_budget(wish, share) == wish
     assert find_budget(None, share) is share
     assert find_budget().count == len(usable_cores())
 
@@ -56,16 +56,15 @@ def test_shares_do_not_exceed_the_cores_that_are_shared(processes: list[set[int]
 
 
 @given(counts, counts, st.booleans(), st.booleans())
-def test_what_computes_at_once_fits_the_budget(
-    cores: int, streams: int, computes: bool, foreign: bool
+def test_devices_that_compute_at_once_fit_the_budget(
+    cores: int, devices: int, computes: bool, foreign: bool
 ) -> None:
-    found = divide(Budget(cores, "a test"), streams, computes, foreign)
+    streams = min(cores, devices)
+    budget = Budget(cores, "a test")
+    found = divide(budget, streams, computes, foreign, budget.per_device(devices))
+    assert found.kernels == max(1, cores // devices)
     busy = found.kernels * streams
-    assert found.kernels >= 1
-    assert found.loaders >= 1
-    if streams <= cores:
-        assert busy <= cores
-        assert found.kernels == cores // streams
+    assert busy <= cores
     if computes and busy < cores:
         assert busy + found.loaders == cores
     if not computes:
@@ -73,10 +72,29 @@ def test_what_computes_at_once_fits_the_budget(
     assert found.products == (1 if foreign else found.kernels)
 
 
-def test_two_stages_on_two_cores_take_one_thread_each() -> None:
+@given(counts, counts, st.sampled_from([1, 2, 3, 4, 8]))
+def test_kernels_have_as_many_threads_however_many_processes_share_a_host(
+    cores: int, devices: int, processes: int
+) -> None:
+    own = range(cores)
+    alone = Budget(cores, "its cores")
+    shared = fair_share(own, [own] * (processes - 1))
+    assert find_budget(None, shared, processes).per_device(devices) == alone.per_device(devices)
+
+
+@given(counts, counts, st.integers(1, 8))
+def test_a_wish_holds_for_each_process(cores: int, each: int, processes: int) -> None:
+    share = Budget(1, "a share", pool=64)
+    found = find_budget(Budget(cores, "a wish"), share, processes)
+    assert found.per_device(each * processes) == max(1, cores // each)
+    assert found.per_device(1) == cores
+
+
+def test_two_devices_on_two_cores_take_one_thread_each() -> None:
     two = Budget(2, "a test")
-    assert divide(two, 2, True, False) == Cores(2, "a test", 1, 1, 1)
-    assert divide(two, 1, True, False) == Cores(2, "a test", 2, 2, 1)
+    assert divide(two, 2, True, False, two.per_device(2)) == Cores(2, "a test", 1, 1, 1)
+    assert divide(two, 1, True, False, two.per_device(2)) == Cores(2, "a test", 1, 1, 1)
+    assert divide(two, 1, True, False, two.per_device(1)) == Cores(2, "a test", 2, 2, 1)
 
 
 def test_a_plan_keeps_its_division_in_a_file() -> None:

@@ -213,30 +213,27 @@ def test_streams_are_named_after_devices_and_work() -> None:
     assert stream_name(replace(op, type="boxing")) == "gpu[0:2] transfer"
 
 
-def table(products: float, rest: float, ops: int, overlap: float, streams: int = 2) -> Timetable:
+def table(total: float, ops: int, overlap: float, streams: int = 2) -> Timetable:
     """A timetable whose streams end after the given part of the time of all ops."""
     order: list[Op] = [graph(("x", 0, ())).ops["x"]] * ops
-    total = products + rest
-    return Timetable(order, [], total, overlap * total, products, streams)
+    return Timetable(order, [], total, overlap * total, streams)
 
 
 @pytest.mark.parametrize(
-    ("found", "cores", "all_scale", "workers"),
+    ("found", "cores", "workers"),
     [
-        (table(0.1, 0.0, 20, 0.5), 2, False, 1),  # products have both cores anyway
-        (table(0.01, 0.1, 20, 0.5), 2, False, 2),  # numpy's loops have one
-        (table(0.01, 0.1, 20, 0.5), 2, True, 1),  # others' loops have all
-        (table(0.01, 0.1, 20, 0.5), 1, False, 1),  # there is one core
-        (table(0.01, 0.1, 20, 1.0), 2, False, 1),  # streams wait for one another
-        (table(0.0, 0.01, 500, 0.5), 2, False, 1),  # ops are short
-        (table(0.01, 0.1, 20, 0.3, 4), 3, False, 3),  # no more threads than cores
-        (table(0.1, 0.0, 1000, 0.25, 4), 64, False, 4),  # 64 threads mostly wait for each other
+        (table(0.1, 20, 0.5), 2, 2),
+        (table(0.1, 20, 0.5), 1, 1),  # there is one core
+        (table(0.1, 20, 1.0), 2, 1),  # streams wait for one another
+        (table(0.01, 500, 0.5), 2, 1),  # ops are short
+        (table(0.1, 20, 0.3, 4), 3, 3),  # no more threads than cores
+        (table(0.1, 1000, 0.25, 4), 64, 4),  # nor than streams
     ],
 )
 def test_streams_have_threads_where_kernels_leave_cores_idle(
-    found: Timetable, cores: int, all_scale: bool, workers: int
+    found: Timetable, cores: int, workers: int
 ) -> None:
-    assert useful_workers(found, cores, all_scale) == workers
+    assert useful_workers(found, cores) == workers
 
 
 PROCESSES = 3

@@ -125,22 +125,27 @@ def test_who_has_a_core_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    ("others", "count"),
+    ("others", "count", "pool", "pools"),
     [
-        ([], 4),
-        ([["here", [0, 1, 2, 3]]], 2),
-        ([["here", [4, 5, 6, 7]]], 4),  # each is bound to cores of its own
-        ([["there", [0, 1]]], 2),  # as many as the poorest has: all make the same plan
-        ([["here", [0, 1, 2, 3]]] * 8, 1),
+        ([], 4, 4, 1),
+        ([["here", [0, 1, 2, 3]]], 2, 4, 1),
+        ([["here", [4, 5, 6, 7]]], 4, 8, 1),  # each is bound to cores of its own
+        ([["there", [0, 1]]], 2, 2, 2),  # as many as the poorest has: all make the same plan
+        ([["here", [0, 1, 2, 3]]] * 8, 1, 4, 1),
     ],
 )
 def test_processes_divide_the_cores_of_their_hosts(
-    others: list[list[object]], count: int, monkeypatch: pytest.MonkeyPatch
+    others: list[list[object]],
+    count: int,
+    pool: int,
+    pools: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(platform, "node", lambda: "here")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
     told = [json.dumps(row).encode() for row in others]
-    assert share_of_host(lambda mine: [mine, *told]).count == count
+    found = share_of_host(lambda mine: [mine, *told])
+    assert (found.count, found.pool, found.pools) == (count, pool, pools)
 
 
 def test_a_wait_ends_when_it_is_done_or_with_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:

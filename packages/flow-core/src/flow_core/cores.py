@@ -3,6 +3,10 @@
 Users of cores are the kernels (threads of OpenMP), numpy's matrix products (threads of BLAS), the
 threads that run streams, and the loaders of flow-data.  Steps of a process, asynchronous ones
 too, run one at a time, so that each plan has the whole budget; `divide` says who has which part.
+
+BLAS adds up in another order with another number of threads.  A device's kernels therefore get
+their number from the plan's devices and the cores of a host, which are the same for any number of
+processes that share the host.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from flow_core.errors import ConfigError
@@ -26,13 +30,28 @@ class Budget:
     Attributes:
         count: how many, at least 1.
         source: who says so, for people.
+        pool: the cores that the processes of one host divide among them; 0 stands for ``count``.
+        pools: how many such pools the program has, each with its part of the devices.
     """
 
     count: int
     source: str
+    pool: int = 0
+    pools: int = 1
 
     def __str__(self) -> str:
         return f"{self.count} by {self.source}"
+
+    def per_device(self, devices: int) -> int:
+        """The cores of each of some devices, whichever process of a host has them.
+
+        >>> Budget(4, "its cores").per_device(2)
+        2
+        >>> Budget(1, "4 cores for 4 processes", pool=4).per_device(2)
+        2
+        """
+        here = -(-max(1, devices) // self.pools)
+        return max(1, (self.pool or self.count) // here)
 
 
 def asked(env: Mapping[str, str]) -> Budget | None:
@@ -57,14 +76,22 @@ def asked(env: Mapping[str, str]) -> Budget | None:
     return Budget(int(found[1]), STANDARD) if found and int(found[1]) else None
 
 
-def find_budget(wish: Budget | None = None, share: Budget | None = None) -> Budget:
+def find_budget(
+    wish: Budget | None = None, share: Budget | None = None, processes: int = 1
+) -> Budget:
     """What is asked for, else a share of the host's cores, else the cores that there are.
 
     Args:
         wish: what the environment asks for, see `asked`; None for nothing.
         share: what other processes of the same program leave; None where there are none.
+        processes: how many the program has; a wish holds for each of them.
+
+    >>> find_budget(Budget(2, "a wish"), Budget(1, "a share", 4, 2), processes=4)
+    Budget(count=2, source='a wish', pool=0, pools=4)
     """
-    return wish or share or Budget(len(usable_cores()), "its cores")
+    if wish:
+        return replace(wish, pools=processes)
+    return share or Budget(len(usable_cores()), "its cores")
 
 
 def usable_cores() -> Collection[int]:
@@ -91,7 +118,8 @@ def fair_share(own: Collection[int], others: Collection[Collection[int]]) -> Bud
     """
     users = [1 + sum(core in theirs for theirs in others) for core in own]
     count = int(sum(Fraction(1, n) for n in users))
-    return Budget(max(1, count), f"{len(own)} cores for {max(users, default=1)} processes")
+    source = f"{len(own)} cores for {max(users, default=1)} processes"
+    return Budget(max(1, count), source, len(set(own).union(*others)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +129,8 @@ class Cores:
     Attributes:
         budget: cores of the process; 0 where nobody has divided any.
         source: who says so.
-        kernels: threads of a kernel, OpenMP's: where several streams run at once, of each stream's.
-        products: threads of a matrix product of numpy's.
+        kernels: threads of a kernel, OpenMP's: the same for any number of processes of a host.
+        products: threads of a matrix product of numpy's, on which its bits may depend.
         loaders: batches that loaders make at a time while a step computes.  While one waits for
             a batch, it leaves them the whole budget.
     """
@@ -124,22 +152,22 @@ class Cores:
 NOT_DIVIDED = Cores()
 
 
-def divide(budget: Budget, streams: int, computes: bool, foreign: bool) -> Cores:
+def divide(budget: Budget, streams: int, computes: bool, foreign: bool, kernels: int) -> Cores:
     """The division of a budget.
 
     Args:
         budget: of the process.
-        streams: how many streams compute at once.
+        streams: how many streams of this process compute at once.
         computes: whether steps compute on these cores, and not on devices of their own.
         foreign: whether most of that is in kernels with threads that are not BLAS's.  BLAS's then
             only get in their way: they go on spinning for tens of milliseconds after their work.
+        kernels: threads of a kernel.
 
-    >>> divide(Budget(4, "its cores"), 2, True, False)
+    >>> divide(Budget(4, "its cores"), 2, True, False, 2)
     Cores(budget=4, source='its cores', kernels=2, products=2, loaders=1)
-    >>> divide(Budget(4, "its cores"), 1, False, False).loaders
+    >>> divide(Budget(4, "its cores"), 1, False, False, 4).loaders
     4
     """
-    kernels = max(1, budget.count // max(1, streams))
     used = kernels * max(1, streams) if computes else 0
     products = 1 if foreign else kernels
     left = max(1, budget.count - used)

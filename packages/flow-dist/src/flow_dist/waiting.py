@@ -7,7 +7,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flow_core.cores import Budget, fair_share
 
@@ -111,7 +111,8 @@ def _go_home(home: int) -> None:
 def share_of_host(gather: Callable[[bytes], Sequence[bytes]]) -> Budget:
     """The cores that each process may keep busy: as many as the one with the fewest has.
 
-    So that all of them make the same plan.
+    The same in all of them, as their plans must be.  So are the cores of a host, the fewest that
+    the processes of one have together.
 
     Args:
         gather: gives what all processes say, in the order of the ranks.
@@ -122,7 +123,9 @@ def share_of_host(gather: Callable[[bytes], Sequence[bytes]]) -> Budget:
     for rank, (host, cores) in enumerate(told):
         here = [theirs for i, (other, theirs) in enumerate(told) if other == host and i != rank]
         shares.append(fair_share(cores, here))
-    return min(shares, key=lambda share: share.count)
+    least = min(shares, key=lambda share: share.count)
+    pool = min(share.pool for share in shares)
+    return replace(least, pool=pool, pools=len({host for host, _ in told}))
 
 
 def _cores() -> Iterable[int]:

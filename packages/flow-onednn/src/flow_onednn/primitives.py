@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
+import numpy as np
+
 from flow_core.device import Launch
-from flow_onednn import binding
+from flow_onednn import binding, threads
 from flow_onednn.library import Library, OneDnnError, library, status_text
 
 _LOG = logging.getLogger("flow_onednn")
@@ -79,10 +81,12 @@ class Primitive:
     Attributes:
         desc: cffi's pointer.
         implementation: its name in the library.
+        threads: how many must run it, 0 for as many as there are.
     """
 
     desc: Any
     implementation: str
+    threads: int = 0
 
     def md(self, role: str) -> Md:
         """The descriptor of one of its arguments, as the primitive wants it."""
@@ -120,8 +124,86 @@ def create(kind: str, *arguments: Any, post: PostOps = NOTHING, math: str = "") 
     """A primitive, or None where the library has nothing, or only a reference, for the problem.
 
     Reference implementations can be a thousand times slower than numpy's kernels, which take
-    their place.
+    their place.  The bits of the result do not depend on the number of threads.
     """
+    make = functools.partial(_created, kind, arguments, post, math)
+    roles, count = SUMMING.get(kind), threads.count()
+    if roles is None or count == 1 or not library().shares:
+        return make()
+    with threads.alone():
+        one = make()
+    return None if one is None else _as_one_thread(make, one, count, roles(arguments, post))
+
+
+Roles = Mapping[str, Md | None]
+"""The arguments of a primitive; None stands for a descriptor that the primitive knows."""
+
+
+def _of_matmul(arguments: Sequence[Any], post: PostOps) -> Roles:
+    operands = {f"operand {i}": md for i, (_, md) in enumerate(post.operands)}
+    bias = {"bias": arguments[2]} if arguments[2] != library().ffi.NULL else {}
+    return {"src": None, "weights": None, "dst": None, **bias, **operands}
+
+
+def _of_filter_grad(arguments: Sequence[Any], _: PostOps) -> Roles:
+    bias = {"diff_bias": arguments[3]} if arguments[3] != library().ffi.NULL else {}
+    return {"src": None, "diff_dst": None, "diff_weights": None, **bias}
+
+
+SUMMING = {"matmul": _of_matmul, "convolution_backward_weights": _of_filter_grad}
+"""The primitives that may divide a sum among threads, and what their arguments are."""
+
+
+def _as_one_thread(
+    make: Callable[[], Primitive | None], one: Primitive, count: int, roles: Roles
+) -> Primitive:
+    """The primitive of the most threads that has the bits of a single one's.
+
+    The library shares a sum out where it has too few results for all threads.  When it does so is
+    its secret, so it is tried out.
+
+    Args:
+        make: makes the primitive for the pool's threads.
+        one: that of a single thread.
+        count: the pool's threads.
+        roles: its arguments.
+    """
+    wanted, most = _outcome(one, 1, roles), count
+    while count > 1:
+        with threads.limited(count):
+            made = make()
+        if made is not None and _outcome(made, count, roles) == wanted:
+            return made if count == most else replace(made, threads=count)
+        count //= 2
+    return replace(one, threads=1)
+
+
+def _outcome(primitive: Primitive, count: int, roles: Roles) -> list[bytes]:
+    """What all arguments hold after a primitive has run on numbers of both signs."""
+    mds = {role: primitive.md(role) if md is None else md for role, md in roles.items()}
+    arrays = {role: _numbers(nbytes(md)) for role, md in mds.items()}
+    scratchpad = np.empty(primitive.scratchpad, np.uint8)
+    tensors = {role: (md, address(arrays[role])) for role, md in mds.items()}
+    with threads.limited(count):
+        launch(replace(primitive, threads=0), tensors, address(scratchpad))()
+    return [array.tobytes() for array in arrays.values()]
+
+
+@functools.cache
+def _some_numbers() -> Any:
+    """Pairs of bfloat16, which are floats, too.
+
+    As many as a prime: equal halves of a sum would hide how it is divided.
+    """
+    drawn = np.random.default_rng(0).standard_normal(16381, np.float32)
+    return (drawn.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+
+
+def _numbers(size: int) -> Any:
+    return np.resize(_some_numbers(), size)
+
+
+def _created(kind: str, arguments: Sequence[Any], post: PostOps, math: str) -> Primitive | None:
     one = library()
     out = one.ffi.new("dnnl_primitive_desc_t *")
     make = getattr(one.lib, f"dnnl_{kind}_primitive_desc_create")
@@ -241,7 +323,21 @@ def prepared(primitive: Primitive, tensors: Mapping[str, Tensor], scratchpad: in
 
 def launch(primitive: Primitive, tensors: Mapping[str, Tensor], scratchpad: int = 0) -> Launch:
     """A launch of a primitive on memory at fixed addresses; arguments as of `prepared`."""
-    return _runner(library(), primitive, prepared(primitive, tensors, scratchpad))
+    if not primitive.threads:
+        return _runner(library(), primitive, prepared(primitive, tensors, scratchpad))
+    with threads.limited(primitive.threads):
+        run = _runner(library(), primitive, prepared(primitive, tensors, scratchpad))
+    return functools.partial(_limited, threads.runtime(), primitive.threads, run)
+
+
+def _limited(pool: Any, count: int, run: Launch) -> None:
+    """Runs something with a pool of another size."""
+    before = pool.omp_get_max_threads()
+    pool.omp_set_num_threads(count)
+    try:
+        run()
+    finally:
+        pool.omp_set_num_threads(before)
 
 
 def _memory(one: Library, md: Md, at: int) -> Any:

@@ -63,18 +63,44 @@ def count() -> int:
 
 
 @contextlib.contextmanager
-def alone() -> Iterator[None]:
-    """While it lasts, what asks this thread's pool for its size is told 1."""
+def limited(most: int) -> Iterator[None]:
+    """Sets the size of this thread's pool for a ``with`` block."""
     pool = runtime()
     if pool is None:
         yield
         return
     before = count()
-    pool.omp_set_num_threads(1)
+    pool.omp_set_num_threads(most)
     try:
         yield
     finally:
         pool.omp_set_num_threads(before)
+
+
+def alone() -> contextlib.AbstractContextManager[None]:
+    """While it lasts, what asks this thread's pool for its size is told 1."""
+    return limited(1)
+
+
+SHARES = 8
+"""The most shares that a sum is split into."""
+
+
+def shares(work: int, least: int) -> int:
+    """The shares that a sum is split into: 1, 2, 4 or 8.
+
+    They fix the order of the additions, so that they depend on sizes and never on the number of
+    threads, each of which does one or more.
+
+    Args:
+        work: how much there is to do.
+        least: how much makes a share worth having.
+
+    >>> [shares(work, 100) for work in (99, 200, 799, 10_000)]
+    [1, 2, 4, 8]
+    """
+    most = max(1, min(SHARES, work // least))
+    return 1 << most.bit_length() - 1
 
 
 def runs(path: str) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
 
-from flow_core.compiler.streams import is_product, op_seconds
+from flow_core.compiler.streams import LONG, is_product, op_seconds
 from flow_core.cores import Budget, Cores, divide
+from flow_core.exchange import BOXING
 from flow_core.ir import Graph, Op
 from flow_core.plugins.specs import KernelSpec, OpSpec
+from flow_core.topology import Placement
 
 HOST = "cpu"
 """The device type whose kernels keep this process's cores busy; numpy's have priority 0."""
@@ -35,6 +37,7 @@ def divided(
     specs: Mapping[str, OpSpec],
     budget: Budget,
     streams: int,
+    kernels: int,
 ) -> Cores:
     """The division of a budget among the kernels of a plan, its streams and its loaders.
 
@@ -44,14 +47,41 @@ def divided(
         found: their kernels; none before they are found, and then numpy's part is not known.
         specs: the registry's.
         budget: of the process.
-        streams: how many streams compute at once.
+        streams: how many streams of this process compute at once.
+        kernels: threads of a kernel.
     """
     users = list(_users(order, found, specs))
-    kernels = max(1, budget.count // max(1, streams))
     gain = sum(op_seconds(graph, op) for op, user in users if user is User.BLAS and is_product(op))
     gain *= 1 - 1 / kernels
     lost = SPIN * _handovers(graph, users)
-    return divide(budget, streams, computes=bool(users), foreign=lost > gain)
+    return divide(budget, streams, computes=bool(users), foreign=lost > gain, kernels=kernels)
+
+
+def kernel_threads(
+    graph: Graph, specs: Mapping[str, OpSpec], budget: Budget, apart: Collection[str] = ()
+) -> int:
+    """How many threads a kernel has: the same in all processes of a host.
+
+    All devices of one type compute at once, and divide the cores.  Where their ops are short, one
+    thread is faster than several that wait for each other, above all beside other programs.
+    Loaders do not count: they have the cores that the others leave.
+
+    Args:
+        graph: the physical graph, with the devices of all processes.
+        specs: the registry's.
+        budget: of the process.
+        apart: device types that compute elsewhere.
+    """
+    found: dict[str, set[Placement]] = {}
+    seconds, count = 0.0, 0
+    for op in graph.ops.values():
+        type_ = op.placement.device_type
+        if op.type != BOXING and type_ not in apart and not specs[op.type].host:
+            found.setdefault(type_, set()).add(op.placement)
+            seconds += op_seconds(graph, op)
+            count += 1
+    devices = max(map(len, found.values()), default=1)
+    return budget.per_device(devices) if devices == 1 or seconds >= LONG * count else 1
 
 
 def _users(

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from flow_core.compiler.arena import aligned
-from flow_core.compiler.dividing import divided
+from flow_core.compiler.dividing import divided, kernel_threads
 from flow_core.compiler.joining import joined_query, with_rows
 from flow_core.compiler.placing import Buffers, Limit, There, place
 from flow_core.compiler.results import protected
@@ -35,7 +35,7 @@ from flow_core.plan import (
 )
 from flow_core.plugins.rows import side_by_side
 from flow_core.plugins.specs import KernelQuery, KernelSpec, OpSpec
-from flow_core.pools import granting, look, open_mp
+from flow_core.pools import granting, look
 from flow_core.sbp import Region
 
 
@@ -90,6 +90,7 @@ class _Lowering:
     graph: Graph
     kernels: Kernels
     options: CompileOptions
+    threads: int
     order: list[Op] = field(default_factory=list)
     constant: set[str] = field(default_factory=set)
     root: dict[Value, Value] = field(default_factory=dict)
@@ -123,7 +124,8 @@ def lower(
     """
     look()
     graph = protected(graph, kernels.ops, options.sharing)
-    state = _Lowering(graph, kernels, options)
+    threads = kernel_threads(graph, kernels.ops, options.budget, options.recording)
+    state = _Lowering(graph, kernels, options, threads)
     _find_constants(state)
     _put_in_order(state)
     with granting(_divided(state)):
@@ -483,7 +485,8 @@ def _workers(state: _Lowering, streams: int) -> int:
     if state.table is None or streams < 2:
         return 1
     wish = state.options.workers
-    useful = useful_workers(state.table, state.options.budget.count, bool(open_mp()))
+    budget = state.options.budget
+    useful = useful_workers(state.table, budget.count // state.threads)
     return min(streams, useful if wish is None else wish)
 
 
@@ -498,6 +501,7 @@ def _divided(state: _Lowering) -> Cores:
         state.kernels.ops,
         state.options.budget,
         _workers(state, len(computing)),
+        state.threads,
     )
 
 

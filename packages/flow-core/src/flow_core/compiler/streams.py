@@ -15,7 +15,7 @@ import heapq
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from math import log2, prod, sqrt
+from math import prod, sqrt
 from typing import NoReturn
 
 from flow_core.compiler.sharing import NOTHING_SHARED, Sharing
@@ -74,7 +74,6 @@ class Timetable:
         until: per op, the position of the last op that starts before it ends.
         total: seconds of all ops together.
         span: seconds from the first start to the last end.
-        products: seconds of matrix products and convolutions together.
         streams: how many streams compute.
     """
 
@@ -82,7 +81,6 @@ class Timetable:
     until: list[int]
     total: float
     span: float
-    products: float = 0.0
     streams: int = 1
 
 
@@ -207,9 +205,8 @@ class _Simulation:
             _stuck(self.graph, self.waiting)
         until = [max(i, bisect_left(self.starts, end) - 1) for i, end in enumerate(self.ends)]
         seconds = [b - a for a, b in zip(self.starts, self.ends, strict=True)]
-        products = sum(s for s, op in zip(seconds, self.order, strict=True) if is_product(op))
         computing = sum(name.endswith(COMPUTE) for name in self.streams)
-        return Timetable(self.order, until, sum(seconds), now, products, computing)
+        return Timetable(self.order, until, sum(seconds), now, computing)
 
     def _ready(self, name: str) -> None:
         self.streams[self.stream_of[name]].put(self._gate(name), self.rank[name], name)
@@ -237,35 +234,22 @@ class _Simulation:
 
 
 WORTH_IT = 1.3
-"""Streams get threads when they are so many times faster than kernels with all cores in turn ..."""
+"""Streams get threads when they are so many times faster than one after the other ..."""
 LONG = 8e-5
 """... and an op takes so many seconds on average: shorter ones mostly wait for one another."""
 
 
-FORK = 1.5e-6
-"""Seconds that a kernel's threads take to begin and to end together, per doubling of them."""
-
-
-def useful_workers(table: Timetable, cores: int, all_scale: bool = False) -> int:
+def useful_workers(table: Timetable, cores: int) -> int:
     """How many threads pay for the streams of a plan: 1 when they would only get in the way.
 
-    The cores are either all each kernel's, one after the other, or divided among the streams.
-
     Args:
-        table: the timetable, with times on one core.
-        cores: the budget.
-        all_scale: whether all kernels use several cores, and not only products.
+        table: the timetable.
+        cores: how many streams have cores for their kernels at once.
     """
-    scaling = table.total if all_scale else table.products
-
-    def seconds(threads: int) -> float:
-        serial = table.total - scaling + FORK * log2(threads) * len(table.order)
-        return serial + scaling / threads
-
-    workers = min(cores, table.streams)
+    workers = max(1, min(cores, table.streams))
     overlap = max(table.span / table.total, 1 / workers) if table.total else 1.0
-    gain = seconds(cores) / (overlap * seconds(max(1, cores // workers)) or 1.0)
-    return workers if gain >= WORTH_IT and table.total >= LONG * len(table.order) else 1
+    long_enough = table.total >= LONG * len(table.order)
+    return workers if overlap * WORTH_IT <= 1 and long_enough else 1
 
 
 def _stuck(graph: Graph, waiting: Mapping[str, int]) -> NoReturn:

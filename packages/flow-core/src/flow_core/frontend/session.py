@@ -265,7 +265,9 @@ class Session:
         self.budget = self._divided()
 
     def _divided(self) -> Budget:
-        budget = find_budget(self.settings.cores, getattr(self._world, "cores", None))
+        world = self._world
+        share, processes = getattr(world, "cores", None), getattr(world, "size", 1)
+        budget = find_budget(self.settings.cores, share, processes)
         settle(budget)
         return budget
 

@@ -25,6 +25,7 @@ from flow_core.plugins.specs import (
     SbpContext,
     Unavailable,
 )
+from flow_core.pools import grant, granted
 from flow_core.sbp import Partial, Signature, Split
 from flow_core.testing.checks import (
     TOLERANCE,
@@ -120,6 +121,9 @@ class KernelKit(Kit):
             where that says nothing.
         steady_elements: size to which samples are enlarged for that, so that a temporary array
             exceeds ``steady_bytes``.
+        thread_counts: numbers of OpenMP threads for which a kernel's results have the same bits;
+            empty where they may differ.
+        shared_elements: size to which samples are enlarged for that, so that threads share them.
     """
 
     device_type: ClassVar[str] = "cpu"
@@ -133,6 +137,8 @@ class KernelKit(Kit):
     stretches: ClassVar[bool] = True
     steady_bytes: ClassVar[int | None] = 8192
     steady_elements: ClassVar[int] = 40_000
+    thread_counts: ClassVar[tuple[int, ...]] = ()
+    shared_elements: ClassVar[int] = 200_000
 
     def absent(self, name: str) -> str:
         """Why this machine need not have a kernel of an op; empty if it must. To override."""
@@ -296,6 +302,25 @@ class KernelKit(Kit):
             "are allowed: temporaries belong into the workspace, views are made while binding"
         )
 
+    def test_same_bits_on_any_threads(self, name: str, dtype: str) -> None:
+        """The number of threads changes no bit of a result."""
+        for case in self.accepted(name, dtype)[:: self.draws]:
+            big = case.grown(max(1, self.shared_elements // max(1, case.size)))
+            first, *others = (self._launched_on(count, big) for count in self.thread_counts)
+            for count, made in zip(self.thread_counts[1:], others, strict=True):
+                assert made == first, (
+                    f"{case.kernel.name} on {big.asked.inputs} {dict(big.asked.attrs)}: "
+                    f"{count} threads make other bits than {self.thread_counts[0]}"
+                )
+
+    def _launched_on(self, threads: int, case: Case) -> list[bytes]:
+        before = granted()
+        grant(threads)
+        try:
+            return [np.asarray(out).tobytes() for out in self._launched(case)]
+        finally:
+            grant(before)
+
     def test_takes_a_floating_type(self, name: str) -> None:
         """An op with floating inputs has a kernel for at least one floating type."""
         refused = [dtype.name for dtype in FLOATS if not self.cases(name, dtype.name)]
@@ -329,6 +354,7 @@ _ONLY_FOR: Mapping[str, Callable[[KernelKit, OpSpec], bool]] = {
     ),
     "stretched_inputs": lambda kit, spec: spec.elementwise and kit.stretches,
     "allocates_nothing": lambda kit, spec: kit.steady_bytes is not None,
+    "same_bits_on_any_threads": lambda kit, spec: bool(kit.thread_counts),
 }
 """Tests that only some ops of some kits have."""
 

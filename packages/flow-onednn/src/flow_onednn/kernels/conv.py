@@ -7,11 +7,13 @@ the channels last; the primitive gets them in the layout it likes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 from flow_core.plugins.specs import KernelSpec
-from flow_onednn import binding
-from flow_onednn.kernels import columns, pointwise
+from flow_onednn import binding, threads
+from flow_onednn.kernels import batches, columns, pointwise
 from flow_onednn.kernels.twins import product
 from flow_onednn.library import library
 from flow_onednn.primitives import (
@@ -27,6 +29,8 @@ from flow_onednn.primitives import (
 from flow_onednn.recipes import Cooked, Operand, Problem, Recipe, recipe
 
 LAST = "channels_last"
+SUMS = "float32"
+"""The element type of sums over pixels."""
 ACTIVATIONS = {"": None, "relu": binding.RELU}
 
 
@@ -131,7 +135,7 @@ def cook_forward(p: Problem) -> Recipe | None:
 
 def _hint(p: Problem, x: Sequence[int], sizes: Sequence[int], y: Sequence[int], last: bool) -> Any:
     """The forward convolution of a gradient, which the library wants to see."""
-    dtype = _dtype(p)
+    dtype = p.inputs[0].dtype.name
     geometry = Geometry(p.attrs, _space(x, last), _space(y, last))
     null = library().ffi.NULL
     math = {"math": p.attrs.get("math", "")}
@@ -162,20 +166,28 @@ def cook_data_grad(p: Problem) -> Recipe | None:
 
 
 def cook_filter_grad(p: Problem) -> Recipe | None:
-    """The recipe of the gradients of the weights and, as a second output, of the bias."""
-    (last, w_last), dtype = _is_last(p), _dtype(p)
+    """The recipe of the gradients of the weights and, as a second output, of the bias.
+
+    Sums of half types are made in float32, and rounded once.
+    """
+    (last, w_last), dtype = _is_last(p), p.inputs[0].dtype.name
     dy, x = (t.shape for t in p.inputs)
     dw, *bias = (t.shape for t in p.outputs)
-    given, sizes = weight(dw, p.attrs["groups"], w_last, dtype)
+    given, sizes = weight(dw, p.attrs["groups"], w_last, _dtype(p))
     geometry, forward = _hint(p, x, sizes, dy, last)
     if forward is None:
         return None
-    vector = plain(bias[0], dtype) if bias else library().ffi.NULL
-    made = create(
-        "convolution_backward_weights", binding.CONVOLUTION_DIRECT,
-        nhwc(x, last, dtype), chosen(sizes, dtype), vector, nhwc(dy, last, dtype),
-        *geometry.arguments, forward.desc, math=p.attrs.get("math", ""),
-    )  # fmt: skip
+    vector = plain(bias[0], _dtype(p)) if bias else library().ffi.NULL
+    # rounded sums do not tell how they were divided among threads
+    rounded = bool(bias) and _dtype(p) != SUMS
+    with threads.alone() if rounded else nullcontext():
+        made = create(
+            "convolution_backward_weights", binding.CONVOLUTION_DIRECT,
+            nhwc(x, last, dtype), chosen(sizes, SUMS), vector, nhwc(dy, last, dtype),
+            *geometry.arguments, forward.desc, math=p.attrs.get("math", ""),
+        )  # fmt: skip
+    if made is not None and rounded:
+        made = replace(made, threads=1)
     operands = [
         Operand("diff_dst", 0, image(dy, last, dtype)), Operand("src", 1, image(x, last, dtype)),
         Operand("diff_weights", 0, given, True),
@@ -183,6 +195,11 @@ def cook_filter_grad(p: Problem) -> Recipe | None:
     if bias:
         operands.append(Operand("diff_bias", 1, vector, True))
     return recipe(made, operands)
+
+
+def _shared_images(p: Problem) -> Cooked | None:
+    """In shares of the images, where these lie channels last."""
+    return batches.filter_grad(p, cook_filter_grad) if _is_last(p)[0] else None
 
 
 def _two(cook: Any) -> Any:
@@ -196,13 +213,13 @@ def _either(product: Any, cook: Any) -> Any:
 
 
 def _filter_product(p: Problem) -> Cooked | None:
-    return pointwise.filter_grad(p) or columns.filter_grad(p)
+    return pointwise.filter_grad(p) or columns.filter_grad(p) or _shared_images(p)
 
 
 KERNELS: tuple[KernelSpec, ...] = (
     product("conv2d", cook_forward),
     product("conv_data_grad", _two(cook_data_grad)),
-    product("conv_filter_grad", _two(cook_filter_grad)),
+    product("conv_filter_grad", _two(_either(_shared_images, cook_filter_grad))),
     product("onednn_conv", _either(pointwise.forward, cook_forward)),
     product("onednn_conv_data_grad", _either(pointwise.data_grad, cook_data_grad)),
     product("onednn_conv_filter_grad", _either(_filter_product, cook_filter_grad)),

@@ -8,11 +8,11 @@ from typing import Any
 
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
-from flow_onednn import threads
 from flow_onednn.kernels.loops import FLOAT_BYTES, PAIR_BYTES, loop_kernel, null, pointer
 from flow_onednn.native import compiler
 from flow_onednn.ops import JOINED, UPDATE_ATTRS, Joined
 from flow_onednn.primitives import padded
+from flow_onednn.threads import SHARES
 
 STEP = 2
 """Position of the step's number, where a rule reads it."""
@@ -33,7 +33,7 @@ def _models(row: Joined, items: Sequence[Any]) -> Sequence[Any]:
 def _pairs_bytes(row: Joined, query: KernelQuery) -> int:
     if row.update not in NORMS:
         return 0
-    return padded(len(_models(row, query.inputs)) * threads.count() * PAIR_BYTES)
+    return padded(len(_models(row, query.inputs)) * SHARES * PAIR_BYTES)
 
 
 def _bytes(row: Joined, query: KernelQuery) -> int:
@@ -60,7 +60,7 @@ def _bind(row: Joined, ctx: BindContext) -> Launch:
         JOINED.index(row), make("void *[]", rows), make("long[]", sizes), len(sizes) // 2, row.row,
         pointer(rate), pointer(factor) if ctx.attrs["scaled"] else null(),
         pointer(ctx.inputs[STEP], "int64_t *") if row.step else null(),
-        change, pairs, threads.count(), make("double[]", numbers),
+        change, pairs, SHARES, make("double[]", numbers),
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from flow_onednn.kernels.twins import widened
 from flow_onednn.native import compiler
 from flow_onednn.primitives import address, padded
 from flow_onednn.recipes import PRIORITY
+from flow_onednn.threads import shares
 
 Accepts = Callable[[KernelQuery], bool]
 FLOAT_BYTES = 4
@@ -80,10 +81,12 @@ def _update(ctx: BindContext) -> Launch:
 # --- updates that are scaled by norms
 
 PAIR_BYTES = 16
+SHARE = 1 << 14
+"""Elements of a sum that are a share worth having, `PARALLEL` of `native/functions.h`."""
 
 
 def _norm_parts(query: KernelQuery) -> int:
-    return parts_of(query.inputs[0].size)
+    return shares(query.inputs[0].size, SHARE)
 
 
 def _numbers(ctx: BindContext, *names: str) -> list[float]:
@@ -174,15 +177,24 @@ def _sums(query: KernelQuery) -> bool:
 
 
 def parts_of(rows: int) -> int:
-    """How many parts of rows are worked on at once."""
+    """How many parts of rows are worked on at once, where each row is summed by one thread."""
     return max(1, min(threads.count(), rows))
+
+
+def sum_shares(rows: int, columns: int) -> int:
+    """How many shares the sums over rows have; each share has a row of its own for them."""
+    return shares(min(rows * columns, rows * (SHARE // FEWEST_ROWS)), SHARE)
+
+
+FEWEST_ROWS = 16
+"""Rows of a share."""
 
 
 def _sum_bytes(query: KernelQuery) -> int:
     form = _sum_form(query)
     if form is None or form[0] != "column":
         return 0
-    return padded(parts_of(form[2]) * form[3] * FLOAT_BYTES)
+    return padded(sum_shares(form[2], form[3]) * form[3] * FLOAT_BYTES)
 
 
 def _sum(ctx: BindContext) -> Launch:
@@ -195,7 +207,7 @@ def _sum(ctx: BindContext) -> Launch:
     if kind == "row":
         return partial(lib.row_sums, x, y, rows, columns)
     partial_sums = pointer(ctx.workspace)
-    return partial(lib.column_sums, x, y, partial_sums, rows, columns, parts_of(rows))
+    return partial(lib.column_sums, x, y, partial_sums, rows, columns, sum_shares(rows, columns))
 
 
 # --- losses
@@ -283,14 +295,14 @@ def _layer_norm_grad(ctx: BindContext) -> Launch:
 
 def _gamma_bytes(query: KernelQuery) -> int:
     rows, columns = _rows(query)
-    return padded(parts_of(rows) * columns * FLOAT_BYTES)
+    return padded(sum_shares(rows, columns) * columns * FLOAT_BYTES)
 
 
 def _layer_norm_gamma_grad(ctx: BindContext) -> Launch:
     rows, columns = _rows(ctx.query)
     arrays = map(pointer, (*ctx.inputs, *ctx.outputs, ctx.workspace))
     run = compiler.native().layer_norm_gamma_grad
-    return partial(run, *arrays, rows, columns, parts_of(rows))
+    return partial(run, *arrays, rows, columns, sum_shares(rows, columns))
 
 
 KERNELS: tuple[KernelSpec, ...] = (

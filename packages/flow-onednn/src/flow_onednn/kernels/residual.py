@@ -7,7 +7,7 @@ from math import prod
 
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
-from flow_onednn.kernels.loops import FLOAT_BYTES, loop_kernel, parts_of, pointer
+from flow_onednn.kernels.loops import FLOAT_BYTES, loop_kernel, pointer, sum_shares
 from flow_onednn.native import compiler
 from flow_onednn.primitives import padded
 
@@ -22,7 +22,7 @@ def _rows(query: KernelQuery) -> tuple[int, int]:
 
 def _bytes(query: KernelQuery) -> int:
     rows, channels = _rows(query)
-    return padded(STATISTICS * parts_of(rows) * channels * FLOAT_BYTES)
+    return padded(STATISTICS * sum_shares(rows, channels) * channels * FLOAT_BYTES)
 
 
 def _bind(ctx: BindContext) -> Launch:
@@ -30,7 +30,7 @@ def _bind(ctx: BindContext) -> Launch:
     numbers = (float(ctx.attrs[k]) for k in ("epsilon", "momentum"))
     arrays = map(pointer, (*ctx.inputs, *ctx.outputs, ctx.workspace))
     run = compiler.native().norm_add_relu
-    return partial(run, *arrays, rows, channels, parts_of(rows), *numbers)
+    return partial(run, *arrays, rows, channels, sum_shares(rows, channels), *numbers)
 
 
 KERNELS: tuple[KernelSpec, ...] = (loop_kernel("onednn_norm_add_relu", _bind, workspace=_bytes),)

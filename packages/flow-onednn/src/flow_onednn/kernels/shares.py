@@ -1,4 +1,4 @@
-"""Matrix products of few rows, shared out among the threads by parts of the weights.
+"""Matrix products that are cut into shares, each of which one thread does.
 
 The library shares a product out as suits this product alone.  Weights that two cores have updated
 lie half in the cache of each; where a thread meets other rows of them than it has updated, they
@@ -6,6 +6,9 @@ come from the other core.  Here each thread multiplies by the rows that the loop
 gradients' products give it, too: along the sum, whose parts are added up in order, or, where the
 weights are transposed, along the columns of the result.  100 x 784 x 512 takes 260 us so, 310 us as
 the library shares it out.
+
+Products of few results with long sums are cut along these, too: the library would do the same, but
+into as many shares as there are threads, on which the bits then depend.
 """
 
 from __future__ import annotations
@@ -45,6 +48,8 @@ FEW, LEAST = 256, 256
 """Rows up to which it can pay, and rows or columns of the weights that are a part worth having."""
 SMALL = 1 << 19
 """Bytes of weights below which it does not matter who has them."""
+DEEP = 1 << 12
+"""Elements from which on a sum is shared out, whatever the rows."""
 LARGEST = 1 << 20
 """Bytes of a result up to which parts make all of it, and together no more than the weights are."""
 WIDER, SHALLOW = 24, 512
@@ -58,24 +63,29 @@ class Shares:
 
     Attributes:
         parts: a primitive per thread, made for a single one.
-        sums: elements of the result where all parts make all of it, to be added up, else 0.
+        sums: rows and columns of the result where all parts make all of it, to be added up.
         bias: position of what is added to each row of a sum among the inputs, None for nothing.
         relu: whether a sum is cut off at 0.
     """
 
     parts: tuple[Recipe, ...]
-    sums: int = 0
+    sums: tuple[int, int] | None = None
     bias: int | None = None
     relu: bool = False
 
     @property
     def workspace(self) -> int:
         """Bytes for the sums of all parts but the first, and for what primitives need."""
-        return self._bytes + sum(padded(r.primitive.scratchpad) for r in self.parts)
+        return padded(self._bytes) + sum(padded(r.primitive.scratchpad) for r in self.parts)
 
     @property
     def _bytes(self) -> int:
-        return padded(FLOAT_BYTES * self.sums * (len(self.parts) - 1))
+        return self._each * (len(self.parts) - 1)
+
+    @property
+    def _each(self) -> int:
+        """Bytes of the sums of a part."""
+        return 0 if self.sums is None else FLOAT_BYTES * self.sums[0] * self.sums[1]
 
     @property
     def reorders(self) -> int:
@@ -89,43 +99,48 @@ class Shares:
 
     def bind(self, ctx: BindContext) -> list[Launch]:
         """The launch of all parts."""
-        one = library()
         with threads.alone():
             ready = list(self._prepared(ctx))
-        table = compiler.ffi(compiler.CDEF).new("Part[]", len(ready))
-        for row, part in zip(table, ready, strict=True):
-            row.primitive, row.arguments = _opaque(part.primitive), _opaque(part.arguments)
-            row.count = part.count
-        where = (_opaque(one.lib.dnnl_primitive_execute), _opaque(one.stream))
-        call = self._call(ctx, *where, table, len(ready))
-        return [_checked(call, self.parts[0].primitive, ready)]
+        return [at_once(partial(self._call, ctx), self.parts[0].primitive, ready)]
 
     def _prepared(self, ctx: BindContext) -> Iterator[Prepared]:
         """The primitives on the op's arrays, their own sums and scratchpads."""
         at = 0 if ctx.workspace is None else address(ctx.workspace)
-        scratch = at + self._bytes
+        scratch = at + padded(self._bytes)
         for number, part in enumerate(self.parts):
             tensors = {o.role: (o.md, _address(ctx, o)) for o in part.operands}
             if self.sums and number:
-                tensors["dst"] = (tensors["dst"][0], at + FLOAT_BYTES * self.sums * (number - 1))
+                tensors["dst"] = (tensors["dst"][0], at + self._each * (number - 1))
             yield prepared(part.primitive, tensors, scratch)
             scratch += padded(part.primitive.scratchpad)
 
     def _call(self, ctx: BindContext, *parts: Any) -> Callable[[], int]:
         """What runs the parts, and gives 0 or the status of those that failed."""
         lib, (y,) = compiler.native(), ctx.outputs
-        if not self.sums:
+        if self.sums is None:
             return partial(lib.run_parts, *parts)
         bias = null() if self.bias is None else pointer(ctx.inputs[self.bias])
-        rows, columns = y.shape
         return partial(
-            lib.run_sums, *parts, pointer(y), pointer(ctx.workspace), bias, rows, columns, self.relu
+            lib.run_sums, *parts, pointer(y), pointer(ctx.workspace), bias, *self.sums, self.relu
         )
 
 
 def _address(ctx: BindContext, operand: Operand) -> int:
     arrays = ctx.outputs if operand.result else ctx.inputs
     return address(arrays[operand.index]) + operand.offset
+
+
+def at_once(
+    call: Callable[..., Callable[[], int]], primitive: Primitive, ready: Sequence[Prepared]
+) -> Launch:
+    """The launch of primitives of one thread each, which `call` makes of what C wants to know."""
+    one = library()
+    table = compiler.ffi(compiler.CDEF).new("Part[]", len(ready))
+    for row, part in zip(table, ready, strict=True):
+        row.primitive, row.arguments = _opaque(part.primitive), _opaque(part.arguments)
+        row.count = part.count
+    where = (_opaque(one.lib.dnnl_primitive_execute), _opaque(one.stream))
+    return _checked(call(*where, table, len(ready)), primitive, ready)
 
 
 def _opaque(pointer_: Any) -> Any:
@@ -151,16 +166,17 @@ def cook(p: Problem) -> Cooked | None:
 
 
 def _shares(p: Problem) -> Shares | None:
-    count = threads.count()
-    if count < 2 or not _here() or not _few(p):
+    if not here():
         return None
-    along = _by_columns if p.attrs["transpose_b"] else _by_sums
     a, b = (matrix(t, p.attrs[f"transpose_{k}"]) for t, k in zip(p.inputs, "ab", strict=False))
+    along = _by_columns if p.attrs["transpose_b"] else _by_sums
     with threads.alone():
-        return along(p, a, b, count)
+        if _few(p):
+            return along(p, a, b)
+        return _by_sums(p, a, b) if _deep(p, a, b) else None
 
 
-def _here() -> bool:
+def here() -> bool:
     """Whether threads of ours can run the library's primitives."""
     found = state()
     return isinstance(found, Library) and found.shares and compiler.available()
@@ -173,32 +189,41 @@ def _few(p: Problem) -> bool:
     return matrices and not p.attrs["transpose_a"] and a.shape[0] <= FEW and b.nbytes >= SMALL
 
 
-def _spans(size: int, least: int, count: int) -> list[Span]:
-    """Equal parts of what has a least size, none where they would be too small."""
-    if size < max(LEAST * count, least):
+def _deep(p: Problem, a: Matrix, b: Matrix) -> bool:
+    """Whether it is a product of two matrices with long sums and few results."""
+    matrices = len(a.shape) == len(b.shape) == 2 and a.dtype == b.dtype == "float32"
+    plain_sum = not p.attrs.get("accumulate") and p.outputs[0].dtype.name == "float32"
+    return matrices and plain_sum and a.shape[1] >= DEEP
+
+
+def _spans(size: int, least: int, most: int = threads.SHARES) -> list[Span]:
+    """Equal parts of a size, none where they would be too small."""
+    count = threads.shares(min(size, most * least), least)
+    if count == 1:
         return []
     step = -(-size // count // 16) * 16
     return [(low, min(low + step, size)) for low in range(0, size, step)]
 
 
-def _by_sums(p: Problem, a: Matrix, b: Matrix, count: int) -> Shares | None:
+def _by_sums(p: Problem, a: Matrix, b: Matrix) -> Shares | None:
     """Each part makes all of the result, from some of the rows of the weights."""
     (rows, deep), columns = a.shape, b.shape[-1]
     relu = {"": False, "relu": True}.get(str(p.attrs.get("activation", "")))
-    spans = _spans(deep, count * rows, count)
+    most = 1 + LARGEST // (FLOAT_BYTES * max(1, rows * columns))  # so that all sums stay near
+    spans = _spans(deep, LEAST if deep < DEEP else DEEP // 4, most)
     large = FLOAT_BYTES * rows * columns > LARGEST
     if relu is None or p.attrs["alpha"] != 1.0 or large or not spans:
         return None
     dst = Operand("dst", 0, Matrix((rows, columns), (columns, 1)).md, True)
     parts = [_part(p, a.part(-1, s), b.part(-2, s), dst, PostOps()) for s in spans]
     bias = 2 if len(p.inputs) == 3 else None
-    return _shared(parts, rows * columns, bias, relu)
+    return _shared(parts, (rows, columns), bias, relu)
 
 
-def _by_columns(p: Problem, a: Matrix, b: Matrix, count: int) -> Shares | None:
+def _by_columns(p: Problem, a: Matrix, b: Matrix) -> Shares | None:
     """Each part makes some columns of the result."""
     (rows, deep), columns = a.shape, b.shape[-1]
-    if deep > SHALLOW:
+    if deep > SHALLOW or columns < WIDER * rows:
         return None
     if len(p.inputs) == 3 and p.attrs["alpha"] != 1.0:
         return None  # the library would scale the bias, too
@@ -206,15 +231,20 @@ def _by_columns(p: Problem, a: Matrix, b: Matrix, count: int) -> Shares | None:
     activation = ACTIVATIONS[p.attrs.get("activation", "")]
     post = PostOps(scale=p.attrs["alpha"], activation=activation)
     parts = []
-    for span in _spans(columns, WIDER * rows, count):
+    for span in _spans(columns, LEAST):
         c, at = whole.part(-1, span)
         dst = Operand("dst", 0, c.md, True, at)
-        parts.append(_part(p, (a, 0), b.part(-1, span), dst, post))
+        parts.append(_part(p, (a, 0), b.part(-1, span), dst, post, len(p.inputs) == 3))
     return _shared(parts)
 
 
 def _part(
-    p: Problem, a: tuple[Matrix, int], b: tuple[Matrix, int], dst: Operand, post: PostOps
+    p: Problem,
+    a: tuple[Matrix, int],
+    b: tuple[Matrix, int],
+    dst: Operand,
+    post: PostOps,
+    adds_bias: bool = False,
 ) -> Recipe | None:
     """One primitive; the bias is in it where it finishes its columns."""
     (left, at_left), (right, at_right) = a, b
@@ -224,7 +254,7 @@ def _part(
         dst,
     ]
     bias = library().ffi.NULL
-    if len(p.inputs) == 3 and p.attrs["transpose_b"]:
+    if adds_bias:
         bias = plain((1, right.shape[-1]), "float32")
         operands.append(Operand("bias", 2, bias, offset=dst.offset))
     math = str(p.attrs.get("math", ""))
@@ -232,7 +262,10 @@ def _part(
 
 
 def _shared(
-    parts: Sequence[Recipe | None], sums: int = 0, bias: int | None = None, relu: bool = False
+    parts: Sequence[Recipe | None],
+    sums: tuple[int, int] | None = None,
+    bias: int | None = None,
+    relu: bool = False,
 ) -> Shares | None:
     made = tuple(r for r in parts if r is not None)
     return Shares(made, sums, bias, relu) if made and len(made) == len(parts) else None

@@ -257,5 +257,5 @@ int run_sums(void *run, void *stream, const Part *parts, long count, float *y,
     const float *more, const float *bias, long rows, long columns, int relu);
 void joined_updates(int kind, void **rows, const long *sizes, long count, long width,
     const float *rate, const float *factor, const int64_t *step, float *change, double *sums,
-    int threads, const double *numbers);
+    int most, const double *numbers);
 """

@@ -24,16 +24,17 @@ static void joined_row(int kind, void **r, long n, const float *rate, const floa
     }
 }
 
-// sizes: per row its elements, and how many those before it have; sums: a pair per row and thread
+// sizes: per row its elements, and how many those before it have; sums: a pair per row and share
 void joined_updates(int kind, void **rows, const long *sizes, long count, long width,
                     const float *rate, const float *factor, const int64_t *step, float *change,
-                    double *sums, int threads, const double *numbers) {
+                    double *sums, int most, const double *numbers) {
     long all = sizes[2 * count - 2] + sizes[2 * count - 1];
 #pragma omp parallel for if (all > PARALLEL) schedule(dynamic)
     for (long k = 0; k < count; k++) {
         long n = sizes[2 * k];
-        int parts = n < threads ? (int)n : threads;
+        int parts = 1;  // as of threads.shares
+        while (2 * parts <= most && 2 * parts * PARALLEL <= n) parts *= 2;
         joined_row(kind, rows + k * width, n, rate, factor, step, change + sizes[2 * k + 1],
-                   sums + 2 * k * threads, parts, numbers);
+                   sums + 2 * k * most, parts, numbers);
     }
 }
