@@ -124,7 +124,8 @@ def _join_rank_0(place: Membership, gather: Gather | None, env: Mapping[str, str
         if place.rank == 0:
             _serve(place, address, port, token)
     stop = _stop_as_server if place.rank == 0 else None
-    return ControlClient(place, address, port, token, stop=stop)
+    patience = Limits().start  # rank 0 listens from its own first job on
+    return ControlClient(place, address, port, token, stop=stop, patience=patience)
 
 
 def _agreed(place: Membership, gather: Gather) -> tuple[str, int, str]:

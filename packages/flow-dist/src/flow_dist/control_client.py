@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from flow_core.errors import FlowError
+from flow_dist.control_board import FIRST_JOB
 from flow_dist.control_server import HANDSHAKE
 from flow_dist.control_wire import (
     TO_RANK,
@@ -157,8 +158,12 @@ class ControlClient:
                 return self._early.pop(0)
         raise WireError("a server", found="the end of the connection")
 
-    def start(self, seconds: float = 120.0) -> tuple[str, ...]:
-        """Waits until all ranks have come; gives their hosts in the order of the ranks."""
+    def start(self, seconds: float | None = None) -> tuple[str, ...]:
+        """Wait until all ranks have connected; return their hosts in the order of the ranks.
+
+        Args:
+            seconds: the longest wait; when None, the server's limits alone decide.
+        """
         self._await(lambda: self._started, seconds, "waiting for all ranks to come")
         return self.hosts
 
@@ -214,13 +219,21 @@ class ControlClient:
 
     # ------------------------------------------------------------------- exchange
 
-    def gather(self, key: str, value: Any, seconds: float = 300.0) -> list[Any]:
+    def meet(self) -> None:
+        """Wait for all ranks to reach their first job, however far apart they are.
+
+        MPI's own start also waits for all ranks, but it holds Python's lock: no heartbeat would
+        leave a rank that waits there, and the server would take it for dead.
+        """
+        self.gather(FIRST_JOB, None)
+
+    def gather(self, key: str, value: Any, seconds: float | None = None) -> list[Any]:
         """Gives a small value (what JSON has, below 60 KiB) and gets those of all ranks.
 
         Args:
             key: the same in all ranks.
             value: this rank's.
-            seconds: to wait at most.
+            seconds: the longest wait; when None, the server's limits alone decide.
 
         Raises:
             JobStoppedError: the job ends before all have given theirs.
@@ -233,7 +246,7 @@ class ControlClient:
             self._await(lambda: key in self._gathered, seconds, f"gathering {key!r}")
         return self._gathered.pop(key)
 
-    def _await(self, done: Callable[[], bool], seconds: float, attempted: str) -> None:
+    def _await(self, done: Callable[[], bool], seconds: float | None, attempted: str) -> None:
         with self._changed:
             self._changed.wait_for(lambda: done() or self._closed, seconds)
         if done():
