@@ -50,6 +50,7 @@ class Failure:
         op: of the exchange it was in, "" outside.
         message: all of it, for the user.
         silent: addresses of hosts of which no rank answers any more.
+        status: to end with: that of the rank, where it told one.
     """
 
     kind: str
@@ -59,6 +60,7 @@ class Failure:
     op: str
     message: str
     silent: tuple[str, ...] = ()
+    status: int = 1
 
 
 @dataclass(slots=True)
@@ -215,7 +217,8 @@ class Board:
             text += f"{joint}rank {number} waits for it {_place(other)}"
             step, op = max((step, op), (other.step, other.op))
         message = self._message(rank, text, now)
-        return Failure(kind, rank, host, step, op, message, self._silent_hosts(now))
+        status = (blamed.ended if blamed and kind == "status" else 0) or 1
+        return Failure(kind, rank, host, step, op, message, self._silent_hosts(now), status)
 
     def _suspects(self) -> dict[int, Rank]:
         """Ranks of hosts from which nothing has come since a rank of another one died."""

@@ -69,6 +69,7 @@ class ControlClient:
     Attributes:
         membership: which rank this is.
         hosts: of all ranks, once they have all come.
+        failing: the status that this process ends with, and the exception that ends it, if any.
 
     Raises:
         LaunchError: nobody is there, or it does not know the token.
@@ -87,6 +88,7 @@ class ControlClient:
     ) -> None:
         self.membership = membership
         self.hosts: tuple[str, ...] = ()
+        self.failing: tuple[int, BaseException | None] = 0, None
         self._watch = watch or WATCH
         self._stop = stop or end_process
         self._sending = threading.Lock()
@@ -186,6 +188,14 @@ class ControlClient:
         with self._changed:  # the answer shows that it has arrived before the process is gone
             self._changed.wait_for(lambda: self._closed, 2.0)
         self.close()
+
+    def fail(self) -> None:
+        """Say how this rank fails."""
+        status, error = self.failing
+        if error is None:
+            self.bye(status)
+        else:
+            self.raised(error)
 
     def close(self) -> None:
         """Ends the connection without a word."""
@@ -372,6 +382,9 @@ def watch_exit(client: ControlClient) -> None:
         client.raised(error)
 
     def leave() -> None:
+        if client.failing[0]:
+            client.fail()
+            return
         try:
             _deliver()
             client.leave()
