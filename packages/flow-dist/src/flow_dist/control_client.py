@@ -69,6 +69,7 @@ class ControlClient:
     Attributes:
         membership: which rank this is.
         hosts: of all ranks, once they have all come.
+        left: whether this is a forked process, and the connection its parent's.
         failing: the status that this process ends with, and the exception that ends it, if any.
 
     Raises:
@@ -88,6 +89,7 @@ class ControlClient:
     ) -> None:
         self.membership = membership
         self.hosts: tuple[str, ...] = ()
+        self.left = False
         self.failing: tuple[int, BaseException | None] = 0, None
         self._watch = watch or WATCH
         self._stop = stop or end_process
@@ -196,6 +198,12 @@ class ControlClient:
             self.bye(status)
         else:
             self.raised(error)
+
+    def leave_to_parent(self) -> None:
+        """In a forked process: the connection is the parent's, and ends with that alone."""
+        self._sending, self._changed = threading.Lock(), threading.Condition()
+        self._closed = self.left = True
+        self._socket.close()
 
     def close(self) -> None:
         """Ends the connection without a word."""
@@ -382,6 +390,8 @@ def watch_exit(client: ControlClient) -> None:
         client.raised(error)
 
     def leave() -> None:
+        if client.left:
+            return
         if client.failing[0]:
             client.fail()
             return

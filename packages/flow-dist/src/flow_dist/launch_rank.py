@@ -5,6 +5,8 @@ The script runs as ``python SCRIPT ARGS`` would run it, in a process that dies w
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 from collections.abc import Collection, Sequence
@@ -31,6 +33,8 @@ def run_rank(argv: Sequence[str], loaded: Collection[str]) -> None:
         seed_alike(token)
     client = control.join()
     sys.excepthook = sys.__excepthook__  # what ends the script is seen here
+    if client is not None:
+        atexit.register(_end_child, client)
     try:
         run_as_main(argv[0], argv[1:], loaded)
     except BaseException as error:
@@ -38,6 +42,18 @@ def run_rank(argv: Sequence[str], loaded: Collection[str]) -> None:
         if client is not None:
             _report(client, error)
         raise
+
+
+def _end_child(client: ControlClient) -> None:
+    """End a forked process before Python's own end, where mpi4py would end the parent's MPI."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    if not client.left or mpi is None or not mpi.Is_initialized():
+        return
+    vars(sys.modules["__main__"]).clear()  # files that the script has open are written
+    gc.collect()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(client.failing[0])
 
 
 def _report(client: ControlClient, error: BaseException) -> None:
