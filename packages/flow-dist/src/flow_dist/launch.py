@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,8 @@ from flow_dist.control import ADDRESS
 from flow_dist.control_board import Failure, Limits
 from flow_dist.control_server import ControlServer
 from flow_dist.control_wire import fresh
-from flow_dist.launch_mpi import Host, Launcher
+from flow_dist.launch_mpi import OPEN_MPI, Host, Launcher
+from flow_dist.leftovers import Scratch
 from flow_dist.membership import LAUNCHER, RESTART, LaunchError
 from flow_dist.secret import TOKEN
 
@@ -194,11 +194,11 @@ class ByMpi:
 
     def start(self, job: Job, told: Mapping[str, str]) -> Gang:
         """Starts the launcher."""
-        folder = tempfile.TemporaryDirectory(prefix="flow-dist-", ignore_cleanup_errors=True)
+        folder = Scratch()
         try:
-            process = launch_process.start(*_command(job, told, folder.name))
+            process = launch_process.start(*_command(job, told, folder))
         except BaseException:
-            folder.cleanup()
+            folder.remove()
             raise
         # launchers of one host need no time for ending it, and would spend it on a complaint
         return _Launched(process, _REMOTE_END if job.hosts else 0, folder)
@@ -208,14 +208,14 @@ class ByMpi:
 class _Launched:
     process: subprocess.Popen[bytes]
     grace: float
-    folder: tempfile.TemporaryDirectory[str]
+    folder: Scratch
 
     def poll(self) -> int | None:
         return self.process.poll()
 
     def end(self) -> None:
         launch_process.end(self.process, self.grace)
-        self.folder.cleanup()
+        self.folder.remove()
 
 
 def program(job: Job, how: str = "alone") -> list[str]:
@@ -224,7 +224,9 @@ def program(job: Job, how: str = "alone") -> list[str]:
     return [*interpreter_options(), start, how, job.script, *job.args]
 
 
-def _command(job: Job, told: Mapping[str, str], folder: str) -> tuple[list[str], dict[str, str]]:
+def _command(
+    job: Job, told: Mapping[str, str], scratch: Scratch
+) -> tuple[list[str], dict[str, str]]:
     """The command line, and its environment, which says whose variables tell the ranks apart."""
     if job.ranks == 1 and not job.hosts:  # no MPI is needed for one
         return [sys.executable, *program(job)], {**os.environ, **told, **_ALONE}
@@ -240,7 +242,8 @@ def _command(job: Job, told: Mapping[str, str], folder: str) -> tuple[list[str],
         label=label,
         forwarded=tuple(told),
     )
-    return command, launcher.environment({**os.environ, **told}, folder)
+    folder = scratch.path() if launcher.kind == OPEN_MPI else ""
+    return command, launcher.environment({**os.environ, **told}, folder, one_host=not job.hosts)
 
 
 _ALONE = {LAUNCHER: "flow-dist", "FLOW_DIST_RANK": "0", "FLOW_DIST_SIZE": "1"}
