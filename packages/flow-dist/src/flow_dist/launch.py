@@ -273,7 +273,9 @@ def _own_status(gang: Gang) -> int:
     until = time.monotonic() + _STRAGGLE
     while (status := gang.poll()) is None and time.monotonic() < until:
         time.sleep(0.01)
-    return 128 - status if (status or 0) < 0 else status or 1
+    if status is not None and status < 0:
+        return 128 - status
+    return status or 1
 
 
 def _launcher_failure(status: int | None, server: ControlServer) -> Failure:
