@@ -292,7 +292,7 @@ class Pipeline:
                 allowed="steps that are delivered",
                 hint="give it a callback of its own",
             )
-        if not step.done:
+        if not (self._left and step.done):
             self._wait_until(lambda: step.done)
 
     def _wait_until(self, attempt: Callable[[], bool]) -> None:
