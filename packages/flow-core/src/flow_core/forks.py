@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Protocol
+from weakref import WeakSet
 
 from flow_core.errors import ForkError, user_line
 
@@ -21,6 +23,45 @@ def in_child(call: Callable[[], object]) -> None:
     """
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=call)
+
+
+class Owned(Protocol):
+    """What a process that is forked off may have to leave to its parent."""
+
+    def leave_to_parent(self) -> bool:
+        """In a forked process: give up what is in use; whether anything was."""
+
+
+_owned: WeakSet[Owned] = WeakSet()
+_left: list[Owned] = []
+_process = [os.getpid()]
+_parent: list[int] = []
+
+
+def owned(thing: Owned) -> None:
+    """Have something given up in processes that are forked off this one."""
+    _owned.add(thing)
+
+
+def check_process() -> None:
+    """Refuse the use of flow where it is the parent's.
+
+    Raises:
+        ForkError: this process was forked from one that had a session in use.
+    """
+    if _parent:
+        raise refusal("using flow in a forked process", _parent[0])
+
+
+def _leave_to_parent() -> None:
+    """In a forked process: what is in use stays as it is, and nobody gets it any more."""
+    _left.extend([thing for thing in _owned if thing.leave_to_parent()])
+    if _left and not _parent:
+        _parent[:] = _process
+    _process[:] = [os.getpid()]
+
+
+in_child(_leave_to_parent)
 
 
 def refusal(attempted: str, parent: int) -> ForkError:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakSet
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from flow_core.errors import (
     VariableError,
     user_line,
 )
-from flow_core.forks import in_child, refusal
+from flow_core.forks import check_process, owned
 from flow_core.frontend.variables import VariableInfo
 from flow_core.initializers import generate
 from flow_core.ir import TensorType
@@ -224,7 +223,7 @@ class Session:
         self._world: World | None = self.registry.world()
         self._looked_for: tuple[str, ...] = ()
         self.budget = self._divided()
-        _sessions.add(self)
+        owned(self)
 
     # ------------------------------------------------------------------ devices
 
@@ -506,19 +505,16 @@ class Session:
         """Waits until nothing is in flight and lets nothing run for a ``with`` block."""
         return self.pipeline.still()
 
-    @property
-    def in_use(self) -> bool:
-        """Whether it has what a forked process cannot take over; asked in that process."""
-        free = self.compiling.acquire(blocking=False)
-        if free:
-            self.compiling.release()
-        return not free or self._world is not None or bool(self._drivers)
-
-    def leave_to_parent(self) -> None:
-        """In a forked process: its jobs look for another session, and there is none."""
+    def leave_to_parent(self) -> bool:
+        """In a forked process: its jobs find no session, if this one is in use; whether it is."""
+        self.compiling = threading.RLock()  # another thread may have held it
+        if self._world is None and not self._drivers:
+            return False
         self.pipeline.leave_to_parent()
         for job in self.jobs:
             job.session = None
+        _default.clear()
+        return True
 
     def close(self) -> tuple[BaseException, ...]:
         """Delivers what is pending, forgets jobs and variables, gives errors nobody has seen."""
@@ -546,38 +542,13 @@ def initial_value(info: VariableInfo, region: Region | None = None) -> Any:
     )
 
 
-_sessions: WeakSet[Session] = WeakSet()
 _default: list[Session] = []
-_left: list[Session] = []
-_parent: list[int] = []
-
-
-def _leave_to_parent() -> None:
-    """In a forked process: sessions that are in use stay as they are, and nobody gets them."""
-    used = _left or [session for session in _sessions if session.in_use]
-    for session in used:
-        session.leave_to_parent()
-    if used:
-        _left[:], _default[:] = used, ()
-        _parent[:] = [used[0].pipeline.process]
-
-
-in_child(_leave_to_parent)
-
-
-def _check_process() -> None:
-    if _parent:
-        raise refusal("using flow in a forked process", _parent[0])
 
 
 def default_session() -> Session:
-    """The session that programs use without saying so.
-
-    Raises:
-        ForkError: it is that of the process from which this one was forked.
-    """
+    """The session that programs use without saying so; forked processes may have none."""
     if not _default:
-        _check_process()
+        check_process()
         _default.append(Session())
     return _default[0]
 
@@ -588,7 +559,7 @@ def clear_default_session() -> None:
     Raises:
         BaseException: what callbacks have raised; the session is cleared nevertheless.
     """
-    _check_process()
+    check_process()
     if _default:
         old = _default[0]
         errors = old.close()
@@ -600,7 +571,7 @@ def clear_default_session() -> None:
 
 def sync_default_session() -> None:
     """Waits until all asynchronous job calls have been delivered; raises what they raised."""
-    _check_process()
+    check_process()
     if _default:
         _default[0].sync()
 
