@@ -367,13 +367,14 @@ def line_of_only(trace: TracebackType) -> str:
 
 def end_process(message: str) -> None:
     """Ends this process at once, whatever its threads wait for."""
-    flush = threading.Thread(target=_flush, daemon=True)
+    flush = threading.Thread(target=flush_streams, daemon=True)
     flush.start()
     flush.join(0.5)  # the main thread may hold the lock of a stream
     os._exit(STOPPED)
 
 
-def _flush() -> None:
+def flush_streams() -> None:
+    """Write what is still in the buffers of the standard streams."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from flow_core.programs import ended_by, hide_own_frames, run_as_main, status_of
 from flow_dist import control
 from flow_dist.chance import seed_alike
-from flow_dist.control_client import ControlClient
+from flow_dist.control_client import ControlClient, flush_streams
 from flow_dist.launch_process import die_with_parent
 from flow_dist.output import print_whole_lines
 from flow_dist.secret import TOKEN
@@ -51,8 +51,7 @@ def _end_child(client: ControlClient) -> None:
         return
     vars(sys.modules["__main__"]).clear()  # files that the script has open are written
     gc.collect()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush_streams()
     os._exit(client.failing[0])
 
 
