@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -101,11 +102,29 @@ def test_reports_name_the_slow_stage() -> None:
     assert "no loader ran" in text_report([])
 
 
-def test_stats_of_a_program(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("end", "status", "said"),
+    [
+        ("", 0, ""),
+        ("sys.exit(3)", 3, ""),
+        ("sys.exit('full')", 1, "full\n"),
+        ("raise KeyboardInterrupt", 130, 'Traceback (most recent call last):\n  File "'),
+        ("raise EOFError", 1, 'Traceback (most recent call last):\n  File "'),
+    ],
+)
+def test_stats_of_a_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, status: int, said: str
+) -> None:
+    """They come after whatever ends the program, which is shown as Python shows it."""
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "path", [*sys.path])
     program = tmp_path / "program.py"
-    program.write_text("import sys; print(sys.argv[1:])")
+    program.write_text(f"import sys\nprint(sys.argv[1:], __name__)\n{end}\n")
     picture = tmp_path / "a.svg"
     done = CliRunner().invoke(data, ["stats", "--picture", str(picture), str(program), "--x", "1"])
-    assert done.exit_code == 0, done.output
-    assert "['--x', '1']" in done.output
+    assert done.exit_code == status, done.output
+    assert "['--x', '1'] __main__" in done.output
+    assert done.stderr.startswith(said)
+    assert "commands.py" not in done.stderr
     assert picture.read_text().startswith("<svg")

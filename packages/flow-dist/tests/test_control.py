@@ -1,5 +1,6 @@
 """Server and clients over sockets: joining, strangers, gathering, and every way to fail."""
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -8,8 +9,10 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -17,7 +20,7 @@ from flow_dist.control_board import Limits
 from flow_dist.control_client import ControlClient, JobStoppedError, text_of
 from flow_dist.control_door import LINES, PERIOD, STRANGERS, Dropped
 from flow_dist.control_server import ControlServer
-from flow_dist.control_wire import WireError, pack
+from flow_dist.control_wire import TO_RANK, Framing, WireError, pack
 from flow_dist.membership import LaunchError, Membership
 from flow_dist.watch import Watch
 
@@ -310,6 +313,125 @@ def test_a_flood_has_few_lines_and_a_number(caplog: pytest.LogCaptureFixture) ->
     assert len(said) == LINES + 2
     assert said[LINES] == f"dropped {1000 - LINES} more connections, the last from 999: noise"
     assert said[-1] == "dropped what came from later: noise"
+
+
+EXHAUSTIVE = pytest.mark.exhaustive
+ODD = ("\ud800", "\0", "", "x" * 3000, 10**300, -1, 1e308, True, None, [], {}, [[["a"]]], {"a": {}})
+"""Values that JSON carries, for any field of a message."""
+
+
+class Writer:
+    """A connection's other direction, which goes nowhere."""
+
+    transport = SimpleNamespace(abort=lambda: None)
+
+    def get_extra_info(self, name: str) -> tuple[str, int]:
+        return "203.0.113.1", 7
+
+    def write(self, data: bytes) -> None:
+        assert len(data) < 200
+
+    def close(self) -> None:
+        pass
+
+
+def frames(count: int, seed: int) -> Iterator[bytes]:
+    """First messages of strangers: random, and a rank's with fields, bytes or its end changed."""
+    chance = random.Random(seed)
+    hello = {"is": "hello", "nonce": "a" * 64, "proof": "b" * 64, "rank": 0, "size": 2, "host": "h"}
+    for n in range(count):
+        changed = {**hello, chance.choice([*hello, "x"]): chance.choice(ODD)}
+        data = bytearray(pack(changed if n % 4 else hello))
+        for _ in range(chance.choice((0, 0, 1, 1, 8))):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        yield (
+            chance.randbytes(chance.randrange(60)),
+            bytes(data),
+            bytes(data[: chance.randrange(len(data))]),
+            len(data).to_bytes(4, "big") + chance.randbytes(len(data)),
+        )[chance.choice((0, 1, 1, 1, 2, 3))]
+
+
+def say_first(server: ControlServer, messages: Iterable[bytes]) -> None:
+    """Has a server read each message as the whole of a connection."""
+
+    async def say() -> None:
+        for message in messages:
+            reader = asyncio.StreamReader()
+            reader.feed_data(message)
+            reader.feed_eof()
+            await server._serve(reader, cast("asyncio.StreamWriter", Writer()))
+
+    asyncio.run_coroutine_threadsafe(say(), server._loop).result(60)
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=EXHAUSTIVE) for n in range(1, 50))])
+def test_any_first_message_is_dropped_with_a_line_at_most(
+    seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each of them leaves the server as it was; the log has a few lines and a number."""
+    with job(2, join=False) as made:
+        say_first(made.server, frames(4000, seed))
+        assert not made.server.hosts
+        for rank in range(2):
+            made.join(rank, 2)
+        assert made.clients[0].start(5) == ("host0", "host1")
+        for client in made.clients:
+            client.bye()
+        assert made.server.over
+    assert {record.name for record in caplog.records} == {"flow_dist.control_door"}
+    assert 0 < len(caplog.records) <= LINES + 1
+    assert not any("Error" in record.message or record.exc_info for record in caplog.records)
+
+
+@pytest.mark.parametrize("name", ["nonce", "proof", "rank", "size", "host"])
+@pytest.mark.parametrize("value", ODD, ids=lambda value: f"{value!r:.9}")
+def test_an_odd_field_is_one_line(
+    name: str, value: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    hello = {"is": "hello", "nonce": "a", "proof": "b", "rank": 0, "size": 2, "host": "h"}
+    with job(2, join=False) as made:
+        say_first(made.server, [pack({**hello, name: value})])
+    assert [record.name for record in caplog.records] == ["flow_dist.control_door"]
+    assert "no proof" in caplog.text or f"as {name!r}" in caplog.text
+
+
+def test_an_error_of_ours_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A defect in what reads the first message costs its connection only."""
+    monkeypatch.setattr("flow_dist.control_server.proven", {}.__getitem__)
+    with job(2, join=False) as made:
+        say_first(made.server, [pack({"is": "hello", "nonce": "a"})] * 20)
+        assert made.server.wait(0.01) is None
+    assert len(caplog.records) == LINES + 1
+    assert "TypeError" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+def test_a_server_that_says_anything_is_refused() -> None:
+    """A rank that knocks at the wrong door gets a typed error, whatever it hears."""
+    heard = [*frames(60, 3), pack({"is": "hello", "nonce": "\ud800"})]
+    with socket.create_server(("127.0.0.1", 0)) as liar:
+
+        def lie() -> None:
+            for message in heard:
+                connection, _ = liar.accept()
+                with connection, contextlib.suppress(OSError):
+                    connection.sendall(message)
+                    connection.shutdown(socket.SHUT_WR)
+                    connection.recv(4096)
+
+        thread = threading.Thread(target=lie)
+        thread.start()
+        for _ in heard:
+            client = object.__new__(ControlClient)
+            client._sending, client._framing = threading.Lock(), Framing(TO_RANK)
+            client.membership, client._early = Membership(0, 2, 0, 2, "h"), []
+            client._socket = socket.create_connection(liar.getsockname(), 5)
+            with client._socket, pytest.raises((WireError, OSError)):
+                client._handshake("secret")
+        thread.join()
 
 
 def test_a_stranger_learns_nothing_but_a_nonce() -> None:

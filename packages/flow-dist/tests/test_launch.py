@@ -21,6 +21,7 @@ from flow_dist.control import join, parse_address
 from flow_dist.control_board import Failure
 from flow_dist.launch import Job, without
 from flow_dist.launch_mpi import MPICH, OPEN_MPI, Host, Launcher
+from flow_dist.leftovers import Scratch
 from flow_dist.membership import LaunchError, Membership
 
 FLOW_DIST = [sys.executable, "-c", "from flow_dist.cli import main; main()"]
@@ -149,7 +150,7 @@ SOME = ("kill", "stop")
 )
 def test_a_fault_ends_all_with_one_message(script: str, fault: str) -> None:
     ended = run("-n", "2", *FAST, script, fault)
-    assert ended.returncode == 1
+    assert ended.returncode == (3 if fault == "status" else 1)
     assert ended.stderr.count("flow-dist: ") == 1
     message = ended.stderr[ended.stderr.index("flow-dist: ") :]
     assert re.match(r"flow-dist: rank 1 of 2 on \S+, at (work at )?step ", message), message
@@ -216,6 +217,50 @@ def test_a_job_that_is_ended_leaves_no_files(tmp_path: Path, who: str, status: i
         assert Path(folder).parent.name.startswith("flow-dist-")
 
 
+def test_folders_of_supervisors_that_were_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one removes them, but none that is in use, new, or somebody else's."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    used, left = Scratch(), tmp_path / "flow-dist-left"
+    for path in (left, tmp_path / "flow-dist-new", tmp_path / "other"):
+        (path / "inner").mkdir(parents=True)
+    kept = {Path(used.path()).name, "flow-dist-new", "other"}
+    for path in (left, Path(used.path()), tmp_path / "other"):
+        os.utime(path, (0, 0))
+    next_one = Scratch()
+    assert {path.name for path in tmp_path.iterdir()} == kept | {"flow-dist-left"}
+    made = Path(next_one.path()).name
+    assert {path.name for path in tmp_path.iterdir()} == kept | {made}
+    for scratch in (used, next_one):
+        scratch.remove()
+    assert {path.name for path in tmp_path.iterdir()} == {"flow-dist-new", "other"}
+
+
+LISTENING = """
+import psutil
+from flow_dist import control
+from flow_dist.world import world
+
+world().neighbours
+found = psutil.Process().net_connections("inet")
+print(*(c.laddr for c in found if c.status == "LISTEN"), sep="\\n", flush=True)
+control.current().gather("seen", 0)
+"""
+
+
+def test_ranks_of_one_host_listen_on_the_loopback(tmp_path: Path) -> None:
+    """Apart from the port of MPICH's launcher, inherited by ranks, which has no setting."""
+    script = tmp_path / "listening.py"
+    script.write_text(LISTENING)
+    ended = run("-n", "2", *FAST, str(script))
+    assert ended.returncode == 0, ended.stderr
+    found = re.findall(r"ip='(.*?)', port=(\d+)", ended.stdout)
+    launcher = {port for address, port in found if address == "0.0.0.0"}
+    assert len(launcher) <= 1, ended.stdout
+    assert {address for address, _ in found} <= {"0.0.0.0", "127.0.0.1"}
+
+
 @pytest.mark.slow
 def test_restarts_are_counted(script: str) -> None:
     ended = run("-n", "2", "--max-restarts", "2", *FAST, script, "raise")
@@ -232,7 +277,10 @@ def test_restarts_are_counted(script: str) -> None:
         signal.SIGKILL,
     ],
 )
-def test_the_supervisor_takes_all_with_it(script: str, number: int) -> None:
+def test_the_supervisor_takes_all_with_it(
+    script: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     command = [*FLOW_DIST, "run", "-n", "2", script, "hang"]
     supervisor = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert supervisor.stdout is not None
@@ -245,6 +293,8 @@ def test_the_supervisor_takes_all_with_it(script: str, number: int) -> None:
     while left(script) and time.monotonic() < until:
         time.sleep(0.05)
     assert not left(script)
+    if Launcher.find().kind == MPICH:
+        assert not [*tmp_path.glob("flow-dist-*")]
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -281,7 +331,7 @@ def test_an_orphan_is_found(tmp_path: Path) -> None:
         "sys.exit(4)\n"
     )
     ended = run("-n", "1", *FAST, str(path))
-    assert ended.returncode == 1
+    assert ended.returncode == 4
     assert not left(str(path))
 
 
@@ -332,7 +382,12 @@ def test_command_lines() -> None:
     )
     assert "--map-by :OVERSUBSCRIBE" in " ".join(open_mpi.command(4, (), program))
     assert ("OMPI_ALLOW_RUN_AS_ROOT" in open_mpi.environment({}, "f")) == (os.geteuid() == 0)
-    assert Launcher("mpiexec", MPICH).environment({"A": "b"}, "f") == {"A": "b"}
+    mpich_alone = Launcher("mpiexec", MPICH)
+    assert mpich_alone.environment({"A": "b"}, "f") == {"A": "b"}
+    theirs = {"UCX_NET_DEVICES": "eth0", "OMPI_MCA_btl": "tcp,self"}
+    for one in (mpich_alone, open_mpi):
+        assert theirs.items() <= one.environment(theirs, "f", one_host=True).items()
+    assert open_mpi.environment({}, "f", one_host=True)["OMPI_MCA_btl"] == "^tcp"
 
 
 def test_a_job_goes_on_without_a_lost_host() -> None:

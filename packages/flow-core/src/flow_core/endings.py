@@ -10,6 +10,8 @@ from __future__ import annotations
 import atexit
 from collections.abc import Callable
 
+from flow_core.forks import in_child
+
 _closers: list[Callable[[], object]] = []
 
 
@@ -30,4 +32,5 @@ def close_all() -> None:
         _closers.pop()()
 
 
+in_child(_closers.clear)  # what they close is the parent's
 atexit.register(close_all)  # the session imports this module, and registers itself after it

@@ -131,6 +131,10 @@ class OutsideJobError(JobError, NotImplementedError):
     """A function for job functions was called outside of any."""
 
 
+class ForkError(JobError, RuntimeError):
+    """A forked process used what belongs to its parent: the session, its threads and devices."""
+
+
 class NoValueError(JobError, TypeError):
     """Python asked a placeholder for data, which it does not have while a job is defined."""
 

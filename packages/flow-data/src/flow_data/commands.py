@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import click
 
 from flow_core.cores import Cores
+from flow_core.programs import ended_by, leave_own_folder, run_as_main
 from flow_data.convert import convert, open_samples
 from flow_data.loading.stats import all_stats
 from flow_data.loading.workers import Share
@@ -62,17 +62,22 @@ def convert_command(
 @click.option("--picture", type=click.Path(dir_okay=False), help="Write an SVG picture, too.")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def stats_command(picture: str | None, script: str, args: tuple[str, ...]) -> None:
+@click.pass_context
+def stats_command(
+    ctx: click.Context, picture: str | None, script: str, args: tuple[str, ...]
+) -> None:
     """Run SCRIPT with its ARGS, then show where its loaders stalled.
 
     They are shown, too, where the script ends early: by Ctrl-C, sys.exit or an error.
     """
-    sys.argv = [script, *args]
-    sys.path.insert(0, str(Path(script).resolve().parent))
+    leave_own_folder()
+    status = 0
     try:
-        runpy.run_path(script, run_name="__main__")
-    finally:
-        loaders = all_stats()
-        click.echo(text_report(loaders))
-        if picture:
-            Path(picture).write_text(svg_report(loaders), encoding="utf-8")
+        run_as_main(script, args)
+    except BaseException as error:  # noqa: BLE001 - the script's, shown as python shows it
+        status = ended_by(error)
+    loaders = all_stats()
+    click.echo(text_report(loaders))
+    if picture:
+        Path(picture).write_text(svg_report(loaders), encoding="utf-8")
+    ctx.exit(status)

@@ -69,7 +69,7 @@ def main() -> None:
 @_limit("beat", "Between two signs of life of a process.")
 @_limit("silence", "Without any, after which a process counts as lost.")
 @_limit("exchange", "That one exchange between processes may take.")
-@_limit("start", "Until all processes must have come.")
+@_limit("start", "Until all processes must have come, and to their first job.")
 @click.argument("script", type=click.Path())
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
@@ -91,7 +91,8 @@ def run(
 ) -> None:
     """Run SCRIPT with its ARGS in N processes, and stop all of them when one fails.
 
-    Ends with status 0 only when every process has ended well.  Options stand before SCRIPT.
+    SCRIPT runs as python runs it.  Ends with status 0 only when every process has ended well,
+    else with the status of the one that is to blame.  Options stand before SCRIPT.
     """
     check_script(script)
     _check_ray(ray, hosts, agent, mpiexec, each)

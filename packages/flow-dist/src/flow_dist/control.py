@@ -13,8 +13,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from flow_core.forks import in_child
 from flow_dist.addresses import LOOPBACK, address_towards, meeting_address, own_addresses
 from flow_dist.control_board import Limits
 from flow_dist.control_client import ControlClient, end_process, watch_exit
@@ -100,8 +102,16 @@ def meet_rank_0(
 def _keep(client: ControlClient) -> ControlClient:
     _joined.append(client)
     JOINED.append(client.membership)
+    in_child(partial(_leave_to_parent, client))
     watch_exit(client)
     return client
+
+
+def _leave_to_parent(client: ControlClient) -> None:
+    """In a forked process: the parent is the rank, and has the server if this is rank 0."""
+    client.leave_to_parent()
+    _joined.clear()
+    _server.clear()
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -124,7 +134,8 @@ def _join_rank_0(place: Membership, gather: Gather | None, env: Mapping[str, str
         if place.rank == 0:
             _serve(place, address, port, token)
     stop = _stop_as_server if place.rank == 0 else None
-    return ControlClient(place, address, port, token, stop=stop)
+    patience = Limits().start  # rank 0 listens from its own first job on
+    return ControlClient(place, address, port, token, stop=stop, patience=patience)
 
 
 def _agreed(place: Membership, gather: Gather) -> tuple[str, int, str]:
@@ -200,6 +211,8 @@ def _stay() -> None:
 
     Registered before the goodbye of `watch_exit`, so that it runs after it.
     """
+    if not _server:
+        return
     server = _server[0]
     failure = None
     while not server.over and failure is None:

@@ -14,6 +14,10 @@ Instance = tuple[tuple[int, ...], int, str, str]
 """An exchange that is going on: its ranks, their how many-th one it is in a lane, what it is."""
 
 
+FIRST_JOB = "all ranks at their first job"
+"""Key of the gathering in which ranks wait for each other before they join by MPI."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """How long nothing may happen, in seconds.
@@ -22,7 +26,8 @@ class Limits:
         beat: between two signs of life.
         silence: without any, after which a rank counts as lost.
         exchange: in one exchange between ranks.
-        start: until all ranks are there.
+        start: until all ranks are there; also in the wait for the first job of all ranks, where
+            `exchange` is shorter.
         settle: that a contradiction between ranks must last.
     """
 
@@ -45,6 +50,7 @@ class Failure:
         op: of the exchange it was in, "" outside.
         message: all of it, for the user.
         silent: addresses of hosts of which no rank answers any more.
+        status: to end with: that of the rank, where it told one.
     """
 
     kind: str
@@ -54,6 +60,7 @@ class Failure:
     op: str
     message: str
     silent: tuple[str, ...] = ()
+    status: int = 1
 
 
 @dataclass(slots=True)
@@ -210,7 +217,8 @@ class Board:
             text += f"{joint}rank {number} waits for it {_place(other)}"
             step, op = max((step, op), (other.step, other.op))
         message = self._message(rank, text, now)
-        return Failure(kind, rank, host, step, op, message, self._silent_hosts(now))
+        status = (blamed.ended if blamed and kind == "status" else 0) or 1
+        return Failure(kind, rank, host, step, op, message, self._silent_hosts(now), status)
 
     def _suspects(self) -> dict[int, Rank]:
         """Ranks of hosts from which nothing has come since a rank of another one died."""
@@ -315,12 +323,17 @@ class Board:
     def _slow(self) -> None:
         for number, rank, instance in self._waits():
             waited = rank.heard - rank.since
-            if waited > self.limits.exchange:
+            if waited > self._patience(rank):
                 late = self._absent(instance)
                 text = f"keeps rank {number} waiting in {rank.op!r} for {waited:.1f} s"
                 if not late:
                     text = f"is in {rank.op!r} with all others for {waited:.1f} s"
                 self._fail("stuck", late[0] if late else number, text)
+
+    def _patience(self, rank: Rank) -> float:
+        """How long a rank may wait where it is: before the first job, others may read data."""
+        first = rank.op == f"gather {FIRST_JOB}"
+        return max(self.limits.exchange, self.limits.start if first else 0)
 
     # ---------------------------------------------------------------- messages
 

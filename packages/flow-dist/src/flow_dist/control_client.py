@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from flow_core.errors import FlowError
+from flow_dist.control_board import FIRST_JOB
 from flow_dist.control_server import HANDSHAKE
 from flow_dist.control_wire import (
     TO_RANK,
@@ -68,6 +69,8 @@ class ControlClient:
     Attributes:
         membership: which rank this is.
         hosts: of all ranks, once they have all come.
+        left: whether this is a forked process, and the connection its parent's.
+        failing: the status that this process ends with, and the exception that ends it, if any.
 
     Raises:
         LaunchError: nobody is there, or it does not know the token.
@@ -86,6 +89,8 @@ class ControlClient:
     ) -> None:
         self.membership = membership
         self.hosts: tuple[str, ...] = ()
+        self.left = False
+        self.failing: tuple[int, BaseException | None] = 0, None
         self._watch = watch or WATCH
         self._stop = stop or end_process
         self._sending = threading.Lock()
@@ -157,8 +162,12 @@ class ControlClient:
                 return self._early.pop(0)
         raise WireError("a server", found="the end of the connection")
 
-    def start(self, seconds: float = 120.0) -> tuple[str, ...]:
-        """Waits until all ranks have come; gives their hosts in the order of the ranks."""
+    def start(self, seconds: float | None = None) -> tuple[str, ...]:
+        """Wait until all ranks have connected; return their hosts in the order of the ranks.
+
+        Args:
+            seconds: the longest wait; when None, the server's limits alone decide.
+        """
         self._await(lambda: self._started, seconds, "waiting for all ranks to come")
         return self.hosts
 
@@ -181,6 +190,20 @@ class ControlClient:
         with self._changed:  # the answer shows that it has arrived before the process is gone
             self._changed.wait_for(lambda: self._closed, 2.0)
         self.close()
+
+    def fail(self) -> None:
+        """Say how this rank fails."""
+        status, error = self.failing
+        if error is None:
+            self.bye(status)
+        else:
+            self.raised(error)
+
+    def leave_to_parent(self) -> None:
+        """In a forked process: the connection is the parent's, and ends with that alone."""
+        self._sending, self._changed = threading.Lock(), threading.Condition()
+        self._closed = self.left = True
+        self._socket.close()
 
     def close(self) -> None:
         """Ends the connection without a word."""
@@ -214,13 +237,21 @@ class ControlClient:
 
     # ------------------------------------------------------------------- exchange
 
-    def gather(self, key: str, value: Any, seconds: float = 300.0) -> list[Any]:
+    def meet(self) -> None:
+        """Wait for all ranks to reach their first job, however far apart they are.
+
+        MPI's own start also waits for all ranks, but it holds Python's lock: no heartbeat would
+        leave a rank that waits there, and the server would take it for dead.
+        """
+        self.gather(FIRST_JOB, None)
+
+    def gather(self, key: str, value: Any, seconds: float | None = None) -> list[Any]:
         """Gives a small value (what JSON has, below 60 KiB) and gets those of all ranks.
 
         Args:
             key: the same in all ranks.
             value: this rank's.
-            seconds: to wait at most.
+            seconds: the longest wait; when None, the server's limits alone decide.
 
         Raises:
             JobStoppedError: the job ends before all have given theirs.
@@ -233,7 +264,7 @@ class ControlClient:
             self._await(lambda: key in self._gathered, seconds, f"gathering {key!r}")
         return self._gathered.pop(key)
 
-    def _await(self, done: Callable[[], bool], seconds: float, attempted: str) -> None:
+    def _await(self, done: Callable[[], bool], seconds: float | None, attempted: str) -> None:
         with self._changed:
             self._changed.wait_for(lambda: done() or self._closed, seconds)
         if done():
@@ -336,13 +367,14 @@ def line_of_only(trace: TracebackType) -> str:
 
 def end_process(message: str) -> None:
     """Ends this process at once, whatever its threads wait for."""
-    flush = threading.Thread(target=_flush, daemon=True)
+    flush = threading.Thread(target=flush_streams, daemon=True)
     flush.start()
     flush.join(0.5)  # the main thread may hold the lock of a stream
     os._exit(STOPPED)
 
 
-def _flush() -> None:
+def flush_streams() -> None:
+    """Write what is still in the buffers of the standard streams."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -359,6 +391,11 @@ def watch_exit(client: ControlClient) -> None:
         client.raised(error)
 
     def leave() -> None:
+        if client.left:
+            return
+        if client.failing[0]:
+            client.fail()
+            return
         try:
             _deliver()
             client.leave()

@@ -215,6 +215,8 @@ class ControlServer:
             LOG.info("connection of %s: %s", peer, error)
         except asyncio.CancelledError:  # the server is closed: nobody waits for what is unsent
             writer.transport.abort()
+        except Exception as error:  # noqa: BLE001 - asyncio would log a traceback for each one
+            self._door.dropped(peer, f"{type(error).__name__}: {error}")
         finally:
             self._door.known(writer)
             if rank is not None:

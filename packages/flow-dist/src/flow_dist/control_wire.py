@@ -94,9 +94,12 @@ def fresh() -> str:
 
 
 def prove(token: str, side: str, *nonces: str) -> str:
-    """What only one who has the token can say: the token itself never travels."""
-    text = "\n".join((side, *nonces)).encode()
-    return hmac.new(token.encode(), text, hashlib.sha256).hexdigest()
+    """What only one who has the token can say: the token itself never travels.
+
+    JSON carries lone surrogates, so any text that a stranger sends as its nonce has a proof.
+    """
+    text = "\n".join((side, *nonces)).encode("utf-8", "surrogatepass")
+    return hmac.new(token.encode("utf-8", "surrogatepass"), text, hashlib.sha256).hexdigest()
 
 
 def proven(token: str, side: str, proof: object, *nonces: str) -> bool:

@@ -8,20 +8,21 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Protocol
 
+from flow_core.programs import can_run, interpreter_options
 from flow_dist import launch_process
 from flow_dist.addresses import LOOPBACK, address_towards
 from flow_dist.control import ADDRESS
 from flow_dist.control_board import Failure, Limits
 from flow_dist.control_server import ControlServer
 from flow_dist.control_wire import fresh
-from flow_dist.launch_mpi import Host, Launcher
+from flow_dist.launch_mpi import OPEN_MPI, Host, Launcher
+from flow_dist.leftovers import Scratch
 from flow_dist.membership import LAUNCHER, RESTART, LaunchError
 from flow_dist.secret import TOKEN
 
@@ -96,7 +97,9 @@ class Starter(Protocol):
 
 
 def supervise(job: Job, starter: Starter | None = None) -> int:
-    """Runs a job to its end; gives the status to end with, 0 only when all ranks ended well.
+    """Run a job to its end; return the status to end with.
+
+    It is 0 only when all ranks ended well, else that of the rank which is to blame, or 1.
 
     Args:
         job: what to run.
@@ -116,7 +119,7 @@ def supervise(job: Job, starter: Starter | None = None) -> int:
             failure = _run(job, attempt, starter)
             if failure is None:
                 return 0
-    return 1
+    return 1 if failure is None else failure.status
 
 
 def say(message: str) -> None:
@@ -171,9 +174,10 @@ def _run(job: Job, attempt: int, starter: Starter) -> Failure | None:
         gang = starter.start(job, told)
         try:
             failure = _watch(gang, server)
-            if failure is not None:
-                say(failure.message)
-            return failure
+            if failure is None:
+                return None
+            say(failure.message)
+            return replace(failure, status=_own_status(gang)) if job.ranks == 1 else failure
         except SystemExit:  # an order to end: what the ranks have printed comes out first
             server.dismiss("the job was told to end")
             raise
@@ -190,11 +194,11 @@ class ByMpi:
 
     def start(self, job: Job, told: Mapping[str, str]) -> Gang:
         """Starts the launcher."""
-        folder = tempfile.TemporaryDirectory(prefix="flow-dist-", ignore_cleanup_errors=True)
+        folder = Scratch()
         try:
-            process = launch_process.start(*_command(job, told, folder.name))
+            process = launch_process.start(*_command(job, told, folder))
         except BaseException:
-            folder.cleanup()
+            folder.remove()
             raise
         # launchers of one host need no time for ending it, and would spend it on a complaint
         return _Launched(process, _REMOTE_END if job.hosts else 0, folder)
@@ -204,22 +208,25 @@ class ByMpi:
 class _Launched:
     process: subprocess.Popen[bytes]
     grace: float
-    folder: tempfile.TemporaryDirectory[str]
+    folder: Scratch
 
     def poll(self) -> int | None:
         return self.process.poll()
 
     def end(self) -> None:
         launch_process.end(self.process, self.grace)
-        self.folder.cleanup()
+        self.folder.remove()
 
 
-def program(job: Job, module: str = "launch_rank") -> list[str]:
-    """What a rank runs, after the name of Python."""
-    return ["-m", f"flow_dist.{module}", job.script, *job.args]
+def program(job: Job, how: str = "alone") -> list[str]:
+    """What a rank runs, after the name of Python: "alone", or "guarded"."""
+    start = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start.py")
+    return [*interpreter_options(), start, how, job.script, *job.args]
 
 
-def _command(job: Job, told: Mapping[str, str], folder: str) -> tuple[list[str], dict[str, str]]:
+def _command(
+    job: Job, told: Mapping[str, str], scratch: Scratch
+) -> tuple[list[str], dict[str, str]]:
     """The command line, and its environment, which says whose variables tell the ranks apart."""
     if job.ranks == 1 and not job.hosts:  # no MPI is needed for one
         return [sys.executable, *program(job)], {**os.environ, **told, **_ALONE}
@@ -229,13 +236,14 @@ def _command(job: Job, told: Mapping[str, str], folder: str) -> tuple[list[str],
     command = launcher.command(
         job.ranks,
         job.hosts,
-        [sys.executable, *program(job, "launch_guard")],
+        [sys.executable, *program(job, "guarded")],
         agent=job.agent,
         address=job.listen,
         label=label,
         forwarded=tuple(told),
     )
-    return command, launcher.environment({**os.environ, **told}, folder)
+    folder = scratch.path() if launcher.kind == OPEN_MPI else ""
+    return command, launcher.environment({**os.environ, **told}, folder, one_host=not job.hosts)
 
 
 _ALONE = {LAUNCHER: "flow-dist", "FLOW_DIST_RANK": "0", "FLOW_DIST_SIZE": "1"}
@@ -260,6 +268,16 @@ def _watch(gang: Gang, server: ControlServer) -> Failure | None:
             return _launcher_failure(status, server)
 
 
+def _own_status(gang: Gang) -> int:
+    """The status of a rank that is alone and fails, in the form that shells give signals."""
+    until = time.monotonic() + _STRAGGLE
+    while (status := gang.poll()) is None and time.monotonic() < until:
+        time.sleep(0.01)
+    if status is not None and status < 0:
+        return 128 - status
+    return status or 1
+
+
 def _launcher_failure(status: int | None, server: ControlServer) -> Failure:
     how = "does not end" if status is None else f"ended with status {status}"
     come = len(server.hosts)
@@ -269,5 +287,6 @@ def _launcher_failure(status: int | None, server: ControlServer) -> Failure:
 
 def check_script(script: str) -> None:
     """Refuses a script that is not there before anything is started."""
-    if not os.path.isfile(script):
-        raise LaunchError(f"running {script}", found="no such file", allowed="a Python script")
+    if not can_run(script):
+        found = "a folder without a __main__.py" if os.path.isdir(script) else "no such file"
+        raise LaunchError(f"running {script}", found=found, allowed="a Python script")

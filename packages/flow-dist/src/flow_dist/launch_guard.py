@@ -1,4 +1,4 @@
-"""``python -m flow_dist.launch_guard SCRIPT ARGS``: a rank, and in front of it one who outlives it.
+"""The process in front of a rank, which outlives it.
 
 MPI's launchers end all ranks in the moment in which they see one die.  Then nobody can tell who
 died first, nor ask the others where they are.  So what the launcher has started, and watches, is
@@ -11,9 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
 from types import FrameType
-from typing import NoReturn
 
 from flow_dist.launch_process import die_with_parent
 
@@ -76,16 +74,9 @@ def _tell(number: int) -> None:
     sys.stderr.flush()
 
 
-def main(argv: Sequence[str]) -> NoReturn:
-    """Runs a script as a rank in a child."""
+def guard() -> None:
+    """Return in a child, which is to be the rank; the process itself ends with its status."""
     die_with_parent()
     rank = os.fork()
-    if rank == 0:
-        from flow_dist.launch_rank import main as run
-
-        run(argv)
-    os._exit(Guard(rank).wait())
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    if rank:
+        os._exit(Guard(rank).wait())

@@ -133,20 +133,32 @@ class Launcher:
             options += ["-x", name]
         return options if hosts else [*options, "--map-by", ":OVERSUBSCRIBE"]
 
-    def environment(self, env: Mapping[str, str], folder: str) -> dict[str, str]:
+    def environment(
+        self, env: Mapping[str, str], folder: str, *, one_host: bool = False
+    ) -> dict[str, str]:
         """What the launcher itself wants to have set.
 
         Args:
             env: what is set.
-            folder: for its files.  Open MPI's, where it is killed, would leave them in a folder
-                that is named by its number, and the next launcher of that number would not start.
+            folder: for the files of Open MPI's launcher.  Where it is killed, it would leave
+                them in a folder that is named by its number, and the next launcher of that number
+                would not start.
+            one_host: whether all ranks are on this host, so that nobody else needs to reach them.
         """
-        own = dict(env)
+        own = {**_WITHIN_A_HOST[self.kind], **env} if one_host else dict(env)
         if self.kind == OPEN_MPI:
             own["PRTE_MCA_prte_local_tmpdir_base"] = folder
             if os.geteuid() == 0:
                 own |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         return own
+
+
+_LOOPBACK = {"UCX_NET_DEVICES": "lo"} if sys.platform == "linux" else {}
+_WITHIN_A_HOST = {MPICH: _LOOPBACK, OPEN_MPI: {**_LOOPBACK, "OMPI_MCA_btl": "^tcp"}}
+"""Settings by which ranks that are all on one host listen on the loopback, or not at all.
+
+The user's own go first.  The launchers' ports have no such setting.
+"""
 
 
 def _kind(path: str) -> str:

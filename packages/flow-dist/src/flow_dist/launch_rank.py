@@ -1,73 +1,77 @@
-"""``python -m flow_dist.launch_rank SCRIPT ARGS``: what ``flow-dist run`` starts on every rank.
+"""A rank of ``flow-dist run``: it joins the job, runs the script, and tells how that ends.
 
-The script runs as ``python SCRIPT ARGS`` would run it, in a process that has joined the job, dies
-with its launcher, and tells how it ends.
+The script runs as ``python SCRIPT ARGS`` would run it, in a process that dies with its launcher.
 """
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
-from collections.abc import Sequence
-from types import ModuleType, TracebackType
-from typing import NoReturn
+from collections.abc import Collection, Sequence
 
+from flow_core.programs import ended_by, hide_own_frames, run_as_main, status_of
 from flow_dist import control
 from flow_dist.chance import seed_alike
+from flow_dist.control_client import ControlClient, flush_streams
 from flow_dist.launch_process import die_with_parent
 from flow_dist.output import print_whole_lines
 from flow_dist.secret import TOKEN
 
 
-def main(argv: Sequence[str]) -> NoReturn:
-    """Runs a script as a rank and ends the interpreter with its status."""
+def run_rank(argv: Sequence[str], loaded: Collection[str]) -> None:
+    """Run a script as a rank, and let out the exception that ends it.
+
+    Args:
+        argv: the script and its arguments.
+        loaded: names of the modules that Python itself had loaded.
+    """
     die_with_parent()
     print_whole_lines()
     if token := os.environ.get(TOKEN):
         seed_alike(token)
     client = control.join()
-    status = 0
+    sys.excepthook = sys.__excepthook__  # what ends the script is seen here
+    if client is not None:
+        atexit.register(_end_child, client)
     try:
-        run(argv[0], argv[1:])
-    except SystemExit as error:
-        status = status_of(error)
-    except BaseException as error:  # noqa: BLE001 - the script's: shown and reported
-        error.__traceback__ = _of_script(error.__traceback__)
-        sys.excepthook(type(error), error, error.__traceback__)
-        status = 1
-    if client is not None and status != 0:
-        client.bye(status)
-    sys.exit(status)
+        run_as_main(argv[0], argv[1:], loaded)
+    except BaseException as error:
+        hide_own_frames()
+        if client is not None:
+            _report(client, error)
+        raise
 
 
-def run(script: str, args: Sequence[str]) -> None:
-    """Runs a script as the main module."""
-    module = ModuleType("__main__")
-    module.__file__ = script
-    module.__dict__["__builtins__"] = __builtins__
-    sys.modules["__main__"] = module
-    sys.argv = [script, *args]
-    sys.path[0] = os.path.dirname(os.path.realpath(script))
-    with open(script, "rb") as file:
-        code = compile(file.read(), script, "exec")
-    exec(code, module.__dict__)
+def _end_child(client: ControlClient) -> None:
+    """End a forked process before Python's own end, where mpi4py would end the parent's MPI."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    if not client.left or mpi is None or not mpi.Is_initialized():
+        return
+    vars(sys.modules["__main__"]).clear()  # files that the script has open are written
+    gc.collect()
+    flush_streams()
+    os._exit(client.failing[0])
 
 
-def status_of(error: SystemExit) -> int:
-    """The status that Python would end with."""
-    if error.code is None or isinstance(error.code, int):
-        return int(error.code or 0)  # unittest ends with True
-    sys.stderr.write(f"{error.code}\n")
-    return 1
+def _report(client: ControlClient, error: BaseException) -> None:
+    """Tell of a failure before the others wait for this rank.
+
+    A rank that is alone keeps nobody waiting: it tells at its very end, when what the script has
+    registered for that is done.
+    """
+    failing = status_of(error)
+    if not failing:
+        return
+    client.failing = failing, None if isinstance(error, SystemExit) else error
+    if not client.membership.alone:
+        ended_by(error)
+        sys.excepthook = _say_nothing
+        if isinstance(error, SystemExit):
+            error.code = failing
+        client.fail()
 
 
-def _of_script(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback without the frames of this module; all of it for a script that was not begun."""
-    inner = trace
-    while inner is not None and inner.tb_frame.f_code.co_filename == __file__:
-        inner = inner.tb_next
-    return inner or trace
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+def _say_nothing(*error: object) -> None:
+    """Stands for the hook that has shown the exception already."""

@@ -26,6 +26,7 @@ from flow_core.checkpoint import guard, swap
 from flow_core.checkpoint.layout import DONE
 from flow_core.checkpoint.store import match
 from flow_core.errors import CheckpointError, JobError
+from flow_core.forks import refusal
 from flow_core.frontend.session import Session, default_session
 from flow_core.sbp import Region
 from flow_dist.restart_files import (
@@ -97,6 +98,7 @@ class Checkpoints:
             self._folder.mkdir(parents=True, exist_ok=True)
         self._thread = ThreadPoolExecutor(1, "flow-checkpoint")
         self._pending: Future[None] | None = None
+        self._process = os.getpid()
         atexit.register(self._close_at_exit)
 
     # -------------------------------------------------------------------- saving
@@ -127,7 +129,10 @@ class Checkpoints:
 
         Raises:
             CheckpointError: what went wrong with it.
+            ForkError: this is a forked process: the thread that writes is its parent's.
         """
+        if self._process != os.getpid():
+            raise refusal(f"checkpoints in {self._folder}", self._process)
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
@@ -142,6 +147,8 @@ class Checkpoints:
 
     def _close_at_exit(self) -> None:
         """The same; the interpreter would ignore an exception here and report success."""
+        if self._process != os.getpid():
+            return
         try:
             self.close()
         except Exception as error:  # noqa: BLE001 - shown, and the end of the process

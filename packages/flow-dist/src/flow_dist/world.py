@@ -17,7 +17,7 @@ import numpy as np
 from flow_core.cores import Budget
 from flow_core.device import Launch
 from flow_dist.chance import follow_the_first
-from flow_dist.control import join
+from flow_dist.control import current, join
 from flow_dist.counters import IN_ORDER, Tokens
 from flow_dist.leftovers import remove_own
 from flow_dist.membership import LaunchError
@@ -59,8 +59,11 @@ def world() -> MpiWorld:
 
 def _mpi() -> Any:
     """``mpi4py.MPI`` of processes that are joined, by their launcher or else by ourselves."""
-    client = None if joined_by_launcher() else join()
+    by_launcher = joined_by_launcher()
+    client = current() if by_launcher else join()
     if client is not None:
+        client.meet()
+    if client is not None and not by_launcher:
         return start_mpi(client)
     from mpi4py import MPI
 

@@ -13,6 +13,7 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from flow_core.errors import FlowError, JobError, nearest
+from flow_core.programs import enter_script, interpreter_options, leave_own_folder
 
 if TYPE_CHECKING:  # the compiler is loaded when a plan is asked for
     from flow_core.observe.document import PlanDocument
@@ -27,7 +28,7 @@ def run_script(script: str, args: Sequence[str], emulate_gpus: int | None) -> No
     environment = dict(os.environ)
     if emulate_gpus is not None:
         environment["ONEFLOW_EMULATE_GPUS"] = str(emulate_gpus)
-    command = [sys.executable, script, *args]
+    command = [sys.executable, *interpreter_options(), script, *args]
     sys.stdout.flush()
     sys.stderr.flush()
     if os.name == "posix":
@@ -142,8 +143,8 @@ def _import_file(path: Path, args: Sequence[str]) -> ModuleType:
         raise JobError(f"importing {path}", found="not a Python file", allowed="script.py:job")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    sys.argv = [str(path), *args]
-    sys.path.insert(0, str(path.resolve().parent))
+    leave_own_folder()
+    enter_script(str(path), args)
     try:
         spec.loader.exec_module(module)
     except FlowError:

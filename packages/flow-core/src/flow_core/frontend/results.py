@@ -257,6 +257,7 @@ class Pending:
                 found=f"{callback!r:.60}",
                 allowed="a function of one argument",
             )
+        self._pipeline.check_process()
         if not self._mailbox.put(callback):
             callback(self.get())
 
@@ -269,6 +270,8 @@ class Pending:
         step = self._step
         if step is None:
             raise JobError("getting a job's result", found="a call that was not started")
+        if not step.done:
+            self._pipeline.check_process()
         self._mailbox.put(None)
         self._pipeline.wait_for(step)
         if step.error is not None:

@@ -27,6 +27,7 @@ from flow_core.errors import (
     VariableError,
     user_line,
 )
+from flow_core.forks import check_process, owned
 from flow_core.frontend.variables import VariableInfo, check_savable
 from flow_core.initializers import generate
 from flow_core.ir import TensorType
@@ -222,6 +223,7 @@ class Session:
         self._world: World | None = self.registry.world()
         self._looked_for: tuple[str, ...] = ()
         self.budget = self._divided()
+        owned(self)
 
     # ------------------------------------------------------------------ devices
 
@@ -510,6 +512,17 @@ class Session:
         """Waits until nothing is in flight and lets nothing run for a ``with`` block."""
         return self.pipeline.still()
 
+    def leave_to_parent(self) -> bool:
+        """In a forked process: its jobs find no session, if this one is in use; whether it is."""
+        self.compiling = threading.RLock()  # another thread may have held it
+        if self._world is None and not self._drivers:
+            return False
+        self.pipeline.leave_to_parent()
+        for job in self.jobs:
+            job.session = None
+        _default.clear()
+        return True
+
     def close(self) -> tuple[BaseException, ...]:
         """Delivers what is pending, forgets jobs and variables, gives errors nobody has seen."""
         errors = self.pipeline.close()
@@ -540,8 +553,9 @@ _default: list[Session] = []
 
 
 def default_session() -> Session:
-    """The session that programs use without saying so."""
+    """The session that programs use without saying so; forked processes may have none."""
     if not _default:
+        check_process()
         _default.append(Session())
     return _default[0]
 
@@ -552,6 +566,7 @@ def clear_default_session() -> None:
     Raises:
         BaseException: what callbacks have raised; the session is cleared nevertheless.
     """
+    check_process()
     if _default:
         old = _default[0]
         errors = old.close()
@@ -563,6 +578,7 @@ def clear_default_session() -> None:
 
 def sync_default_session() -> None:
     """Waits until all asynchronous job calls have been delivered; raises what they raised."""
+    check_process()
     if _default:
         _default[0].sync()
 

@@ -11,6 +11,7 @@ what the registers hold, which only actors change, and not by the number of toke
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from flow_core.errors import JobError, user_line
+from flow_core.forks import refusal
 from flow_core.pools import grant, settled
 from flow_core.runtime.changes import Changes
 from flow_core.runtime.registers import Register
@@ -118,7 +120,11 @@ class Step:
 
 
 class Pipeline:
-    """Moves the steps of a session's jobs through compute and callback, in order."""
+    """Moves the steps of a session's jobs through compute and callback, in order.
+
+    Attributes:
+        process: the number of the process that has its threads.
+    """
 
     def __init__(self) -> None:
         self._fed = Register("fed", [COMPUTE], 1)
@@ -131,6 +137,23 @@ class Pipeline:
         self._threads: dict[str, threading.Thread] = {}
         self._errors: list[BaseException] = []
         self._closed = False
+        self.process = os.getpid()
+        self._left = False
+
+    def leave_to_parent(self) -> None:
+        """In a forked process: the actors, and all steps that are in flight, are the parent's."""
+        self._closed = self._left = True
+        self._changes, self._device = Changes(), threading.Lock()
+        self._threads = {}
+
+    def check_process(self) -> None:
+        """Refuse what could only wait for ever.
+
+        Raises:
+            ForkError: this is a forked process, and the actors are its parent's.
+        """
+        if self._left:
+            raise refusal("using results and sessions of another process", self.process)
 
     @property
     def in_flight(self) -> int:
@@ -269,10 +292,12 @@ class Pipeline:
                 allowed="steps that are delivered",
                 hint="give it a callback of its own",
             )
-        self._wait_until(lambda: step.done)
+        if not (self._left and step.done):
+            self._wait_until(lambda: step.done)
 
     def _wait_until(self, attempt: Callable[[], bool]) -> None:
         """Waits as `Changes.until`; a delivery that waits for its user must not hold this up."""
+        self.check_process()
 
         def hurry() -> bool:
             if attempt():
@@ -360,7 +385,8 @@ class Pipeline:
         """The actor's next step; None when the pipeline is closed."""
         self._changes.until(lambda: register.readable(actor) or self._closed)
         with self._changes.lock:
-            return register.try_take(actor) if register.readable(actor) else None
+            is_there = register.readable(actor) and not self._left
+            return register.try_take(actor) if is_there else None
 
     def _compute(self) -> None:
         grant(settled().count)  # a new thread has what OpenMP's runtime was loaded with

@@ -1,0 +1,246 @@
+"""Forked processes: what is the parent's raises a typed error there at once, and nothing hangs."""
+
+import contextlib
+import multiprocessing
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import oneflow as flow
+import oneflow.typing as tp
+from flow_core.frontend.session import default_session
+
+X = np.ones(4, np.float32)
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+
+
+class Program:
+    """Two jobs that have run, the second one asynchronously, with a step held up in its callback.
+
+    Attributes:
+        pending: the call whose callback has not returned.
+        delivered: what its callbacks got.
+    """
+
+    def __init__(self) -> None:
+        @flow.global_function()
+        def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+            w = flow.get_variable("w", (4,), initializer=flow.ones_initializer())
+            return x + w
+
+        @flow.global_function()
+        def later(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:
+            return x * 2.0
+
+        @flow.global_function()
+        def untyped(x: tp.Numpy.Placeholder((4,))):
+            return x * 3.0
+
+        self.job, self.later, self.untyped = job, later, untyped
+        self.delivered: list[Any] = []
+        self._entered, self._go_on = threading.Event(), threading.Event()
+        job(X)
+        self.done = untyped(X)
+        self.done.get()
+        self.pending = later(X)
+        self.pending(self._hold)
+        self.waiting = untyped(X)
+        assert self._entered.wait(30)
+
+    def _hold(self, result: Any) -> None:
+        self._entered.set()
+        assert self._go_on.wait(60)
+        self.delivered.append(result)
+
+    def end(self) -> None:
+        """Let the callback go on."""
+        self._go_on.set()
+        flow.sync_default_session()
+
+
+@pytest.fixture
+def program() -> Iterator[Program]:
+    flow.clear_default_session()
+    made = Program()
+    yield made
+    made.end()
+    assert len(made.delivered) == 1  # in the process that asked for it
+    flow.clear_default_session()
+
+
+@contextlib.contextmanager
+def no_warning() -> Iterator[None]:
+    """From 3.12 on Python warns of forks beside threads."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
+def in_fork(action: Callable[[], Any], seconds: float = 2) -> str:
+    """What an action gives or raises in a forked process, which is killed if it hangs."""
+    back, there = os.pipe()
+    with no_warning():
+        child = os.fork()
+    if child == 0:
+        try:
+            said = f"gave {action()!r}"
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(there, said.encode()[:60_000])
+        os._exit(0)
+    os.close(there)
+    try:
+        readable = select.select([back], [], [], seconds)[0]
+        return os.read(back, 1 << 16).decode() if readable else "hangs"
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(back)
+
+
+def define(program: Program) -> object:
+    @flow.global_function()
+    def another(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        return x
+
+    return another(X)
+
+
+REFUSED: dict[str, Callable[[Program], object]] = {
+    "call": lambda program: program.job(X),
+    "asynchronous call": lambda program: program.later(X),
+    "a callback": lambda program: program.waiting(print),
+    "a result": lambda program: program.waiting.get(),
+    "an array": lambda program: program.waiting.numpy(),
+    "sync": lambda program: flow.sync_default_session(),
+    "clear": lambda program: flow.clear_default_session(),
+    "another job": define,
+    "variables": lambda program: flow.get_all_variables(),
+    "assignment": lambda program: flow.load_variables({"w": X}),
+    "save": lambda program: flow.checkpoint.save("nowhere"),
+    "settings": lambda program: flow.config.cpu_device_num(2),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_the_parents_is_refused(program: Program, what: str) -> None:
+    said = in_fork(lambda: REFUSED[what](program))
+    assert said.startswith("ForkError: "), said
+    assert f"{__file__}:" in said
+    assert f"a fork of process {os.getpid()}" in said
+    assert 'multiprocessing.get_context("spawn")' in said
+    assert not Path("nowhere").exists()
+
+
+def test_it_is_the_parents_for_grandchildren(program: Program) -> None:
+    assert "ForkError" in in_fork(lambda: in_fork(lambda: program.job(X)))
+
+
+def test_results_that_are_there_are_copied(program: Program) -> None:
+    assert in_fork(lambda: program.done.get().numpy().tolist()) == "gave [3.0, 3.0, 3.0, 3.0]"
+
+
+def test_locks_that_other_threads_hold(program: Program) -> None:
+    """They stay locked in a child for good, so nothing there may wait for them."""
+    pipeline, held, free = default_session().pipeline, threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with pipeline._changes.lock, default_session().compiling:
+            held.set()
+            free.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(60)
+    said = [in_fork(partial(act, program)) for act in REFUSED.values()]
+    free.set()
+    thread.join()
+    assert all(text.startswith("ForkError: ") for text in said), said
+
+
+def products(size: int) -> float:
+    return float((np.ones((size, size)) @ np.ones((size, size))).sum())
+
+
+def test_workers_that_use_numpy_alone(program: Program) -> None:
+    with no_warning(), multiprocessing.get_context("fork").Pool(2) as pool:
+        assert pool.map(products, [100, 200]) == [1e6, 8e6]
+
+
+def test_a_fork_in_a_callback_delivers_nothing_twice(program: Program) -> None:
+    """The child is the callback's thread alone; it ends there."""
+    forks: list[int] = []
+
+    def fork(result: object) -> None:
+        with no_warning():
+            forks.append(os.fork())
+
+    program.later(X)(fork)
+    parent = os.getpid()
+    program.later(X)(lambda _: forks.append(0) if os.getpid() == parent else time.sleep(1000))
+    program.end()
+    until = time.monotonic() + 30
+    while os.waitpid(forks[0], os.WNOHANG) == (0, 0):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert forks[1:] == [0]
+
+
+ENDING = """
+import os, sys, time
+import numpy as np
+import oneflow as flow
+import oneflow.typing as tp
+
+@flow.global_function()
+def job(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:
+    return x * 2.0
+
+def say(x):
+    if os.getpid() != parent:
+        os.write(1, b"in the child")
+    time.sleep(0.05)
+
+x, parent = np.ones(4, np.float32), os.getpid()
+if sys.argv[1] == "unused":
+    child = os.fork()
+    job(x)(lambda x: print("called", x[0], flush=True))
+else:
+    for _ in range(4):
+        job(x)(say)
+    child = os.fork()
+if child:
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize(("how", "said"), [("pending", "7"), ("unused", "called called 7 2.0 2.0")])
+def test_a_child_that_ends_as_programs_do(tmp_path: Path, how: str, said: str) -> None:
+    """What runs at the end of the interpreter waits for no thread of the parent's.
+
+    One that was forked before flow has begun has a session of its own.
+    """
+    script = tmp_path / "ending.py"
+    script.write_text(ENDING)
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", str(script), how],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(ended.stdout.split()) == sorted(said.split())
+    assert not ended.stderr
