@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from math import isfinite
 from numbers import Real
 from typing import Any
 
@@ -25,9 +26,10 @@ def check(ok: object, what: str, found: object, allowed: object, hint: str | Non
 
 
 def check_numbers(what: str, **given: Any) -> None:
-    """Raises `InferenceError` at the user's line unless all are numbers."""
+    """Raises `InferenceError` at the user's line unless all are finite numbers."""
     for name, value in given.items():
-        check(isinstance(value, Real), what, f"{name}={value!r:.60}", "a number")
+        finite = isinstance(value, Real) and isfinite(value)
+        check(finite, what, f"{name}={value!r:.60}", "a finite number")
 
 
 class WarmupConf:

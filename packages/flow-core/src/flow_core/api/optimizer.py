@@ -8,6 +8,7 @@ loss's elements; several losses count as the sum of their means.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Real
 
 from flow_core.api.gradient_limits import (
     ClipGradientConf,
@@ -56,7 +57,7 @@ class Optimizer:
     """Base of the optimizers.
 
     Args:
-        lr_scheduler: how the learning rate moves.
+        lr_scheduler: how the learning rate moves; a number for a constant rate.
         loss_scale_factor: short for ``loss_scale_policy=loss_scale.static_loss_scale(...)``.
         grad_clipping: limit of the gradients.
         train_step_lbn: name of a blob that holds the number of the step; the job's own by default.
@@ -72,19 +73,20 @@ class Optimizer:
 
     def __init__(
         self,
-        lr_scheduler: LrScheduler,
+        lr_scheduler: LrScheduler | float,
         loss_scale_factor: float | None = None,
         grad_clipping: ClipGradientConf | None = None,
         train_step_lbn: str | None = None,
         loss_scale_policy: LossScalePolicy | None = None,
     ) -> None:
         name = type(self).__name__
+        if isinstance(lr_scheduler, Real) and not isinstance(lr_scheduler, bool):
+            lr_scheduler = PiecewiseConstantScheduler([], [lr_scheduler])
         check(
             isinstance(lr_scheduler, LrScheduler),
             name,
             f"lr_scheduler {lr_scheduler!r:.60}",
-            "a scheduler",
-            "for a constant rate: flow.optimizer.PiecewiseConstantScheduler([], [rate])",
+            "a number for a constant rate, or a scheduler of flow.optimizer",
         )
         limit = grad_clipping is None or isinstance(grad_clipping, ClipGradientConf)
         found = f"grad_clipping {grad_clipping!r:.60}"
@@ -164,7 +166,7 @@ class SGD(Optimizer):
     """Stochastic gradient descent: m = momentum * m - lr * g; w += m.
 
     Args:
-        lr_scheduler: how the learning rate moves.
+        lr_scheduler: how the learning rate moves; a number for a constant rate.
         loss_scale_factor: constant loss scale.
         momentum: momentum factor; 0 for none.
         grad_clipping: limit of the gradients.
@@ -174,7 +176,7 @@ class SGD(Optimizer):
 
     def __init__(
         self,
-        lr_scheduler: LrScheduler,
+        lr_scheduler: LrScheduler | float,
         loss_scale_factor: float | None = None,
         momentum: float = 0.9,
         grad_clipping: ClipGradientConf | None = None,
@@ -196,7 +198,7 @@ class SGDW(Optimizer):
     """`SGD` with decoupled weight decay: w -= lr * weight_decay * w besides.
 
     Args:
-        lr_scheduler: how the learning rate moves.
+        lr_scheduler: how the learning rate moves; a number for a constant rate.
         loss_scale_factor: constant loss scale.
         momentum: momentum factor; 0 for none.
         weight_decay: decay of the weights.
@@ -209,7 +211,7 @@ class SGDW(Optimizer):
 
     def __init__(
         self,
-        lr_scheduler: LrScheduler,
+        lr_scheduler: LrScheduler | float,
         loss_scale_factor: float | None = None,
         momentum: float = 0.9,
         weight_decay: float | None = None,
@@ -242,7 +244,7 @@ class Adam(Optimizer):
     """Adam: m, v = averages of g and g * g; w -= lr * m / (sqrt(v) + epsilon).
 
     Args:
-        lr_scheduler: how the learning rate moves.
+        lr_scheduler: how the learning rate moves; a number for a constant rate.
         beta1: decay of the first moment.
         beta2: decay of the second moment.
         epsilon: keeps the denominator from vanishing.
@@ -255,7 +257,7 @@ class Adam(Optimizer):
 
     def __init__(
         self,
-        lr_scheduler: LrScheduler,
+        lr_scheduler: LrScheduler | float,
         beta1: float = 0.9,
         beta2: float = 0.999,
         epsilon: float = 1e-8,
@@ -285,7 +287,7 @@ class AdamW(Adam):
     """`Adam` with decoupled weight decay: w -= lr * weight_decay * w besides.
 
     Args:
-        lr_scheduler: how the learning rate moves.
+        lr_scheduler: how the learning rate moves; a number for a constant rate.
         beta1: decay of the first moment.
         beta2: decay of the second moment.
         epsilon: keeps the denominator from vanishing.
@@ -301,7 +303,7 @@ class AdamW(Adam):
 
     def __init__(
         self,
-        lr_scheduler: LrScheduler,
+        lr_scheduler: LrScheduler | float,
         beta1: float = 0.9,
         beta2: float = 0.999,
         epsilon: float = 1e-8,
@@ -332,7 +334,7 @@ class LazyAdam(Adam):
     """`Adam` with bias correction; on dense gradients, the only ones here, it is the same.
 
     Args:
-        lr_scheduler: how the learning rate moves.
+        lr_scheduler: how the learning rate moves; a number for a constant rate.
         beta1: decay of the first moment.
         beta2: decay of the second moment.
         epsilon: keeps the denominator from vanishing.
@@ -344,7 +346,7 @@ class LazyAdam(Adam):
 
     def __init__(
         self,
-        lr_scheduler: LrScheduler,
+        lr_scheduler: LrScheduler | float,
         beta1: float = 0.9,
         beta2: float = 0.999,
         epsilon: float = 1e-8,
@@ -370,7 +372,7 @@ class RMSProp(Optimizer):
     """RMSProp: s = decay_rate * s + (1 - decay_rate) * g * g; w -= lr * g / sqrt(s + epsilon).
 
     Args:
-        lr_scheduler: how the learning rate moves.
+        lr_scheduler: how the learning rate moves; a number for a constant rate.
         decay_rate: decay of the averages.
         epsilon: keeps the denominator from vanishing.
         centered: use the variance of the gradient instead of its second moment.
@@ -382,7 +384,7 @@ class RMSProp(Optimizer):
 
     def __init__(
         self,
-        lr_scheduler: LrScheduler,
+        lr_scheduler: LrScheduler | float,
         decay_rate: float = 0.99,
         epsilon: float = 1e-8,
         centered: bool = False,
@@ -414,7 +416,7 @@ class LARS(Optimizer):
     m = momentum_beta * m - local * g; w += m, with |x| the root of the mean square.
 
     Args:
-        lr_scheduler: how the learning rate moves.
+        lr_scheduler: how the learning rate moves; a number for a constant rate.
         momentum_beta: momentum factor.
         epsilon: keeps the denominator from vanishing.
         lars_coefficient: how much of its own size a layer may change per step.
@@ -426,7 +428,7 @@ class LARS(Optimizer):
 
     def __init__(
         self,
-        lr_scheduler: LrScheduler,
+        lr_scheduler: LrScheduler | float,
         momentum_beta: float = 0.9,
         epsilon: float = 1e-9,
         lars_coefficient: float = 0.0001,
@@ -458,7 +460,7 @@ class LAMB(Optimizer):
     """Layer-wise adaptive moments: Adam's change, scaled to the norm of the weights.
 
     Args:
-        lr_scheduler: how the learning rate moves.
+        lr_scheduler: how the learning rate moves; a number for a constant rate.
         beta1: decay of the first moment.
         beta2: decay of the second moment.
         epsilon: keeps the denominator from vanishing.
@@ -470,7 +472,7 @@ class LAMB(Optimizer):
 
     def __init__(
         self,
-        lr_scheduler: LrScheduler,
+        lr_scheduler: LrScheduler | float,
         beta1: float = 0.9,
         beta2: float = 0.999,
         epsilon: float = 1e-6,

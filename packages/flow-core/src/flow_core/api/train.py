@@ -7,15 +7,14 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from flow_core.checkpoint import store
 from flow_core.checkpoint.manager import CheckpointManager
 from flow_core.checkpoint.snapshot import Snapshot
-from flow_core.dtypes import as_dtype
+from flow_core.dtypes import as_asked, as_dtype
 from flow_core.errors import SourceLine, user_line
 from flow_core.frontend.session import default_session
 from flow_core.frontend.together import load_together, save_together
+from flow_core.planning import end_script
 from flow_core.plugins.specs import FormatSpec
 
 __all__ = ["CheckPoint", "SimpleCheckPointManager", "get", "save"]
@@ -42,6 +41,7 @@ def save(path: str, var_dict: Mapping[str, Any] | None = None, overwrite: bool =
     Raises:
         CheckpointError: the folder holds something, or writing fails; nothing is lost then.
     """
+    end_script("saving a checkpoint")
     session = default_session()
 
     def write(variables: Mapping[str, Any]) -> None:
@@ -120,10 +120,11 @@ class _Held:
         return self._array.copy()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        return np.array(self._array, dtype)
+        return as_asked(self._array, dtype, copy is not False)
 
 
 def _load(path: str) -> None:
+    end_script("loading a checkpoint")
     session, line = default_session(), user_line(2)
     wanted, world = session.types(), session.world
 
@@ -153,6 +154,7 @@ class CheckPoint:
 
     def init(self) -> None:
         """Gives every variable its initial value."""
+        end_script("CheckPoint.init")
         default_session().initialize()
 
     def save(self, path: str, overwrite: bool = False) -> None:
@@ -181,6 +183,7 @@ class SimpleCheckPointManager(CheckpointManager):
     """
 
     def __init__(self, root_path: str, prefix: str = "snapshot_") -> None:
+        end_script("making a folder of checkpoints")
         super().__init__(root_path, prefix, save=save, load=_load)
 
     def list_checkpoints(self) -> list[str]:

@@ -22,7 +22,7 @@ from flow_core.checkpoint.layout import (
     parse_meta,
     path_parts,
 )
-from flow_core.dtypes import DType, as_dtype
+from flow_core.dtypes import DType, as_asked, as_dtype
 from flow_core.errors import CheckpointError, InferenceError
 from flow_core.ir import TensorType
 from flow_core.shapes import Shape
@@ -100,6 +100,11 @@ class StoredVariable:
                 found=f"{size} bytes",
                 allowed=f"{kind.nbytes} for {kind}",
             )
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """The data for numpy; see `numpy`."""
+        found: Array = as_asked(self.numpy(), dtype, copy)
+        return found
 
     def __repr__(self) -> str:
         return f"StoredVariable({str(self.folder)!r}, {self.type or 'no meta'})"

@@ -7,25 +7,28 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from flow_core.compiler.boxing import Layout
 from flow_core.config import Settings
-from flow_core.cores import Budget, find_budget
+from flow_core.cores import Budget, find_budget, host_memory
 from flow_core.device import Driver, World
 from flow_core.endings import close_all
 from flow_core.errors import (
+    BrokenJobWarning,
     ConfigError,
     DeviceUnavailableError,
     JobError,
+    OutOfMemoryError,
     UnsupportedError,
     VariableError,
     user_line,
+    warn,
 )
 from flow_core.frontend.variables import VariableInfo
 from flow_core.initializers import generate
@@ -39,6 +42,8 @@ from flow_core.runtime.pipeline import Pipeline
 from flow_core.sbp import Region, region_shape
 from flow_core.shapes import num_elements
 from flow_core.topology import Placement
+
+Found = TypeVar("Found")
 
 
 @dataclass(slots=True)
@@ -162,6 +167,18 @@ class StoredVariable:
         return bool(held) and filled >= self.info.type.size
 
 
+def _too_large(info: VariableInfo, device: str, nbytes: int, there: str) -> OutOfMemoryError:
+    error = OutOfMemoryError(
+        f"allocating variable {info.name!r} of job {info.job!r} on {device}",
+        at=info.line,
+        found=f"{info.type}, of which {nbytes:,} bytes lie on that device",
+        allowed=there,
+        hint="make it smaller, or split it over more devices: distribute=flow.distribute.split(0)",
+    )
+    error.nbytes = nbytes
+    return error
+
+
 def whole(info: VariableInfo) -> Region:
     """The region that is all of a variable."""
     return tuple((0, n) for n in info.type.shape)
@@ -219,6 +236,7 @@ class Session:
         self.pipeline = Pipeline()
         self.layouts: dict[str, Layout] = {}
         self.sharing: dict[str, bool] = {}
+        self._left_out: set[Any] = set()
         self._world: World | None = self.registry.world()
         self._looked_for: tuple[str, ...] = ()
         self.budget = self._divided()
@@ -289,6 +307,8 @@ class Session:
         They are less what ``flow.config.reserved_device_mem_mbyte`` keeps for others.
         """
         free = self.driver(device).memory()
+        if free is None and self.memory(device) == "cpu":
+            return host_memory()
         reserved = int(self.resources.others.get("reserved_device_mem_mbyte", 0)) << 20
         if free is None or device.startswith("cpu:"):
             return free
@@ -324,6 +344,24 @@ class Session:
         """Takes note of a request for a variable; conflicting requests are errors."""
         known = self.declared.setdefault(info.name, info)
         known.check_same(info)
+
+    @contextmanager
+    def binding(self) -> Iterator[None]:
+        """Take back the parts of variables that a ``with`` block which fails has made."""
+        before = {
+            name: (dict(stored.parts), stored.provisional, stored.first, stored.pristine)
+            for name, stored in self._stored.items()
+        }
+        updated = {name: set(devices) for name, devices in self._updated.items()}
+        try:
+            yield
+        except BaseException:
+            self._stored = {name: self._stored[name] for name in before}
+            for name, state in before.items():
+                stored = self._stored[name]
+                stored.parts, stored.provisional, stored.first, stored.pristine = state
+            self._updated = updated
+            raise
 
     @contextmanager
     def declaring(self) -> Iterator[None]:
@@ -411,8 +449,14 @@ class Session:
         driver, dtype = self.driver(device), stored.info.type.dtype
         shape = region_shape(region)
         nbytes = num_elements(shape) * dtype.itemsize
-        part = Part(region, driver.allocate(nbytes).view(0, shape, dtype.numpy), driver, root)
-        driver.copy_in(part.array, stored.beginning(region))
+        free = self.free_memory(device)
+        if free is not None and nbytes > free:
+            raise _too_large(stored.info, device, nbytes, f"{free:,} bytes that are free there")
+        try:
+            part = Part(region, driver.allocate(nbytes).view(0, shape, dtype.numpy), driver, root)
+            driver.copy_in(part.array, stored.beginning(region))
+        except MemoryError as error:
+            raise _too_large(stored.info, device, nbytes, f"what is left: {error}") from None
         return part
 
     def adopted(self) -> None:
@@ -431,29 +475,67 @@ class Session:
                 return part
         return None
 
-    def stored(self) -> Mapping[str, StoredVariable]:
-        """All variables of all jobs, allocated; traces jobs that have not been traced."""
+    def each(self, phase: Callable[[Any], Found]) -> Iterator[Found]:
+        """What a phase gives for each job; a job where it fails is left out, with a warning.
+
+        The warning is issued once per job.  An error of the job's own call is left to that call.
+        """
         for job in list(self.jobs):
-            job.prepare()
+            try:
+                found = phase(job)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it concerns that job only
+                self._leave_out(job, error)
+            else:
+                yield found
+
+    def _leave_out(self, job: Any, error: Exception) -> None:
+        if job in self._left_out:
+            return
+        self._left_out.add(job)
+        warn(
+            f"job {job.name!r} cannot be used, and its variables are left out of what concerns "
+            f"those of all jobs: {type(error).__name__}: {error}",
+            BrokenJobWarning,
+            job.line,
+        )
+
+    def stored(self) -> Mapping[str, StoredVariable]:
+        """All variables of all jobs, allocated; traces jobs that have not been traced.
+
+        Jobs that cannot be traced, or whose variables cannot be allocated, are left out.
+        """
+        for _ in self.each(lambda job: job.prepare()):
+            pass
         for name in list(self.declared):
             if name not in self._stored:
-                self.variable(name, self._device_of(name))
-                self._stored[name].provisional = True
+                self._allocate(name)
         self.adopted()
         return {name: self._stored[name] for name in sorted(self._stored)}
 
-    def _device_of(self, name: str) -> str:
+    def _allocate(self, name: str) -> None:
+        """Give a variable that no job has bound yet its memory, on the device of its first job."""
+        job, device = self._first_user(name)
+        try:
+            with self.binding():
+                self.variable(name, device)
+        except (DeviceUnavailableError, OutOfMemoryError) as error:
+            if job is None:
+                raise
+            self._leave_out(job, error)
+        else:
+            self._stored[name].provisional = True
+
+    def _first_user(self, name: str) -> tuple[Any, str]:
+        """The first job that has a variable, None if none has, and the device where it has it."""
         for job in self.jobs:
             device = job.device_of(name)
             if device is not None:
-                return str(device)
-        return str(self.default_placement.device(0))
+                return job, str(device)
+        return None, str(self.default_placement.device(0))
 
     def types(self) -> dict[str, TensorType]:
-        """Types of all variables by name."""
-        for job in list(self.jobs):
-            job.prepare()
-        return {name: info.type for name, info in sorted(self.declared.items())}
+        """Types of all variables by name, without those that `stored` leaves out."""
+        return {name: stored.info.type for name, stored in self.stored().items()}
 
     def assign(self, values: Mapping[str, Any]) -> None:
         """Overwrites variables; all names must be known and all shapes right."""
@@ -512,6 +594,7 @@ class Session:
         self.declared.clear()
         self._stored.clear()
         self._updated.clear()
+        self._left_out.clear()
         self.layouts.clear()
         self.sharing.clear()
         return errors
