@@ -25,6 +25,8 @@ from flow_core.frontend.results import Pending
 from flow_core.frontend.session import Session, default_session
 from flow_core.frontend.together import compiled_alike
 from flow_core.frontend.tracing import Traced, trace
+from flow_core.frontend.zero_weights import warn_of_zero_weights
+from flow_core.ir import Graph
 from flow_core.plan import Plan
 from flow_core.planning import end_script
 from flow_core.runtime.executable import Executable
@@ -87,7 +89,7 @@ class JobFunction:
         self._last: _Variant | None = None
         self._credit = Credit(int(self.config.get("concurrency_width")))
         self._step = np.zeros((), np.int64)
-        self._bound = self._dropped = False
+        self._bound = self._dropped = self._warned = False
 
     def _session(self) -> Session:
         if self.session is None:
@@ -200,7 +202,15 @@ class JobFunction:
                 variant.compiled = variant.compiled or compile_graph(
                     traced.build, traced.results, traced.inputs, select=select
                 )
+                self._warn(variant.compiled.logical)
         return variant.compiled
+
+    def _warn(self, graph: Graph) -> None:
+        """Issue the warnings about what the job will do, once per job."""
+        if self.kind == "train" and not self._warned:
+            self._warned = True
+            session = self._session()
+            warn_of_zero_weights(self.name, self.line, graph, session.registry.ops, session)
 
     def _executable(self, variant: _Variant) -> Executable:
         if variant.executable is None:

@@ -394,6 +394,15 @@ class Session:
             )
         return part.array
 
+    def is_still_zero(self, name: str) -> bool:
+        """Whether a variable that begins at zero is so now; False where that is not known."""
+        stored = self._stored.get(name)
+        if stored is None:
+            return True
+        if stored.world is not None:  # a meeting, and not all processes need ask
+            return False
+        return not np.any(stored.numpy())
+
     def value(self, name: str) -> Any:
         """A copy of a variable that is in use."""
         return self._stored[name].numpy()

@@ -165,7 +165,7 @@ def _explained(job: str, line: SourceLine | None) -> Iterator[None]:
 
 def _similar_name(error: Exception) -> str | None:
     """A suggestion for an attribute that an object does not have."""
-    if isinstance(error, AttributeError) and isinstance(error.name, str):
+    if isinstance(error, AttributeError) and error.name and "did you mean" not in str(error):
         return nearest(error.name, dir(error.obj)) or None
     return None
 
