@@ -85,6 +85,23 @@ def raising_line(error: BaseException) -> SourceLine | None:
     return found
 
 
+def visible(text: str) -> str:
+    r"""A text whose characters that a terminal would obey, or not show, are escape sequences.
+
+    Line feeds and tabs stay.
+
+    >>> print(visible("red\x1b[31m \u202e\ud800 \u00e9"))
+    red\x1b[31m \u202e\ud800 é
+    """
+    if text.isprintable():
+        return text
+    return "".join([c if c.isprintable() or c in "\n\t" else _escaped(c) for c in text])
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
 class FlowWarning(UserWarning):
     """Base of all warnings of flow."""
 
@@ -100,7 +117,7 @@ class ZeroWeightsWarning(FlowWarning):
 def warn(text: str, category: type[FlowWarning], at: SourceLine | None) -> None:
     """Issue a warning at a line of the user's program."""
     place = at or SourceLine("<unknown>", 1)
-    warnings.warn_explicit(text, category, place.file, place.line)
+    warnings.warn_explicit(visible(text), category, place.file, place.line)
 
 
 class FlowError(Exception):
@@ -148,7 +165,7 @@ class FlowError(Exception):
                 lines.append(f"  {label + ':':9}{value}")
         if self.hint:
             lines.append(f"  {'next:':9}{self.hint}")
-        return "\n".join(lines)
+        return visible("\n".join(lines))
 
 
 class GraphError(FlowError):

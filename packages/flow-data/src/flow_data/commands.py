@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from flow_core.cores import Cores
+from flow_core.errors import visible
 from flow_data.convert import convert, open_samples
 from flow_data.loading.stats import all_stats
 from flow_data.loading.workers import Share
@@ -73,6 +74,6 @@ def stats_command(picture: str | None, script: str, args: tuple[str, ...]) -> No
         runpy.run_path(script, run_name="__main__")
     finally:
         loaders = all_stats()
-        click.echo(text_report(loaders))
+        click.echo(visible(text_report(loaders)))
         if picture:
             Path(picture).write_text(svg_report(loaders), encoding="utf-8")

@@ -9,6 +9,7 @@ from flow_core.errors import ConfigError, UnsupportedError, user_line
 from flow_core.frontend.compile import TENSOR_FLOAT_32
 from flow_core.frontend.session import default_session
 from flow_core.passes.bucket_all_reduces import FUSIBLE
+from flow_core.topology import MOST_DEVICES
 
 REMEMBERED: tuple[str, ...] = (
     "collect_act_event",
@@ -125,9 +126,9 @@ __all__ = [
 __all__ += REMEMBERED
 
 
-def _count(name: str, val: int, least: int = 1) -> int:
-    if not isinstance(val, int) or isinstance(val, bool) or val < least:
-        allowed = f"an integer of at least {least}"
+def _count(name: str, val: int, least: int = 1, most: int = MOST_DEVICES) -> int:
+    if not isinstance(val, int) or isinstance(val, bool) or not least <= val <= most:
+        allowed = f"an integer from {least} to {most:,}"
         raise ConfigError(f"config.{name}", at=user_line(3), found=repr(val), allowed=allowed)
     return val
 
@@ -152,7 +153,7 @@ def cpu_device_num(val: int) -> None:
 
 def reserved_device_mem_mbyte(val: int) -> None:
     """Megabytes of each device but the CPU that plans must leave to others."""
-    val = _count("reserved_device_mem_mbyte", val, least=0)
+    val = _count("reserved_device_mem_mbyte", val, least=0, most=1 << 40)
     default_session().resources.others["reserved_device_mem_mbyte"] = val
 
 

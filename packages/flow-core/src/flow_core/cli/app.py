@@ -15,7 +15,7 @@ from flow_core.cli.plugin_commands import plugin_commands
 from flow_core.cli.render import show
 from flow_core.cli.scripts import document_of, job_of, run_script, write_page
 from flow_core.config import Settings
-from flow_core.errors import FlowError
+from flow_core.errors import FlowError, visible
 
 emulate_gpus = click.option(
     "--emulate-gpus",
@@ -75,9 +75,9 @@ def doctor(ctx: click.Context, config: bool, traceback: bool) -> None:
     diagnosis = diagnose(Settings.from_env(), commands)
     show(diagnosis.tables)
     for text in diagnosis.tracebacks if traceback else ():
-        click.echo(text)
+        click.echo(visible(text))
     for problem in diagnosis.problems:
-        click.echo(f"problem: {problem}")
+        click.echo(visible(f"problem: {problem}"))
     if not diagnosis.problems:
         click.echo("no problems")
     ctx.exit(1 if diagnosis.problems else 0)

@@ -1,9 +1,9 @@
 """Weights that begin at zero and can never change.
 
 A set of variables that are zero stays zero if the gradient of each of them is zero whenever all of
-them are: two layers in a row whose weights are zero keep each other from learning.  The largest such
-set is found by assuming that all variables that begin at zero stay so, computing which values of the
-graph must be zero then, dropping the variables whose gradients need not be, and beginning again.
+them are: two layers in a row whose weights are zero keep each other from learning.  To find the
+largest such set, assume that all variables that begin at zero stay so, compute which values of the
+graph must be zero then, drop the variables whose gradients need not be, and begin again.
 
 What makes an op's results zero is in `RULES`; the results of other ops count as not zero.
 """
