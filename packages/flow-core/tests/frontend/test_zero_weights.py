@@ -98,6 +98,7 @@ STUCK: dict[str, tuple[Callable[[Any], Any], int]] = {
         3,
     ),
 }
+
 LEARNING: dict[str, Callable[[Any], Any]] = {
     "one layer": lambda x: dense(x, 1),
     "logistic": lambda x: flow.math.sigmoid(dense(x, 1)),
@@ -141,6 +142,10 @@ def test_weights_that_change(name: str) -> None:
 def test_convolutions_and_norms() -> None:
     # the norm of what is zero is its beta, whose gradient is not zero: all of it learns
     assert warned(lambda x: mean(convolutions(x, None))) == []
+
+
+def test_a_single_layer_that_is_at_its_best() -> None:
+    assert warned(lambda x: flow.math.reduce_mean(flow.math.square(dense(x, 4)))) == []
 
 
 def test_predict_jobs_are_not_looked_at() -> None:

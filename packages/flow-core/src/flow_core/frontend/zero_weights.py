@@ -135,17 +135,15 @@ def updates(graph: Graph, specs: Mapping[str, OpSpec]) -> dict[str, list[Value]]
     return {name: gradients for name, gradients in found.items() if name not in others}
 
 
-def stuck(
-    graph: Graph, specs: Mapping[str, OpSpec], zeros: Iterable[str]
-) -> tuple[frozenset[str], frozenset[Value]]:
-    """The variables that stay zero forever, of some that are; and what is zero if they are."""
+def stuck(graph: Graph, specs: Mapping[str, OpSpec], zeros: Iterable[str]) -> frozenset[str]:
+    """The variables that stay zero forever, of some that are."""
     gradients = updates(graph, specs)
     left = frozenset(name for name in zeros if name in gradients)
     while True:
         zero = zero_values(graph, specs, left)
         kept = frozenset(name for name in left if all(g in zero for g in gradients[name]))
         if kept == left:
-            return left, zero
+            return left
         left = kept
 
 
@@ -164,7 +162,9 @@ def warn_of_zero_weights(
 ) -> None:
     """Issue a warning if weights of a train job begin at zero and can never change.
 
-    Biases are not named, nor are variables that have been given values that are not zero.
+    Biases are not named, nor are variables that have been given values that are not zero.  A job
+    with a single layer is never warned of: its weights may begin at zero, and where their gradient
+    is zero, they are at their best.
 
     Args:
         job, line: the job, and where it is defined.
@@ -175,9 +175,10 @@ def warn_of_zero_weights(
     zeros = [op.name for op in graph.of_type("variable") if begins_at_zero(op)]
     if not any(_is_weight(graph, name) for name in zeros):
         return
-    found, _ = stuck(graph, specs, [name for name in zeros if session.is_still_zero(name)])
-    names = [name for name in graph.ops if name in found and _is_weight(graph, name)]
-    if names:
+    found = stuck(graph, specs, [name for name in zeros if session.is_still_zero(name)])
+    weights = [name for name in updates(graph, specs) if _is_weight(graph, name)]
+    names = [name for name in graph.ops if name in found and name in weights]
+    if names and len(weights) > 1:
         some = [f"{name!r} at {graph.lines.get(name)}" for name in names[:MOST_NAMED]]
         more = [f"and {len(names) - len(some)} more"] if len(names) > len(some) else []
         warn(_text(job, line, "\n    ".join([*some, *more])), ZeroWeightsWarning, line)
