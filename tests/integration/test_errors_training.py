@@ -96,7 +96,7 @@ RATE = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
     [
         (lambda: flow.optimizer.SGD("0.1"), "a number for a constant rate"),
         (lambda: flow.optimizer.SGD(True), "a number for a constant rate"),
-        (lambda: flow.optimizer.Adam(float("nan")), "base_lr=nan"),
+        (lambda: flow.optimizer.Adam(float("nan")), "lr_scheduler=nan"),
         (lambda: flow.optimizer.Adam(RATE, beta1=float("inf")), "beta1=inf"),
         (lambda: flow.optimizer.SGD(RATE, momentum=None), "momentum=None"),
         (lambda: flow.optimizer.SGD(RATE, grad_clipping=1.0), r"by_global_norm\(limit\)"),

@@ -101,6 +101,8 @@ def as_dtype(value: object) -> DType:
     found = BY_NAME.get(value) if isinstance(value, str) else None
     if found is None:
         try:
+            if value is None:  # which numpy takes for float64
+                raise TypeError
             found = _from_numpy(np.dtype(value))  # type: ignore[call-overload]
         except TypeError:
             found = None

@@ -98,6 +98,19 @@ def visible(text: str) -> str:
     return "".join([c if c.isprintable() or c in "\n\t" else _escaped(c) for c in text])
 
 
+def shown(value: object, limit: int = 60) -> str:
+    """A value for a message: its ``repr``, cut; its type where it has no ``repr``.
+
+    >>> shown("a" * 100, 8), shown(10**5000)
+    ("'aaaaaaa", 'int of 16,610 bits')
+    """
+    try:
+        return repr(value)[:limit]
+    except Exception:  # noqa: BLE001 - whatever a foreign object raises
+        size = f" of {value.bit_length():,} bits" if isinstance(value, int) else ""
+        return f"{type(value).__name__}{size}"
+
+
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 

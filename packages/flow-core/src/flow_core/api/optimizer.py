@@ -7,6 +7,7 @@ loss's elements; several losses count as the sum of their means.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from numbers import Real
 
@@ -81,6 +82,7 @@ class Optimizer:
     ) -> None:
         name = type(self).__name__
         if isinstance(lr_scheduler, Real) and not isinstance(lr_scheduler, bool):
+            check_numbers(name, lr_scheduler=lr_scheduler)
             lr_scheduler = PiecewiseConstantScheduler([], [lr_scheduler])
         check(
             isinstance(lr_scheduler, LrScheduler),
@@ -137,9 +139,19 @@ class Optimizer:
             "weight_decay_includes and weight_decay_excludes",
             "one of them",
         )
+        if rate is not None:
+            check_numbers(type(self).__name__, weight_decay=rate)
         self.weight_decay = rate
-        self.weight_decay_includes = _listed(includes)
-        self.weight_decay_excludes = _listed(excludes)
+        self.weight_decay_includes = self._patterns("weight_decay_includes", includes)
+        self.weight_decay_excludes = self._patterns("weight_decay_excludes", excludes)
+
+    def _patterns(self, what: str, names: Names) -> Sequence[str] | None:
+        """Regular expressions as a list."""
+        found = [names] if isinstance(names, str) else names
+        known = found is None or (isinstance(found, list | tuple) and all(map(_compiles, found)))
+        allowed = "regular expressions of Python's re: a text, or a list of them"
+        check(known, type(self).__name__, f"{what}={names!r:.60}", allowed)
+        return found
 
     def _weight_decay(self) -> WeightDecay:
         if self.weight_decay is None:
@@ -152,8 +164,11 @@ class Optimizer:
         )
 
 
-def _listed(names: Names) -> Sequence[str] | None:
-    return [names] if isinstance(names, str) else names
+def _compiles(pattern: object) -> bool:
+    try:
+        return isinstance(pattern, str) and bool(re.compile(pattern))
+    except re.error:
+        return False
 
 
 def _momentum_rule(momentum: float) -> UpdateRule:

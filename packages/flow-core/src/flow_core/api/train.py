@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from os import PathLike
 from typing import Any
 
 from flow_core.checkpoint import store
 from flow_core.checkpoint.manager import CheckpointManager
 from flow_core.checkpoint.snapshot import Snapshot
 from flow_core.dtypes import as_asked, as_dtype
-from flow_core.errors import SourceLine, user_line
+from flow_core.errors import CheckpointError, SourceLine, shown, user_line
 from flow_core.frontend.session import default_session
 from flow_core.frontend.together import load_together, save_together
 from flow_core.planning import end_script
@@ -41,6 +42,8 @@ def save(path: str, var_dict: Mapping[str, Any] | None = None, overwrite: bool =
     Raises:
         CheckpointError: the folder holds something, or writing fails; nothing is lost then.
     """
+    _check_path("flow.checkpoint.save", path)
+    _check_values(var_dict)
     end_script("saving a checkpoint")
     session = default_session()
 
@@ -57,6 +60,35 @@ def save(path: str, var_dict: Mapping[str, Any] | None = None, overwrite: bool =
         return
     with session.still():
         put(session.stored())
+
+
+def _check_path(attempted: str, path: object) -> None:
+    """Raises `CheckpointError` at the user's line unless this is a path."""
+    if not isinstance(path, str | PathLike):
+        allowed = "a path, as text or os.PathLike"
+        raise CheckpointError(attempted, at=user_line(), found=shown(path), allowed=allowed)
+
+
+def _check_values(values: object) -> None:
+    """Raises `CheckpointError` at the user's line unless these are arrays by name, or None."""
+    if values is None:
+        return
+    found = shown(values)
+    if isinstance(values, Mapping):
+        wrong = [k for k, v in values.items() if not isinstance(k, str) or not _is_array(v)]
+        if not wrong:
+            return
+        found = f"{shown(wrong[0])}: {shown(values[wrong[0]])}"
+    raise CheckpointError(
+        "flow.checkpoint.save",
+        at=user_line(),
+        found=f"var_dict with {found}",
+        allowed="a dict of arrays, or of objects with numpy(), by variable name",
+    )
+
+
+def _is_array(value: object) -> bool:
+    return hasattr(value, "numpy") or (hasattr(value, "dtype") and hasattr(value, "shape"))
 
 
 class _Arrays(Mapping[str, Any]):
@@ -85,6 +117,7 @@ def get(path: str) -> Any:
     Each has ``shape``, ``dtype`` and ``numpy()``, which reads it.  Of several processes the first
     one reads all of them at once, and gives them to the others.
     """
+    _check_path("flow.checkpoint.get", path)
     world = default_session().world
     if world is None:
         found = store.open_path(path, _formats())
@@ -124,6 +157,7 @@ class _Held:
 
 
 def _load(path: str) -> None:
+    _check_path("CheckPoint.load", path)
     end_script("loading a checkpoint")
     session, line = default_session(), user_line(2)
     wanted, world = session.types(), session.world
@@ -183,8 +217,12 @@ class SimpleCheckPointManager(CheckpointManager):
     """
 
     def __init__(self, root_path: str, prefix: str = "snapshot_") -> None:
+        _check_path("flow.train.SimpleCheckPointManager", root_path)
         end_script("making a folder of checkpoints")
-        super().__init__(root_path, prefix, save=save, load=_load)
+        try:
+            super().__init__(root_path, prefix, save=save, load=_load)
+        except CheckpointError as error:
+            raise error.told(at=user_line(2)) from None
 
     def list_checkpoints(self) -> list[str]:
         """Names of all finished checkpoints, the oldest first.

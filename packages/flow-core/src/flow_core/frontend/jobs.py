@@ -271,6 +271,11 @@ class JobBuild:
                 allowed='minimize in jobs of type "train"',
                 hint='decorate it with @flow.global_function(type="train")',
             )
+        if not losses:
+            allowed = "a blob of this job, or a list of them"
+            raise JobError(
+                f"minimize in job {self.name!r}", at=line, found="no loss", allowed=allowed
+            )
         blobs = [_checked_loss(self, loss, line) for loss in losses]
         self.train_requests.append(train_request(optimizer, blobs, line))
 

@@ -335,6 +335,7 @@ def _not_yet(what: str) -> Callable[..., NoReturn]:
 
 
 _ASKED = {
+    "pickling or copying": ("__reduce_ex__",),
     "an index into": ("__getitem__",),
     "a loop over": ("__iter__",),
     "numpy's view of": ("__array__",),

@@ -55,7 +55,7 @@ class Emitter:
         if not spec.host:
             _refuse_objects(type_, name, types, line)
         outputs = tuple(spec.infer(InferContext(name, type_, types, full, line)))
-        _refuse_huge(type_, name, outputs, line)
+        _check_sizes(type_, name, outputs, line)
         op = Op(name, type_, tuple(inputs), full, placement, sbp, control)
         builder.add(op, outputs, line=line, effect=spec.effect)
         return tuple([Value(name, i) for i in range(len(outputs))])
@@ -68,16 +68,17 @@ LONGEST = 1024
 """Bits of the longest integer that is an attribute: more than any float64 has."""
 
 
-def _refuse_huge(
+def _check_sizes(
     type_: str, name: str, outputs: Sequence[TensorType], line: SourceLine | None
 ) -> None:
     for found in outputs:
-        if found.nbytes > LARGEST or max(found.shape, default=0) > LARGEST:
+        whole = all(hasattr(n, "__index__") for n in found.shape)
+        if not whole or found.nbytes > LARGEST or max(found.shape, default=0) > LARGEST:
             raise InferenceError(
                 f"{type_} {name!r}",
                 at=line,
                 found=f"a result of type {found}",
-                allowed="sizes, and bytes of a tensor, of at most 2**63 - 1",
+                allowed="integers as sizes; sizes, and bytes of a tensor, of at most 2**63 - 1",
             )
 
 
