@@ -115,7 +115,7 @@ def test_its_own_call_says_what_is_wrong_and_where(body: Callable[[Any], Any]) -
         good(ONES)
 
 
-def test_a_job_that_is_mended_is_told_of_again() -> None:
+def test_a_job_that_is_mended_takes_part_again() -> None:
     faults = ["rleu"]
 
     def body(x: Any) -> Any:

@@ -21,7 +21,8 @@ import oneflow as flow
 import oneflow.typing as tp
 from flow_core.errors import ConfigError
 from flow_core.frontend import session
-from flow_core.frontend.session import default_session, initial_value
+from flow_core.frontend.session import default_session
+from flow_core.frontend.stored import initial_value
 
 MODES = ("non_distributed", "distributed_split")
 

@@ -81,15 +81,7 @@ class Optimizer:
         loss_scale_policy: LossScalePolicy | None = None,
     ) -> None:
         name = type(self).__name__
-        if isinstance(lr_scheduler, Real) and not isinstance(lr_scheduler, bool):
-            check_numbers(name, lr_scheduler=lr_scheduler)
-            lr_scheduler = PiecewiseConstantScheduler([], [lr_scheduler])
-        check(
-            isinstance(lr_scheduler, LrScheduler),
-            name,
-            f"lr_scheduler {lr_scheduler!r:.60}",
-            "a number for a constant rate, or a scheduler of flow.optimizer",
-        )
+        self.lr_scheduler = _scheduler(name, lr_scheduler)
         limit = grad_clipping is None or isinstance(grad_clipping, ClipGradientConf)
         found = f"grad_clipping {grad_clipping!r:.60}"
         check(limit, name, found, "flow.optimizer.grad_clipping.by_global_norm(limit)")
@@ -100,7 +92,6 @@ class Optimizer:
             check(loss_scale_policy is None, name, "two loss scales", "one of them")
             loss_scale_policy = StaticLossScalePolicy(loss_scale_factor)
         self.loss_scale_policy = loss_scale_policy
-        self.lr_scheduler = lr_scheduler
         self.grad_clipping = grad_clipping
         self.train_step_lbn = train_step_lbn
 
@@ -162,6 +153,17 @@ class Optimizer:
             None if includes is None else tuple(includes),
             None if excludes is None else tuple(excludes),
         )
+
+
+def _scheduler(name: str, given: LrScheduler | float) -> LrScheduler:
+    """The schedule that an optimizer is given, or that of a constant rate."""
+    if isinstance(given, LrScheduler):
+        return given
+    allowed = "a number for a constant rate, or a scheduler of flow.optimizer"
+    number = isinstance(given, Real) and not isinstance(given, bool)
+    check(number, name, f"lr_scheduler {given!r:.60}", allowed)
+    check_numbers(name, lr_scheduler=given)
+    return PiecewiseConstantScheduler([], [given])
 
 
 def _compiles(pattern: object) -> bool:

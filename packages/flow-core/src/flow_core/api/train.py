@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
+import numpy as np
+
 from flow_core.checkpoint import store
 from flow_core.checkpoint.manager import CheckpointManager
 from flow_core.checkpoint.snapshot import Snapshot
-from flow_core.dtypes import as_asked, as_dtype
+from flow_core.dtypes import as_dtype
 from flow_core.errors import CheckpointError, SourceLine, shown, user_line
 from flow_core.frontend.session import default_session
 from flow_core.frontend.together import load_together, save_together
@@ -88,7 +90,7 @@ def _check_values(values: object) -> None:
 
 
 def _is_array(value: object) -> bool:
-    return hasattr(value, "numpy") or (hasattr(value, "dtype") and hasattr(value, "shape"))
+    return hasattr(value, "numpy") or np.asarray(value).dtype.kind not in "OSUMm"
 
 
 class _Arrays(Mapping[str, Any]):
@@ -99,7 +101,7 @@ class _Arrays(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         value = self._variables[name]
-        return value.numpy() if hasattr(value, "numpy") else value
+        return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
 
     def __contains__(self, name: object) -> bool:
         return name in self._variables  # the inherited one would make the array
@@ -153,7 +155,7 @@ class _Held:
         return self._array.copy()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        return as_asked(self._array, dtype, copy is not False)
+        return np.array(self._array, dtype)
 
 
 def _load(path: str) -> None:

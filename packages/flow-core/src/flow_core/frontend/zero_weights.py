@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flow_core.errors import SourceLine, ZeroWeightsWarning, warn
+from flow_core.errors import SourceLine, ZeroWeightsWarning
 from flow_core.ir import Graph, Op, Value
 from flow_core.plugins.specs import OpSpec
 
@@ -181,7 +181,7 @@ def warn_of_zero_weights(
     if names and len(weights) > 1:
         some = [f"{name!r} at {graph.lines.get(name)}" for name in names[:MOST_NAMED]]
         more = [f"and {len(names) - len(some)} more"] if len(names) > len(some) else []
-        warn(_text(job, line, "\n    ".join([*some, *more])), ZeroWeightsWarning, line)
+        session.warn(_text(job, line, "\n    ".join([*some, *more])), ZeroWeightsWarning, line)
 
 
 def _is_weight(graph: Graph, name: str) -> bool:
