@@ -215,6 +215,11 @@ DEFINITION: list[Callable[[], Any]] = [
     lambda: predict(lambda x: flow.watch_diff(x)),
     lambda: predict(lambda x: flow.nn.rnn(x)),
     lambda: predict(lambda x: flow.checkpoint.nothing),
+    lambda: predict(lambda x: flow.get_all_variables()),
+    lambda: predict(lambda x: flow.checkpoint.save("model")),
+    lambda: predict(lambda x: flow.load_variables({"v": ZEROS})),
+    lambda: predict(lambda x: flow.train.CheckPoint().init()),
+    lambda: predict(lambda x: plain()(x)),
 ]
 
 SCOPES: list[Callable[[], Any]] = [

@@ -148,6 +148,15 @@ def test_a_single_layer_that_is_at_its_best() -> None:
     assert warned(lambda x: flow.math.reduce_mean(flow.math.square(dense(x, 4)))) == []
 
 
+def test_one_warning_for_a_job_that_is_defined_at_every_step() -> None:
+    flow.enable_eager_execution()
+    try:
+        found = [warned(lambda x: mean(product(x)), steps=1) for _ in range(3)]
+    finally:
+        flow.enable_eager_execution(False)
+    assert list(map(len, found)) == [1, 0, 0]
+
+
 def test_predict_jobs_are_not_looked_at() -> None:
     assert warned(lambda x: mean(dense(dense(x, 4), 1)), kind="predict") == []
 

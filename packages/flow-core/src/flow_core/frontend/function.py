@@ -89,7 +89,7 @@ class JobFunction:
         self._last: _Variant | None = None
         self._credit = Credit(int(self.config.get("concurrency_width")))
         self._step = np.zeros((), np.int64)
-        self._bound = self._dropped = self._warned = False
+        self._bound = self._dropped = False
 
     def _session(self) -> Session:
         if self.session is None:
@@ -206,10 +206,10 @@ class JobFunction:
         return variant.compiled
 
     def _warn(self, graph: Graph) -> None:
-        """Issue the warnings about what the job will do, once per job."""
-        if self.kind == "train" and not self._warned:
-            self._warned = True
-            session = self._session()
+        """Issue the warnings about what the job will do, once per name of a job."""
+        session = self._session()
+        if self.kind == "train" and self.name not in session.weighed:
+            session.weighed.add(self.name)
             warn_of_zero_weights(self.name, self.line, graph, session.registry.ops, session)
 
     def _executable(self, variant: _Variant) -> Executable:

@@ -32,6 +32,7 @@ from flow_core.errors import (
     user_line,
     warn,
 )
+from flow_core.frontend.jobs import maybe_current_job
 from flow_core.frontend.stored import Part, StoredVariable, too_large, whole
 from flow_core.frontend.variables import VariableInfo
 from flow_core.ir import TensorType
@@ -78,6 +79,7 @@ class Session:
         sharing: of the variables that several devices hold, whether they do so in one memory,
             as the first job that was compiled has it.
         budget: the cores of this process.
+        weighed: names of the train jobs whose first weights have been looked at.
     """
 
     def __init__(self, registry: Registry | None = None, settings: Settings | None = None) -> None:
@@ -95,6 +97,7 @@ class Session:
         self.layouts: dict[str, Layout] = {}
         self.sharing: dict[str, bool] = {}
         self._left_out: set[Any] = set()
+        self.weighed: set[str] = set()
         self._world: World | None = self.registry.world()
         self._looked_for: tuple[str, ...] = ()
         self.budget = self._divided()
@@ -375,7 +378,19 @@ class Session:
         """All variables of all jobs, allocated; traces jobs that have not been traced.
 
         Jobs that cannot be traced, or whose variables cannot be allocated, are left out.
+
+        Raises:
+            JobError: a job is under definition, which would be traced within itself.
         """
+        job = maybe_current_job()
+        if job is not None:
+            raise JobError(
+                f"use of the session's variables in job {job.name!r}",
+                at=user_line(),
+                found="the definition of a job",
+                allowed="calls outside of job functions",
+                hint="in a job, flow.get_variable gives a variable",
+            )
         for _ in self.each(lambda job: job.prepare()):
             pass
         for name in list(self.declared):
@@ -467,6 +482,7 @@ class Session:
         self._stored.clear()
         self._updated.clear()
         self._left_out.clear()
+        self.weighed.clear()
         self.layouts.clear()
         self.sharing.clear()
         return errors
