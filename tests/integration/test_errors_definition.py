@@ -1,7 +1,7 @@
 """What cannot be done while a job is defined, or outside of that."""
 
+import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -146,15 +146,38 @@ def test_calling_a_job_inside_a_job() -> None:
     np.testing.assert_array_equal(inner(ZEROS), ZEROS)
 
 
-def test_an_error_in_the_body_is_the_users_own() -> None:
+def test_an_error_in_the_body_is_the_cause_of_ours() -> None:
     @flow.global_function()
     def job(x: PAIR) -> tp.Numpy:
         raise KeyError("mine")
 
     for _ in range(2):  # and it does not make the job half defined
-        with pytest.raises(KeyError, match="mine") as caught:
+        with pytest.raises(JobError, match=r"(?s)defining job 'job'.*KeyError: 'mine'") as caught:
             job(ZEROS)
-        assert caught.traceback[-1].path == Path(__file__)
+        assert caught.value.at == line_of(job.function, 2)
+        cause = caught.value.__cause__
+        assert isinstance(cause, KeyError)
+        assert traceback.extract_tb(cause.__traceback__)[-1].filename == __file__
+
+
+def test_an_unknown_function_is_an_error_of_its_job() -> None:
+    @flow.global_function()
+    def misspelt(x: PAIR) -> tp.Numpy:
+        return flow.nn.rleu(x)
+
+    with mistake(JobError, "(?s)job 'misspelt'.*no attribute 'rleu'.*did you mean relu") as line:
+        line.append(line_of(misspelt.function, 2))
+        misspelt(ZEROS)
+
+
+def test_errors_of_flow_in_a_body_name_the_job_in_a_note() -> None:
+    @flow.global_function()
+    def job(x: PAIR) -> tp.Numpy:
+        return flow.reshape(x, (7,))
+
+    with pytest.raises(InferenceError) as caught:
+        job(ZEROS)
+    assert caught.value.__notes__ == [f"in job 'job', defined at {line_of(job.function)}"]
 
 
 @pytest.mark.parametrize(
@@ -247,9 +270,9 @@ def test_numbers_of_numpy_on_either_side() -> None:
 
 def test_attributes_say_where_they_are() -> None:
     for name, where in (("mean", "flow.math.reduce_mean"), ("T", "flow.transpose"), ("grad", "'g")):
-        with pytest.raises(AttributeError, match=where):
+        with pytest.raises(JobError, match=f"AttributeError(.|\n)*{where}"):
             run(lambda x, name=name: getattr(x, name))
-    with pytest.raises(AttributeError, match=r"no 'bias'$"):
+    with pytest.raises(JobError, match=r"AttributeError(.|\n)*no 'bias'$"):
         run(lambda x: x.bias)
 
 

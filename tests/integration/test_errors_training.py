@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from mistakes import PAIR, SGD_LINE, ZEROS, here, line_of, mistake, sgd, weight
 
@@ -93,7 +94,10 @@ RATE = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: flow.optimizer.SGD(0.1), "a scheduler"),
+        (lambda: flow.optimizer.SGD("0.1"), "a number for a constant rate"),
+        (lambda: flow.optimizer.SGD(True), "a number for a constant rate"),
+        (lambda: flow.optimizer.Adam(float("nan")), "lr_scheduler=nan"),
+        (lambda: flow.optimizer.Adam(RATE, beta1=float("inf")), "beta1=inf"),
         (lambda: flow.optimizer.SGD(RATE, momentum=None), "momentum=None"),
         (lambda: flow.optimizer.SGD(RATE, grad_clipping=1.0), r"by_global_norm\(limit\)"),
         (lambda: flow.optimizer.SGD(RATE, loss_scale_policy=128), "loss_scale, called"),
@@ -108,6 +112,19 @@ def test_wrong_arguments_of_optimizers(make: Callable[[], Any], text: str) -> No
     with mistake(InferenceError, text) as line:
         line.append(line_of(make))
         make()
+
+
+@pytest.mark.parametrize("rate", [0.5, np.float32(0.5), 1])
+def test_a_number_is_a_constant_rate(rate: Any) -> None:
+    @flow.global_function(type="train")
+    def job(x: PAIR) -> tp.Numpy:
+        loss = flow.math.reduce_mean(x * weight())
+        flow.optimizer.SGD(rate, momentum=0).minimize(loss)
+        return loss
+
+    for step in range(3):
+        found = job(np.ones((2, 3), np.float32))
+        assert found == pytest.approx(1 - step * rate / 6)
 
 
 def test_a_loss_without_a_way_back() -> None:

@@ -25,7 +25,10 @@ def make_job(selector: str = "greedy", batch: int = 64, width: int = 256, **sett
         with flow.scope.placement("gpu", "0:0-3"):
             h = x
             for i in range(4):
-                h = flow.layers.dense(h, width, activation=flow.math.tanh, name=f"l{i}")
+                begin = flow.random_normal_initializer(stddev=0.1)
+                h = flow.layers.dense(
+                    h, width, flow.math.tanh, kernel_initializer=begin, name=f"l{i}"
+                )
             loss = flow.math.reduce_mean(flow.math.square(h))
             rate = flow.optimizer.PiecewiseConstantScheduler([], [1e-3])
             flow.optimizer.Adam(rate).minimize(loss)

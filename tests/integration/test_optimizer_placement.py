@@ -20,8 +20,9 @@ from parallel_forms import (
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.errors import ConfigError
-from flow_core.frontend import session
-from flow_core.frontend.session import default_session, initial_value
+from flow_core.frontend import stored as memory
+from flow_core.frontend.session import default_session
+from flow_core.frontend.stored import initial_value
 
 MODES = ("non_distributed", "distributed_split")
 
@@ -195,7 +196,7 @@ def test_initial_values_are_made_part_by_part(monkeypatch: pytest.MonkeyPatch) -
         made.append((info.name, region))
         return initial_value(info, region)
 
-    monkeypatch.setattr(session, "initial_value", seen)
+    monkeypatch.setattr(memory, "initial_value", seen)
     job = make_job("0:0-3", config=config("distributed_split"))
     job(*batches(1)[0])
     regions = [((a, a + 4), (0, 12)) for a in range(0, 16, 4)]

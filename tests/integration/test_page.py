@@ -40,7 +40,9 @@ def small() -> Any:
         x: tp.Numpy.Placeholder((8, 4)), y: tp.Numpy.Placeholder((8,), dtype=flow.int32)
     ) -> tp.Numpy:
         with flow.scope.placement("cpu", "0:0-3"):
-            x = flow.layers.dense(x, 8, activation=flow.nn.relu, name="</script><b>hidden")
+            begin = flow.random_normal_initializer()
+            name = "</script><b>hidden"
+            x = flow.layers.dense(x, 8, flow.nn.relu, kernel_initializer=begin, name=name)
             x = flow.layers.dense(x, 4, name="output")
             loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, x, name="loss")
             rate = flow.optimizer.PiecewiseConstantScheduler([], [0.1])

@@ -23,6 +23,8 @@ HERE = Path(__file__).name
 
 
 def make(devices: str = "0:0-3", **hint: Any) -> Any:
+    hint = {"kernel_initializer": flow.random_normal_initializer(), **hint}
+
     @flow.global_function(type="train")
     def job(
         x: tp.Numpy.Placeholder((8, 4)), y: tp.Numpy.Placeholder((8,), dtype=flow.int32)

@@ -7,7 +7,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import CheckpointError, VariableError
+from flow_core.errors import CheckpointError, JobError, VariableError
 
 
 def variable(name: str = "w", shape: Any = (2, 3), **options: Any) -> Any:
@@ -102,7 +102,7 @@ def test_a_job_that_failed_leaves_no_variables_behind() -> None:
     def sound() -> tp.Numpy:
         return variable(shape=(2,))
 
-    with pytest.raises(RuntimeError, match="later"):
+    with pytest.raises(JobError, match="RuntimeError: later"):
         broken()
     assert sound().shape == (2,)
 

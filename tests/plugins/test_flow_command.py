@@ -209,6 +209,35 @@ def test_a_script_is_planned_with_its_arguments(site: Site) -> None:
     assert "float32[7,3]" in done.stdout
 
 
+TRAINING = """
+import oneflow as flow
+import oneflow.typing as tp
+
+@flow.global_function("train")
+def train(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+    flow.summary.create_summary_writer(FOLDER)
+    loss = flow.math.reduce_mean(x * flow.get_variable("w", shape=(3,)))
+    flow.summary.scalar(loss, flow.constant(0, flow.int64, (1,)), "loss")
+    flow.optimizer.SGD(0.1).minimize(loss)
+    return loss
+
+train([[0.0] * 3] * 4)
+flow.checkpoint.save(FOLDER)
+"""
+
+
+@pytest.mark.parametrize("command", [("plan",), ("plan", "--html"), ("verify", "--devices", "2")])
+def test_scripts_run_no_step_and_write_nothing(site: Site, command: tuple[str, ...]) -> None:
+    script, page = site.folder / "program.py", site.folder / "page.html"
+    script.write_text(f"FOLDER = {str(site.folder / 'written')!r}\n{TRAINING}")
+    before = {*site.folder.iterdir()}
+    files = (str(page),) if command[-1] == "--html" else ()
+    settings = {"FLOW_PLUGINS": "flow-typing", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = site.flow(*command, *files, f"{script}:train", **settings)
+    assert done.returncode == 0, done.stderr
+    assert {*site.folder.iterdir()} - before == ({page} if files else set())
+
+
 def test_plans_are_saved_and_compared(site: Site) -> None:
     (site.folder / "helper.py").write_text("")
     script = site.folder / "program.py"

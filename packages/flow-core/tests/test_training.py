@@ -450,7 +450,7 @@ def test_two_optimizers_may_share_variables() -> None:
 
 
 WRONG: dict[str, Callable[[], Any]] = {
-    "rate instead of a scheduler": lambda: api.SGD(0.1),  # type: ignore[arg-type]
+    "text instead of a scheduler": lambda: api.SGD("0.1"),  # type: ignore[arg-type]
     "values": lambda: api.PiecewiseConstantScheduler([10], [0.1]),
     "scales": lambda: api.PiecewiseScalingScheduler(0.1, [10, 20], [0.5]),
     "falling boundaries": lambda: api.PiecewiseConstantScheduler([20, 10], [0.1, 0.2, 0.3]),

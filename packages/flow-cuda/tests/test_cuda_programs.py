@@ -48,7 +48,8 @@ def mlp(device: str) -> Callable[..., Any]:
         x: tp.Numpy.Placeholder((BATCH, 10)), y: tp.Numpy.Placeholder((BATCH,), flow.int32)
     ) -> tp.Numpy:
         with flow.scope.placement(device, "0:0"):
-            x = flow.layers.dense(x, 16, flow.math.gelu, name="first")
+            draw = flow.random_normal_initializer(stddev=0.3)
+            x = flow.layers.dense(x, 16, flow.math.gelu, kernel_initializer=draw, name="first")
             x = flow.layers.layer_norm(x, name="norm")
             x = flow.nn.dropout(x, rate=0.3, name="drop")
             logits = flow.layers.dense(x, 5, name="last")

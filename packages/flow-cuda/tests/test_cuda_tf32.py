@@ -40,7 +40,9 @@ def job() -> Any:
     def trained(x: tp.Numpy.Placeholder(IMAGES.shape)) -> tp.Numpy:
         with flow.scope.placement("gpu", "0:0"):
             y = flow.layers.conv2d(x, 4, 3, padding="SAME", name="conv")
-            y = flow.layers.dense(flow.reshape(y, (2, -1)), 5, flow.nn.relu, name="dense")
+            ones = flow.ones_initializer()
+            rows = flow.reshape(y, (2, -1))
+            y = flow.layers.dense(rows, 5, flow.nn.relu, kernel_initializer=ones, name="dense")
             loss = flow.math.reduce_mean(y)
             rate = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
             flow.optimizer.SGD(rate, momentum=0).minimize(loss)

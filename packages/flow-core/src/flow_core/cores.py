@@ -1,5 +1,7 @@
 """One budget of cores per process, and how a plan divides it among all that computes at once.
 
+Also `host_memory`, the bytes that the process may use.
+
 Users of cores are the kernels (threads of OpenMP), numpy's matrix products (threads of BLAS), the
 threads that run streams, and the loaders of flow-data.  Steps of a process, asynchronous ones
 too, run one at a time, so that each plan has the whole budget; `divide` says who has which part.
@@ -16,6 +18,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cache
+from pathlib import Path
 
 from flow_core.errors import ConfigError
 
@@ -99,6 +103,25 @@ def usable_cores() -> Collection[int]:
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return range(os.cpu_count() or 1)
+
+
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+@cache
+def host_memory() -> int | None:
+    """Bytes of memory that this process may use at most: the host's, or its container's limit.
+
+    None where the operating system does not tell.
+    """
+    try:
+        physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+    try:
+        return min(physical, int(_CGROUP_LIMIT.read_text()))
+    except (OSError, ValueError):  # no such file, or "max"
+        return physical
 
 
 def fair_share(own: Collection[int], others: Collection[Collection[int]]) -> Budget:

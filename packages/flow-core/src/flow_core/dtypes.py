@@ -101,6 +101,8 @@ def as_dtype(value: object) -> DType:
     found = BY_NAME.get(value) if isinstance(value, str) else None
     if found is None:
         try:
+            if value is None:  # which numpy takes for float64
+                raise TypeError
             found = _from_numpy(np.dtype(value))  # type: ignore[call-overload]
         except TypeError:
             found = None
@@ -113,3 +115,18 @@ def as_dtype(value: object) -> DType:
             hint=nearest(str(value), BY_NAME) or None,
         )
     return found
+
+
+def as_asked(array: Any, dtype: Any, copy: bool | None) -> Any:
+    """An array as numpy asks ``__array__`` for it: cast, and copied if ``copy`` says so.
+
+    Raises:
+        ValueError: ``copy=False`` for an array that has to be cast.
+
+    >>> numbers = np.ones(2)
+    >>> as_asked(numbers, None, None) is numbers, as_asked(numbers, "int8", None)
+    (True, array([1, 1], dtype=int8))
+    """
+    if copy is False and dtype is not None and np.dtype(dtype) != array.dtype:
+        raise ValueError(f"no array of {np.dtype(dtype)} without a copy of one of {array.dtype}")
+    return array.astype(dtype or array.dtype, copy=bool(copy))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
@@ -39,12 +40,18 @@ def _package_folders() -> tuple[str, ...]:
     return tuple(os.path.dirname(file) + os.sep for file in found if file)
 
 
+_STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
+_INSTALLED = tuple(
+    f"{_STANDARD_LIBRARY}{name}{os.sep}" for name in ("site-packages", "dist-packages")
+)
+
+
 def _is_own(filename: str) -> bool:
-    """Whether a frame's file belongs to one of `_packages` or to the interpreter itself."""
+    """Whether a frame's file belongs to one of `_packages` or to Python itself."""
     own = _own_files.get(filename)
     if own is None:
         own = filename.startswith(("<frozen", *_package_folders())) or (
-            os.path.basename(filename) in ("contextlib.py", "functools.py")
+            filename.startswith(_STANDARD_LIBRARY) and not filename.startswith(_INSTALLED)
         )
         _own_files[filename] = own
     return own
@@ -65,6 +72,65 @@ def user_line(depth: int = 1) -> SourceLine | None:
             return SourceLine(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back  # type: ignore[assignment]  # the outermost frame has no caller
     return None
+
+
+def raising_line(error: BaseException) -> SourceLine | None:
+    """The innermost line outside `_packages` in an error's traceback, or None."""
+    found, traceback = None, error.__traceback__
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        if not _is_own(file):
+            found = SourceLine(file, traceback.tb_lineno)
+        traceback = traceback.tb_next
+    return found
+
+
+def visible(text: str) -> str:
+    r"""A text whose characters that a terminal would obey, or not show, are escape sequences.
+
+    Line feeds and tabs stay.
+
+    >>> print(visible("red\x1b[31m \u202e\ud800 \u00e9"))
+    red\x1b[31m \u202e\ud800 é
+    """
+    if text.isprintable():
+        return text
+    return "".join([c if c.isprintable() or c in "\n\t" else _escaped(c) for c in text])
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """A value for a message: its ``repr``, cut; its type where it has no ``repr``.
+
+    >>> shown("a" * 100, 8), shown(10**5000)
+    ("'aaaaaaa", 'int of 16,610 bits')
+    """
+    try:
+        return repr(value)[:limit]
+    except Exception:  # noqa: BLE001 - whatever a foreign object raises
+        size = f" of {value.bit_length():,} bits" if isinstance(value, int) else ""
+        return f"{type(value).__name__}{size}"
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+class FlowWarning(UserWarning):
+    """Base of all warnings of flow."""
+
+
+class BrokenJobWarning(FlowWarning):
+    """A job that cannot be defined was left out of what concerns all jobs."""
+
+
+class ZeroWeightsWarning(FlowWarning):
+    """Weights of a train job begin at zero and can never become anything else."""
+
+
+def warn(text: str, category: type[FlowWarning], at: SourceLine | None) -> None:
+    """Issue a warning at a line of the user's program."""
+    place = at or SourceLine("<unknown>", 1)
+    warnings.warn_explicit(visible(text), category, place.file, place.line)
 
 
 class FlowError(Exception):
@@ -112,7 +178,7 @@ class FlowError(Exception):
                 lines.append(f"  {label + ':':9}{value}")
         if self.hint:
             lines.append(f"  {'next:':9}{self.hint}")
-        return "\n".join(lines)
+        return visible("\n".join(lines))
 
 
 class GraphError(FlowError):

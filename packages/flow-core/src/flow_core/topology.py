@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from flow_core.errors import GraphError
 
@@ -57,11 +59,21 @@ class Placement:
         >>> Placement.parse("cpu", ["0:0", "1:2-3"]).devices
         ((0, 0), (1, 2), (1, 3))
         """
-        texts = ids.split(";") if isinstance(ids, str) else list(ids)
-        devices = tuple(d for text in texts for part in text.split(",") for d in _range(part))
+        texts = ids.split(";") if isinstance(ids, str) else ids
+        wrong = not isinstance(texts, list | tuple) or not all(isinstance(t, str) for t in texts)
+        if wrong or not texts:
+            raise GraphError("reading device ids", found=f"{ids!r:.60}", allowed=_IDS)
+        ranges = [_range(part) for text in texts for part in text.split(",")]
+        if sum(map(_length, ranges)) > MOST_DEVICES:
+            raise GraphError(
+                "making a placement",
+                found=f"{sum(map(_length, ranges)):,} devices in {ids!r:.60}",
+                allowed=f"at most {MOST_DEVICES:,} devices",
+            )
+        devices = tuple((m, i) for m, first, last in ranges for i in range(first, last + 1))
         if len(set(devices)) != len(devices):
-            raise GraphError("making a placement", found=f"a device twice in {ids!r}")
-        return cls(device_type, devices, tuple(hierarchy or ()))
+            raise GraphError("making a placement", found=f"a device twice in {ids!r:.60}")
+        return cls(device_type, devices, _grid(hierarchy))
 
     @property
     def size(self) -> int:
@@ -87,19 +99,38 @@ class Placement:
         return f"{self.device_type}[{text}{shape}]"
 
 
-_RANGE = re.compile(r"^@?(\d+):(\d+)(?:-(\d+))?$")
+MOST_DEVICES = 1 << 16
+"""Limit of the devices of a placement."""
+
+_RANGE = re.compile(r"^@?(\d{1,9}):(\d{1,9})(?:-(\d{1,9}))?$")
+_IDS = '"<machine>:<device>" or "<machine>:<first>-<last>", such as "0:0-3", or a list of these'
 
 
-def _range(text: str) -> list[tuple[int, int]]:
+def _range(text: str) -> tuple[int, int, int]:
+    """The machine, the first and the last device of a text."""
     match = _RANGE.match(text.strip())
     if match is None or (match[3] and int(match[3]) < int(match[2])):
+        raise GraphError("reading device ids", found=f"{text!r:.60}", allowed=_IDS)
+    return int(match[1]), int(match[2]), int(match[3] or match[2])
+
+
+def _length(devices: tuple[int, int, int]) -> int:
+    _, first, last = devices
+    return last - first + 1
+
+
+def _grid(hierarchy: Iterable[Any] | None) -> tuple[int, ...]:
+    try:
+        sizes = () if hierarchy is None else tuple(map(operator.index, hierarchy))
+    except TypeError:
+        sizes = (0,)
+    if any(n < 1 for n in sizes):
         raise GraphError(
-            "reading device ids",
-            found=repr(text),
-            allowed='"<machine>:<device>" or "<machine>:<first>-<last>", such as "0:0-3"',
+            "making a placement",
+            found=f"hierarchy {hierarchy!r:.60}",
+            allowed="a list of positive integers, such as (2, 4)",
         )
-    last = int(match[3] or match[2])
-    return [(int(match[1]), i) for i in range(int(match[2]), last + 1)]
+    return sizes
 
 
 def _format_ranges(devices: tuple[tuple[int, int], ...]) -> list[str]:

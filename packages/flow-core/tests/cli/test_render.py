@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from flow_core.cli.render import show
+from flow_core.errors import FlowError
 from flow_core.observe.tables import Table
 
 TABLE = Table("Devices", ("type", "state"), (("gpu", "unavailable"), ("cpu", "available\nfine")))
@@ -26,6 +27,29 @@ def drawn(patch: pytest.MonkeyPatch, *tables: Table) -> None:
     patch.setattr(sys.stdout, "isatty", lambda: True)
     patch.setenv("COLUMNS", "60")
     show(tables)
+
+
+HOSTILE = "\x1b[31mred\x07 \u202erev \ud800 \x9b2J"
+SHOWN = "\\x1b[31mred\\x07 \\u202erev \\ud800 \\x9b2J"
+
+
+def test_control_characters_of_names_are_escaped(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table(HOSTILE, ("name",), ((HOSTILE,),))
+    show([table])
+    assert capsys.readouterr().out.count(SHOWN) == 2
+    monkeypatch.setenv("NO_COLOR", "1")
+    drawn(monkeypatch, table)
+    out = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+    assert out.count(SHOWN) == 2
+    assert not {*HOSTILE} & {*out} & {"\x1b", "\x07", "\u202e", "\ud800", "\x9b"}
+
+
+def test_control_characters_in_errors_are_escaped() -> None:
+    text = str(FlowError(f"using {HOSTILE}", found=f"a\n    {HOSTILE}", hint=HOSTILE))
+    assert text.count(SHOWN) == 3
+    assert text.encode()
 
 
 def test_drawn_on_terminals(

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from flow_core.cores import Cores
+from flow_core.errors import visible
 from flow_core.programs import ended_by, leave_own_folder, run_as_main
 from flow_data.convert import convert, open_samples
 from flow_data.loading.stats import all_stats
@@ -77,7 +78,7 @@ def stats_command(
     except BaseException as error:  # noqa: BLE001 - the script's, shown as python shows it
         status = ended_by(error)
     loaders = all_stats()
-    click.echo(text_report(loaders))
+    click.echo(visible(text_report(loaders)))
     if picture:
         Path(picture).write_text(svg_report(loaders), encoding="utf-8")
     ctx.exit(status)

@@ -28,6 +28,7 @@ from flow_core.checkpoint.store import match
 from flow_core.errors import CheckpointError, JobError
 from flow_core.forks import refusal
 from flow_core.frontend.session import Session, default_session
+from flow_core.planning import end_script
 from flow_core.sbp import Region
 from flow_dist.restart_files import (
     Array,
@@ -92,6 +93,7 @@ class Checkpoints:
             raise JobError(
                 "checkpoints", found=f"every={every}, keep={keep}", allowed="positive numbers"
             )
+        end_script("making a folder of checkpoints")
         self._folder = Path(folder).resolve()
         self._every, self._keep, self._patience = every, keep, patience
         with _explained(f"checkpoints in {folder}"):

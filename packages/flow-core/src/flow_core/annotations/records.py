@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from flow_core.dtypes import DType, as_dtype, float32
-from flow_core.errors import AnnotationError, InferenceError, user_line
+from flow_core.errors import AnnotationError, InferenceError, shown, user_line
 from flow_core.shapes import Shape
 
 Kind = Literal["numpy", "list", "list_list", "blob"]
@@ -59,7 +59,7 @@ def placeholder(
         element = as_dtype(dtype)
     except InferenceError as error:
         raise AnnotationError(
-            f"{KIND_NAMES[kind]}.Placeholder({shape!r}, dtype=...)",
+            f"{KIND_NAMES[kind]}.Placeholder({shown(shape)}, dtype=...)",
             at=user_line(2),
             found=error.found,
             allowed=error.allowed,
@@ -74,19 +74,19 @@ def _checked_shape(kind: Kind, shape: object) -> Shape:
         raise AnnotationError(
             f"{KIND_NAMES[kind]}.Placeholder",
             at=user_line(3),
-            found=f"shape {shape!r}",
+            found=f"shape {shown(shape)}",
             allowed="a tuple of positive integers, such as (100, 1, 28, 28)",
         )
     return tuple(n for n in sizes if n is not None)
 
 
 def _size(value: Any) -> int | None:
-    """A positive integer as int, anything else as None."""
+    """A positive integer below 2**63 as int, anything else as None."""
     try:
         size = operator.index(value)
     except TypeError:
         return None
-    return size if size > 0 and not isinstance(value, bool) else None
+    return size if 0 < size < 2**63 and not isinstance(value, bool) else None
 
 
 def _checked_axis(kind: Kind, shape: Shape, axis: int | None) -> int | None:

@@ -162,6 +162,8 @@ def check_returned(
 def _show(value: Any, is_blob: Callable[[Any], bool]) -> str:
     if is_blob(value):
         return "a blob"
+    if (owner := _owner(value)) is not None:
+        return f"{value!r:.80}, a blob of job {owner!r}"
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"
     if hasattr(value, "dtype") and hasattr(value, "shape"):
@@ -169,10 +171,21 @@ def _show(value: Any, is_blob: Callable[[Any], bool]) -> str:
     return "None" if value is None else f"{type(value).__name__} {value!r:.60}"
 
 
+def _owner(value: Any) -> str | None:
+    """The job that a blob belongs to; None for what is no blob."""
+    owner: str | None = getattr(getattr(value, "job", None), "name", None)
+    return owner
+
+
 def _instead_of(value: Any, form: str) -> str | None:
     """What to do about a result that is no blob."""
     if isinstance(value, tuple | list | dict):
         return f"annotate several results as tuple[tp.{form}, ...], or as tp.Bundle[tp.{form}]"
+    if _owner(value) is not None:
+        return (
+            "a blob belongs to the job that made it: feed this job the other's result, or call one "
+            "Python function in both"
+        )
     if value is None:
         return "return the blob, or annotate the job with -> None"
     if hasattr(value, "dtype") or isinstance(value, int | float):
@@ -185,7 +198,7 @@ def _walk_leaf(check: _Check, fetch: FetchLeaf, value: Any, path: str) -> Struct
         check.fail(
             path,
             _show(value, check.is_blob),
-            "a blob: a parameter of the job or the result of one of flow's functions",
+            f"a blob of job {check.job!r}: a parameter, or the result of one of flow's functions",
             _instead_of(value, str(fetch)),
         )
     if fetch.kind == "numpy" and check.is_dynamic(value):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flow_core.errors import ConfigError, UnsupportedError, user_line
+from flow_core.errors import ConfigError, UnsupportedError, shown, user_line
 from flow_core.frontend.compile import TENSOR_FLOAT_32
 from flow_core.frontend.session import default_session
 from flow_core.passes.bucket_all_reduces import FUSIBLE
+from flow_core.topology import MOST_DEVICES
 
 REMEMBERED: tuple[str, ...] = (
     "collect_act_event",
@@ -73,7 +74,7 @@ def _checked(name: str) -> Callable[..., None]:
             raise ConfigError(
                 f"config.collective_boxing.{name}",
                 at=user_line(2),
-                found=repr(val),
+                found=shown(val),
                 allowed=ALLOWED.get(name, "True or False"),
             )
         default_session().resources.others[f"collective_boxing.{name}"] = val
@@ -125,10 +126,10 @@ __all__ = [
 __all__ += REMEMBERED
 
 
-def _count(name: str, val: int, least: int = 1) -> int:
-    if not isinstance(val, int) or isinstance(val, bool) or val < least:
-        allowed = f"an integer of at least {least}"
-        raise ConfigError(f"config.{name}", at=user_line(3), found=repr(val), allowed=allowed)
+def _count(name: str, val: int, least: int = 1, most: int = MOST_DEVICES) -> int:
+    if not isinstance(val, int) or isinstance(val, bool) or not least <= val <= most:
+        allowed = f"an integer from {least} to {most:,}"
+        raise ConfigError(f"config.{name}", at=user_line(3), found=shown(val), allowed=allowed)
     return val
 
 
@@ -152,7 +153,7 @@ def cpu_device_num(val: int) -> None:
 
 def reserved_device_mem_mbyte(val: int) -> None:
     """Megabytes of each device but the CPU that plans must leave to others."""
-    val = _count("reserved_device_mem_mbyte", val, least=0)
+    val = _count("reserved_device_mem_mbyte", val, least=0, most=1 << 40)
     default_session().resources.others["reserved_device_mem_mbyte"] = val
 
 
@@ -170,7 +171,7 @@ def enable_tensor_float_32_compute(val: bool = True) -> None:
     """
     if not isinstance(val, bool):
         attempted = f"config.{TENSOR_FLOAT_32}"
-        raise ConfigError(attempted, at=user_line(2), found=repr(val), allowed="True or False")
+        raise ConfigError(attempted, at=user_line(2), found=shown(val), allowed="True or False")
     default_session().resources.others[TENSOR_FLOAT_32] = val
 
 

@@ -12,6 +12,7 @@ from flow_core.errors import ConfigError, FlowError, SourceLine, UnsupportedErro
 from flow_core.frontend.exported import traced_for_export
 from flow_core.frontend.session import default_session
 from flow_core.frontend.together import in_the_first
+from flow_core.planning import end_script
 from flow_core.plugins.specs import ExportedJob, load
 
 __all__ = ["export_onnx"]
@@ -55,6 +56,7 @@ def export_onnx(
     attempted, at = f"flow.onnx.export to {onnx_filename}", user_line(2)
     for name, path in (("model_save_dir", model_save_dir), ("onnx_filename", onnx_filename)):
         _check_path(name, path, attempted, at)
+    end_script(attempted)
     session = default_session()
     spec = session.registry.exporters.get("onnx")
     if spec is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flow_core.api.learning_rates import check
+from flow_core.api.learning_rates import check, check_numbers
 from flow_core.frontend.train import DynamicLossScale
 
 
@@ -25,6 +25,7 @@ class ClipByGlobalNorm(ClipGradientConf):
     """
 
     def __init__(self, clip_norm: float) -> None:
+        check_numbers("by_global_norm", clip_norm=clip_norm)
         check(clip_norm > 0, "by_global_norm", f"clip_norm={clip_norm}", "a positive number")
         self.clip_norm = clip_norm
 
@@ -63,6 +64,7 @@ class StaticLossScalePolicy(LossScalePolicy):
     """
 
     def __init__(self, loss_scale_factor: float) -> None:
+        check_numbers("static_loss_scale", loss_scale_factor=loss_scale_factor)
         check(
             loss_scale_factor > 0, "static_loss_scale", f"{loss_scale_factor}", "a positive number"
         )
@@ -92,6 +94,12 @@ class DynamicLossScalePolicy(LossScalePolicy):
         increment_period: int = 2000,
         multiplier: float = 2.0,
     ) -> None:
+        check_numbers(
+            "dynamic_loss_scale",
+            initial_loss_scale=initial_loss_scale,
+            increment_period=increment_period,
+            multiplier=multiplier,
+        )
         check(
             initial_loss_scale > 0 and increment_period >= 1 and multiplier > 1,
             "dynamic_loss_scale",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -13,14 +13,14 @@ from flow_core.api.train import tell_mismatch
 from flow_core.checkpoint import store
 from flow_core.checkpoint.snapshot import StoredVariable
 from flow_core.checkpoint.store import Mismatch
-from flow_core.dtypes import DType, float32
-from flow_core.errors import CheckpointError, JobError, user_line
+from flow_core.dtypes import DType, as_asked, float32
+from flow_core.errors import CheckpointError, InferenceError, JobError, user_line
 from flow_core.frontend.blob import BlobDef
 from flow_core.frontend.casts import hierarchical_parallel_cast, parallel_cast
 from flow_core.frontend.emit import emit
 from flow_core.frontend.function import global_function
 from flow_core.frontend.function_config import FunctionConfig
-from flow_core.frontend.jobs import Watch, current_job
+from flow_core.frontend.jobs import Watch, current_job, described
 from flow_core.frontend.results import FORMS
 from flow_core.frontend.scope import current_scope, name_scope
 from flow_core.frontend.session import (
@@ -120,7 +120,8 @@ def _watch(
 ) -> None:
     job = current_job(what)
     if not isinstance(blob, BlobDef) or blob.job is not job:
-        raise JobError(what, at=user_line(3), found=f"{blob!r:.60}", allowed="a blob of this job")
+        found, allowed = described(blob), f"a blob of this job, {job.name!r}"
+        raise JobError(what, at=user_line(3), found=found, allowed=allowed)
     line = user_line(3)
     if gradient and job.kind != "train":
         raise JobError(
@@ -161,6 +162,26 @@ class VariableBlob:
         with default_session().still():
             array: np.ndarray[Any, Any] = self._stored.numpy()
         return array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """A copy of the value, for numpy; there is none without copying (``copy=False``)."""
+        if copy is False:
+            raise InferenceError(
+                f"numpy's view of variable {self.name!r}",
+                at=user_line(2),
+                found="copy=False",
+                allowed="copy=None or copy=True: the value lies in a device's memory",
+            )
+        return as_asked(self.numpy(), dtype, None)
+
+    def __reduce__(self) -> NoReturn:
+        raise JobError(
+            f"pickling or copying variable {self.name!r}",
+            at=user_line(2),
+            found="a variable that lives in the session",
+            allowed="its value: variable.numpy()",
+            hint="flow.checkpoint.save(path) saves all variables",
+        )
 
     def __repr__(self) -> str:
         return f"VariableBlob({self.name!r}, {self._stored.info.type})"

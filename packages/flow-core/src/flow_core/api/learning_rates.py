@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import isfinite
 from numbers import Real
 from typing import Any
 
 from flow_core.api.older import deprecates
-from flow_core.errors import InferenceError, user_line
+from flow_core.errors import InferenceError, shown, user_line
 from flow_core.frontend.train import Schedule
 
 __all__ = [
@@ -25,9 +26,16 @@ def check(ok: object, what: str, found: object, allowed: object, hint: str | Non
 
 
 def check_numbers(what: str, **given: Any) -> None:
-    """Raises `InferenceError` at the user's line unless all are numbers."""
+    """Raises `InferenceError` at the user's line unless all are finite numbers."""
     for name, value in given.items():
-        check(isinstance(value, Real), what, f"{name}={value!r:.60}", "a number")
+        check(_is_finite(value), what, f"{name}={shown(value)}", "a finite number")
+
+
+def _is_finite(value: object) -> bool:
+    try:
+        return isinstance(value, Real) and isfinite(value)
+    except OverflowError:  # an integer beyond all floating numbers
+        return False
 
 
 class WarmupConf:
@@ -36,6 +44,7 @@ class WarmupConf:
     kind = ""
 
     def __init__(self, steps: int, multiplier: float) -> None:
+        check_numbers(f"warmup.{self.kind}", steps=steps, multiplier=multiplier)
         at_least_0 = "steps >= 0, a multiplier below 1 and above 0"
         low = multiplier >= 0 if self.kind == "linear" else multiplier > 0
         check(
@@ -126,7 +135,8 @@ class LrScheduler:
         decay = self.learning_rate_decay_conf
         return Schedule(float(self.base_lr or 0.0), decay, self.warmup_conf, self.lr_lbn)
 
-    def _check_steps(self, steps: int) -> None:
+    def _check_steps(self, steps: int, **others: Any) -> None:
+        check_numbers(type(self).__name__, steps=steps, **others)
         check(steps > 0, type(self).__name__, f"steps={steps}", "at least 1")
 
 
@@ -144,7 +154,7 @@ class CosineScheduler(LrScheduler):
         self, base_lr: float, steps: int, alpha: float = 0.0, warmup: WarmupConf | None = None
     ) -> None:
         super().__init__(base_lr=base_lr, warmup=warmup)
-        self._check_steps(steps)
+        self._check_steps(steps, alpha=alpha)
         self.steps = steps
         self.alpha = alpha
 
@@ -162,6 +172,7 @@ class CustomScheduler(LrScheduler):
     """
 
     def __init__(self, lbn: str) -> None:
+        check(isinstance(lbn, str), "CustomScheduler", f"lbn={lbn!r:.60}", "the name of a blob")
         super().__init__(lr_lbn=lbn)
 
     @property
@@ -188,7 +199,7 @@ class PiecewiseConstantScheduler(LrScheduler):
         values: Sequence[float],
         warmup: WarmupConf | None = None,
     ) -> None:
-        _check_pieces("PiecewiseConstantScheduler", "values", boundaries, len(values), 1)
+        _check_pieces("PiecewiseConstantScheduler", "values", boundaries, values, 1)
         super().__init__(base_lr=values[0], warmup=warmup)
         self.boundaries = boundaries
         self.values = values
@@ -221,8 +232,9 @@ class PiecewiseScalingScheduler(LrScheduler):
         warmup: WarmupConf | None = None,
     ) -> None:
         super().__init__(base_lr=base_lr, warmup=warmup)
-        scales = list(scale) if isinstance(scale, Sequence) else [scale] * len(boundaries)
-        _check_pieces("PiecewiseScalingScheduler", "scales", boundaries, len(scales), 0)
+        single = isinstance(scale, Real) and isinstance(boundaries, list | tuple)
+        scales: Any = [scale] * len(boundaries) if single else scale
+        _check_pieces("PiecewiseScalingScheduler", "scales", boundaries, scales, 0)
         self.boundaries = boundaries
         self.scale = [1, *scales]
 
@@ -234,8 +246,13 @@ class PiecewiseScalingScheduler(LrScheduler):
 
 
 def _check_pieces(
-    what: str, of_what: str, boundaries: Sequence[int], count: int, more: int
+    what: str, of_what: str, boundaries: Sequence[int], values: Sequence[float], more: int
 ) -> None:
+    for name, numbers in (("boundaries", boundaries), (of_what, values)):
+        listed = hasattr(numbers, "__len__") and not isinstance(numbers, str | Mapping)
+        check(listed, what, f"{name} {numbers!r:.60}", "a list of numbers")
+        check_numbers(what, **{f"{name}[{i}]": number for i, number in enumerate(numbers)})
+    count = len(values)
     check(
         count == len(boundaries) + more,
         what,
@@ -267,7 +284,7 @@ class PolynomialScheduler(LrScheduler):
         warmup: WarmupConf | None = None,
     ) -> None:
         super().__init__(base_lr=base_lr, warmup=warmup)
-        self._check_steps(steps)
+        self._check_steps(steps, end_learning_rate=end_learning_rate, power=power)
         self.steps = steps
         self.end_learning_rate = end_learning_rate
         self.power = power
@@ -325,7 +342,7 @@ class LinearCosineScheduler(LrScheduler):
         warmup: WarmupConf | None = None,
     ) -> None:
         super().__init__(base_lr=base_lr, warmup=warmup)
-        self._check_steps(steps)
+        self._check_steps(steps, num_periods=num_periods, alpha=alpha, beta=beta)
         self.steps = steps
         self.num_periods = num_periods
         self.alpha = alpha
@@ -352,7 +369,7 @@ class _RateScheduler(LrScheduler):
         warmup: WarmupConf | None = None,
     ) -> None:
         super().__init__(base_lr=base_lr, warmup=warmup)
-        self._check_steps(steps)
+        self._check_steps(steps, decay_rate=decay_rate)
         self.steps = steps
         self.decay_rate = decay_rate
         self.staircase = staircase

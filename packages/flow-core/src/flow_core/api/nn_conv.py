@@ -48,6 +48,11 @@ def _per_axis(function: str, what: str, value: Ints | None, dims: int) -> tuple[
     return tuple(values * dims if len(values) == 1 else values)
 
 
+def _window(function: str, ksize: Ints | None, dims: int) -> tuple[int, ...]:
+    check(ksize is not None, function, "ksize=None", f"a positive integer, or {dims} of them")
+    return _per_axis(function, "ksize", ksize, dims)
+
+
 def layout(function: str, data_format: str, dims: int) -> str:
     """The layout attribute that a data format of so many axes of space stands for."""
     text = str(data_format).upper()
@@ -366,7 +371,7 @@ def _pool(
         kind, pads = "customized", _explicit(function, padding, dims, form)
     blob: BlobDef = emit(
         f"{mode}_pool_{dims}d", x,
-        pool_size=_per_axis(function, "ksize", ksize, dims),
+        pool_size=_window(function, ksize, dims),
         strides=_per_axis(function, "strides", strides, dims),
         padding=kind, padding_before=tuple(p[0] for p in pads),
         padding_after=tuple(p[1] for p in pads),

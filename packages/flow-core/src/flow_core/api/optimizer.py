@@ -7,7 +7,9 @@ loss's elements; several losses count as the sum of their means.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from numbers import Real
 
 from flow_core.api.gradient_limits import (
     ClipGradientConf,
@@ -56,7 +58,7 @@ class Optimizer:
     """Base of the optimizers.
 
     Args:
-        lr_scheduler: how the learning rate moves.
+        lr_scheduler: how the learning rate moves; a number for a constant rate.
         loss_scale_factor: short for ``loss_scale_policy=loss_scale.static_loss_scale(...)``.
         grad_clipping: limit of the gradients.
         train_step_lbn: name of a blob that holds the number of the step; the job's own by default.
@@ -72,20 +74,14 @@ class Optimizer:
 
     def __init__(
         self,
-        lr_scheduler: LrScheduler,
+        lr_scheduler: LrScheduler | float,
         loss_scale_factor: float | None = None,
         grad_clipping: ClipGradientConf | None = None,
         train_step_lbn: str | None = None,
         loss_scale_policy: LossScalePolicy | None = None,
     ) -> None:
         name = type(self).__name__
-        check(
-            isinstance(lr_scheduler, LrScheduler),
-            name,
-            f"lr_scheduler {lr_scheduler!r:.60}",
-            "a scheduler",
-            "for a constant rate: flow.optimizer.PiecewiseConstantScheduler([], [rate])",
-        )
+        self.lr_scheduler = _scheduler(name, lr_scheduler)
         limit = grad_clipping is None or isinstance(grad_clipping, ClipGradientConf)
         found = f"grad_clipping {grad_clipping!r:.60}"
         check(limit, name, found, "flow.optimizer.grad_clipping.by_global_norm(limit)")
@@ -96,7 +92,6 @@ class Optimizer:
             check(loss_scale_policy is None, name, "two loss scales", "one of them")
             loss_scale_policy = StaticLossScalePolicy(loss_scale_factor)
         self.loss_scale_policy = loss_scale_policy
-        self.lr_scheduler = lr_scheduler
         self.grad_clipping = grad_clipping
         self.train_step_lbn = train_step_lbn
 
@@ -135,9 +130,19 @@ class Optimizer:
             "weight_decay_includes and weight_decay_excludes",
             "one of them",
         )
+        if rate is not None:
+            check_numbers(type(self).__name__, weight_decay=rate)
         self.weight_decay = rate
-        self.weight_decay_includes = _listed(includes)
-        self.weight_decay_excludes = _listed(excludes)
+        self.weight_decay_includes = self._patterns("weight_decay_includes", includes)
+        self.weight_decay_excludes = self._patterns("weight_decay_excludes", excludes)
+
+    def _patterns(self, what: str, names: Names) -> Sequence[str] | None:
+        """Regular expressions as a list."""
+        found = [names] if isinstance(names, str) else names
+        known = found is None or (isinstance(found, list | tuple) and all(map(_compiles, found)))
+        allowed = "regular expressions of Python's re: a text, or a list of them"
+        check(known, type(self).__name__, f"{what}={names!r:.60}", allowed)
+        return found
 
     def _weight_decay(self) -> WeightDecay:
         if self.weight_decay is None:
@@ -150,8 +155,22 @@ class Optimizer:
         )
 
 
-def _listed(names: Names) -> Sequence[str] | None:
-    return [names] if isinstance(names, str) else names
+def _scheduler(name: str, given: LrScheduler | float) -> LrScheduler:
+    """The schedule that an optimizer is given, or that of a constant rate."""
+    if isinstance(given, LrScheduler):
+        return given
+    allowed = "a number for a constant rate, or a scheduler of flow.optimizer"
+    number = isinstance(given, Real) and not isinstance(given, bool)
+    check(number, name, f"lr_scheduler {given!r:.60}", allowed)
+    check_numbers(name, lr_scheduler=given)
+    return PiecewiseConstantScheduler([], [given])
+
+
+def _compiles(pattern: object) -> bool:
+    try:
+        return isinstance(pattern, str) and bool(re.compile(pattern))
+    except re.error:
+        return False
 
 
 def _momentum_rule(momentum: float) -> UpdateRule:
@@ -164,7 +183,7 @@ class SGD(Optimizer):
     """Stochastic gradient descent: m = momentum * m - lr * g; w += m.
 
     Args:
-        lr_scheduler: how the learning rate moves.
+        lr_scheduler: how the learning rate moves; a number for a constant rate.
         loss_scale_factor: constant loss scale.
         momentum: momentum factor; 0 for none.
         grad_clipping: limit of the gradients.
@@ -174,7 +193,7 @@ class SGD(Optimizer):
 
     def __init__(
         self,
-        lr_scheduler: LrScheduler,
+        lr_scheduler: LrScheduler | float,
         loss_scale_factor: float | None = None,
         momentum: float = 0.9,
         grad_clipping: ClipGradientConf | None = None,
@@ -196,7 +215,7 @@ class SGDW(Optimizer):
     """`SGD` with decoupled weight decay: w -= lr * weight_decay * w besides.
 
     Args:
-        lr_scheduler: how the learning rate moves.
+        lr_scheduler: how the learning rate moves; a number for a constant rate.
         loss_scale_factor: constant loss scale.
         momentum: momentum factor; 0 for none.
         weight_decay: decay of the weights.
@@ -209,7 +228,7 @@ class SGDW(Optimizer):
 
     def __init__(
         self,
-        lr_scheduler: LrScheduler,
+        lr_scheduler: LrScheduler | float,
         loss_scale_factor: float | None = None,
         momentum: float = 0.9,
         weight_decay: float | None = None,
@@ -242,7 +261,7 @@ class Adam(Optimizer):
     """Adam: m, v = averages of g and g * g; w -= lr * m / (sqrt(v) + epsilon).
 
     Args:
-        lr_scheduler: how the learning rate moves.
+        lr_scheduler: how the learning rate moves; a number for a constant rate.
         beta1: decay of the first moment.
         beta2: decay of the second moment.
         epsilon: keeps the denominator from vanishing.
@@ -255,7 +274,7 @@ class Adam(Optimizer):
 
     def __init__(
         self,
-        lr_scheduler: LrScheduler,
+        lr_scheduler: LrScheduler | float,
         beta1: float = 0.9,
         beta2: float = 0.999,
         epsilon: float = 1e-8,
@@ -285,7 +304,7 @@ class AdamW(Adam):
     """`Adam` with decoupled weight decay: w -= lr * weight_decay * w besides.
 
     Args:
-        lr_scheduler: how the learning rate moves.
+        lr_scheduler: how the learning rate moves; a number for a constant rate.
         beta1: decay of the first moment.
         beta2: decay of the second moment.
         epsilon: keeps the denominator from vanishing.
@@ -301,7 +320,7 @@ class AdamW(Adam):
 
     def __init__(
         self,
-        lr_scheduler: LrScheduler,
+        lr_scheduler: LrScheduler | float,
         beta1: float = 0.9,
         beta2: float = 0.999,
         epsilon: float = 1e-8,
@@ -332,7 +351,7 @@ class LazyAdam(Adam):
     """`Adam` with bias correction; on dense gradients, the only ones here, it is the same.
 
     Args:
-        lr_scheduler: how the learning rate moves.
+        lr_scheduler: how the learning rate moves; a number for a constant rate.
         beta1: decay of the first moment.
         beta2: decay of the second moment.
         epsilon: keeps the denominator from vanishing.
@@ -344,7 +363,7 @@ class LazyAdam(Adam):
 
     def __init__(
         self,
-        lr_scheduler: LrScheduler,
+        lr_scheduler: LrScheduler | float,
         beta1: float = 0.9,
         beta2: float = 0.999,
         epsilon: float = 1e-8,
@@ -370,7 +389,7 @@ class RMSProp(Optimizer):
     """RMSProp: s = decay_rate * s + (1 - decay_rate) * g * g; w -= lr * g / sqrt(s + epsilon).
 
     Args:
-        lr_scheduler: how the learning rate moves.
+        lr_scheduler: how the learning rate moves; a number for a constant rate.
         decay_rate: decay of the averages.
         epsilon: keeps the denominator from vanishing.
         centered: use the variance of the gradient instead of its second moment.
@@ -382,7 +401,7 @@ class RMSProp(Optimizer):
 
     def __init__(
         self,
-        lr_scheduler: LrScheduler,
+        lr_scheduler: LrScheduler | float,
         decay_rate: float = 0.99,
         epsilon: float = 1e-8,
         centered: bool = False,
@@ -414,7 +433,7 @@ class LARS(Optimizer):
     m = momentum_beta * m - local * g; w += m, with |x| the root of the mean square.
 
     Args:
-        lr_scheduler: how the learning rate moves.
+        lr_scheduler: how the learning rate moves; a number for a constant rate.
         momentum_beta: momentum factor.
         epsilon: keeps the denominator from vanishing.
         lars_coefficient: how much of its own size a layer may change per step.
@@ -426,7 +445,7 @@ class LARS(Optimizer):
 
     def __init__(
         self,
-        lr_scheduler: LrScheduler,
+        lr_scheduler: LrScheduler | float,
         momentum_beta: float = 0.9,
         epsilon: float = 1e-9,
         lars_coefficient: float = 0.0001,
@@ -458,7 +477,7 @@ class LAMB(Optimizer):
     """Layer-wise adaptive moments: Adam's change, scaled to the norm of the weights.
 
     Args:
-        lr_scheduler: how the learning rate moves.
+        lr_scheduler: how the learning rate moves; a number for a constant rate.
         beta1: decay of the first moment.
         beta2: decay of the second moment.
         epsilon: keeps the denominator from vanishing.
@@ -470,7 +489,7 @@ class LAMB(Optimizer):
 
     def __init__(
         self,
-        lr_scheduler: LrScheduler,
+        lr_scheduler: LrScheduler | float,
         beta1: float = 0.9,
         beta2: float = 0.999,
         epsilon: float = 1e-6,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from flow_core.api.learning_rates import check_numbers
+
 __all__ = ["l1", "l1_l2", "l2"]
 
 
@@ -26,6 +28,7 @@ def l1_l2(l1: float = 0.01, l2: float = 0.01) -> Regularizer:
     >>> l1_l2(0.1, 0.2).to_attr()
     ('l1_l2', 0.1, 0.2)
     """
+    check_numbers("regularizers", l1=l1, l2=l2)
     return Regularizer(float(l1), float(l2))
 
 

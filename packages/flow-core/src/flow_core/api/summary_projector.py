@@ -12,6 +12,7 @@ import numpy as np
 from flow_core.errors import FlowError, user_line
 from flow_core.frontend.session import default_session
 from flow_core.ir import Graph as LogicalGraph
+from flow_core.planning import end_script
 from flow_core.summary.messages import Fields, encoded
 
 __all__ = ["Graph", "Projector"]
@@ -26,6 +27,7 @@ def _folder(what: str, logdir: str | None, name: str) -> Path:
         raise FileError(
             f"flow.summary.{what}", at=user_line(3), found="no logdir", allowed="a path"
         )
+    end_script(f"flow.summary.{what}")
     folder = Path(logdir) / name
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -65,7 +67,8 @@ class Graph:
                 found=f"{self._file} is there already",
                 allowed="one file of an object",
             )
-        jobs = {job.name: _nodes(job.compile().logical) for job in default_session().jobs}
+        graphs = default_session().each(lambda job: (job.name, job.compile().logical))
+        jobs = {name: _nodes(graph) for name, graph in graphs}
         self._file = self._folder / "structure_graph.json"
         self._file.write_text(json.dumps(jobs, indent=1), encoding="utf-8")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,12 @@ from flow_core.checkpoint import store
 from flow_core.checkpoint.manager import CheckpointManager
 from flow_core.checkpoint.snapshot import Snapshot
 from flow_core.dtypes import as_dtype
-from flow_core.errors import CheckpointError, user_line
+from flow_core.errors import CheckpointError, shown, user_line
 from flow_core.frontend.session import default_session
 from flow_core.frontend.together import load_together, save_together
 from flow_core.frontend.train import SYSTEM
 from flow_core.ir import TensorType
+from flow_core.planning import end_script
 from flow_core.plugins.specs import FormatSpec
 
 __all__ = ["CheckPoint", "SimpleCheckPointManager", "get", "save"]
@@ -52,14 +54,10 @@ def save(
     Raises:
         CheckpointError: something is there already, or writing fails; nothing is lost then.
     """
+    _check_path("flow.checkpoint.save", path)
+    _check_values(var_dict)
+    end_script("saving a checkpoint")
     session = default_session()
-    if not isinstance(var_dict, Mapping | None):
-        raise CheckpointError(
-            f"saving {path!s:.200}",
-            at=user_line(),
-            found=f"{type(var_dict).__name__} {var_dict!r:.60}",
-            allowed="a dict of arrays by variable name, or None for all variables",
-        )
 
     def write(variables: Mapping[str, Any]) -> None:
         store.save(path, variables, _formats(), format=format, overwrite=overwrite)
@@ -74,6 +72,35 @@ def save(
         return
     with session.still():
         put(session.stored())
+
+
+def _check_path(attempted: str, path: object) -> None:
+    """Raises `CheckpointError` at the user's line unless this is a path."""
+    if not isinstance(path, str | PathLike):
+        allowed = "a path, as text or os.PathLike"
+        raise CheckpointError(attempted, at=user_line(), found=shown(path), allowed=allowed)
+
+
+def _check_values(values: object) -> None:
+    """Raises `CheckpointError` at the user's line unless these are arrays by name, or None."""
+    if values is None:
+        return
+    found = shown(values)
+    if isinstance(values, Mapping):
+        wrong = [k for k, v in values.items() if not isinstance(k, str) or not _is_array(v)]
+        if not wrong:
+            return
+        found = f"{shown(wrong[0])}: {shown(values[wrong[0]])}"
+    raise CheckpointError(
+        "flow.checkpoint.save",
+        at=user_line(),
+        found=f"var_dict with {found}",
+        allowed="a dict of arrays, or of objects with numpy(), by variable name",
+    )
+
+
+def _is_array(value: object) -> bool:
+    return hasattr(value, "numpy") or np.asarray(value).dtype.kind not in "OSUMm"
 
 
 class _Arrays(Mapping[str, Any]):
@@ -112,6 +139,7 @@ def get(path: str, strict: bool = True) -> Any:
         CheckpointError: there is no checkpoint, or a damaged one; lists all that is wrong.
         CheckpointReplacedError: from ``numpy()``: another checkpoint was saved to the path since.
     """
+    _check_path("flow.checkpoint.get", path)
     world = default_session().world
     if world is None:
         found = store.open_path(path, _formats(), strict=strict)
@@ -181,6 +209,8 @@ class _Held:
 
 
 def _load(path: str, strict: bool | None = None) -> None:
+    _check_path("CheckPoint.load", path)
+    end_script("loading a checkpoint")
     session, line, formats = default_session(), user_line(2), _formats()
     wanted, world = session.types(), session.world
 
@@ -243,6 +273,7 @@ class CheckPoint:
 
     def init(self) -> None:
         """Gives every variable its initial value."""
+        end_script("CheckPoint.init")
         default_session().initialize()
 
     def save(self, path: str, overwrite: bool = False, format: str | None = None) -> None:
@@ -277,7 +308,12 @@ class SimpleCheckPointManager(CheckpointManager):
     """
 
     def __init__(self, root_path: str, prefix: str = "snapshot_") -> None:
-        super().__init__(root_path, prefix, save=save, load=_load)
+        _check_path("flow.train.SimpleCheckPointManager", root_path)
+        end_script("making a folder of checkpoints")
+        try:
+            super().__init__(root_path, prefix, save=save, load=_load)
+        except CheckpointError as error:
+            raise error.told(at=user_line(2)) from None
 
     def list_checkpoints(self) -> list[str]:
         """Names of all finished checkpoints, the oldest first.

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from flow_core.checkpoint.layout import (
 )
 from flow_core.checkpoint.origin import TRIES, Array, Origin, Stamp, stamp
 from flow_core.checkpoint.sums import Sums, is_marked, read_sums
-from flow_core.dtypes import DType, as_dtype
+from flow_core.dtypes import DType, as_asked, as_dtype
 from flow_core.errors import CheckpointError, CheckpointReplacedError, InferenceError
 from flow_core.ir import TensorType
 from flow_core.shapes import Shape
@@ -118,6 +119,11 @@ class StoredVariable:
         if found is None or found[2] != kind.nbytes:
             size = "no file" if found is None else f"{found[2]} bytes"
             raise self._origin.refused(file, size, f"{kind.nbytes} for {kind}")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """The data for numpy; see `numpy`."""
+        found: Array = as_asked(self.numpy(), dtype, copy)
+        return found
 
     def __repr__(self) -> str:
         return f"StoredVariable({str(self.folder)!r})"

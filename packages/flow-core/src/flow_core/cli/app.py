@@ -9,12 +9,13 @@ from typing import Any
 import click
 
 import flow_core
+from flow_core import planning
 from flow_core.cli.doctor import diagnose, settings_table
 from flow_core.cli.plugin_commands import plugin_commands
 from flow_core.cli.render import show
 from flow_core.cli.scripts import document_of, job_of, run_script, write_page
 from flow_core.config import Settings
-from flow_core.errors import FlowError
+from flow_core.errors import FlowError, visible
 
 emulate_gpus = click.option(
     "--emulate-gpus",
@@ -74,9 +75,9 @@ def doctor(ctx: click.Context, config: bool, traceback: bool) -> None:
     diagnosis = diagnose(Settings.from_env(), commands)
     show(diagnosis.tables)
     for text in diagnosis.tracebacks if traceback else ():
-        click.echo(text)
+        click.echo(visible(text))
     for problem in diagnosis.problems:
-        click.echo(f"problem: {problem}")
+        click.echo(visible(f"problem: {problem}"))
     if not diagnosis.problems:
         click.echo("no problems")
     ctx.exit(1 if diagnosis.problems else 0)
@@ -123,11 +124,15 @@ def plan(
     """Show what a job is compiled to: ops, placements, SBP, boxing, memory, time of each pass.
 
     SCRIPT.PY is imported with its ARGS, so what stands under `if __name__ == "__main__"` does not
-    run.  JOB is needed where it has several jobs.  A target may also be a file that --json has
-    written.
+    run.  The script ends before its first call of a job, and before flow saves or loads a
+    checkpoint, exports a model, or writes summaries or records: no step runs, and flow writes
+    nothing but the file of --html, for which the job is measured on variables of its own.  Jobs
+    must be defined before that line.  JOB is needed where it has several jobs.  A target may also
+    be a file that --json has written.
     """
     if emulate_gpus is not None:
         os.environ["ONEFLOW_EMULATE_GPUS"] = str(emulate_gpus)
+    planning.begin()
     from flow_core.observe.diff import diff_tables
     from flow_core.observe.text import plan_tables
 
@@ -166,11 +171,13 @@ def verify(
 ) -> None:
     """Run a job's plan beside the plan of one device, and compare them op by op.
 
-    Inputs are random.  Ends with status 1 when rounding does not explain a difference, and names
-    the first op that is wrong with your line.
+    Inputs are random.  SCRIPT.PY is imported as by `flow plan`: it ends before its first call of
+    a job, and flow writes nothing.  Ends with status 1 when rounding does not explain a
+    difference, and names the first op that is wrong with your line.
     """
     if devices is not None:
         os.environ.setdefault("ONEFLOW_EMULATE_GPUS", str(devices))
+    planning.begin()
     from flow_core.observe.oracle import verify as compare
     from flow_core.observe.verdict import verdict_tables
 

@@ -9,6 +9,7 @@ from itertools import zip_longest
 
 import click
 
+from flow_core.errors import visible
 from flow_core.observe.tables import Table, plain
 
 
@@ -32,8 +33,8 @@ def _show_rich(tables: Iterable[Table]) -> None:
 
     console, here = Console(), os.getcwd() + os.sep
     for table in tables:
-        console.print(Text(table.title.replace(here, ""), "bold"))
-        rows = [[cell.removeprefix(here) for cell in row] for row in table.rows]
+        console.print(Text(visible(table.title.replace(here, "")), "bold"))
+        rows = [[visible(cell.removeprefix(here)) for cell in row] for row in table.rows]
         drawn = Drawn(box=box.SIMPLE_HEAD, show_header=bool(table.columns), show_edge=False)
         for name, *cells in zip_longest(table.columns, *rows, fillvalue=""):
             short = max(map(len, cells), default=0) <= SHORT

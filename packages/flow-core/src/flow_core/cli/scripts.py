@@ -13,6 +13,7 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from flow_core.errors import FlowError, JobError, nearest
+from flow_core.planning import ScriptEnd, planning
 from flow_core.programs import enter_script, interpreter_options, leave_own_folder
 
 if TYPE_CHECKING:  # the compiler is loaded when a plan is asked for
@@ -39,7 +40,8 @@ def run_script(script: str, args: Sequence[str], emulate_gpus: int | None) -> No
 def job_of(target: str, args: Sequence[str] = ()) -> Any:
     """The job that ``script.py:job`` names, or the only one of ``script.py``.
 
-    The script is imported for it.
+    The script is imported for it, until it first calls a job, saves or loads a checkpoint, or
+    writes a file by a function of flow: no step runs, and flow writes nothing.
 
     Args:
         target: script and job.
@@ -49,13 +51,15 @@ def job_of(target: str, args: Sequence[str] = ()) -> Any:
         JobError: there is no such script or job, or no name where the script has several jobs.
     """
     path, name = _parts(target)
-    module = _import_file(path, args)
+    with planning():
+        module, end = _import_file(path, args)
     jobs = _jobs_of(module)
     if not name and len(jobs) == 1:
         return next(iter(jobs.values()))
-    if name not in jobs:
-        raise _no_job(path, name, module, list(jobs))
-    return jobs[name]
+    found = jobs.get(name) or _inner_job(name)
+    if found is None:
+        raise _no_job(path, name, module, list(jobs), end)
+    return found
 
 
 def _parts(target: str) -> tuple[Path, str]:
@@ -80,7 +84,16 @@ def _jobs_of(module: ModuleType) -> dict[str, Any]:
     return dict(reversed(jobs.values()))
 
 
-def _no_job(path: Path, name: str, module: ModuleType, jobs: list[str]) -> JobError:
+def _inner_job(name: str) -> Any:
+    """The last job of a name that the script has defined inside a function; None without one."""
+    from flow_core.frontend.function import defined_jobs
+
+    return next((job for job in reversed([*defined_jobs()]) if job.name == name), None)
+
+
+def _no_job(
+    path: Path, name: str, module: ModuleType, jobs: list[str], end: ScriptEnd | None
+) -> JobError:
     found = "nothing of that name"
     if not name:
         found = "no name of a job"
@@ -88,7 +101,12 @@ def _no_job(path: Path, name: str, module: ModuleType, jobs: list[str]) -> JobEr
         found = f"{getattr(module, name)!r:.60}, which is no job function"
     hint = nearest(name, jobs)
     if not jobs:
-        hint = "a job in a function, or under `if __name__`, is not seen: define it above that"
+        hint = (
+            "a job under `if __name__`, or in a function that is not called, is not seen: define "
+            "it above that"
+        )
+    if end is not None:
+        hint = f"planning ends a script before {end}: define the job above that line"
     return JobError(
         f"looking for job {name!r} in {path}" if name else f"looking for a job in {path}",
         found=found,
@@ -135,8 +153,11 @@ def write_page(target: str, file: str, hints: int, args: Sequence[str] = ()) -> 
     Path(file).write_text(text, encoding="utf-8")
 
 
-def _import_file(path: Path, args: Sequence[str]) -> ModuleType:
-    """Imports a script with the ``sys.argv`` and ``sys.path`` that it would have as a program."""
+def _import_file(path: Path, args: Sequence[str]) -> tuple[ModuleType, ScriptEnd | None]:
+    """Imports a script with the ``sys.argv`` and ``sys.path`` that it would have as a program.
+
+    Gives the module, and where planning has ended the script, None where it has come to its end.
+    """
     name = f"flow_plan_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -147,12 +168,14 @@ def _import_file(path: Path, args: Sequence[str]) -> ModuleType:
     enter_script(str(path), args)
     try:
         spec.loader.exec_module(module)
+    except ScriptEnd as end:
+        return module, end
     except FlowError:
         raise
     except Exception as error:  # noqa: BLE001 - the user's own: shown as python shows it
         traceback.print_exception(error.with_traceback(_within(error, path)))
         sys.exit(1)
-    return module
+    return module, None
 
 
 def _within(error: BaseException, path: Path) -> TracebackType | None:

@@ -7,7 +7,7 @@ from the nearest holder; or, as an all-reduce, has groups of devices combine wha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -114,8 +114,12 @@ def busiest(hop: Hop, itemsize: int, links: LinkModel) -> tuple[float, float]:
     """Predicted time of the device that sends longest, and of the one that receives longest."""
     out: dict[Device, float] = {}
     into: dict[Device, float] = {}
+    times: dict[tuple[bool, int], float] = {}
     for here, there, n in hop.transfers():
-        time = links.between(here, there).seconds(n * itemsize)
+        key = (here.machine == there.machine, n)
+        if key not in times:
+            times[key] = links.between(here, there).seconds(n * itemsize)
+        time = times[key]
         out[here] = out.get(here, 0.0) + time
         into[there] = into.get(there, 0.0) + time
     return max(out.values(), default=0.0), max(into.values(), default=0.0)
@@ -123,10 +127,11 @@ def busiest(hop: Hop, itemsize: int, links: LinkModel) -> tuple[float, float]:
 
 def _moved(hop: Hop) -> Iterator[tuple[Device, Device, int]]:
     sources, targets = _devices(hop.source.placement), _devices(hop.target.placement)
-    for there, pieces in zip(targets, hop.pieces, strict=True):
+    same = hop.source.placement == hop.target.placement
+    for rank, (there, pieces) in enumerate(zip(targets, hop.pieces, strict=True)):
         for piece in pieces:
             here = sources[piece.source]
-            if here != there:
+            if piece.source != rank if same else here != there:
                 yield here, there, num_elements(region_shape(piece.region))
 
 
@@ -224,10 +229,10 @@ def _all_pieces(
 ) -> tuple[tuple[Piece, ...], ...]:
     held = _regions(shape, source)
     wanted = _regions(shape, target)
-    groups = _Groups(source, target, kept)
+    groups = _Groups(source, target, kept, held)
     return tuple(
         [
-            tuple(_pieces(held, wanted[rank], groups.of(rank), source, target, rank))
+            tuple(_pieces(wanted[rank], groups.of(rank), source, target, rank))
             for rank in range(target.placement.size)
         ]
     )
@@ -239,17 +244,13 @@ def _regions(shape: Shape, layout: Layout) -> tuple[Region, ...]:
 
 
 def _pieces(
-    held: Sequence[Region],
     wanted: Region,
-    groups: Sequence[Sequence[int]],
+    groups: Sequence[Holders],
     source: Layout,
     target: Layout,
     rank: int,
 ) -> Iterator[Piece]:
-    for number, group in enumerate(groups):
-        holders: dict[Region, list[int]] = {}
-        for other in group:
-            holders.setdefault(held[other], []).append(other)
+    for number, holders in enumerate(groups):
         for region, ranks in holders.items():
             box = intersect(region, wanted)
             if box is not None:
@@ -258,10 +259,16 @@ def _pieces(
 
 def _nearest(source: Layout, target: Layout, ranks: Sequence[int], rank: int) -> int:
     """The holder to take a box from: the device itself, its machine, else in turn."""
+    if len(ranks) == 1:
+        return ranks[0]
     devices, device = _devices(source.placement), _devices(target.placement)[rank]
     own = [r for r in ranks if devices[r] == device]
     close = own or [r for r in ranks if devices[r].machine == device.machine] or ranks
     return close[rank % len(close)]
+
+
+Holders = Mapping[Region, Sequence[int]]
+"""The source ranks of a group that hold each region."""
 
 
 class _Groups:
@@ -272,7 +279,11 @@ class _Groups:
     the first device of the dimension takes all.
     """
 
-    def __init__(self, source: Layout, target: Layout, kept: frozenset[int]) -> None:
+    def __init__(
+        self, source: Layout, target: Layout, kept: frozenset[int], held: Sequence[Region]
+    ) -> None:
+        self._held = held
+        self._known: dict[tuple[int, ...], list[Holders]] = {}
         same = source.placement == target.placement
         self._source, self._hierarchy = source, target.placement.hierarchy
         self._own: list[int] = []
@@ -288,14 +299,21 @@ class _Groups:
         self._where = [coordinates(r, source.placement.hierarchy) for r in range(size)]
         self._partial = [source.partial_at(r) for r in range(size)]
 
-    def of(self, rank: int) -> list[list[int]]:
+    def of(self, rank: int) -> list[Holders]:
         where = coordinates(rank, self._hierarchy)
         if any(where[d] for d in self._first):
             return []
-        found: dict[tuple[int, ...], list[int]] = {}
+        own = tuple([where[d] for d in self._own])
+        if own not in self._known:
+            self._known[own] = self._made(own)
+        return self._known[own]
+
+    def _made(self, own: tuple[int, ...]) -> list[Holders]:
+        """The groups of all target ranks with these coordinates."""
+        found: dict[tuple[int, ...], dict[Region, list[int]]] = {}
         for other, (there, key) in enumerate(zip(self._where, self._partial, strict=True)):
-            if all(there[d] == where[d] for d in self._own):
-                found.setdefault(key, []).append(other)
+            if own == tuple([there[d] for d in self._own]):
+                found.setdefault(key, {}).setdefault(self._held[other], []).append(other)
         return [found[key] for key in sorted(found)]
 
 

@@ -163,6 +163,13 @@ class BlobDef(Operators):
     def _now(self) -> Any:
         return self.job.look_at(self, user_line(3))
 
+    def __copy__(self) -> BlobDef:
+        """The same placeholder."""
+        blob = object.__new__(type(self))
+        for name in (n for kind in type(self).__mro__ for n in getattr(kind, "__slots__", ())):
+            setattr(blob, name, getattr(self, name))
+        return blob
+
     def __repr__(self) -> str:
         return f"BlobDef({self._value}: {self.dtype}{list(self.shape)})"
 
@@ -221,6 +228,14 @@ _REFUSED: dict[str, tuple[str, str]] = {
         "compute with flow's functions, such as those of flow.math; numpy takes the job's results",
     ),
 }
+_REFUSED |= dict.fromkeys(
+    ("__reduce_ex__", "__deepcopy__"),
+    (
+        "pickling or deep-copying",
+        "return the blob, and pickle or copy the result of the job; to share what computes it, "
+        "call one Python function in several jobs",
+    ),
+)
 for _method, _words in _REFUSED.items():
     setattr(BlobDef, _method, _refusal(*_words))
 _refuse_truth = _refusal(

@@ -440,13 +440,17 @@ def _owners_elsewhere(build: JobBuild, compiles: bool) -> dict[str, Owned]:
 
     A job that does so by its own settings asks those only that are compiled.
     """
-    found: dict[str, Owned] = {}
-    for job in build.session.jobs:
+
+    def compiled(job: Any) -> Compiled | None:
         if job.name == build.name or job.kind != "train" or not optimizer_placement(job.config):
-            continue
-        compiled = job.compile() if compiles else job.compiled
-        if compiled is not None:
-            found.update(owners(compiled.spread))
+            return None
+        found: Compiled | None = job.compile() if compiles else job.compiled
+        return found
+
+    found: dict[str, Owned] = {}
+    for other in build.session.each(compiled):
+        if other is not None:
+            found.update(owners(other.spread))
     return found
 
 

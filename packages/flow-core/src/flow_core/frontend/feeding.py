@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.annotations import JobSignature, PlaceholderSpec
-from flow_core.errors import FeedError, user_line
+from flow_core.errors import FeedError, FlowError, user_line
 from flow_core.shapes import Shape
 
 Shapes = tuple[tuple[Shape, ...], ...]
@@ -184,13 +184,29 @@ class Feeder:
     def _array(self, spec: PlaceholderSpec, value: Any, path: str) -> Any:
         """An array of the placeholder's element type: the value, or a cast copy of it."""
         if not isinstance(value, np.ndarray):
-            hint = f"numpy.asarray({path}, numpy.{spec.dtype})"
-            self._fail(path, _describe(value), f"a numpy array for {spec}", hint)
+            value = self._converted(spec, value, path)
         if value.dtype == spec.dtype.numpy:
             return value
         if spec.dtype.is_object or value.dtype.kind not in _NUMBERS:
             self._fail(path, f"an array of {value.dtype}", f"{spec.dtype}")
         return self._cast(spec, value, path)
+
+    def _converted(self, spec: PlaceholderSpec, value: Any, path: str) -> Any:
+        """The array of what numpy makes one of: numbers, and objects that say how."""
+        try:
+            array, problem = _array_of(value), ""
+        except FlowError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the object's own methods raise
+            array, problem = None, f", whose conversion ends with {type(error).__name__}: {error}"
+        if array is None or (array.dtype.kind not in _NUMBERS and array.dtype != spec.dtype.numpy):
+            self._fail(
+                path,
+                _describe(value) + problem,
+                f"a numpy array for {spec}, nested lists of numbers, or an object with __array__, "
+                "__dlpack__ or a buffer",
+            )
+        return array
 
     def _cast(self, spec: PlaceholderSpec, value: Any, path: str) -> Any:
         """Numbers in another element type, which may round fractions and nothing else."""
@@ -211,6 +227,13 @@ class Feeder:
             allowed=allowed,
             hint=hint,
         )
+
+
+def _array_of(value: Any) -> Any:
+    """The array that an object says it is, without a copy where that can be."""
+    if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+        return np.from_dlpack(value)
+    return np.asarray(value)
 
 
 def _lists(placeholders: Any, devices: int) -> list[bool]:

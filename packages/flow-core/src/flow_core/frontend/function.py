@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -25,7 +25,10 @@ from flow_core.frontend.results import Pending
 from flow_core.frontend.session import Session, default_session
 from flow_core.frontend.together import compiled_alike
 from flow_core.frontend.tracing import Traced, trace
+from flow_core.frontend.zero_weights import warn_of_zero_weights
+from flow_core.ir import Graph
 from flow_core.plan import Plan
+from flow_core.planning import end_script
 from flow_core.runtime.executable import Executable
 from flow_core.runtime.pipeline import Credit, Step
 
@@ -199,7 +202,15 @@ class JobFunction:
                 variant.compiled = variant.compiled or compile_graph(
                     traced.build, traced.results, traced.inputs, select=select
                 )
+                self._warn(variant.compiled.logical)
         return variant.compiled
+
+    def _warn(self, graph: Graph) -> None:
+        """Issue the warnings about what the job will do, once per name of a job."""
+        session = self._session()
+        if self.kind == "train" and self.name not in session.weighed:
+            session.weighed.add(self.name)
+            warn_of_zero_weights(self.name, self.line, graph, session.registry.ops, session)
 
     def _executable(self, variant: _Variant) -> Executable:
         if variant.executable is None:
@@ -210,6 +221,10 @@ class JobFunction:
         return variant.executable
 
     def _bind(self, session: Session, plan: Plan) -> Executable:
+        with session.binding():
+            return self._bound_to(session, plan)
+
+    def _bound_to(self, session: Session, plan: Plan) -> Executable:
         registry = session.registry
         executable = Executable(
             plan, registry, session.driver, session.variable,
@@ -259,6 +274,7 @@ class JobFunction:
                 allowed="calls outside of job functions",
                 hint="share a plain Python function between jobs; it may call itself on numbers",
             )
+        end_script(f"a call of job {self.name!r}")
         feeding = self._feeding or self._feed()
         session = self._session()
         if session.eager:
@@ -309,6 +325,15 @@ class JobFunction:
             pipeline.give_up(step)
             raise
         return pending
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise JobError(
+            f"pickling or copying job {self.name!r}",
+            at=user_line(2),
+            found="a job function, which belongs to the session of this process",
+            allowed="one definition in each process that calls it",
+            hint="put the definition into a module that each process imports",
+        )
 
     def __repr__(self) -> str:
         return f"<{self.kind} job {self.name!r} at {self.line}>"

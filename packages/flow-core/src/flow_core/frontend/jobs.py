@@ -271,6 +271,11 @@ class JobBuild:
                 allowed='minimize in jobs of type "train"',
                 hint='decorate it with @flow.global_function(type="train")',
             )
+        if not losses:
+            allowed = "a blob of this job, or a list of them"
+            raise JobError(
+                f"minimize in job {self.name!r}", at=line, found="no loss", allowed=allowed
+            )
         blobs = [_checked_loss(self, loss, line) for loss in losses]
         self.train_requests.append(train_request(optimizer, blobs, line))
 
@@ -297,12 +302,18 @@ def _literal(value: Any) -> Any:
     return value
 
 
+def described(value: object) -> str:
+    """A value for a message; a blob with the job that it belongs to."""
+    text = f"{value!r:.80}"
+    return f"{text} of job {value.job.name!r}" if isinstance(value, BlobDef) else text
+
+
 def _checked_loss(job: JobBuild, loss: Any, line: SourceLine | None) -> BlobDef:
     if not isinstance(loss, BlobDef) or loss.job is not job:
         raise JobError(
             f"minimize in job {job.name!r}",
             at=line,
-            found=f"{loss!r:.80}",
+            found=described(loss),
             allowed="a blob of this job, or a list of them",
         )
     if loss.dtype.is_object or loss.dtype.kind == "b":

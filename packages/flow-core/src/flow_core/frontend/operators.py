@@ -120,6 +120,8 @@ def operand_of(
 ) -> Any:
     """A number, changed, in the element type of x."""
     try:
+        if isinstance(other, str | bytes):  # which float and int would read
+            raise TypeError
         return each(float if x.dtype.is_floating else int, change(other))
     except (TypeError, ValueError, ArithmeticError):
         raise JobError(

@@ -6,11 +6,13 @@ import operator
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from queue import SimpleQueue
 from typing import Any, NoReturn
 
 import numpy as np
 
+from flow_core.dtypes import as_asked
 from flow_core.errors import JobError, NoValueError, user_line
 from flow_core.frontend.blob import BlobDef, MirroredBlob
 from flow_core.runtime.pipeline import Pipeline, Step
@@ -126,7 +128,13 @@ class LocalBlob:
         return len(self.numpy_list())
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        return self._array if dtype is None else self._array.astype(dtype)
+        return as_asked(self._array, dtype, copy)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LocalBlob, (self._fetched,)
+
+    def __deepcopy__(self, memo: Any) -> LocalBlob:
+        return LocalBlob(deepcopy(self._fetched, memo))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._array, name)
@@ -330,6 +338,7 @@ def _not_yet(what: str) -> Callable[..., NoReturn]:
 
 
 _ASKED = {
+    "pickling or copying": ("__reduce_ex__",),
     "an index into": ("__getitem__",),
     "a loop over": ("__iter__",),
     "numpy's view of": ("__array__",),

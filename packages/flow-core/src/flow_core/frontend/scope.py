@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
-from flow_core.errors import GraphError, OutsideJobError, user_line
+from flow_core.errors import GraphError, OutsideJobError, shown, user_line
 from flow_core.topology import Placement
 
 
@@ -135,6 +135,13 @@ def placement(
     Raises:
         GraphError: ids that cannot be read, a device twice, a grid of another size.
     """
+    if not isinstance(device_tag, str) or not device_tag:
+        raise GraphError(
+            "making a placement",
+            at=user_line(2),
+            found=f"the device type {shown(device_tag)}",
+            allowed='"cpu", "gpu", or another type that a plugin provides',
+        )
     try:
         found = Placement.parse(device_tag, machine_device_ids, hierarchy)
     except GraphError as error:
@@ -144,6 +151,10 @@ def placement(
 
 def name_scope(name: str) -> Entering:
     """Prefixes the names of ops and variables made in a ``with`` block with ``name-``."""
+    if not isinstance(name, str):
+        raise GraphError(
+            "entering a name scope", at=user_line(2), found=shown(name), allowed="a text"
+        )
     return Entering(names=name)
 
 
@@ -208,5 +219,10 @@ def scope_config(
             of the block are used as they were ``ssp_num_stages - ssp_stage_id - 1`` steps before.
         pipeline_stage_id_hint: taken from later programs of OneFlow; stages follow from placements.
     """
-    stale = None if ssp_num_stages is None else int(ssp_num_stages) - int(ssp_stage_id or 0)
+    for given in (ssp_num_stages, ssp_stage_id):
+        if given is not None and not isinstance(given, int):
+            raise GraphError(
+                "scope.config", at=user_line(2), found=shown(given), allowed="a number"
+            )
+    stale = None if ssp_num_stages is None else ssp_num_stages - (ssp_stage_id or 0)
     return Entering(checkpointing=checkpointing, stale=stale)

@@ -7,31 +7,36 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from flow_core.compiler.boxing import Layout
 from flow_core.config import Settings
-from flow_core.cores import Budget, find_budget
+from flow_core.cores import Budget, find_budget, host_memory
 from flow_core.device import Driver, World
 from flow_core.endings import close_all
 from flow_core.errors import (
+    BrokenJobWarning,
     ConfigError,
     DeviceUnavailableError,
+    FlowWarning,
     JobError,
+    OutOfMemoryError,
+    SourceLine,
     UnsupportedError,
     VariableError,
     user_line,
+    warn,
 )
 from flow_core.forks import check_process, owned
+from flow_core.frontend.jobs import maybe_current_job
+from flow_core.frontend.stored import Part, StoredVariable, too_large, whole
 from flow_core.frontend.variables import VariableInfo, check_savable
-from flow_core.initializers import generate
 from flow_core.ir import TensorType
-from flow_core.philox import op_seed
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import Available
@@ -41,136 +46,7 @@ from flow_core.sbp import Region, region_shape
 from flow_core.shapes import num_elements
 from flow_core.topology import Placement
 
-
-@dataclass(slots=True)
-class Part:
-    """The part of a variable that one device holds.
-
-    Attributes:
-        region: where it lies in the logical variable.
-        array: device array, None where the device is another process's.
-        driver: driver of the device, None where it is another process's.
-        root: the rank of the device's process.
-    """
-
-    region: Region
-    array: Any
-    driver: Any
-    root: int = 0
-
-    @property
-    def window(self) -> tuple[slice, ...]:
-        """The part as slices of the logical variable."""
-        return window(self.region)
-
-
-@dataclass(slots=True)
-class StoredVariable:
-    """A variable's memory: parts on devices that together hold all of it.
-
-    Attributes:
-        info: what the jobs agreed on.
-        memory: kind of memory: the device type whose kernels can read it.
-        parts: per device, by its text form.
-        first: the logical value to begin with, while there are regions that no part holds yet.
-        provisional: whether no job has asked for it yet, so that its layout is not known.
-        world: the processes that hold its parts, None for one.
-        pristine: whether all parts hold what ``first``, or else the initial value, says; the same
-            in all processes.
-    """
-
-    info: VariableInfo
-    memory: str
-    parts: dict[str, Part] = field(default_factory=dict)
-    first: Any = None
-    provisional: bool = False
-    world: World | None = None
-    pristine: bool = True
-
-    def settle(self, device: str, region: Region) -> None:
-        """Takes the layout of the first job that asks: for a part on a device."""
-        if self.provisional and (device not in self.parts or self.parts[device].region != region):
-            self.first, self.pristine = self.numpy(), True
-            self.parts.clear()
-        self.provisional = False
-
-    def numpy(self) -> Any:
-        """A copy of the logical value; with several processes, all of them must ask for it."""
-        parts = list({part.region: part for part in reversed(self.parts.values())}.values())
-        if parts[-1].region == whole(self.info):
-            return self._content(parts[-1])
-        value = np.empty(self.info.type.shape, self.info.type.dtype.numpy)
-        for part in reversed(parts):
-            value[part.window] = self._content(part)
-        return value
-
-    def _content(self, part: Part) -> Any:
-        """A copy of a part, in all processes."""
-        if self.world is None:
-            return part.driver.copy_out(part.array)
-        if part.array is None:
-            value = np.empty(region_shape(part.region), self.info.type.dtype.numpy)
-        else:
-            value = part.driver.copy_out(part.array)
-        self.world.broadcast(value, part.root, f"variable {self.info.name!r}")
-        return value
-
-    def beginning(self, region: Region) -> Any:
-        """What a new part begins with: no process makes more of an initial value than its own.
-
-        With several processes, all of them must ask for a part of one of them.
-        """
-        self.refresh()
-        if self.first is not None:
-            return self.first[window(region)]
-        for part in self.parts.values():
-            if part.region == region and part.array is not None:
-                return part.driver.copy_out(part.array)
-        return initial_value(self.info, region)
-
-    def refresh(self) -> None:
-        """Fetches the value for new parts, in all processes, where it is not that of ``first``."""
-        if not self.pristine:
-            self.first, self.pristine = self.numpy(), True
-
-    def forget_first(self) -> None:
-        """Forgets what new parts begin with, as all of it is held."""
-        if self.is_whole:
-            self.first, self.pristine = None, False
-
-    def assign(self, value: Any) -> None:
-        """Overwrites all parts with those of a host array of the logical shape."""
-        for part in self.parts.values():
-            if part.array is not None:
-                part.driver.copy_in(part.array, value[part.window])
-        if self.first is not None:
-            self.first[...] = value
-
-    def begin_again(self) -> None:
-        """Gives all parts their initial values, each by itself."""
-        local = [part for part in self.parts.values() if part.array is not None]
-        for region in {part.region for part in local}:
-            value = initial_value(self.info, region)
-            for part in local:
-                if part.region == region:
-                    part.driver.copy_in(part.array, value)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the parts hold all of it; they do not while the first job makes them."""
-        held = {part.region for part in self.parts.values()}
-        filled = sum(num_elements(region_shape(r)) for r in held)
-        return bool(held) and filled >= self.info.type.size
-
-
-def whole(info: VariableInfo) -> Region:
-    """The region that is all of a variable."""
-    return tuple((0, n) for n in info.type.shape)
-
-
-def window(region: Region) -> tuple[slice, ...]:
-    """A region as slices of the logical variable."""
-    return tuple(slice(low, high) for low, high in region)
+Found = TypeVar("Found")
 
 
 @dataclass(slots=True)
@@ -204,6 +80,7 @@ class Session:
         sharing: of the variables that several devices hold, whether they do so in one memory,
             as the first job that was compiled has it.
         budget: the cores of this process.
+        weighed: names of the train jobs whose first weights have been looked at.
     """
 
     def __init__(self, registry: Registry | None = None, settings: Settings | None = None) -> None:
@@ -220,6 +97,8 @@ class Session:
         self.pipeline = Pipeline()
         self.layouts: dict[str, Layout] = {}
         self.sharing: dict[str, bool] = {}
+        self._left_out: set[Any] = set()
+        self.weighed: set[str] = set()
         self._world: World | None = self.registry.world()
         self._looked_for: tuple[str, ...] = ()
         self.budget = self._divided()
@@ -293,6 +172,8 @@ class Session:
         They are less what ``flow.config.reserved_device_mem_mbyte`` keeps for others.
         """
         free = self.driver(device).memory()
+        if free is None and self.memory(device) == "cpu":
+            return host_memory()
         reserved = int(self.resources.others.get("reserved_device_mem_mbyte", 0)) << 20
         if free is None or device.startswith("cpu:"):
             return free
@@ -335,6 +216,24 @@ class Session:
         known.check_same(info)
 
     @contextmanager
+    def binding(self) -> Iterator[None]:
+        """Take back the parts of variables that a ``with`` block which fails has made."""
+        before = {
+            name: (dict(stored.parts), stored.provisional, stored.first, stored.pristine)
+            for name, stored in self._stored.items()
+        }
+        updated = {name: set(devices) for name, devices in self._updated.items()}
+        try:
+            yield
+        except BaseException:
+            self._stored = {name: self._stored[name] for name in before}
+            for name, state in before.items():
+                stored = self._stored[name]
+                stored.parts, stored.provisional, stored.first, stored.pristine = state
+            self._updated = updated
+            raise
+
+    @contextmanager
     def declaring(self) -> Iterator[None]:
         """Forgets the variables that are declared in a ``with`` block which fails."""
         before = dict(self.declared)
@@ -364,6 +263,15 @@ class Session:
                 hint="give both jobs the same placement and distribution",
             )
         return part.array
+
+    def is_still_zero(self, name: str) -> bool:
+        """Whether a variable that begins at zero is so now; False where that is not known."""
+        stored = self._stored.get(name)
+        if stored is None:
+            return True
+        if stored.world is not None:  # a meeting, and not all processes need ask
+            return False
+        return not np.any(stored.numpy())
 
     def value(self, name: str) -> Any:
         """A copy of a variable that is in use."""
@@ -420,8 +328,14 @@ class Session:
         driver, dtype = self.driver(device), stored.info.type.dtype
         shape = region_shape(region)
         nbytes = num_elements(shape) * dtype.itemsize
-        part = Part(region, driver.allocate(nbytes).view(0, shape, dtype.numpy), driver, root)
-        driver.copy_in(part.array, stored.beginning(region))
+        free = self.free_memory(device)
+        if free is not None and nbytes > free:
+            raise too_large(stored.info, device, nbytes, f"{free:,} bytes that are free there")
+        try:
+            part = Part(region, driver.allocate(nbytes).view(0, shape, dtype.numpy), driver, root)
+            driver.copy_in(part.array, stored.beginning(region))
+        except MemoryError as error:
+            raise too_large(stored.info, device, nbytes, f"what is left: {error}") from None
         return part
 
     def adopted(self) -> None:
@@ -440,29 +354,84 @@ class Session:
                 return part
         return None
 
-    def stored(self) -> Mapping[str, StoredVariable]:
-        """All variables of all jobs, allocated; traces jobs that have not been traced."""
+    def each(self, phase: Callable[[Any], Found]) -> Iterator[Found]:
+        """What a phase gives for each job; a job where it fails is left out, with a warning.
+
+        The warning is issued once per job.  An error of the job's own call is left to that call.
+        """
         for job in list(self.jobs):
-            job.prepare()
+            try:
+                found = phase(job)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it concerns that job only
+                self._leave_out(job, error)
+            else:
+                yield found
+
+    def _leave_out(self, job: Any, error: Exception) -> None:
+        if job in self._left_out:
+            return
+        self._left_out.add(job)
+        self.warn(
+            f"job {job.name!r} cannot be used, and its variables are left out of what concerns "
+            f"those of all jobs: {type(error).__name__}: {error}",
+            BrokenJobWarning,
+            job.line,
+        )
+
+    def warn(self, text: str, category: type[FlowWarning], at: SourceLine | None) -> None:
+        """Issue a warning; of several processes the first one does."""
+        if self.world is None or self.world.rank == 0:
+            warn(text, category, at)
+
+    def stored(self) -> Mapping[str, StoredVariable]:
+        """All variables of all jobs, allocated; traces jobs that have not been traced.
+
+        Jobs that cannot be traced, or whose variables cannot be allocated, are left out.
+
+        Raises:
+            JobError: a job is under definition, which would be traced within itself.
+        """
+        job = maybe_current_job()
+        if job is not None:
+            raise JobError(
+                f"use of the session's variables in job {job.name!r}",
+                at=user_line(),
+                found="the definition of a job",
+                allowed="calls outside of job functions",
+                hint="in a job, flow.get_variable gives a variable",
+            )
+        for _ in self.each(lambda job: job.prepare()):
+            pass
         for name in list(self.declared):
             if name not in self._stored:
-                self.variable(name, self._device_of(name))
-                self._stored[name].provisional = True
+                self._allocate(name)
         self.adopted()
         return {name: self._stored[name] for name in sorted(self._stored)}
 
-    def _device_of(self, name: str) -> str:
+    def _allocate(self, name: str) -> None:
+        """Give a variable that no job has bound yet its memory, on the device of its first job."""
+        job, device = self._first_user(name)
+        try:
+            with self.binding():
+                self.variable(name, device)
+        except (DeviceUnavailableError, OutOfMemoryError) as error:
+            if job is None:
+                raise
+            self._leave_out(job, error)
+        else:
+            self._stored[name].provisional = True
+
+    def _first_user(self, name: str) -> tuple[Any, str]:
+        """The first job that has a variable, None if none has, and the device where it has it."""
         for job in self.jobs:
             device = job.device_of(name)
             if device is not None:
-                return str(device)
-        return str(self.default_placement.device(0))
+                return job, str(device)
+        return None, str(self.default_placement.device(0))
 
     def types(self) -> dict[str, TensorType]:
-        """Types of all variables by name."""
-        for job in list(self.jobs):
-            job.prepare()
-        return {name: info.type for name, info in sorted(self.declared.items())}
+        """Types of all variables by name, without those that `stored` leaves out."""
+        return {name: stored.info.type for name, stored in self.stored().items()}
 
     def assign(self, values: Mapping[str, Any]) -> None:
         """Overwrites variables; all names must be known and all shapes right."""
@@ -532,21 +501,11 @@ class Session:
         self.declared.clear()
         self._stored.clear()
         self._updated.clear()
+        self._left_out.clear()
+        self.weighed.clear()
         self.layouts.clear()
         self.sharing.clear()
         return errors
-
-
-def initial_value(info: VariableInfo, region: Region | None = None) -> Any:
-    """The initial value of a variable, or of a part of it: the same whatever the layout."""
-    seed = info.attrs.get("seed")
-    return generate(
-        info.attrs["initializer"],
-        info.type.shape,
-        info.type.dtype,
-        op_seed(0 if seed is None else int(seed), info.name),
-        region,
-    )
 
 
 _default: list[Session] = []

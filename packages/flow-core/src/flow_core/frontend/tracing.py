@@ -7,6 +7,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,15 @@ from flow_core.annotations import (
     structure,
 )
 from flow_core.dtypes import tensor_buffer
-from flow_core.errors import FeedError, JobError, SourceLine, user_line
+from flow_core.errors import (
+    FeedError,
+    FlowError,
+    JobError,
+    SourceLine,
+    nearest,
+    raising_line,
+    user_line,
+)
 from flow_core.frontend.blob import BlobDef, MirroredBlob
 from flow_core.frontend.compile import complete, input_attrs, micro_shape
 from flow_core.frontend.feeding import RAGGED, Shapes, is_list
@@ -111,6 +120,7 @@ def trace(
 
     Raises:
         FlowError: what the function does cannot be done, or it returns what it does not announce.
+        JobError: the function raises an exception of its own, which is the error's cause.
     """
     traced, listed, line = Traced(build, width), iter(shapes), signature.at
     with defining(build, default_view(build.config)):
@@ -118,7 +128,8 @@ def trace(
             name: _placeholders(traced, name, spec, line, listed)
             for name, spec in signature.parameters.items()
         }
-        returned = function(**arguments)
+        with _explained(build.name, line):
+            returned = function(**arguments)
         traced.returned = check_returned(
             signature.result,
             returned,
@@ -133,6 +144,30 @@ def trace(
     unannotated = signature.python.return_annotation is signature.python.empty
     traced.blocking = not signature.is_async and (nothing or not unannotated)
     return traced
+
+
+@contextmanager
+def _explained(job: str, line: SourceLine | None) -> Iterator[None]:
+    """Name the job in what its function raises; exceptions that are not ours become the cause."""
+    try:
+        yield
+    except FlowError as error:
+        error.add_note(f"in job {job!r}, defined at {line}")
+        raise
+    except Exception as error:
+        raise JobError(
+            f"defining job {job!r}",
+            at=raising_line(error) or line,
+            found=f"{type(error).__name__}: {error}",
+            hint=_similar_name(error),
+        ) from error
+
+
+def _similar_name(error: Exception) -> str | None:
+    """A suggestion for an attribute that an object does not have."""
+    if isinstance(error, AttributeError) and error.name and "did you mean" not in str(error):
+        return nearest(error.name, dir(error.obj)) or None
+    return None
 
 
 def _is_no_array(blob: BlobDef) -> bool:

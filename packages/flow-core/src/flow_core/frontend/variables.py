@@ -9,7 +9,7 @@ from typing import Any
 
 from flow_core.checkpoint.layout import NAMES_ALLOWED, name_problem
 from flow_core.dtypes import DType, as_dtype, float32, int64
-from flow_core.errors import SourceLine, VariableError, user_line
+from flow_core.errors import SourceLine, VariableError, shown, user_line
 from flow_core.frontend.blob import BlobDef
 from flow_core.frontend.casts import either, requested_nd_sbp, reshaped, scope_placement
 from flow_core.frontend.emit import emit
@@ -118,7 +118,7 @@ def get_variable(
         "initializer": _initializer(job, initializer),
         "trainable": True if trainable is None else bool(trainable),
         "regularizer": _regularizer(full, regularizer, line),
-        "seed": random_seed,
+        "seed": _seed(full, random_seed, line),
     }
     info = VariableInfo(full, tensor_type(attrs["shape"], element), Attrs(attrs), job.name, line)
     value = _known(job, info, reuse)
@@ -195,10 +195,17 @@ def _sizes(name: str, shape: Any, line: SourceLine | None) -> tuple[int, ...]:
         raise VariableError(
             f"variable {name!r}",
             at=line,
-            found="no shape" if shape is None else f"shape {shape!r:.60}",
+            found="no shape" if shape is None else f"shape {shown(shape)}",
             allowed="a shape: integers of at least 0",
         )
     return sizes
+
+
+def _seed(name: str, seed: Any, line: SourceLine | None) -> int | None:
+    if seed is not None and not hasattr(seed, "__index__"):
+        found = f"random_seed {shown(seed)}"
+        raise VariableError(f"variable {name!r}", at=line, found=found, allowed="an integer, None")
+    return None if seed is None else operator.index(seed)
 
 
 def _initializer(job: JobBuild, initializer: Any) -> tuple[Any, ...]:

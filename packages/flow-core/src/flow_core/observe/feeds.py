@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.frontend.session import initial_value
+from flow_core.frontend.stored import initial_value
 from flow_core.frontend.variables import VariableInfo
 from flow_core.ir import Graph, Op, TensorType, Value
 

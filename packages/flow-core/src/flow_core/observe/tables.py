@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 
+from flow_core.errors import visible
+
 Row = tuple[str, ...]
 
 
@@ -24,7 +26,7 @@ def plain(table: Table) -> Iterator[str]:
     >>> print(*plain(Table("Fruit", ("name", "count"), (("fig", "3"), ("banana", "12")))), sep="|")
     Fruit|  name    count|  fig     3|  banana  12
     """
-    yield table.title
+    yield visible(table.title)
     header = (table.columns,) if table.columns else ()
     rows = [tuple(map(_one_line, row)) for row in (*header, *table.rows)]
     widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
@@ -34,7 +36,7 @@ def plain(table: Table) -> Iterator[str]:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return visible(" ".join(text.split()))
 
 
 def joined(tables: Iterable[Table]) -> str:

@@ -51,12 +51,48 @@ class Emitter:
         name = name or builder.unique_name(type_)
         types = tuple([builder.types[v.op][v.index] for v in inputs])
         full = complete_attrs(spec, attrs, name, line)
+        _refuse_long_numbers(type_, name, full, line)
         if not spec.host:
             _refuse_objects(type_, name, types, line)
         outputs = tuple(spec.infer(InferContext(name, type_, types, full, line)))
+        _check_sizes(type_, name, outputs, line)
         op = Op(name, type_, tuple(inputs), full, placement, sbp, control)
         builder.add(op, outputs, line=line, effect=spec.effect)
         return tuple([Value(name, i) for i in range(len(outputs))])
+
+
+LARGEST = 2**63 - 1
+"""Limit of sizes, and of bytes of a tensor: what an index can count."""
+
+LONGEST = 1024
+"""Bits of the longest integer that is an attribute: more than any float64 has."""
+
+
+def _check_sizes(
+    type_: str, name: str, outputs: Sequence[TensorType], line: SourceLine | None
+) -> None:
+    for found in outputs:
+        whole = all(hasattr(n, "__index__") for n in found.shape)
+        if not whole or found.nbytes > LARGEST or max(found.shape, default=0) > LARGEST:
+            raise InferenceError(
+                f"{type_} {name!r}",
+                at=line,
+                found=f"a result of type {found}",
+                allowed="integers as sizes; sizes, and bytes of a tensor, of at most 2**63 - 1",
+            )
+
+
+def _refuse_long_numbers(type_: str, name: str, attrs: Attrs, line: SourceLine | None) -> None:
+    """Refuse integers that Python does not even write as text."""
+    for key, value in attrs.items():
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, int) and number.bit_length() > LONGEST:
+                raise InferenceError(
+                    f"{type_} {name!r}",
+                    at=line,
+                    found=f"{key} with an integer of {number.bit_length():,} bits",
+                    allowed=f"integers of at most {LONGEST:,} bits, and sizes below 2**63",
+                )
 
 
 def _refuse_objects(

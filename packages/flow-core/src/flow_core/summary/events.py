@@ -13,6 +13,7 @@ import numpy as np
 
 from flow_core.endings import close_at_end, keep_open
 from flow_core.errors import DataError
+from flow_core.planning import is_planning
 from flow_core.summary.messages import Fields, encoded, parsed
 
 VERSION = "brain.Event:2"
@@ -198,7 +199,17 @@ class EventsWriter:
         self._flushed = time.monotonic()
 
 
-_writers: list[EventsWriter] = []
+class Unwritten:
+    """In place of a writer where a script is planned: writes nothing."""
+
+    def add(self, step: int, summary: Fields) -> None:
+        """Drop an event."""
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+
+_writers: list[EventsWriter | Unwritten] = []
 
 
 def open_writer(logdir: str) -> None:
@@ -206,7 +217,7 @@ def open_writer(logdir: str) -> None:
     close_writer()
     keep_open(close_writer)
     close_at_end(close_writer)
-    _writers.append(EventsWriter(logdir))
+    _writers.append(Unwritten() if is_planning() else EventsWriter(logdir))
 
 
 def close_writer() -> None:
@@ -215,7 +226,7 @@ def close_writer() -> None:
         _writers.pop().flush()
 
 
-def writer() -> EventsWriter:
+def writer() -> EventsWriter | Unwritten:
     """The process's writer of events.
 
     Raises:

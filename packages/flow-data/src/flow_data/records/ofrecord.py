@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.errors import DataError, user_line
+from flow_core.planning import end_script
 from flow_data.records.framed import FramedFiles, LengthFrame
 from flow_data.records.record import Field, Record
 from flow_data.records.schema import OFRecord
@@ -159,6 +160,7 @@ class OFRecordWriter:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        end_script(f"writing records to {path}")
         self._path = Path(path)
         self._part = self._path.with_name(f".{self._path.name}.{os.getpid()}.part")
         self._file = open(self._part, "wb")  # noqa: SIM115 - closed by close or abort
