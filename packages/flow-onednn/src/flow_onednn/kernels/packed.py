@@ -13,6 +13,7 @@ import numpy as np
 from flow_core.ir import Attrs
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn.kernels import shares
+from flow_onednn.kernels.guarded import guarded
 from flow_onednn.kernels.matmul import ACTIVATIONS
 from flow_onednn.library import library
 from flow_onednn.primitives import Md, PostOps, Primitive, chosen, create, nbytes, plain
@@ -129,5 +130,5 @@ def _run(cooked: Cooked, p: Problem, operands: list[Any], out: Any) -> None:
 
 KERNELS: tuple[KernelSpec, ...] = (
     kernel(PACK, _cook_pack, accepts=is_float32),
-    kernel(PRODUCT, _cook_product, accepts=is_float32),
+    kernel(PRODUCT, guarded(_cook_product), accepts=is_float32),
 )
