@@ -34,6 +34,8 @@ GOOD = (ZEROS, [np.zeros(4, np.int32)])
         ((np.zeros((5, 3), np.float32), GOOD), r"leave the batch out.*ListNumpy\.Placeholder"),
         ((np.full((2, 3), "1"), GOOD), "an array of <U1\n.*float32"),
         ((np.full((2, 3), None), GOOD), "an array of object"),
+        ((np.full((2, 3), -1e300), GOOD), r"float64 with a number of size 1e\+300\n.*float32"),
+        ((np.ma.masked_less(ZEROS, 1), GOOD), r"6 elements are masked\n.*\n.*x\.filled\(0\)"),
         (([[0, 0, 0], [0, 0, 0]], GOOD), r"a list of 2\n.*\n.*numpy\.asarray\(x, numpy\.float32\)"),
         ((None, GOOD), "NoneType"),
         ((3.0, GOOD), "float 3.0"),

@@ -117,7 +117,7 @@ class Feeder:
         if (
             isinstance(spec, PlaceholderSpec)
             and spec.kind == "numpy"
-            and isinstance(value, np.ndarray)
+            and type(value) is np.ndarray
             and value.shape == spec.shape
             and value.dtype == spec.dtype.numpy
         ):
@@ -186,6 +186,9 @@ class Feeder:
         if not isinstance(value, np.ndarray):
             hint = f"numpy.asarray({path}, numpy.{spec.dtype})"
             self._fail(path, _describe(value), f"a numpy array for {spec}", hint)
+        if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+            found = f"an array of which {np.ma.count_masked(value)} elements are masked"
+            self._fail(path, found, "an array without a mask", f"{path}.filled(0)")
         if value.dtype == spec.dtype.numpy:
             return value
         if spec.dtype.is_object or value.dtype.kind not in _NUMBERS:
@@ -194,8 +197,13 @@ class Feeder:
 
     def _cast(self, spec: PlaceholderSpec, value: Any, path: str) -> Any:
         """Numbers in another element type, which may round fractions and nothing else."""
-        with np.errstate(invalid="ignore"):
-            cast = value.astype(spec.dtype.numpy)
+        try:
+            with np.errstate(invalid="ignore", over="raise"):
+                cast = value.astype(spec.dtype.numpy)
+        except FloatingPointError:
+            largest = np.abs(value[np.isfinite(value)]).max()
+            found = f"an array of {value.dtype} with a number of size {largest}"
+            self._fail(path, found, f"numbers that {spec.dtype} has, or inf")
         if not spec.dtype.is_floating and not np.array_equal(cast, value):
             lost = value[cast != value].flat[0]
             hint = f"{path}.astype(numpy.{spec.dtype}) cuts it"
