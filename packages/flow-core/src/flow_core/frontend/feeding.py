@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -187,7 +187,8 @@ class Feeder:
             hint = f"numpy.asarray({path}, numpy.{spec.dtype})"
             self._fail(path, _describe(value), f"a numpy array for {spec}", hint)
         if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
-            found = f"an array of which {np.ma.count_masked(value)} elements are masked"
+            masked = int(np.ma.getmaskarray(value).sum())
+            found = f"an array of which {masked} elements are masked"
             self._fail(path, found, "an array without a mask", f"{path}.filled(0)")
         if value.dtype == spec.dtype.numpy:
             return value
@@ -211,7 +212,7 @@ class Feeder:
             self._fail(path, found, f"{spec.dtype}, or numbers that it has", hint)
         return cast
 
-    def _fail(self, path: str, found: str, allowed: str, hint: str | None = None) -> None:
+    def _fail(self, path: str, found: str, allowed: str, hint: str | None = None) -> NoReturn:
         raise FeedError(
             f"feeding {path!r} of job {self._job!r}",
             at=user_line(2),

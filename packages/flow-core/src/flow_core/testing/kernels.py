@@ -307,7 +307,7 @@ class KernelKit(Kit):
         except FlowError as error:
             words = str(error)
         if found is None or wanted is None:
-            if wanted is not found:
+            if (found is None) != (wanted is None):
                 yield Difference(case.spec.type, dtype, trial, "refused", 0, words)
             return
         for k, (type_, want, have) in enumerate(zip(case.written, wanted, found, strict=True)):

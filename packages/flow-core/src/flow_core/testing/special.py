@@ -154,11 +154,11 @@ def values_of(dtype: DType) -> dict[str, Any]:
 
 
 def _finfo(dtype: DType) -> Any:
+    info: Any = np.finfo
     if dtype.name == "bfloat16":
         import ml_dtypes
 
-        return ml_dtypes.finfo(dtype.numpy)
-    info: Any = np.finfo
+        info = ml_dtypes.finfo
     return info(dtype.numpy)
 
 
