@@ -13,6 +13,7 @@ from flow_core.ir import tensor_type
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import BindContext, KernelQuery, OpSpec, Sample
+from flow_core.testing import Deviation
 from flow_core.testing.kernels import AS_GIVEN, KernelKit
 from flow_core.testing.rig import Rig
 from flow_cuda.batch import joined
@@ -38,10 +39,43 @@ def core_registry() -> Registry:
     return load_plugins(replace(Settings.from_env(), disabled_plugins=OTHERS))
 
 
+INFINITE = ("inf", "-inf", "mixed")
+LABELS = ("integer_max", "integer_min", "mixed")
+TERMS = "infinities cancel or meet a zero, depending on how terms are grouped"
+SPREAD = "a sum over all taps also has products with zeros"
+NO_ERRORS = "a kernel of a GPU raises no errors: losses of such labels are NaN"
+DEVIATIONS = (
+    *(Deviation(op, ("nan",), TERMS, INFINITE)
+      for op in (
+          "adam_update", "centered_rmsprop_update", "lamb_update", "lars_update",
+          "momentum_update", "rmsprop_update", "sgd_update",
+      )),
+    Deviation("normalization_grad", ("nan",), TERMS, ("nan", "-nan", *INFINITE)),
+    Deviation("cudnn_attention", ("nan",), TERMS, INFINITE, everywhere=False),
+    Deviation("cudnn_conv_data_grad", ("nan",), SPREAD, ("nan", "-nan", *INFINITE)),
+    *(Deviation(op, ("lost", "nan"), "pixels of weight 0 are left out", ("nan", "-nan", *INFINITE))
+      for op in ("upsample", "upsample_grad")),
+    *(Deviation(op, ("refused",), NO_ERRORS, LABELS)
+      for op in (
+          "distributed_partial_fc_sample", "sparse_cross_entropy", "sparse_softmax_cross_entropy",
+      )),
+    Deviation("scalar_pow", ("nan", "zero_sign"), "numpy takes a square root for the power 0.5"),
+    Deviation("CategoricalOrdinalEncode", ("finite",), "a table has only what the op has put there",
+              LABELS),
+    Deviation("dynamic_loss_scale_schedule", ("finite",), "a count of steps never overflows",
+              LABELS),
+    Deviation("reduce_prod_grad", ("finite",), "integers wrap around, the reference has wider ones",
+              everywhere=False),
+    Deviation("lamb_update", ("finite", "lost"), "numpy adds up squares in float32",
+              everywhere=False),
+)  # fmt: skip
+
+
 class CudaKit(KernelKit):
     """The kernel kit on a rehearsed device; all kernels are compiled at once."""
 
     plugin = PLUGIN
+    deviations = DEVIATIONS
     device_type = "gpu"
     tiles = False
     stretches = False

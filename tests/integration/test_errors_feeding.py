@@ -39,6 +39,8 @@ GOOD = (ZEROS, [np.zeros(4, np.int32)])
         (([[0, 0, 0], [0, 0]], GOOD), r"a list of 2, whose conversion(.|\n)*nested lists"),
         (([[0, 0, 0], [0, 0, "0"]], GOOD), r"a list of 2\n.*nested lists of numbers"),
         (([[0, 0, 0], [0, 0, 2**70]], GOOD), r"a list of 2\n.*nested lists of numbers"),
+        ((np.full((2, 3), -1e300), GOOD), r"float64 with a number of size 1e\+300\n.*float32"),
+        ((np.ma.masked_less(ZEROS, 1), GOOD), r"6 elements are masked\n.*\n.*x\.filled\(0\)"),
         ((None, GOOD), "NoneType"),
         ((b"000000", GOOD), "bytes"),
         (({0: 1}, GOOD), "dict"),

@@ -94,7 +94,8 @@ def test_fifty_steps_of_a_convolutional_network_lose_the_same(form: str) -> None
     taken = {k for k in onednn["kernels"] if k.startswith("onednn")}
     assert {"onednn.onednn_matmul", "onednn.onednn_norm_relu"} <= taken
     if form == "NCHW":
-        assert {"onednn.onednn_conv", "onednn.onednn_max_pool", "onednn.onednn_reorder"} <= taken
+        assert {"onednn.onednn_conv", "onednn.onednn_reorder"} <= taken
+        assert "c.onednn_max_pool" in onednn["kernels"]
 
 
 def test_activations_are_reordered_once_per_border() -> None:

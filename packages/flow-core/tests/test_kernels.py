@@ -12,7 +12,7 @@ import pytest
 from flow_core.ops import indexed_updates, optim, select, summary
 from flow_core.ops import summed_updates as summed
 from flow_core.plugins.specs import OpSpec, Sample
-from flow_core.testing import Gap, KernelKit
+from flow_core.testing import Deviation, Gap, KernelKit
 
 pytestmark = [pytest.mark.arithmetic, pytest.mark.sampled(0.34)]
 
@@ -88,8 +88,60 @@ def temporaries(op: str, *dtypes: str) -> Gap:
     return Gap(op, "notyet", TEMPORARIES, ("allocates_nothing",), dtypes)
 
 
+INFINITE = ("inf", "-inf", "mixed")
+LABELS = ("integer_max", "integer_min", "mixed")
+ZEROS = "computed without branches: a sum, or the larger one, of zeros of both signs"
+SPREAD = "products of all weights are added where windows overlap, also those with zeros"
+TERMS = "infinities cancel or meet a zero, depending on how terms are grouped"
+REFUSED = "labels and indices outside of the classes are an error; the reference takes them"
+OWN_NAN = "max(x, 0) + slope min(x, 0): a slope that is not finite meets a zero"
+DEVIATIONS = (
+    *(Deviation(op, ("nan",), SPREAD, INFINITE)
+      for op in ("conv_data_grad", "deconv1d", "deconv2d", "deconv3d")),
+    *(Deviation(op, ("zero_sign",), ZEROS)
+      for op in ("elu", "hardtanh", "leaky_relu", "prelu")),
+    *(Deviation(op, ("zero_sign",), ZEROS, everywhere=False)
+      for op in ("l1_l2_regularize_gradient", "relu", "sign")),
+    *(Deviation(op, ("nan",), TERMS, INFINITE)
+      for op in (
+          "normalization", "normalization_grad", "softmax_cross_entropy",
+          "sparse_softmax_cross_entropy_grad",
+      )),
+    *(Deviation(op, ("nan",), TERMS, INFINITE, everywhere=False)
+      for op in (
+          "matmul_onto", "reduce_prod_grad", "summed_adam_update",
+          "summed_centered_rmsprop_update", "summed_momentum_update", "summed_rmsprop_update",
+          "summed_sgd_update",
+      )),
+    Deviation("normalization_grad", ("lost",), TERMS, ("largest", "lowest"), ("float64",), False),
+    *(Deviation(op, ("refused",), REFUSED, LABELS)
+      for op in ("one_hot", "sparse_cross_entropy_grad", "sparse_softmax_cross_entropy_grad")),
+    Deviation("prelu", ("nan",), OWN_NAN, ("nan", "-nan", *INFINITE)),
+    Deviation("digamma", ("infinity", "nan"), "the sign at a pole", ("-zero", "lowest", "mixed")),
+    Deviation("lgamma", ("nan",), "the reflection of -inf has no angle", ("-inf", "mixed")),
+    Deviation(
+        "softmax_cross_entropy", ("lost",),
+        "logarithms are bounded by the largest numbers: a probability of 0 times -inf is 0",
+        ("-inf", "mixed"),
+    ),
+    Deviation(
+        "summed_centered_rmsprop_update", ("finite",),
+        "a mean of squares less a square cancels; test_summed_updates.py has the bits",
+        everywhere=False,
+    ),
+    Deviation(
+        "upsample", ("lost", "nan"), "pixels of weight 0 are left out", ("nan", "-nan", *INFINITE)
+    ),
+    *(Deviation(op, ("finite",), "integers wrap around, the reference has wider ones",
+                ("integer_max", "integer_min", "mixed"), everywhere=False)
+      for op in ("reduce_prod_grad", "tril")),
+)  # fmt: skip
+
+
 class TestNumpyKernels(KernelKit):
     plugin = "core.numpy"
+    deviations = DEVIATIONS
+    special_dtypes = ("float32", "bfloat16", "int8")
     gaps = (
         Gap("fused", "notyet", "a group has no reference and no samples of its own"),
         *(Gap(op, "never", "writes a file, which test_summary.py reads") for op in SUMMARIES),
@@ -112,3 +164,13 @@ class TestNumpyKernels(KernelKit):
 
     def steady_context(self) -> AbstractContextManager[None]:
         return small_buffers()
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+class TestSpecialValuesOfAllTypes(TestNumpyKernels):
+    special_dtypes = None
+    special_cases = 4
+
+    def parameters(self, check: str) -> Iterator[Any]:
+        return super().parameters(check) if check == "special_values" else iter(())

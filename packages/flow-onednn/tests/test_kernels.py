@@ -13,7 +13,7 @@ from flow_core.config import Settings
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import OpSpec, Sample
-from flow_core.testing.kernels import KernelKit
+from flow_core.testing import Deviation, KernelKit
 from flow_core.testing.kit import Gap
 from flow_onednn.kernels.tables import PREFIX
 from flow_onednn.library import Missing, library, state
@@ -95,7 +95,48 @@ def scaled_updates(spec: OpSpec, rng: Any) -> Iterator[Sample]:
         yield Sample((*first, *states, np.array(0.5)))
 
 
+INFINITE = ("inf", "-inf", "mixed")
+LABELS = ("integer_max", "integer_min", "mixed")
+TERMS = "infinities cancel or meet a zero, depending on how terms are grouped"
+WEIGHTS = "a weight that is not finite is multiplied by coefficients of 0, too"
+PADDING = "padding is left out, not multiplied by weights"
+DEVIATIONS = (
+    *(Deviation(op, ("nan",), TERMS, INFINITE)
+      for op in (
+          "layer_norm_grad", "normalization_grad", "sparse_softmax_cross_entropy_grad",
+      )),
+    *(Deviation(op, ("nan",), TERMS, INFINITE, everywhere=False)
+      for op in (
+          "batch_matmul", "conv_data_grad", "conv_filter_grad", "onednn_conv_data_grad",
+          "onednn_norm_add_relu",
+      )),
+    *(Deviation(op, ("nan", "lost"), PADDING, ("nan", "-nan", *INFINITE), everywhere=False)
+      for op in ("conv2d", "onednn_conv")),
+    *(Deviation(op, ("nan",), WEIGHTS, ("-nan", "nan", *INFINITE))
+      for op in ("adam_update", "lamb_update", "lars_update", "momentum_update", "sgd_update")),
+    Deviation("lamb_update", ("finite", "lost"), "numpy adds up squares in float32",
+              everywhere=False),
+    Deviation("onednn_matmul", ("nan",), "the library's gelu of inf is NaN", INFINITE,
+              everywhere=False),
+    Deviation("dropout", ("finite",), "a mask has 0 and 1 only; others count as 1", LABELS),
+    *(Deviation(op, ("zero_sign",), "max(0, -0) may be either", everywhere=False)
+      for op in ("dropout", "relu")),
+    Deviation("sparse_softmax_cross_entropy_grad", ("refused",),
+              "labels outside of the classes are an error; the reference takes them", LABELS),
+    *(Deviation(op, ("subnormal",), "the library flushes subnormal bfloat16",
+                dtypes=("bfloat16",), everywhere=False)
+      for op in (
+          "avg_pool_2d", "avg_pool_2d_grad", "batch_matmul", "conv2d", "conv_data_grad",
+          "conv_filter_grad", "matmul", "onednn_conv", "onednn_conv_data_grad",
+          "onednn_conv_filter_grad", "onednn_matmul", "softmax_grad", "transpose",
+      )),
+    Deviation("normalization_grad", ("subnormal",), "the library flushes subnormal variances",
+              ("subnormal", "-subnormal"), everywhere=False),
+)  # fmt: skip
+
+
 class TestKernels(KernelKit):
+    deviations = DEVIATIONS
     plugin = "flow-onednn"
     dtypes = ("float32", "bfloat16")
     thread_counts = (1, 2, 3)

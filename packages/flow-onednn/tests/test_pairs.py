@@ -25,7 +25,7 @@ def run(op: str, attrs: dict[str, Any], arrays: list[Any], outputs: list[TensorT
     types = tuple(tensor_type(a.shape, uint8 if a.dtype == np.uint8 else float32) for a in arrays)
     query = KernelQuery(op, Attrs(attrs), types, tuple(outputs))
     kernel = default_registry().find_kernel(query, "cpu")
-    assert kernel.name == f"onednn.{op}"
+    assert kernel.name in (f"onednn.{op}", f"c.{op}")
     return run_kernel(kernel, query, arrays)
 
 
@@ -46,9 +46,19 @@ POOLS = [
 ]
 
 
+def with_special_values(x: Any) -> Any:
+    """x with NaN, infinities and zeros among its numbers, and a first image of -inf."""
+    rng = np.random.default_rng(8)
+    values = np.float32([np.nan, -np.nan, np.inf, -np.inf, 0, -0.0])
+    x = np.where(rng.random(x.shape) < 0.2, rng.choice(values, x.shape), x)
+    x[0] = -np.inf
+    return x.astype(np.float32)
+
+
+@pytest.mark.parametrize("special", [False, True])
 @pytest.mark.parametrize(("shape", "size", "strides", "padding", "edges"), POOLS)
 def test_max_pooling_with_places(
-    shape: Any, size: Any, strides: Any, padding: str, edges: Any
+    shape: Any, size: Any, strides: Any, padding: str, edges: Any, special: bool
 ) -> None:
     before, after = edges or (None, None)
     attrs = {
@@ -56,7 +66,7 @@ def test_max_pooling_with_places(
         "pool_size": size, "strides": strides, "ceil_mode": False,
         "data_format": "channels_last",
     }  # fmt: skip
-    x = random(1, *shape)
+    x = with_special_values(random(1, *shape)) if special else random(1, *shape)
     wanted = reference("max_pool_2d")(x, **attrs)
     count = places_bytes(attrs, x.shape, wanted.shape)
     assert count is not None
@@ -70,6 +80,25 @@ def test_max_pooling_with_places(
     (dx,) = run("onednn_max_pool_grad", back, [dy, places], [tensor_type(x.shape, float32)])
     expected = reference("max_pool_2d_grad")(x, wanted, dy, **attrs)
     np.testing.assert_allclose(dx, expected, 1e-6, 1e-6)
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("which", [0, 3, 4])
+def test_batch_normalisation_with_relu_keeps_nan(which: int, value: float) -> None:
+    x = random(3, 4, 5, 3, 16)
+    arrays = [x, *(np.ones(16, np.float32) for _ in range(4))]
+    arrays[which].reshape(-1)[5] = value
+    vector, image = tensor_type((16,), float32), tensor_type(x.shape, float32)
+    attrs: dict[str, Any] = {"epsilon": 1e-3, "momentum": 0.9}
+    size = mask_bytes(Problem("onednn_norm_relu", (image,), (image,), tuple(attrs.items())))
+    assert size is not None
+    outputs = [image, vector, vector, tensor_type((size,), uint8)]
+    y, *_ = run("onednn_norm_relu", {**attrs, "mask": size}, arrays, outputs)
+    with np.errstate(invalid="ignore"):
+        plain, *_ = reference("normalization")(
+            *(a.astype(float) for a in arrays), axis=-1, training=True, **attrs
+        )
+        np.testing.assert_allclose(y, np.maximum(plain, 0), 2e-5, 2e-5)
 
 
 @pytest.mark.parametrize("shape", [(4, 5, 3, 16), (2, 7, 7, 5), (6, 9)])

@@ -76,7 +76,7 @@ def trained(mode: str | None) -> tuple[list[float], set[Any]]:
         h = flow.layers.conv2d(h, 32, 3, padding="SAME", kernel_initializer=draw, name="b")
         h = flow.layers.dense(flow.reshape(h, (8, -1)), 64, kernel_initializer=draw, name="c")
         loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, h)
-        rate = flow.optimizer.PiecewiseConstantScheduler([], [0.01])
+        rate = flow.optimizer.PiecewiseConstantScheduler([], [0.001])
         flow.optimizer.SGD(rate, momentum=0).minimize(loss)
         return loss
 
@@ -145,7 +145,7 @@ def test_gradients_that_sgd_alone_reads_are_never_stored() -> None:
             loss = flow.math.reduce_mean(
                 flow.layers.dense(h, 10, kernel_initializer=draw, name="b")
             )
-            rate = flow.optimizer.PiecewiseConstantScheduler([], [0.01])
+            rate = flow.optimizer.PiecewiseConstantScheduler([], [0.001])
             limit = clip and flow.optimizer.grad_clipping.by_global_norm(clip)
             flow.optimizer.SGD(rate, momentum=momentum, grad_clipping=limit).minimize(loss)
             return loss

@@ -175,7 +175,7 @@ FUNCTIONS = (
 _MASKED = _of("({0} * ({V}){1} * {2})", "scale")
 _SIGMOID_SLOPE = "({1} * {0} * (({V})1 - {0}))"
 _HARD = "clip_({0} / ({V})6 + ({V})0.5, ({V})0, ({V})1)"
-_SLOPE = "({0} > -3 && {0} < 3 ? ({V})1 : ({V})0)"
+_INSIDE = "({0} > -3 && {0} < 3)"
 
 TABLE: Mapping[str, Expression] = {
     **{name: _of(f"{name}_({{0}})") for name in FUNCTIONS},
@@ -214,17 +214,17 @@ TABLE: Mapping[str, Expression] = {
     "cast": _cast,
     "fused_cast_scale": _fused_cast_scale,
     "relu": _of("max_({0}, ({V})0)"),
-    "relu_grad": _of("({0} > 0 ? {1} : {1} * ({V})0)"),
+    "relu_grad": _of("({0} > 0 ? {1} : ({V})0)"),
     "sigmoid_v2": _of("sigmoid_({0})"),
     "sigmoid_grad": _of(_SIGMOID_SLOPE),
     "tanh_grad": _of("({1} * (({V})1 - {0} * {0}))"),
     "gelu_grad": _of("({1} * gelu_slope_({0}))"),
     "hardsigmoid": _of(_HARD),
-    "hardsigmoid_grad": _of(f"({{1}} * {_SLOPE} / ({{V}})6)"),
+    "hardsigmoid_grad": _of(f"({_INSIDE} ? {{1}} / ({{V}})6 : ({{V}})0)"),
     "hardswish": _of(f"({{0}} * {_HARD})"),
-    "hardswish_grad": _of(f"({{1}} * ({_HARD} + {{0}} * {_SLOPE} / ({{V}})6))"),
+    "hardswish_grad": _of(f"({{1}} * ({_HARD} + ({_INSIDE} ? {{0}} : ({{V}})0) / ({{V}})6))"),
     "hardtanh": _of("clip_({0}, {1}, {2})", "min_val", "max_val"),
-    "hardtanh_grad": _of("({0} > {2} && {0} < {3} ? {1} : {1} * ({V})0)", "min_val", "max_val"),
+    "hardtanh_grad": _of("({0} > {2} && {0} < {3} ? {1} : ({V})0)", "min_val", "max_val"),
     "leaky_relu": _of("({0} > 0 ? {0} : {1} * {0})", "alpha"),
     "leaky_relu_grad": _of("({1} * ({0} > 0 ? ({V})1 : {2}))", "alpha"),
     "elu": _of("({0} > 0 ? {0} : {1} * expm1_({0}))", "alpha"),

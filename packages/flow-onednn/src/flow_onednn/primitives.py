@@ -18,7 +18,7 @@ _LOG = logging.getLogger("flow_onednn")
 
 ALIGN = 64
 Md = Any
-"""A memory descriptor: cffi's pointer, which frees or borrows it."""
+"""A memory descriptor: cffi's pointer, which frees it or keeps its owner alive."""
 
 
 def dims(values: Sequence[int]) -> Any:
@@ -89,9 +89,13 @@ class Primitive:
     threads: int = 0
 
     def md(self, role: str) -> Md:
-        """The descriptor of one of its arguments, as the primitive wants it."""
-        found = library().lib.dnnl_primitive_desc_query_md(self.desc, binding.MD[role], 0)
-        return found
+        """The descriptor of one of its arguments, as the primitive wants it.
+
+        It is a part of the primitive's own, which therefore lives as long.
+        """
+        one, owner = library(), self.desc
+        found = one.lib.dnnl_primitive_desc_query_md(owner, binding.MD[role], 0)
+        return one.ffi.gc(found, lambda _: owner)
 
     @property
     def scratchpad(self) -> int:

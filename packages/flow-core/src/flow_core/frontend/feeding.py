@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -117,7 +117,7 @@ class Feeder:
         if (
             isinstance(spec, PlaceholderSpec)
             and spec.kind == "numpy"
-            and isinstance(value, np.ndarray)
+            and type(value) is np.ndarray
             and value.shape == spec.shape
             and value.dtype == spec.dtype.numpy
         ):
@@ -185,6 +185,10 @@ class Feeder:
         """An array of the placeholder's element type: the value, or a cast copy of it."""
         if not isinstance(value, np.ndarray):
             value = self._converted(spec, value, path)
+        if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+            masked = int(np.ma.getmaskarray(value).sum())
+            found = f"an array of which {masked} elements are masked"
+            self._fail(path, found, "an array without a mask", f"{path}.filled(0)")
         if value.dtype == spec.dtype.numpy:
             return value
         if spec.dtype.is_object or value.dtype.kind not in _NUMBERS:
@@ -210,8 +214,13 @@ class Feeder:
 
     def _cast(self, spec: PlaceholderSpec, value: Any, path: str) -> Any:
         """Numbers in another element type, which may round fractions and nothing else."""
-        with np.errstate(invalid="ignore"):
-            cast = value.astype(spec.dtype.numpy)
+        try:
+            with np.errstate(invalid="ignore", over="raise"):
+                cast = value.astype(spec.dtype.numpy)
+        except FloatingPointError:
+            largest = np.abs(value[np.isfinite(value)]).max()
+            found = f"an array of {value.dtype} with a number of size {largest}"
+            self._fail(path, found, f"numbers that {spec.dtype} has, or inf")
         if not spec.dtype.is_floating and not np.array_equal(cast, value):
             lost = value[cast != value].flat[0]
             hint = f"{path}.astype(numpy.{spec.dtype}) cuts it"
@@ -219,7 +228,7 @@ class Feeder:
             self._fail(path, found, f"{spec.dtype}, or numbers that it has", hint)
         return cast
 
-    def _fail(self, path: str, found: str, allowed: str, hint: str | None = None) -> None:
+    def _fail(self, path: str, found: str, allowed: str, hint: str | None = None) -> NoReturn:
         raise FeedError(
             f"feeding {path!r} of job {self._job!r}",
             at=user_line(2),

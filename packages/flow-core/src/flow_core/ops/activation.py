@@ -44,6 +44,7 @@ class Activation:
         attrs: attributes of both ops.
         samples: attributes that the kits try.
         rises: whether it never falls, for slopes that are not negative.
+        flat: whether it is constant on some pieces, where the gradient is 0 whatever dy is.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Activation:
     attrs: Mapping[str, Any] = field(default_factory=dict)
     samples: tuple[Mapping[str, Any], ...] = ({},)
     rises: bool = True
+    flat: bool = False
 
 
 def _sigmoid(x: Any) -> Any:
@@ -77,20 +79,25 @@ def _inside(x: Any, low: float, high: float) -> Any:
 
 
 TABLE: tuple[Activation, ...] = (
-    Activation("relu", lambda x: np.maximum(x, 0), lambda y: y > 0, "relu_grad", "y"),
+    Activation(
+        "relu", lambda x: np.maximum(x, 0), lambda y: y > 0, "relu_grad", "y", flat=True
+    ),
     Activation("sigmoid", _sigmoid, lambda y: y * (1 - y), "sigmoid_grad", "y"),
     Activation("sigmoid_v2", _sigmoid, lambda y: y * (1 - y), "sigmoid_grad", "y"),
     Activation("tanh", np.tanh, lambda y: 1 - y * y, "tanh_grad", "y"),
     Activation("gelu", _gelu, _gelu_derivative, "gelu_grad", rises=False),
-    Activation("hardsigmoid", _hardsigmoid, lambda x: _inside(x, -3, 3) / 6, "hardsigmoid_grad"),
+    Activation(
+        "hardsigmoid", _hardsigmoid, lambda x: _inside(x, -3, 3) / 6, "hardsigmoid_grad", flat=True
+    ),
     Activation(
         "hardswish", lambda x: x * _hardsigmoid(x),
-        lambda x: _hardsigmoid(x) + x * _inside(x, -3, 3) / 6, "hardswish_grad", rises=False,
+        lambda x: _hardsigmoid(x) + np.where(_inside(x, -3, 3), x, 0) / 6,
+        "hardswish_grad", rises=False,
     ),
     Activation(
         "hardtanh", lambda x, min_val, max_val: np.clip(x, min_val, max_val),
         lambda y, min_val, max_val: _inside(y, min_val, max_val), "hardtanh_grad", "y",
-        {"min_val": -1.0, "max_val": 1.0}, ({}, {"min_val": 0.0, "max_val": 2.5}),
+        {"min_val": -1.0, "max_val": 1.0}, ({}, {"min_val": 0.0, "max_val": 2.5}), flat=True,
     ),
     Activation(
         "leaky_relu", lambda x, alpha: np.where(x > 0, x, alpha * x),
@@ -158,6 +165,16 @@ def _floating_same_inputs(ctx: InferContext) -> tuple[TensorType, ...]:
     return (floating_like_input(ctx), same_inputs(ctx))[1]
 
 
+def _backward_reference(row: Activation) -> Callable[..., Any]:
+    """dy times the derivative; 0 on flat pieces, even where dy is NaN."""
+
+    def reference(at: Any, dy: Any, **attrs: Any) -> Any:
+        slope = row.derivative(at, **attrs)
+        return np.where(slope == 0, 0.0, dy * slope) if row.flat else dy * slope
+
+    return reference
+
+
 def _backward_spec(row: Activation) -> OpSpec:
     return OpSpec(
         type=row.grad,
@@ -166,7 +183,7 @@ def _backward_spec(row: Activation) -> OpSpec:
         infer=_floating_same_inputs,
         attrs=row.attrs,
         sbp=linear_in(1),
-        reference=lambda at, dy, **attrs: dy * row.derivative(at, **attrs),
+        reference=_backward_reference(row),
         samples=_backward_samples(row),
         elementwise=True,
         # the bit mask of relu_grad is made in the output, so that dy must stay apart

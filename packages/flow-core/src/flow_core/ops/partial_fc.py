@@ -81,6 +81,12 @@ def mapped(label: Any, classes: int, parts: int, number: int) -> Any:
     """Where the labels are in the sample: in each range they come first, in their order."""
     size, share = classes // parts, number // parts
     distinct, inverse = np.unique(label, return_inverse=True)
+    if len(distinct) and not 0 <= distinct[0] <= distinct[-1] < classes:
+        raise DataError(
+            "sampling classes for labels",
+            found=f"labels from {distinct[0]} to {distinct[-1]}",
+            allowed=f"0 <= label < {classes}, the number of classes",
+        )
     ranges = distinct // size
     starts = np.searchsorted(ranges, np.arange(parts))
     rank = np.arange(len(distinct)) - starts[ranges]

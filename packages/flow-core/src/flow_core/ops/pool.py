@@ -4,6 +4,7 @@
 (before) or "customized", for which ``padding_before`` and ``padding_after`` count and ``ceil_mode``
 keeps windows that reach over the end.  Padding never wins a maximum and never counts in an
 average.  Where several elements of a window are the largest, the first one gets the gradient.
+NaN is larger than all numbers.
 """
 
 from __future__ import annotations
@@ -263,8 +264,10 @@ def _max_grad_reference(x: Any, y: Any, dy: Any, **attrs: Any) -> Any:
     x, y, dy = _matching(x, y, dy, attrs)
     padded, before, out = _padded(x, attrs, -np.inf)
     grad, free = np.zeros_like(padded), np.ones(y.shape, bool)
+    within, _, _ = _padded(np.ones(x.shape, bool), attrs, False)
     for window in _taps(attrs, out):
-        hit = free & (padded[window] == y)
+        both_nan = np.isnan(padded[window]) & np.isnan(y)
+        hit = free & within[window] & ((padded[window] == y) | both_nan)
         grad[window] += np.where(hit, dy, 0)
         free &= ~hit
     return from_first(_crop(grad, before, x.shape[2:]), form)

@@ -132,7 +132,8 @@ def corrected_rate(rate: float, step: int, beta1: float, beta2: float) -> float:
     >>> round(corrected_rate(1.0, 0, 0.9, 0.99), 6)
     1.0
     """
-    return rate * sqrt(1.0 - beta2 ** (step + 1)) / (1.0 - beta1 ** (step + 1))
+    count = max(step + 1, 1)  # no step is before the first
+    return rate * sqrt(1.0 - beta2**count) / (1.0 - beta1**count)
 
 
 def is_number(type_: TensorType, *dtypes: Any) -> bool:

@@ -19,9 +19,11 @@ from flow_core.testing.kernels import KernelKit
 from flow_core.testing.kit import Gap, Kit
 from flow_core.testing.oracle import assert_like_one_device, verify
 from flow_core.testing.sbp_rules import SbpRuleKit
+from flow_core.testing.special import Deviation
 
 __all__ = [
     "CommKit",
+    "Deviation",
     "DeviceKit",
     "Gap",
     "GradientKit",

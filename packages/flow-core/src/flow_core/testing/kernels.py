@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,9 +15,10 @@ import pytest
 
 from flow_core.device import Driver, Launch
 from flow_core.dtypes import FLOATS, DType, as_dtype
-from flow_core.errors import InferenceError
+from flow_core.errors import FlowError, InferenceError
+from flow_core.ir import TensorType
 from flow_core.plugins import rows
-from flow_core.plugins.registry import kernel_key
+from flow_core.plugins.registry import Registry, kernel_key
 from flow_core.plugins.specs import (
     KernelQuery,
     KernelSpec,
@@ -32,11 +34,23 @@ from flow_core.testing.checks import (
     Tolerance,
     cast_sample,
     check_rig,
+    is_floating,
     query,
     reference_outputs,
+    run_kernel,
 )
 from flow_core.testing.kit import Kit, Parameters, floating_inputs
 from flow_core.testing.rig import Rig
+from flow_core.testing.special import (
+    Aspect,
+    Deviation,
+    Difference,
+    Trial,
+    difference,
+    placed,
+    skipped,
+    trials,
+)
 
 AS_GIVEN = "as_given"
 """In place of an element type: the samples without floating inputs, which are not cast."""
@@ -61,6 +75,11 @@ class Case:
     def size(self) -> int:
         """The elements of inputs and outputs."""
         return sum(t.size for t in (*self.asked.inputs, *self.asked.outputs))
+
+    @property
+    def written(self) -> tuple[TensorType, ...]:
+        """The types of the outputs, and of the inputs that are changed."""
+        return (*self.asked.outputs, *(self.asked.inputs[i] for i in self.spec.mutates))
 
     def of(self, arrays: Sequence[Any]) -> Case | None:
         """The same op and kernel on other arrays; None when they refuse them."""
@@ -114,6 +133,7 @@ class KernelKit(Kit):
         ops: op types; None for all that the plugin has kernels for on the device type.
         tolerances: (relative, absolute) per (op, element type of an output), where
             `flow_core.testing.checks.TOLERANCE` does not fit.
+        deviations: what kernels make of special values on purpose, other than the reference.
         repeatable: whether two launches on equal inputs agree to the bit.
         tiles: whether elementwise kernels may be bound to slices, as `fused` kernels bind them.
         stretches: whether they may also be bound to views of stride 0 (host memory only).
@@ -124,6 +144,8 @@ class KernelKit(Kit):
         thread_counts: numbers of OpenMP threads for which a kernel's results have the same bits;
             empty where they may differ.
         shared_elements: size to which samples are enlarged for that, so that threads share them.
+        special_dtypes: element types that get special values; None for all of ``dtypes``.
+        special_cases: on how many of its cases a kernel gets each special value.
     """
 
     device_type: ClassVar[str] = "cpu"
@@ -132,6 +154,7 @@ class KernelKit(Kit):
     )  # fmt: skip
     ops: ClassVar[tuple[str, ...] | None] = None
     tolerances: ClassVar[Mapping[tuple[str, str], Tolerance]] = {}
+    deviations: ClassVar[tuple[Deviation, ...]] = ()
     repeatable: ClassVar[bool] = True
     tiles: ClassVar[bool] = True
     stretches: ClassVar[bool] = True
@@ -139,6 +162,8 @@ class KernelKit(Kit):
     steady_elements: ClassVar[int] = 40_000
     thread_counts: ClassVar[tuple[int, ...]] = ()
     shared_elements: ClassVar[int] = 200_000
+    special_cases: ClassVar[int] = 2
+    special_dtypes: ClassVar[tuple[str, ...] | None] = None
 
     def absent(self, name: str) -> str:
         """Why this machine need not have a kernel of an op; empty if it must. To override."""
@@ -175,6 +200,11 @@ class KernelKit(Kit):
             if check == "takes_a_floating_type":
                 if any(map(floating_inputs, self.drawn_or_none(op))):
                     yield (op,)
+            elif check == "deviations_are_needed":
+                if any(row.op == op and row.everywhere for row in self.deviations):
+                    yield (op,)
+            elif check == "special_values":
+                yield from ((op, dtype) for dtype in self._special_dtypes_of(op))
             elif check in _ONLY_FOR and not _ONLY_FOR[check](self, spec):
                 continue
             else:
@@ -234,6 +264,72 @@ class KernelKit(Kit):
         rng = np.random.default_rng(5)
         for case in self.accepted(name, dtype)[:: self.draws]:
             self.check(case.grown(int(rng.integers(2, 6))))
+
+    def test_special_values(self, name: str, dtype: str) -> None:
+        """NaN, infinities, zeros, subnormals and extremes give what they give the reference."""
+        self.accepted(name, dtype)
+        found = [d for d in self.differences(name, dtype) if not self._deviations_of(d)]
+        assert not found, f"{len(found)} differences:\n" + "\n".join(map(str, found[:20]))
+
+    def test_deviations_are_needed(self, name: str) -> None:
+        """Each row of `deviations` is about a difference that there is."""
+        found = [d for t in self._special_dtypes_of(name) for d in self.differences(name, t)]
+        rows = [row for row in self.deviations if row.op == name and row.everywhere]
+        idle = [row for row in rows if not any(map(row.covers, found))]
+        assert not idle, f"not needed any more: {idle}"
+
+    def _special_dtypes_of(self, op: str) -> list[str]:
+        chosen = self.special_dtypes
+        return [t for t in self.dtypes_of(op) if chosen is None or t in (*chosen, AS_GIVEN)]
+
+    def _deviations_of(self, found: Difference) -> list[Deviation]:
+        return [row for row in self.deviations if row.covers(found)]
+
+    @classmethod
+    def differences(cls, op: str, dtype: str) -> tuple[Difference, ...]:
+        """What special values change, found once per class."""
+        return cls.once(("special", op, dtype), lambda: tuple(cls()._differences(op, dtype)))
+
+    def _differences(self, op: str, dtype: str) -> Iterator[Difference]:
+        for kernel in self.kernels(op):
+            own = [c for c in self.cases(op, dtype) if c.kernel is kernel and c.size]
+            rigs: dict[int, Rig] = {}
+            for count, trial in enumerate(_trials(own)):
+                for i in self._chosen(own, trial, count):
+                    if i not in rigs:
+                        case, mutates = own[i], own[i].spec.mutates
+                        rigs[i] = Rig(self.driver(), kernel, case.asked, mutates=mutates)
+                    yield from self._tried(own[i], rigs[i], trial, dtype)
+
+    def _chosen(self, cases: Sequence[Case], trial: Trial, count: int) -> set[int]:
+        """Which cases get a trial: others for each one."""
+        fit = [i for i, c in enumerate(cases) if trial.index in (None, *range(len(c.arrays)))]
+        step = max(1, len(fit) // self.special_cases)
+        return {fit[(count + k * step) % len(fit)] for k in range(self.special_cases)}
+
+    def _tried(self, case: Case, rig: Rig, trial: Trial, dtype: str) -> Iterator[Difference]:
+        arrays = placed(trial, case.arrays, f"{case.spec.type} {dtype}")
+        wanted, found = _wanted(self.shared_registry(), case, arrays), None
+        words = "no error"
+        try:
+            with np.errstate(all="ignore"):
+                found = rig.results(rig.run(arrays))
+        except FlowError as error:
+            words = str(error)
+        if found is None or wanted is None:
+            if (found is None) != (wanted is None):
+                yield Difference(case.spec.type, dtype, trial, "refused", 0, words)
+            return
+        for k, (type_, want, have) in enumerate(zip(case.written, wanted, found, strict=True)):
+            differs = None if want is None else self._compared(case, trial, type_.dtype, want, have)
+            if differs is not None:
+                yield Difference(case.spec.type, dtype, trial, differs[0], k, differs[1])
+
+    def _compared(
+        self, case: Case, trial: Trial, dtype: DType, want: Any, have: Any
+    ) -> tuple[Aspect, str] | None:
+        bounds = self.tolerance(case.spec.type, dtype) if dtype.is_floating else (0.0, 0.0)
+        return difference(dtype, want, have, bounds, skipped(trial, case.spec.elementwise))
 
     def test_in_place(self, name: str, dtype: str) -> None:
         """Output 0 may be the memory of each input that the op's spec lists."""
@@ -328,6 +424,50 @@ class KernelKit(Kit):
         if reason and len(refused) == len(FLOATS):
             pytest.skip(reason)
         assert len(refused) < len(FLOATS), f"no kernel of {name} takes any of {refused}"
+
+
+def _trials(cases: Sequence[Case]) -> list[Trial]:
+    """The trials of the cases with most inputs."""
+    return trials(max((c.arrays for c in cases), key=len)) if cases else []
+
+
+def _wanted(registry: Registry, case: Case, arrays: Sequence[Any]) -> list[Any] | None:
+    """Outputs by the reference, mutated inputs by numpy's kernel in float64; None for an error."""
+    spec, asked = case.spec, case.asked
+    try:
+        expected: list[Any] = [None] * len(asked.outputs)
+        if spec.reference is not None:
+            expected = list(reference_outputs(spec, asked, arrays))
+        return [*expected, *_mutated(registry, case, arrays)]
+    except (FlowError, IndexError, ValueError):
+        return None  # the reference refuses
+
+
+def _mutated(registry: Registry, case: Case, arrays: Sequence[Any]) -> list[Any]:
+    """Mutated inputs by numpy's kernel, in float64 but for numbers that are always float32."""
+    spec, found = case.spec, registry.kernels(case.spec.type, "cpu")
+    of_core = [
+        k for k in found if registry.origins["kernels", kernel_key(k)].plugin == "core.numpy"
+    ]
+    for wide in _widened(arrays) if spec.mutates else ():
+        try:
+            asked = replace(query(spec, wide, case.asked.attrs), find=case.asked.find)
+        except InferenceError:
+            continue
+        for kernel in of_core:
+            if kernel.accepts is None or kernel.accepts(asked):
+                run_kernel(kernel, asked, wide)
+                return [wide[i] for i in spec.mutates]
+    return [None] * len(spec.mutates)
+
+
+def _widened(arrays: Sequence[Any]) -> Iterator[list[Any]]:
+    """Copies in float64; the same but for single numbers; copies as they are."""
+    for least in (1, 2, inf):
+        yield [
+            np.array(x, np.float64 if is_floating(x) and x.size >= least else x.dtype)
+            for x in arrays
+        ]
 
 
 def _is_castable(sample: Sample, dtype: DType) -> bool:

@@ -161,6 +161,10 @@ class Rig:
         """The outputs in an image of the arena."""
         return tuple(slot.read(image) for slot in self._outputs)
 
+    def results(self, image: Any) -> tuple[Any, ...]:
+        """The outputs and the mutated inputs in an image of the arena."""
+        return tuple(slot.read(image) for slot in self._results)
+
     def check(self, arrays: Sequence[Any], repeatable: bool = True) -> tuple[Any, ...]:
         """Runs twice, with other poison the second time, and gives the outputs.
 

@@ -96,7 +96,8 @@ template <class T> FN void add_box(const T *x, T *y, Space space, Strides a, Str
 // A ring of copies gives the oldest one and takes the newest; at first it is full of that.
 template <class U> FN void take_turn(const U *x, U *ring, const i64 *count, U *y, i64 n, i64 size) {
     EACH(i, n) {
-        U *oldest = ring + *count % size * n + i;
+        i64 place = *count % size;
+        U *oldest = ring + (place < 0 ? place + size : place) * n + i;
         for (i64 k = 0; k < size && !*count; k++) ring[k * n + i] = x[i];
         y[i] = *oldest;
         *oldest = x[i];

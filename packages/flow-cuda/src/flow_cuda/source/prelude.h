@@ -173,7 +173,8 @@ template <class V> FN V floor_div_of(V x, V y) {
     V rest = fmod_(x, y), whole = (x - rest) / y;
     if (rest != (V)0 && (rest < (V)0) != (y < (V)0)) whole -= (V)1;
     V down = floor_(whole);
-    return whole - down > (V)0.5 ? down + (V)1 : down;
+    if (whole - down > (V)0.5) down += (V)1;
+    return down == (V)0 ? (V)0 * (x / y) : down;  // a zero of the quotient's sign
 }
 FN float floor_div_(float x, float y) { return floor_div_of(x, y); }
 FN double floor_div_(double x, double y) { return floor_div_of(x, y); }

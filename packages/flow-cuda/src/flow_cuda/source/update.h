@@ -229,7 +229,7 @@ FN void advance(i64 *step) {
 template <class T>
 FN void correct_rate(const T *rate, const i64 *step, T *out, double beta1, double beta2) {
     if (first_item()) return;
-    double now = (double)(*step + 1);
+    double now = *step < 0 ? 1 : (double)*step + 1;  // no step is before the first
     store(out, (double)load(rate) * sqrt(1 - pow(beta2, now)) / (1 - pow(beta1, now)));
 }
 
@@ -238,13 +238,13 @@ FN void adapt_scale(const i64 *bad, float *scale, i64 *good_steps, i64 period, d
     if (*bad) {
         *good_steps = 0;
         double less = (double)*scale / multiplier;
-        *scale = (float)(less > 1 ? less : 1);
+        *scale = (float)(less < 1 ? 1 : less);
         return;
     }
     i64 count = *good_steps + 1;
     if (count >= period) {
         double more = (double)*scale * multiplier, most = 3.4028234663852886e38;
-        *scale = (float)(more < most ? more : most);
+        *scale = (float)(more > most ? most : more);
         count = 0;
     }
     *good_steps = count;

@@ -77,7 +77,9 @@ FN void avg_pool(const T *x, T *y, Space results, Strides xs, Strides ys, Window
     }
 }
 
-// The first tap that has the largest number gets the gradient.
+template <class V> FN bool same(V a, V b) { return a == b || (a != a && b != b); }
+
+// The first tap that has the largest number, or NaN, gets the gradient.
 template <class T>
 FN void max_pool_grad(const T *x, const T *y, const T *dy, T *dx, Space elements, Strides xs,
                       Strides ys, Window w) {
@@ -90,11 +92,11 @@ FN void max_pool_grad(const T *x, const T *y, const T *dy, T *dx, Space elements
             tap(w, t, k);
             if (!touches(w, at + 2, k, o)) continue;
             i64 result = AT(ys, at[0], at[1], o);
-            if (load(y + result) != own) continue;
+            if (!same(load(y + result), own)) continue;
             bool first = true;
             for (i64 before = 0; before < t && first; before++) {
                 tap(w, before, other);
-                if (inside(w, o, other, p)) first = load(x + AT(xs, at[0], at[1], p)) != own;
+                if (inside(w, o, other, p)) first = !same(load(x + AT(xs, at[0], at[1], p)), own);
             }
             if (first) sum += load(dy + result);
         }

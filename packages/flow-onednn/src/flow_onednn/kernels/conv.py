@@ -14,6 +14,7 @@ from typing import Any
 from flow_core.plugins.specs import KernelSpec
 from flow_onednn import binding, threads
 from flow_onednn.kernels import batches, columns, pointwise
+from flow_onednn.kernels.guarded import guarded
 from flow_onednn.kernels.twins import product
 from flow_onednn.library import library
 from flow_onednn.primitives import (
@@ -220,7 +221,7 @@ KERNELS: tuple[KernelSpec, ...] = (
     product("conv2d", cook_forward),
     product("conv_data_grad", _two(cook_data_grad)),
     product("conv_filter_grad", _two(_either(_shared_images, cook_filter_grad))),
-    product("onednn_conv", _either(pointwise.forward, cook_forward)),
+    product("onednn_conv", guarded(_either(pointwise.forward, cook_forward))),
     product("onednn_conv_data_grad", _either(pointwise.data_grad, cook_data_grad)),
     product("onednn_conv_filter_grad", _either(_filter_product, cook_filter_grad)),
 )

@@ -233,11 +233,16 @@ def _loss(ctx: BindContext) -> Launch:
         compiler.native().cross_entropy,
         pointer(ctx.inputs[0]), label, prob, loss, rows, columns, width,
     )  # fmt: skip
-    labels = ctx.inputs[1]
+    return _checked(run, ctx)
+
+
+def _checked(run: Callable[[], int], ctx: BindContext) -> Launch:
+    """A launch that raises where a loop has counted labels that are no classes."""
+    op, labels, depth = ctx.query.op, ctx.inputs[1], ctx.inputs[0].shape[-1]
 
     def launch() -> None:
         if run():
-            _raise_label(ctx.query.op, labels, columns)
+            _raise_label(op, labels, depth)
 
     return launch
 
@@ -254,10 +259,11 @@ def _raise_label(op: str, label: Any, depth: int) -> None:
 def _loss_grad(ctx: BindContext) -> Launch:
     rows, columns, width, label = _loss_arguments(ctx)
     prob, _, dy = ctx.inputs
-    return partial(
+    run = partial(
         compiler.native().cross_entropy_grad,
         pointer(prob), label, pointer(dy), pointer(ctx.outputs[0]), rows, columns, width,
     )  # fmt: skip
+    return _checked(run, ctx)
 
 
 # --- layer normalisation

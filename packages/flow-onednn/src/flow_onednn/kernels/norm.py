@@ -13,8 +13,10 @@ from flow_core.device import Launch
 from flow_core.ir import TensorType
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn import binding
+from flow_onednn.kernels.loops import pointer
 from flow_onednn.kernels.twins import is_half, on_twins, wide_type
 from flow_onednn.library import available, halves
+from flow_onednn.native import compiler
 from flow_onednn.primitives import (
     Carver,
     Md,
@@ -73,7 +75,8 @@ def mask_bytes(p: Problem) -> int | None:
     """The size of the last output of `onednn_norm_relu`; None where there is no primitive."""
     native = p.inputs[0].dtype.name in ("float32", *halves())
     made = forward(p if native else replace(p, inputs=(wide_type(p.inputs[0]),)))
-    return None if made is None else nbytes(made.md("workspace"))
+    usable = made is not None and compiler.available()
+    return nbytes(made.md("workspace")) if made is not None and usable else None
 
 
 def _accepts(query: KernelQuery) -> bool:
@@ -128,7 +131,17 @@ def _bind_forward(ctx: BindContext) -> list[Launch]:
         partial(np.add, variance, np.float32(ctx.attrs["epsilon"]), inverse),
         partial(np.sqrt, inverse, inverse),
         partial(np.reciprocal, inverse, inverse),
+        *([_again(x, y, mean, inverse, gamma, beta)] if mask else []),
     ]
+
+
+def _again(x: Any, y: Any, *vectors: Any) -> Launch:
+    """A launch that makes the channels again in which the library's relu has lost NaN."""
+    half = x.dtype != np.float32
+    run = getattr(compiler.native(), "norm_relu_again" + "_halves" * half)
+    images = (pointer(a, "uint16_t *" if half else "float *") for a in (x, y))
+    columns = x.shape[-1]
+    return partial(run, *images, *map(pointer, vectors), x.size // columns, columns)
 
 
 def _move(moving: Any, batch: Any, rate: float, unbias: float, scratch: Any) -> list[Launch]:

@@ -14,6 +14,7 @@ from flow_core.ir import Attrs
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_core.plugins.trials import agree, factors, multiplications
 from flow_onednn.kernels import shares
+from flow_onednn.kernels.guarded import guarded
 from flow_onednn.kernels.matmul import ACTIVATIONS
 from flow_onednn.library import library
 from flow_onednn.primitives import Md, PostOps, Primitive, chosen, create, nbytes, plain
@@ -137,5 +138,5 @@ def _run(cooked: Cooked, p: Problem, operands: list[Any], out: Any) -> None:
 
 KERNELS: tuple[KernelSpec, ...] = (
     kernel(PACK, _cook_pack, accepts=is_float32),
-    kernel(PRODUCT, _cook_product, accepts=is_float32),
+    kernel(PRODUCT, guarded(_cook_product), accepts=is_float32),
 )

@@ -1,22 +1,30 @@
-"""Pooling over two axes of space.
+"""Pooling over two axes of space: averages by the library, maxima by loops of ours.
 
-Max pooling in training is `onednn_max_pool`, which also gives the places of the maxima, from
-which its gradient is made without a look at the input.
+The library's max pooling drops NaN and gives the least finite number for -inf.  In training it is
+`onednn_max_pool`, which also gives the places of the maxima, from which its gradient is made
+without a look at the input.
 """
 
 from __future__ import annotations
 
+from functools import partial
+from math import prod
 from typing import Any
 
-from flow_core.plugins.specs import KernelSpec
+from flow_core.device import Launch
+from flow_core.ir import TensorType
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn import binding
 from flow_onednn.kernels.conv import LAST, first, image
-from flow_onednn.library import halves
-from flow_onednn.primitives import Primitive, create, dims, nbytes
+from flow_onednn.kernels.loops import half_kernel, null, parts_of, pointer
+from flow_onednn.native import compiler
+from flow_onednn.primitives import Primitive, create, dims, padded
 from flow_onednn.recipes import Operand, Problem, Recipe, kernel, recipe
 
 Shape = tuple[int, ...]
 FLOAT = "float32"
+PLACES = 256
+"""Elements of a window that a byte tells apart."""
 
 
 def window(attrs: dict[str, Any], x: Shape, y: Shape) -> tuple[Any, ...] | None:
@@ -51,37 +59,48 @@ def _space(shape: Shape, last: bool) -> Shape:
 
 
 def forward(
-    mode: str, attrs: dict[str, Any], x: Shape, y: Shape, prop: int, dtype: str = FLOAT
+    attrs: dict[str, Any], x: Shape, y: Shape, prop: int, dtype: str = FLOAT
 ) -> Primitive | None:
-    """The primitive of a pooling."""
+    """The primitive of an average pooling."""
     last = attrs["data_format"] == LAST
     widths = window(attrs, _space(x, last), _space(y, last))
     if widths is None:
         return None
-    alg = binding.POOLING[mode]
     ends = image(x, last, dtype), image(y, last, dtype)
-    return create("pooling_forward", prop, alg, *ends, *widths)
+    return create("pooling_forward", prop, binding.POOLING["avg"], *ends, *widths)
 
 
-def backward(
-    mode: str, attrs: dict[str, Any], x: Shape, y: Shape, dtype: str = FLOAT
-) -> Primitive | None:
-    """The primitive of the gradient of a pooling."""
+def backward(attrs: dict[str, Any], x: Shape, y: Shape, dtype: str = FLOAT) -> Primitive | None:
+    """The primitive of the gradient of an average pooling."""
     last = attrs["data_format"] == LAST
-    hint = forward(mode, attrs, x, y, binding.FORWARD_TRAINING, dtype)
+    hint = forward(attrs, x, y, binding.FORWARD_TRAINING, dtype)
     widths = window(attrs, _space(x, last), _space(y, last))
     if hint is None or widths is None:
         return None
-    alg = binding.POOLING[mode]
     ends = image(x, last, dtype), image(y, last, dtype)
-    return create("pooling_backward", alg, *ends, *widths, hint.desc)
+    return create("pooling_backward", binding.POOLING["avg"], *ends, *widths, hint.desc)
 
 
-def places_bytes(attrs: dict[str, Any], x: Shape, y: Shape, dtype: str = FLOAT) -> int | None:
-    """The size of the second output of `onednn_max_pool`; None where there is no primitive."""
-    native = dtype if dtype in halves() else FLOAT
-    made = forward("max", attrs, x, y, binding.FORWARD_TRAINING, native)
-    return None if made is None else nbytes(made.md("workspace"))
+def max_sizes(attrs: dict[str, Any], x: Shape, y: Shape) -> tuple[int, ...] | None:
+    """A max pooling as C sees it; None where it is not done in C.
+
+    Places are bytes, and a window without an element of the input has no maximum.
+    """
+    last = attrs["data_format"] == LAST
+    (n, c, h, w), (_, _, oh, ow) = first(x, last), first(y, last)
+    kernel_, stride = attrs["pool_size"], attrs["strides"]
+    before = _before(attrs, (h, w), (oh, ow))
+    columns = zip((h, w), (oh, ow), kernel_, stride, before, strict=True)
+    if any(b >= k or (o - 1) * s - b >= n for n, o, k, s, b in columns) or not prod((*x, *y)):
+        return None
+    planes = (n, h, w, c) if last else (n * c, h, w, 1)
+    return (*planes, oh, ow, *kernel_, *stride, *before)
+
+
+def places_bytes(attrs: dict[str, Any], x: Shape, y: Shape) -> int | None:
+    """The size of the second output of `onednn_max_pool`; None where no kernel makes it."""
+    few = prod(attrs["pool_size"]) <= PLACES and compiler.available()
+    return prod(y) if few and max_sizes(attrs, x, y) else None
 
 
 def _images(p: Problem, x: Shape, y: Shape) -> tuple[Any, Any]:
@@ -94,61 +113,68 @@ def _dtype(p: Problem) -> str:
     return p.outputs[0].dtype.name
 
 
-def _cook_forward(mode: str) -> Any:
-    def cook(p: Problem) -> Recipe | None:
-        x, y = p.inputs[0].shape, p.outputs[0].shape
-        made = forward(mode, p.attrs, x, y, binding.FORWARD_INFERENCE, _dtype(p))
-        source, target = _images(p, x, y)
-        operands = (Operand("src", 0, source), Operand("dst", 0, target, True))
-        return recipe(made, operands)
-
-    return cook
+def _cook_average(p: Problem) -> Recipe | None:
+    x, y = p.inputs[0].shape, p.outputs[0].shape
+    made = forward(p.attrs, x, y, binding.FORWARD_INFERENCE, _dtype(p))
+    source, target = _images(p, x, y)
+    return recipe(made, (Operand("src", 0, source), Operand("dst", 0, target, True)))
 
 
 def _cook_average_grad(p: Problem) -> Recipe | None:
     x, y = p.outputs[0].shape, p.inputs[2].shape
-    made = backward("avg", p.attrs, x, y, _dtype(p))
+    made = backward(p.attrs, x, y, _dtype(p))
     source, target = _images(p, x, y)
     operands = (Operand("diff_dst", 2, target), Operand("diff_src", 0, source, True))
     return recipe(made, operands)
 
 
-def _cook_with_places(p: Problem) -> Recipe | None:
-    x, y = p.inputs[0].shape, p.outputs[0].shape
-    made = forward("max", p.attrs, x, y, binding.FORWARD_TRAINING, _dtype(p))
-    source, target = _images(p, x, y)
-    if made is None:
-        return None
-    operands = (
-        Operand("src", 0, source), Operand("dst", 0, target, True),
-        Operand("workspace", 1, made.md("workspace"), True),
-    )  # fmt: skip
-    return Recipe(made, operands)
+def _c_sizes(query: KernelQuery, x: TensorType, y: TensorType) -> tuple[int, ...] | None:
+    return max_sizes(dict(query.attrs), x.shape, y.shape)
 
 
-def _cook_from_places(p: Problem) -> Recipe | None:
-    x, y = p.outputs[0].shape, p.inputs[0].shape
-    made = backward("max", p.attrs, x, y, _dtype(p))
-    source, target = _images(p, x, y)
-    if made is None:
-        return None
-    operands = (
-        Operand("diff_dst", 0, target), Operand("workspace", 1, made.md("workspace")),
-        Operand("diff_src", 0, source, True),
-    )  # fmt: skip
-    return Recipe(made, operands)
+def _given(sizes: tuple[int, ...] | None) -> Any:
+    return compiler.ffi(compiler.CDEF).new("long[]", list(sizes or ()))
 
 
-def _floats_and_places(query: Any) -> bool:
-    types = (*query.inputs, *query.outputs)
-    floats = {t.dtype.name for t in types} - {"uint8"}
-    return len(floats) == 1 and floats <= {FLOAT, *halves()} and all(t.size for t in types)
+def _pools(query: KernelQuery) -> bool:
+    (x,), y = query.inputs, query.outputs[0]
+    return x.dtype.name == FLOAT and _c_sizes(query, x, y) is not None
+
+
+def _buffer_bytes(query: KernelQuery) -> int:
+    """A row of the input per part, for images of which each channel is a plane."""
+    (n, _, w, c, oh, *_) = _c_sizes(query, query.inputs[0], query.outputs[0]) or (0,) * 5
+    return padded(4 * w * parts_of(n * oh)) if c == 1 else 0
+
+
+def _bind_max(ctx: BindContext) -> Launch:
+    (x,), (y, *places) = ctx.inputs, ctx.outputs
+    sizes = _c_sizes(ctx.query, ctx.query.inputs[0], ctx.query.outputs[0])
+    lib, given = compiler.native(), _given(sizes)
+    if sizes and sizes[3] == 1 and not places:
+        count = parts_of(sizes[0] * sizes[4])
+        buffer = pointer(ctx.workspace)
+        return partial(lib.max_pool_planes, pointer(x), pointer(y), buffer, given, count)
+    where = pointer(places[0], "uint8_t *") if places else null()
+    return partial(lib.max_pool, pointer(x), pointer(y), where, given)
+
+
+def _spreads(query: KernelQuery) -> bool:
+    dy, places = query.inputs
+    return dy.dtype.name == FLOAT and places.size == dy.size
+
+
+def _bind_max_grad(ctx: BindContext) -> Launch:
+    (dy, places), (dx,) = ctx.inputs, ctx.outputs
+    given = _given(_c_sizes(ctx.query, ctx.query.outputs[0], ctx.query.inputs[0]))
+    where = pointer(places, "uint8_t *")
+    return partial(compiler.native().max_pool_grad, pointer(dy), where, pointer(dx), given)
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    kernel("max_pool_2d", _cook_forward("max")),
-    kernel("avg_pool_2d", _cook_forward("avg")),
+    half_kernel("max_pool_2d", _bind_max, _pools, _buffer_bytes),
+    kernel("avg_pool_2d", _cook_average),
     kernel("avg_pool_2d_grad", _cook_average_grad),
-    kernel("onednn_max_pool", _cook_with_places, accepts=_floats_and_places),
-    kernel("onednn_max_pool_grad", _cook_from_places, accepts=_floats_and_places),
+    half_kernel("onednn_max_pool", _bind_max, _pools),
+    half_kernel("onednn_max_pool_grad", _bind_max_grad, _spreads),
 )

@@ -26,6 +26,7 @@ from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_core.plugins.trials import agree, factors, multiplications
 from flow_onednn import threads
 from flow_onednn.kernels import matmul
+from flow_onednn.kernels.guarded import guarded
 from flow_onednn.kernels.loops import FLOAT_BYTES, null, pointer
 from flow_onednn.kernels.matmul import ACTIVATIONS, Matrix, Span, matrix
 from flow_onednn.kernels.twins import product
@@ -298,6 +299,12 @@ def _tried(count: int, whole: Problem, parts: tuple[Problem, ...]) -> bool:
     return agree(multiplications(whole.inputs[:2], transposed), same)
 
 
+def _adds_up(made: Cooked) -> bool:
+    """Whether parts are added up by a loop of ours, which applies relu, too."""
+    return isinstance(made, Shares) and made.sums is not None
+
+
 KERNELS: tuple[KernelSpec, ...] = tuple(
-    replace(product(op, cook), rows=same_rows) for op in ("matmul", "onednn_matmul")
+    replace(product(op, guarded(cook, _adds_up)), rows=same_rows)
+    for op in ("matmul", "onednn_matmul")
 )

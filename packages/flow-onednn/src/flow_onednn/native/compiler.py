@@ -47,7 +47,7 @@ def limited(value: str) -> tuple[str, ...]:
     return WITHOUT.get(value.upper(), ()) if platform.machine() in ("x86_64", "AMD64") else ()
 
 
-FILES = ("functions.h", "source.c", "norms.c", "tables.c", "shares.c", "joined.c")
+FILES = ("functions.h", "source.c", "norms.c", "tables.c", "shares.c", "joined.c", "special.c")
 # not -ffast-math: linked into a library it makes the whole process flush denormal numbers
 FLAGS = (
     "-O2", "-ftree-vectorize", "-march=native", "-fopenmp", "-fPIC", "-shared", "-std=gnu11",
@@ -226,7 +226,7 @@ void stack_sums(const float *x, float *y, long stack, long rows, long columns);
 void row_sums(const float *x, float *y, long rows, long columns);
 long cross_entropy(const float *x, const void *label, float *prob, float *loss,
     long rows, long columns, int width);
-void cross_entropy_grad(const float *prob, const void *label, const float *dy, float *dx,
+long cross_entropy_grad(const float *prob, const void *label, const float *dy, float *dx,
     long rows, long columns, int width);
 void layer_norm(const float *x, const float *beta, const float *gamma, float *y, float *mean,
     float *inverse, long rows, long columns, float epsilon);
@@ -258,4 +258,16 @@ int run_sums(void *run, void *stream, const Part *parts, long count, float *y,
 void joined_updates(int kind, void **rows, const long *sizes, long count, long width,
     const float *rate, const float *factor, const int64_t *step, float *change, double *sums,
     int most, const double *numbers);
+int ordinary(const float *x, long n);
+int ordinary_halves(const uint16_t *x, long n);
+void relu_of(float *x, long n);
+void relu_of_halves(uint16_t *x, long n);
+void norm_relu_again(const float *x, float *y, const float *mean, const float *inverse,
+    const float *gamma, const float *beta, long rows, long columns);
+void norm_relu_again_halves(const uint16_t *x, uint16_t *y, const float *mean,
+    const float *inverse, const float *gamma, const float *beta, long rows, long columns);
+void max_pool(const float *x, float *y, uint8_t *place, const long *sizes);
+void max_pool_grad(const float *dy, const uint8_t *place, float *dx, const long *sizes);
+void max_pool_planes(const float *x, float *y, float *buffer, const long *sizes, int parts);
+void softmax(const float *x, float *y, long rows, long columns);
 """

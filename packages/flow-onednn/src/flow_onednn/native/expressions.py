@@ -32,7 +32,7 @@ _MASKED = _of("({1} ? {0} * {2} : 0.0f * {0})")
 
 TABLE: Mapping[str, Expression] = {
     "relu": _of("({0} < 0.0f ? 0.0f : {0})"),
-    "relu_grad": _of("({0} > 0.0f ? {1} : 0.0f * {1})"),
+    "relu_grad": _of("({0} > 0.0f ? {1} : 0.0f)"),
     "sigmoid": _of("sigmoid_({0})"),
     "sigmoid_v2": _of("sigmoid_({0})"),
     "sigmoid_grad": _of("({1} * {0} * (1.0f - {0}))"),

@@ -61,7 +61,7 @@ static inline float tanh_(float x) {
     p = p * z - 3.33332819422e-1f;
     float small = x + x * z * p;
     float large = 1.0f - 2.0f / (exp_(2.0f * fabsf(x)) + 1.0f);
-    return fabsf(x) < 0.625f ? small : copysignf(large, x);
+    return copysignf(fabsf(x) < 0.625f ? small : large, x);
 }
 
 static inline float gelu_(float x) { return 0.5f * x * (1.0f + erf_(x * 0.70710678118654752f)); }

@@ -97,7 +97,7 @@ void lars(float *w, const float *g, float *m, const float *rate, const float *fa
     add_pairs(sums, parts);
     double model = sqrt(sums[0] / n), below = epsilon + sqrt(sums[1] / n);
     if (*step) below += decay * model;
-    double now = below > 0.0 ? *rate * coefficient * model / below : 0.0;
+    double now = below == 0.0 ? 0.0 : *rate * coefficient * model / below;
     float local = (float)now, shrink = (float)(now * decay), keep = (float)beta;
 #pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static)
     for (long i = 0; i < n; i++) {
@@ -258,14 +258,20 @@ static void narrow_rows(const float *x, const void *label, long first, float *pr
     }
 }
 
-// how many labels are none of the classes; nothing is computed unless it is 0
-long cross_entropy(const float *x, const void *label, float *prob, float *loss, long rows,
-                   long columns, int width) {
+// how many labels are none of the classes
+long bad_labels(const void *label, long rows, long columns, int width) {
     long bad = 0;
     for (long i = 0; i < rows; i++) {
         long k = label_at(label, i, width);
         bad += k < 0 || k >= columns;
     }
+    return bad;
+}
+
+// `bad_labels`; nothing is computed unless it is 0
+long cross_entropy(const float *x, const void *label, float *prob, float *loss, long rows,
+                   long columns, int width) {
+    long bad = bad_labels(label, rows, columns, width);
     if (bad) return bad;
     if (columns < NARROW) {
         for (long i = 0; i < rows; i += FEW_ROWS) {
@@ -295,8 +301,10 @@ long cross_entropy(const float *x, const void *label, float *prob, float *loss, 
     return 0;
 }
 
-void cross_entropy_grad(const float *prob, const void *label, const float *dy, float *dx,
+long cross_entropy_grad(const float *prob, const void *label, const float *dy, float *dx,
                         long rows, long columns, int width) {
+    long bad = bad_labels(label, rows, columns, width);
+    if (bad) return bad;
 #pragma omp parallel for if (rows * columns > PARALLEL) schedule(static)
     for (long i = 0; i < rows; i++) {
         float d = dy[i];
@@ -305,6 +313,7 @@ void cross_entropy_grad(const float *prob, const void *label, const float *dy, f
         for (long j = 0; j < columns; j++) dx[at + j] = prob[at + j] * d;
         dx[at + label_at(label, i, width)] -= d;
     }
+    return 0;
 }
 
 // --- layer normalisation over rows

@@ -189,7 +189,7 @@ def pool_with_places(match: _Match, pool: Op) -> bool:
     shapes = match.type_of(x).shape, match.type_of(y).shape
     if len(grads) != 1 or pool.attrs["data_format"] != "channels_last":
         return False
-    size = places_bytes(dict(pool.attrs), *shapes, match.type_of(x).dtype.name)
+    size = places_bytes(dict(pool.attrs), *shapes)
     if size is None:
         return False
     (grad,) = grads

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import pi, sqrt
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from flow_core.builtin.calls import call
 from flow_core.builtin.numpy_kernels import special
 from flow_core.builtin.numpy_kernels.binding import kernel, scalar, ufunc_kernel
-from flow_core.builtin.numpy_kernels.steps import INTEGER_OF, Steps, composite
+from flow_core.builtin.numpy_kernels.steps import Steps, composite
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelSpec
 
@@ -21,20 +21,9 @@ def _relu(ctx: BindContext) -> Launch:
     return call(np.maximum, x, scalar(0, x), out=y)
 
 
-def _relu_grad(ctx: BindContext) -> Sequence[Launch]:
-    """dy where the bits of y, as an integer, are above 0: three cheap integer calls.
-
-    The arithmetic shift spreads the sign of -bits(y) over the word; y = 0 gives no bits at all.
-    """
-    (y, dy), (dx,) = ctx.inputs, ctx.outputs
-    integer = INTEGER_OF[dx.itemsize]
-    mask = dx.view(integer)
-    shift = np.array(8 * dx.itemsize - 1, integer)
-    return (
-        call(np.negative, y.view(integer), out=mask),
-        call(np.right_shift, mask, shift, out=mask),
-        call(np.bitwise_and, mask, dy.view(integer), out=mask),
-    )
+def _relu_grad(s: Steps) -> None:
+    y, dy = s.inputs
+    s.keep(s.test(np.greater, y, 0.0), dy, s.out)
 
 
 def _sigmoid(s: Steps) -> None:
@@ -185,6 +174,7 @@ BODIES: dict[str, Callable[[Steps], object]] = {
     "hardswish_grad": _hardswish_grad,
     "hardtanh": _hardtanh,
     "hardtanh_grad": _hardtanh_grad,
+    "relu_grad": _relu_grad,
     "leaky_relu": lambda s: _sloped(s, s.inputs[0], s.attrs["alpha"]),
     "leaky_relu_grad": _leaky_relu_grad,
     "elu": _elu,
@@ -195,7 +185,6 @@ BODIES: dict[str, Callable[[Steps], object]] = {
 
 KERNELS: tuple[KernelSpec, ...] = (
     kernel("relu", _relu),
-    kernel("relu_grad", _relu_grad),
     ufunc_kernel("tanh", np.tanh),
     *(composite(op, body) for op, body in BODIES.items()),
 )

@@ -339,15 +339,36 @@ def _max_backward(
     yield partial(served.fill, False)
     if not (disjoint and all(axis.covers() for axis in axes)):
         yield partial(goal.fill, 0)
-    for tap in product(*(range(axis.kernel) for axis in axes)):
-        big, small = [slice(None)] * x.ndim, [slice(None)] * x.ndim
-        for axis, t in zip(axes, tap, strict=True):
-            big[axis.axis], small[axis.axis] = axis.meeting(t)
-        views = [a[tuple(small)] for a in (y, served, dy)]
+    for big, small in _meetings(axes, x.ndim):
+        views = [a[small] for a in (y, served, dy)]
         if views[0].size:
-            yield from _position(x[tuple(big)], views, goal[tuple(big)], work, disjoint)
+            yield from _position(x[big], views, goal[big], work, disjoint)
+    if y.size:
+        yield partial(_add_at_nan, axes, (x, y, dy, goal), np.empty((), y.dtype))
     if goal is not dx:
         yield partial(np.copyto, dx, goal, casting="unsafe")
+
+
+def _meetings(axes: list[Axis], rank: int) -> Iterator[tuple[Any, Any]]:
+    """For each position in the windows: elements of the input, and their windows."""
+    for tap in product(*(range(axis.kernel) for axis in axes)):
+        big, small = [slice(None)] * rank, [slice(None)] * rank
+        for axis, t in zip(axes, tap, strict=True):
+            big[axis.axis], small[axis.axis] = axis.meeting(t)
+        yield tuple(big), tuple(small)
+
+
+def _add_at_nan(axes: list[Axis], arrays: tuple[Any, Any, Any, Any], largest: Any) -> None:
+    """Adds dy where x is the first NaN of a window, which equals no maximum."""
+    x, y, dy, goal = arrays
+    np.maximum.reduce(y, None, out=largest)
+    if largest == largest:
+        return
+    free = np.isnan(y)
+    for big, small in _meetings(axes, x.ndim):
+        hit = free[small] & np.isnan(x[big])
+        free[small] &= ~hit
+        goal[big][hit] += dy[small][hit]
 
 
 def _position(

@@ -27,22 +27,42 @@ from flow_core.builtin.numpy_kernels.row_index import (
 )
 from flow_core.builtin.numpy_kernels.select import copy, fill
 from flow_core.device import Launch
+from flow_core.dtypes import bfloat16
 from flow_core.errors import DataError
 from flow_core.ops.sort import hot_value, stable_order
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
+INFINITE = 0x7F800000
+"""The bits of inf in float32."""
+FROM_LEAST = INFINITE + 1 - (1 << 31)
+"""What takes the pattern of -inf to the least integer."""
+
 
 def _sort(ctx: BindContext) -> Sequence[Launch]:
     (x,), (out,) = ctx.inputs, ctx.outputs
-    if ctx.attrs["direction"] == "ASCENDING":
+    parts = _sort_parts(ctx.query)
+    if not parts:
         return copy(out, x), partial(out.sort, axis=-1)
-    (rising,) = carve(ctx.workspace, (x.shape, x.dtype))
-    return copy(rising, x), partial(rising.sort, axis=-1), copy(out, rising[..., ::-1])
+    (rising,) = carve(ctx.workspace, *parts)
+    found = rising if ctx.attrs["direction"] == "ASCENDING" else rising[..., ::-1]
+    return (
+        partial(np.copyto, rising, x),
+        partial(rising.sort, axis=-1),
+        partial(np.copyto, out, found, casting="unsafe"),
+    )
+
+
+def _sort_parts(query: KernelQuery) -> tuple[tuple[tuple[int, ...], Any], ...]:
+    """Where x is sorted: float32 in place of bfloat16, of which numpy does not sort NaN."""
+    x = query.inputs[0]
+    half = x.dtype is bfloat16
+    if query.attrs["direction"] == "ASCENDING" and not half:
+        return ()
+    return ((x.shape, np.float32 if half else x.dtype.numpy),)
 
 
 def _sort_bytes(query: KernelQuery) -> int:
-    x = query.inputs[0]
-    return 0 if query.attrs["direction"] == "ASCENDING" else carved_bytes((x.shape, x.dtype.numpy))
+    return carved_bytes(*_sort_parts(query))
 
 
 # ------------------------------------------------------------------------------- orders by keys
@@ -70,6 +90,9 @@ def _patterns(x: Any, patterns: Any, signs: Any, floating: bool) -> Iterator[Lau
     yield call(np.right_shift, patterns, np.array(31, np.int32), out=signs)
     yield call(np.bitwise_and, signs, np.array(0x7FFFFFFF, np.int32), out=signs)
     yield call(np.bitwise_xor, patterns, signs, out=patterns)
+    # NaN with a sign is below -inf, from where it wraps around to the others, at the end
+    yield call(np.add, patterns, np.array(FROM_LEAST, np.int32), out=patterns)
+    yield call(np.minimum, patterns, np.array(INFINITE + FROM_LEAST + 1, np.int32), out=patterns)
 
 
 def _order_by_keys(
@@ -196,9 +219,10 @@ def _one_hot(ctx: BindContext) -> Sequence[Launch]:
 
 
 def _refuse(flat: Any, numbers: RowNumbers, on: Any, indices: Any, classes: int) -> None:
+    flat_indices = indices.reshape(-1)
     raise DataError(
         "one_hot of an index out of range",
-        found=int(indices.reshape(-1)[(indices < 0) | (indices >= classes)][0]),
+        found=int(flat_indices[(flat_indices < 0) | (flat_indices >= classes)][0]),
         allowed=f"0 <= index < {classes}",
         hint="a larger depth, or indices of the classes that there are",
     )

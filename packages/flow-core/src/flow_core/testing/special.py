@@ -1,0 +1,263 @@
+"""Special values: what kernels make of NaN, infinities, zeros, subnormals and the extremes.
+
+A *trial* puts one kind of value into one input of a case, or several kinds into all of them.  A
+kernel agrees with the reference, which computes in float64 and is then rounded to the output's
+type, when
+
+- NaN is at the same places; its sign and payload do not matter;
+- infinities are at the same places, with the same signs;
+- a subnormal number does not become zero;
+- other numbers are equal within the tolerance of the type;
+- a zero of an elementwise op has the same sign.  That of a sum depends on its order.
+
+An op that is not elementwise may overflow on its way to a finite result where an input holds the
+largest numbers: there, only what is not finite in the reference must not be finite in the result.
+
+What is different on purpose is a `Deviation`: a row with a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, nan
+from typing import Any, Literal
+from zlib import crc32
+
+import numpy as np
+
+from flow_core.dtypes import DType, as_dtype
+from flow_core.testing.checks import Tolerance
+
+Aspect = Literal["lost", "nan", "infinity", "zero_sign", "subnormal", "finite", "refused"]
+"""In which respect two results differ; "lost": a finite number for NaN or infinity."""
+
+FLOATING: Mapping[str, Callable[[Any], float]] = {
+    "nan": lambda info: nan,
+    "-nan": lambda info: -nan,
+    "inf": lambda info: inf,
+    "-inf": lambda info: -inf,
+    "zero": lambda info: 0.0,
+    "-zero": lambda info: -0.0,
+    "subnormal": lambda info: float(info.smallest_normal) / 4,
+    "-subnormal": lambda info: -float(info.smallest_normal) / 4,
+    "largest": lambda info: float(info.max),
+    "lowest": lambda info: float(info.min),
+}
+"""The special values of a floating type, given its ``finfo``."""
+
+INTEGERS: Mapping[str, Callable[[Any], int]] = {
+    "integer_zero": lambda info: 0,
+    "integer_max": lambda info: int(info.max),
+    "integer_min": lambda info: int(info.min),
+}
+"""The special values of an integer type, given its ``iinfo``."""
+
+HUGE = ("largest", "lowest")
+MIXED = "mixed"
+"""The value of trials that put all kinds of values into all inputs."""
+EVERYWHERE = ("nan", "inf", "-inf", "zero", "-zero", "subnormal")
+"""Values that some trials put everywhere in an input: no other number hides them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What is put where.
+
+    Attributes:
+        value: a key of `FLOATING` or `INTEGERS`, or `MIXED`.
+        index: which input; None for all of them.
+        everywhere: whether in all elements, else in some.
+    """
+
+    value: str
+    index: int | None
+    everywhere: bool = False
+
+    def __str__(self) -> str:
+        where = "all inputs" if self.index is None else f"input {self.index}"
+        return f"{self.value} {'everywhere ' if self.everywhere else ''}in {where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """A difference between kernels and the reference that is meant to be.
+
+    The kit fails when a row is not needed any more.
+
+    Attributes:
+        op: type of the op.
+        aspects: in which respects it differs.
+        reason: why that is right, or why it cannot be changed.
+        values: of which trials (`Trial.value`); empty for all.
+        dtypes: element types of samples, as in `KernelKit.dtypes`; empty for all.
+        everywhere: whether the difference is there on every machine.  Only then does the kit check
+            that the row is needed.
+
+    >>> row = Deviation("relu", ("zero_sign",), "max(0, -0) may be either", ("-zero",))
+    >>> row.covers(Difference("relu", "float32", Trial("-zero", 0), "zero_sign", 0, ""))
+    True
+    """
+
+    op: str
+    aspects: tuple[Aspect, ...]
+    reason: str
+    values: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    everywhere: bool = True
+
+    def covers(self, found: Difference) -> bool:
+        """Whether this row is about a difference."""
+        return (
+            self.op == found.op
+            and found.aspect in self.aspects
+            and (not self.values or found.trial.value in self.values)
+            and (not self.dtypes or found.dtype in self.dtypes)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A kernel and the reference, apart in one aspect of one output.
+
+    Attributes:
+        op: type of the op.
+        dtype: what its samples were cast to.
+        trial: what was fed.
+        aspect: the first aspect in which they differ.
+        output: which output, mutated inputs being counted on.
+        words: both values, for people.
+    """
+
+    op: str
+    dtype: str
+    trial: Trial
+    aspect: Aspect
+    output: int
+    words: str
+
+    def __str__(self) -> str:
+        return f"{self.op} {self.dtype}, {self.trial}: {self.aspect}: {self.words}"
+
+
+def values_of(dtype: DType) -> dict[str, Any]:
+    """The special values of an element type by name; none of types that are neither.
+
+    >>> values_of(as_dtype("int8"))["integer_min"], values_of(as_dtype("bool"))
+    (-128, {})
+    """
+    if dtype.is_floating:
+        return {name: make(_finfo(dtype)) for name, make in FLOATING.items()}
+    if dtype.is_integer:
+        return {name: make(np.iinfo(dtype.numpy)) for name, make in INTEGERS.items()}
+    return {}
+
+
+def _finfo(dtype: DType) -> Any:
+    info: Any = np.finfo
+    if dtype.name == "bfloat16":
+        import ml_dtypes
+
+        info = ml_dtypes.finfo
+    return info(dtype.numpy)
+
+
+def trials(arrays: Sequence[Any]) -> list[Trial]:
+    """All trials for the inputs of an op."""
+    found = []
+    for index, array in enumerate(arrays):
+        names = values_of(as_dtype(array.dtype)) if array.size else {}
+        found += [Trial(name, index) for name in names]
+        found += [Trial(name, index, True) for name in names if name in EVERYWHERE]
+    return found + [Trial(MIXED, None)] * (2 if found else 0)
+
+
+def placed(trial: Trial, arrays: Sequence[Any], seed: str) -> tuple[Any, ...]:
+    """The arrays of a trial; a huge number is in one place, so that none meets another."""
+    rng = np.random.default_rng(crc32(f"{seed} {trial}".encode()))
+    chosen = range(len(arrays)) if trial.index is None else (trial.index,)
+    return tuple(
+        _changed(trial, x, rng) if i in chosen and x.size else x for i, x in enumerate(arrays)
+    )
+
+
+def _changed(trial: Trial, array: Any, rng: Any) -> Any:
+    known, made = values_of(as_dtype(array.dtype)), array.copy()
+    if trial.value != MIXED and trial.value not in known:
+        return made
+    flat = made.reshape(-1)
+    if trial.value == MIXED:
+        kinds = [v for name, v in known.items() if name not in HUGE]
+        for place in np.flatnonzero(rng.random(flat.size) < 0.4) if kinds else ():
+            flat[place] = kinds[rng.integers(len(kinds))]
+    elif trial.everywhere:
+        flat[:] = known[trial.value]
+    elif trial.value in HUGE:
+        flat[rng.integers(flat.size)] = known[trial.value]
+    else:
+        flat[rng.random(flat.size) < 0.3] = known[trial.value]
+        flat[rng.integers(flat.size)] = known[trial.value]
+    return made
+
+
+def difference(
+    dtype: DType,
+    want: Any,
+    have: Any,
+    tolerance: Tolerance,
+    skipped: Collection[Aspect] = (),
+) -> tuple[Aspect, str] | None:
+    """The first aspect in which a result differs from the reference's, and where.
+
+    Args:
+        dtype: element type of the result.
+        want: what the reference gives, in float64 where it is floating.
+        have: the result.
+        tolerance: relative and absolute, of other numbers.
+        skipped: aspects that are not compared.
+    """
+    if not dtype.is_floating:
+        return _first("finite", np.asarray(want) != have, want, have)
+    wide, found = np.asarray(want, np.float64), np.asarray(have).astype(np.float64)
+    for aspect, wrong in _wrong(dtype, wide, found, tolerance):
+        differs = None if aspect in skipped else _first(aspect, wrong, wide, found)
+        if differs is not None:
+            return differs
+    return None
+
+
+def skipped(trial: Trial, elementwise: bool) -> tuple[Aspect, ...]:
+    """The aspects that a trial of an op does not compare."""
+    if elementwise:
+        return ()
+    rest: tuple[Aspect, ...] = ("nan", "infinity", "subnormal", "finite", "zero_sign")
+    return rest if trial.value in HUGE else ("zero_sign",)
+
+
+def _wrong(
+    dtype: DType, want: Any, have: Any, tolerance: Tolerance
+) -> Iterator[tuple[Aspect, Any]]:
+    """Where two results differ, by aspect; later aspects hold only where earlier ones agree."""
+    info, (relative, absolute) = _finfo(dtype), tolerance
+    with np.errstate(all="ignore"):
+        rounded = want.astype(dtype.numpy).astype(np.float64)
+        top = float(info.max)
+        near_top = (np.abs(want) > top * (1 - relative)) & (np.abs(want) < top * (1 + relative))
+        yield "lost", ~np.isfinite(rounded) & np.isfinite(have) & ~near_top
+        yield "nan", np.isnan(rounded) != np.isnan(have)
+        infinite = np.isinf(rounded) | np.isinf(have)
+        yield "infinity", infinite & (rounded != have) & ~near_top & ~np.isnan(have)
+        yield "zero_sign", (want == 0) & (have == 0) & (np.signbit(want) != np.signbit(have))
+        tiny = float(info.smallest_normal)
+        yield "subnormal", (have == 0) & (np.abs(want) > tiny / 8) & (np.abs(want) < tiny)
+        finite = np.isfinite(rounded) & np.isfinite(have)
+        yield "finite", finite & (np.abs(have - want) > absolute + relative * np.abs(want))
+
+
+def _first(aspect: Aspect, wrong: Any, want: Any, have: Any) -> tuple[Aspect, str] | None:
+    where = np.argwhere(wrong)
+    if not len(where):
+        return None
+    at = tuple(map(int, where[0]))
+    place = f" at {list(at)}" if at else ""
+    return aspect, f"{have[at]!s} for {np.asarray(want)[at]!s}{place} ({len(where)} elements)"
