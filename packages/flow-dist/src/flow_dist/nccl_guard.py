@@ -12,7 +12,7 @@ from flow_core.errors import FlowError
 from flow_dist import ending
 from flow_dist.control_client import JobStoppedError
 from flow_dist.nccl_groups import Groups
-from flow_dist.waiting import VERDICT
+from flow_dist.waiting import VERDICT, look_around
 
 POLL = 0.25
 """Seconds between two looks."""
@@ -42,6 +42,11 @@ class Guard:
 
     def look(self) -> None:
         """One look."""
+        try:
+            look_around()
+        except FlowError as error:  # a process that runs something else never comes
+            VERDICT.error = VERDICT.error or error
+            self._groups.abort(error)
         if VERDICT.error is not None:
             self._groups.abort(_stopped(str(VERDICT.error)))
         self._groups.poll()
