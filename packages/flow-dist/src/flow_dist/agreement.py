@@ -8,6 +8,7 @@ were doing, and each raises the same error.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,9 +22,8 @@ from flow_core.errors import (
     FlowError,
     ProcessesDifferError,
     SourceLine,
-    user_line,
 )
-from flow_dist.watch import line_of_main
+from flow_dist.watch import line_of, line_of_main
 from flow_dist.words import Words
 
 STEPS, MEETINGS = LANES = ("steps", "meetings")
@@ -242,7 +242,7 @@ def _told(words: Words) -> list[dict[str, Any]]:
     """The last events, with their numbers, and the line that this process is at now."""
     events = [event.told(*rest) for event, *rest in list(words.events)]
     first = words.count - len(events) + 1
-    at = {"at": str(user_line() or line_of_main())}
+    at = {"at": line_of(sys._getframe()) or line_of_main()}
     return [{"number": first + i, **told, **at} for i, told in enumerate(events)]
 
 
