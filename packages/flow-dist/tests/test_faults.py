@@ -27,7 +27,10 @@ def right(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("damage", 5),
         *(
             pytest.param(kind, step, marks=pytest.mark.slow)
-            for kind, step in (("kill", 1), ("stop", 3), ("raise", 7), ("link", 4), ("host", 6))
+            for kind, step in (
+                *(("kill", 1), ("stop", 3), ("raise", 7), ("link", 4), ("host", 6)),
+                *(("feeds", 5), ("extra", 2), ("extra", 3), ("loop", 4)),
+            )
         ),
     ],
 )
@@ -43,6 +46,7 @@ def test_a_fault_costs_no_result(kind: str, step: int, tmp_path: Path, right: Pa
     assert found.right, found.output
     assert "rank 0: on " in found.output
     limit = fault_table.SILENCE + 12 if kind in fault_table.BY_SILENCE else 10
+    limit += fault_table.STALL if kind == "loop" else 0
     assert found.seconds < limit
 
 

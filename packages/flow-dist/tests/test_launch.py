@@ -234,7 +234,9 @@ def test_ranks_that_loop_are_reported_and_stopped(tmp_path: Path) -> None:
     path.write_text(STALLING)
     ended = run("-n", "2", "--stall", "0.7", "--stall-limit", "2.5", *FAST, str(path))
     assert ended.returncode == 1
-    told = re.findall(r"flow-dist: no step has finished for (\d) s\n((?:  rank .*\n)+)", ended.stderr)
+    told = re.findall(
+        r"flow-dist: no step has finished for (\d) s\n((?:  rank .*\n)+)", ended.stderr
+    )
     assert [seconds for seconds, _ in told][-3:] == ["1", "1", "3"], ended.stderr
     for _, lines in told[-3:]:
         assert len(re.findall(r"  rank \d: on \S+, at work .*loop.py:\d+\)", lines)) == 2, lines
