@@ -1,6 +1,6 @@
 """Faults at random steps of a training program on two processes, and what became of it.
 
-As a script it prints a table: ``python fault_table.py 100 [seed [kind ...]]`` (some minutes per ten).
+As a script it prints a table: ``python fault_table.py 100 [seed [kind ...]]``, in minutes per ten.
 """
 
 import contextlib

@@ -70,7 +70,7 @@ def digest(array: Any) -> int:
     """A number of 64 bits that tells an array from others, by all its bytes and its shape."""
     if array.dtype.hasobject:
         return hash(tuple([digest(part) for part in array.reshape(-1)]))
-    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    raw: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return hash((array.shape, xxh3_64_intdigest(raw)))
 
 

@@ -1,6 +1,7 @@
 """Ends NCCL's work when something has failed, since nobody else can: it waits on the device.
 
-A thread looks for errors of what was queued, and for the verdict of a supervisor.  When the job
+A thread looks for errors of what was queued, for the verdict of a supervisor, and for processes
+that run another step than this one.  When the job
 is stopped, communicators are given up first, so that no device is left waiting.
 """
 
@@ -44,9 +45,9 @@ class Guard:
         """One look."""
         try:
             look_around()
-        except FlowError as error:  # a process that runs something else never comes
-            VERDICT.error = VERDICT.error or error
-            self._groups.abort(error)
+        except FlowError as found:  # a process that runs something else never comes
+            VERDICT.error = VERDICT.error or found
+            self._groups.abort(found)
         if VERDICT.error is not None:
             self._groups.abort(_stopped(str(VERDICT.error)))
         self._groups.poll()
