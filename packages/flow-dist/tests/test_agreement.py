@@ -1,6 +1,9 @@
 """Processes that do different things find out, in that very step; those that do the same do not."""
 
+import os
 import re
+import socket
+import subprocess
 import sys
 import threading
 import time
@@ -15,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
-from launching import HERE, launcher, run_script
+from launching import HERE, launcher, mpich, run_script
 
 from flow_core.dtypes import as_dtype
 from flow_core.errors import FeedsDifferError, ProcessesDifferError
@@ -426,3 +429,25 @@ def test_processes_that_compare_as_often() -> None:
     assert "check_feeds: never" in done.stderr
     assert "check_feeds: always" in done.stderr
     assert Path(PROGRAM).name in done.stderr
+
+
+@pytest.mark.slow
+def test_processes_that_join_each_other_end_well() -> None:
+    """MPI, which they have started themselves, ends after the last words have come."""
+    mpich()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    env = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port - 1)}
+    env |= {"FLOW_DIST_TOKEN": "secret", "FLOW_DIST_SHARED_MEMORY": "0"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), "none"],
+            env={**os.environ, **env, "RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [process.communicate(timeout=100)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    assert said == ["done\n"] * 2
