@@ -320,6 +320,38 @@ def test_how_often_is_a_setting(often: str, found: bool) -> None:
             agreement.look()
 
 
+@pytest.mark.skipif(not IN_ORDER, reason="x86 only")
+def test_a_call_costs_little_and_waits_for_nobody() -> None:
+    """Counted in calls: the other process does nothing at all meanwhile."""
+    words = [shared(2)[0] for _ in LANES]
+    agreement = Agreement(0, words, lambda own: [])
+    job = agreement.job("train", ["x", "labels"], "sometimes")
+    batches = [[X, np.full(8, n)] for n in range(6)]
+    for batch in batches[:5]:
+        job(batch)
+    assert words[0].count == 5
+    made: list[tuple[str, str]] = []
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        if event == "call":
+            made.append((event, frame.f_code.co_name))
+        elif event == "c_call" and argument is not sys.setprofile:
+            made.append((event, argument.__name__))
+
+    sys.setprofile(note)
+    try:
+        job(batches[5])
+        agreement.check()
+    finally:
+        sys.setprofile(None)
+    assert [name for event, name in made if event == "call"] == [
+        "__call__", "post", "check", "differ",
+    ]  # fmt: skip
+    assert {name for event, name in made if event == "c_call"} == {
+        "tobytes", "xxh3_64_intdigest", "hash", "append",
+    }  # fmt: skip
+
+
 def test_another_meeting() -> None:
     everybody = agreements(2)
     for rank, agreement in enumerate(everybody):
