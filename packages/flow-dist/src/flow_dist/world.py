@@ -32,7 +32,7 @@ from flow_dist.waiting import LOOKS, share_of_host, suit_to_host, wait
 from flow_dist.watch import WATCH, Site
 from flow_dist.words import SentWords, Words, shared_words
 
-TOLD = 5.0
+TOLD = 10.0
 """Seconds in which processes that differ say what they were doing."""
 
 TAGS = 1 << 20
