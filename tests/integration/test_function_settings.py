@@ -11,6 +11,7 @@ from pairs import PAIR, pair
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.cli.app import cli
+from flow_core.config import Settings
 from flow_core.errors import ConfigError
 from flow_core.frontend.function_config import SETTINGS, cudnn_options
 from flow_core.plan import Plan
@@ -62,6 +63,7 @@ GIVEN: dict[str, Callable[[], Any]] = {
     "default_logical_view": flow.scope.consistent_view,
     "default_distribute_strategy": flow.distribute.consistent_strategy,
     "concurrency_width": lambda: 2,
+    "check_feeds": lambda: "always",
     "all_reduce_group_min_mbyte": lambda: 4,
     "cudnn_buf_limit_mbyte": lambda: 64,
     **{f"cudnn_conv_force_{kind}_algo": lambda: 1 for kind in ("fwd", "bwd_data", "bwd_filter")},
@@ -121,6 +123,8 @@ def test_an_unknown_setting_is_an_error_with_the_nearest_names(name: str, neares
     [
         ("concurrency_width", 0),
         ("concurrency_width", "2"),
+        ("check_feeds", "often"),
+        ("check_feeds", True),
         ("enable_inplace", 1),
         ("default_initializer_conf", {"no_such_conf": {}}),
         ("default_initializer_conf", 0.0),
@@ -140,6 +144,15 @@ def test_a_wrong_value_of_a_setting_is_an_error(name: str, value: Any) -> None:
         setter(flow.function_config(), name)(value)
     assert caught.value.at is not None
     assert caught.value.at.file == __file__
+
+
+@pytest.mark.parametrize("often", ["", "sometimes", "always", "never"])
+def test_how_often_feeds_are_compared_is_a_variable(often: str) -> None:
+    found = Settings.from_env({"FLOW_CHECK_FEEDS": often} if often else {}).check_feeds
+    assert found == (often or "sometimes")
+    with pytest.raises(ConfigError, match="setting FLOW_CHECK_FEEDS") as caught:
+        Settings.from_env({"FLOW_CHECK_FEEDS": f"{often}."})
+    assert caught.value.allowed == "sometimes or always or never"
 
 
 def test_a_group_of_settings_is_not_one() -> None:

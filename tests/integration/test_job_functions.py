@@ -11,6 +11,7 @@ from pairs import PAIR, pair
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_core.frontend.feeding import Feeding
 from flow_core.frontend.function import defined_jobs
 from flow_core.observe.text import plan_report
 from flow_core.plan import Plan
@@ -333,6 +334,17 @@ def test_feeding_the_result_of_another_job() -> None:
         return x * 2
 
     np.testing.assert_array_equal(second(first(pair())), pair(1) * 2)
+
+
+def test_fed_arrays_have_the_names_that_a_user_writes() -> None:
+    @flow.global_function()
+    def job(
+        x: PAIR, some: tuple[PAIR, tuple[PAIR]], many: tp.ListNumpy.Placeholder((2,))
+    ) -> tp.Numpy:
+        return x
+
+    names = Feeding("job", job.signature, 2).names
+    assert names == ["x", "some[0]", "some[1][0]", "many[0]", "many[1]"]
 
 
 # -------------------------------------------------------------------------------- sessions

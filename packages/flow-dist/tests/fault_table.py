@@ -1,6 +1,6 @@
 """Faults at random steps of a training program on two processes, and what became of it.
 
-As a script it prints a table: ``python fault_table.py 100 [seed]`` (some minutes per ten).
+As a script it prints a table: ``python fault_table.py 100 [seed [kind ...]]``, in minutes per ten.
 """
 
 import contextlib
@@ -23,17 +23,27 @@ from two_hosts import TwoHosts, two_hosts, why_not
 PROGRAM = str(Path(__file__).parent / "restart_program.py")
 STEPS = 8
 SILENCE = 5.0
-KINDS = ("kill", "stop", "raise", "damage", "link", "host")
+KINDS = ("kill", "stop", "raise", "damage", "link", "host", "feeds", "extra", "loop")
 OUTSIDE = ("link", "host")
 """Faults that need two hosts, and go on with the one that is left."""
 
 BY_SILENCE = ("stop", *OUTSIDE)
 """Faults that nothing but silence tells; for the others it is long, as a machine may be busy."""
 
+STALL = 10.0
+"""Seconds without a finished step, after which the job is stopped: nothing else tells of a loop."""
+
 PATIENCE = 180.0
 """Seconds that a run may take."""
 
-MESSAGE = re.compile(r"flow-dist: rank 1 of 2 on .*(gone without|does not answer|raised KeyError)")
+FAILED = r"rank 1 of 2 on .*(gone without|does not answer|raised KeyError)"
+DIFFER = r"rank \d of 2 on .*(raised FeedsDifferError|raised ProcessesDifferError|went another way)"
+MESSAGES = {
+    **dict.fromkeys(KINDS, FAILED),
+    "feeds": r"rank \d of 2 on .*raised FeedsDifferError",
+    "extra": DIFFER,
+    "loop": r"no step has finished for 1\d s",
+}
 WEIGHTS = ("one-weight", "one-bias", "two-weight", "two-bias", "two-weight-v")
 ENV = {**os.environ, "DEVICES": "0:0-1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
@@ -81,6 +91,7 @@ def strike(kind: str, step: int, folder: Path, right: Path, hosts: TwoHosts | No
     """
     command = [sys.executable, "-c", "from flow_dist.cli import main; main()", "run"]
     command += ["--silence", str(SILENCE if kind in BY_SILENCE else 60), "--max-restarts", "1"]
+    command += ["--stall-limit", str(STALL)] if kind == "loop" else []
     if hosts is not None:
         a, b = hosts.addresses
         where = ["--hosts", f"{a}:1,{b}:1", "--address", a, "--agent", hosts.agent, "--least", "1"]
@@ -95,21 +106,23 @@ def strike(kind: str, step: int, folder: Path, right: Path, hosts: TwoHosts | No
     outside.start()
     late = threading.Timer(PATIENCE, process.kill)
     late.start()
-    said, at = _read(process)
+    said, at = _read(process, re.compile("flow-dist: " + MESSAGES[kind]))
     status = process.wait()
     late.cancel()
     outside.join()
     return _outcome(kind, step, folder, right, "".join(said), at, status)
 
 
-def _read(process: "subprocess.Popen[str]") -> tuple[list[str], float | None]:
+def _read(
+    process: "subprocess.Popen[str]", message: re.Pattern[str]
+) -> tuple[list[str], float | None]:
     """All lines, and when the message came."""
     said: list[str] = []
     at = None
     with process.stderr or contextlib.nullcontext([]) as lines:
         for line in lines:
             said.append(line)
-            if at is None and MESSAGE.match(line):
+            if at is None and message.match(line):
                 at = time.time()
     return said, at
 
@@ -179,11 +192,11 @@ def place(kind: str) -> Iterator[TwoHosts | None]:
         yield None
 
 
-def run(number: int, seed: int) -> list[Outcome]:
+def run(number: int, seed: int, wanted: Sequence[str] = KINDS) -> list[Outcome]:
     """So many faults of random kinds at random steps."""
     chance = np.random.default_rng(seed)
     reason = why_not()
-    kinds = [kind for kind in KINDS if reason is None or kind not in OUTSIDE]
+    kinds = [kind for kind in wanted if reason is None or kind not in OUTSIDE]
     outcomes = []
     with tempfile.TemporaryDirectory() as root:
         undisturbed(Path(root) / "right")
@@ -200,6 +213,7 @@ def run(number: int, seed: int) -> list[Outcome]:
 
 
 if __name__ == "__main__":
-    found = run(int(sys.argv[1]), int(sys.argv[2]) if sys.argv[2:] else random.randrange(1 << 30))
+    seed = int(sys.argv[2]) if sys.argv[2:] else random.randrange(1 << 30)
+    found = run(int(sys.argv[1]), seed, sys.argv[3:] or KINDS)
     sys.stdout.write(table(found) + "\n")
     sys.exit(0 if all(outcome.good for outcome in found) else 1)

@@ -2,8 +2,8 @@
 
 usage: restart_program.py FOLDER STEPS [FAULT STEP]
 
-The fault strikes the last process when it comes to the step, the first time.  The time is written
-to a file; for faults from outside, who waits for that file brings them about.
+The fault strikes the last process when it comes to the step, the first time ("loop" strikes all).
+The time is written to a file; for faults from outside, who waits for that file brings them about.
 """
 
 import os
@@ -43,6 +43,16 @@ def from_outside(folder: Path) -> None:
         time.sleep(0.01)
 
 
+def loop(folder: Path) -> None:
+    """Computes something for ever, as every process does."""
+    while True:
+        time.sleep(0.01)
+
+
+def nothing(folder: Path) -> None:
+    """The step itself is another one."""
+
+
 FAULTS = {
     "kill": lambda folder: os.kill(os.getpid(), signal.SIGKILL),
     "stop": lambda folder: os.kill(os.getpid(), signal.SIGSTOP),
@@ -50,6 +60,9 @@ FAULTS = {
     "damage": damage,
     "link": from_outside,
     "host": from_outside,
+    "feeds": nothing,
+    "extra": nothing,
+    "loop": loop,
 }
 
 
@@ -75,12 +88,16 @@ def main(folder: str, steps: int, fault: str = "", at: int = -1) -> None:
     place = Membership.from_env()
     struck = place.restart > 0 or place.rank < place.size - 1
     for step in range(first, steps):
-        if step == at and not struck:
+        strikes = step == at and not struck
+        if strikes:
             await_checkpoint(Path(folder), at - at % 2)
             (Path(folder) / "struck").write_text(str(time.time()))
+        if strikes or (fault == "loop" and step == at and place.restart == 0):
             FAULTS[fault](Path(folder))
-        random = np.random.default_rng(step)
+        random = np.random.default_rng(step + 1000 * (strikes and fault == "feeds"))
         x, y = (random.standard_normal((BATCH, n)).astype(np.float32) for n in (6, 1))
+        if strikes and fault == "extra":
+            train(x, y)
         loss = train(x, y)
         sys.stdout.write(f"{step} {float(loss[0]).hex()}\n")
         sys.stdout.flush()

@@ -89,6 +89,29 @@ def test_all_come_talk_and_go() -> None:
         assert made.stops.empty()
 
 
+def test_the_last_thing_to_do_at_the_end_comes_first() -> None:
+    """What needs MPI is done before MPI ends, which was to be done since it began."""
+    with job(1) as made:
+        (client,) = made.clients
+        done: list[str] = []
+        client.at_end(lambda: done.append("end MPI"))
+        client.at_end(lambda: done.append("use MPI"))
+        client.leave()
+        assert done == ["use MPI", "end MPI"]
+
+
+def test_who_makes_no_progress_is_reported_with_its_line() -> None:
+    limits = Limits(beat=0.02, silence=5.0, settle=0.1, stall=0.2)
+    reports: queue.Queue[str] = queue.Queue()
+    server = ControlServer(1, "secret", limits=limits, report=reports.put)
+    with Job(server).join(0, 1):
+        text = reports.get(timeout=10)
+        assert text.startswith("no step has finished for 0 s\n  rank 0: on host0")
+        assert "at work at step 0" in text
+        assert reports.get(timeout=10).startswith("no step has finished for 0 s")
+    server.close()
+
+
 def test_a_lost_connection_stops_all_others() -> None:
     with job(3) as made:
         site = made.watches[0].site("loss", "all_reduce float32[2]", ranks=range(3), at="t.py:4")
@@ -457,6 +480,8 @@ PLACE = {
     [
         {},
         {"step": "many", "sequence": 0, "groups": []},
+        {"step": 0, "sequence": 0, "groups": [], "finished": "all"},
+        {"step": 0, "sequence": 0, "groups": [], "line": 3},
         {"step": 0, "sequence": 0, "groups": [3]},
         {"step": 0, "sequence": 0, "groups": [[["a"], "", 0, []]]},
         {

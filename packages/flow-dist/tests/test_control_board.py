@@ -190,6 +190,60 @@ def test_an_exchange_that_all_are_in() -> None:
     assert "with all others" in failure.message
 
 
+def at_work(line: str, finished: int = 3) -> dict[str, Any]:
+    return {**place(), "at": line, "line": line, "finished": finished}
+
+
+def test_ranks_that_make_no_progress_are_reported_ever_more_rarely() -> None:
+    """All of them send signs of life and none waits for another one."""
+    made, reports = board(), dict[float, str]()
+    for now in range(2 * 600):
+        for rank in range(3):
+            made.beat(rank, at_work(f"train.py:{now % 2}{rank}"), now / 2)
+        assert not made.check(now / 2)
+        text = made.stalled(now / 2)
+        if text is not None:
+            reports[now / 2] = text
+    assert list(reports) == [60, 120, 240, 480]
+    first = reports[60]
+    assert first.startswith("no step has finished for 60 s\n  rank 0: on host-a, at work at step 7")
+    assert [f"(train.py:0{rank})" in first for rank in range(3)] == [True] * 3
+    for rank in range(3):
+        made.beat(rank, at_work("train.py:9", finished=4), 600)
+    assert made.stalled(659) is None
+    assert made.stalled(660) is not None
+
+
+def test_a_report_names_the_rank_that_is_elsewhere() -> None:
+    made = board()
+    for rank in range(3):
+        made.beat(rank, at_work("loop.py:4") if rank == 1 else place("loss"), 1)
+    made.beat(0, {**place("loss"), "line": "train.py:3"}, 60)
+    text = made.stalled(61)
+    assert text is not None
+    assert "no step has finished for 60 s; rank 1 is elsewhere than most" in text
+    assert "in 'loss' (train.py:9), all_reduce float32[4], waiting for ranks 0, 1, 2" in text
+    assert ", called at train.py:3" in text
+
+
+def test_ranks_that_make_no_progress_may_be_stopped() -> None:
+    limits = Limits(stall=10, stall_limit=25)
+    made = Board(2, limits, 0.0)
+    for rank in range(2):
+        made.joined(rank, "host", "::1", 0.0)
+    failure = run(made, {rank: at_work("train.py:3") for rank in range(2)}, 100)
+    assert (failure.kind, failure.rank) == ("stalled", -1)
+    assert failure.message.startswith("no step has finished for 2")
+    assert "  rank 1: on host, at work at step 7 (train.py:3)" in failure.message
+
+
+def test_jobs_that_have_ended_do_not_stall() -> None:
+    made = board(size=2)
+    for rank in range(2):
+        made.ended(rank, 0, at_work("train.py:3"), 1)
+    assert made.stalled(1000) is None
+
+
 def test_a_rank_that_never_comes() -> None:
     made = Board(2, LIMITS, 0.0)
     made.joined(0, "a", "::1", 0.0)

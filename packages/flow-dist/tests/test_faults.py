@@ -28,7 +28,10 @@ def right(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("damage", 5),
         *(
             pytest.param(kind, step, marks=pytest.mark.slow)
-            for kind, step in (("kill", 1), ("stop", 3), ("raise", 7), ("link", 4), ("host", 6))
+            for kind, step in (
+                *(("kill", 1), ("stop", 3), ("raise", 7), ("link", 4), ("host", 6)),
+                *(("feeds", 5), ("extra", 2), ("extra", 3), ("loop", 4)),
+            )
         ),
     ],
 )
@@ -43,8 +46,10 @@ def test_a_fault_costs_no_result(kind: str, step: int, tmp_path: Path, right: Pa
     assert found.passed_over, found.output
     assert found.right, found.output
     assert "rank 0: on " in found.output
-    silence = fault_table.SILENCE if kind in fault_table.BY_SILENCE else 0
-    assert found.seconds < silence + 50  # the others are not noticed by silence, which takes 60
+    limit = 50  # below the 60 s after which silence alone would show a fault
+    limit += fault_table.SILENCE if kind in fault_table.BY_SILENCE else 0
+    limit += fault_table.STALL if kind == "loop" else 0
+    assert found.seconds < limit
 
 
 DIVERGING = """
@@ -104,15 +109,16 @@ def test_crashes_while_saving_one_after_the_other(
 
 @pytest.mark.slow
 def test_ranks_that_call_jobs_in_another_order(tmp_path: Path) -> None:
-    """The sends of one rank do not wait: it is two exchanges ahead when it has to."""
+    """In the first step that differs, and not where one of them has to wait at last."""
     script = tmp_path / "diverging.py"
     script.write_text(DIVERGING)
     command = [sys.executable, "-c", "from flow_dist.cli import main; main()", "run", "-n", "2"]
     done = subprocess.run([*command, str(script)], capture_output=True, text=True, timeout=100)
     assert done.returncode == 1
-    assert "flow-dist: rank 1 of 2 on " in done.stderr
-    assert "went another way: it is in " in done.stderr
-    assert f"{script}:" in done.stderr
+    assert re.search(r"flow-dist: rank [01] of 2 on .* raised ProcessesDifferError", done.stderr)
+    places = rf"\(at {script}:\d+\)"
+    found = f"rank 0 in step 2 of job 'first' {places}; rank 1 in step 2 of job 'second' {places}"
+    assert len(re.findall(found, done.stderr)) >= 2, done.stderr
 
 
 @pytest.mark.exhaustive

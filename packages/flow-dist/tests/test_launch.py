@@ -261,6 +261,33 @@ def test_ranks_of_one_host_listen_on_the_loopback(tmp_path: Path) -> None:
     assert {address for address, _ in found} <= {"0.0.0.0", "127.0.0.1"}
 
 
+STALLING = """
+import time
+import flow_dist.watch
+from flow_dist import control
+
+control.join()
+flow_dist.watch.WATCH.finished += 1
+while True:
+    time.sleep(0.01)
+"""
+
+
+def test_ranks_that_loop_are_reported_and_stopped(tmp_path: Path) -> None:
+    """Outside of exchanges nobody waits for them."""
+    path = tmp_path / "loop.py"
+    path.write_text(STALLING)
+    ended = run("-n", "2", "--stall", "0.7", "--stall-limit", "2.5", *FAST, str(path))
+    assert ended.returncode == 1
+    told = re.findall(
+        r"flow-dist: no step has finished for (\d) s\n((?:  rank .*\n)+)", ended.stderr
+    )
+    assert [seconds for seconds, _ in told][-3:] == ["1", "1", "3"], ended.stderr
+    for _, lines in told[-3:]:
+        assert len(re.findall(r"  rank \d: on \S+, at work .*loop.py:\d+\)", lines)) == 2, lines
+    assert not left(str(path))
+
+
 @pytest.mark.slow
 def test_restarts_are_counted(script: str) -> None:
     ended = run("-n", "2", "--max-restarts", "2", *FAST, script, "raise")

@@ -16,11 +16,11 @@ from nccl_fakes import Device, Fabric, FakeError, FakeNccl, FakeWorld, Foreign, 
 
 from flow_core import device as protocols
 from flow_core.dtypes import as_dtype, float32, tensor_buffer
-from flow_core.errors import ConfigError, UnsupportedError
+from flow_core.errors import ConfigError, ProcessesDifferError, UnsupportedError
 from flow_core.exchange import Exchange
 from flow_core.ir import tensor_type
 from flow_core.testing import comms
-from flow_dist import ending, nccl
+from flow_dist import ending, nccl, waiting
 from flow_dist.control_board import Limits
 from flow_dist.control_client import ControlClient, JobStoppedError
 from flow_dist.control_server import ControlServer
@@ -424,6 +424,33 @@ def test_the_guard_follows_the_verdict() -> None:
             time.sleep(0.01)
         with pytest.raises(JobStoppedError, match="a silent link"):
             launch()
+        guard.close()
+
+    assert not run(2, body).violations
+
+
+def test_the_guard_frees_a_device_that_waits_for_another_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One rank's step waits on its device, while the other one has come to something else."""
+    parted = threading.Event()
+
+    def look() -> None:
+        if parted.is_set():
+            raise ProcessesDifferError("running step 6 of job 'train' in all processes")
+
+    monkeypatch.setattr(waiting, "LOOKS", [look])
+
+    def body(rank: Rank) -> None:
+        (launch,) = rank.bind(SUM)
+        if rank.world.rank:
+            return parted.set()
+        guard = Guard(rank.groups, poll=0.01)
+        rank.comm.before_step()
+        launch()
+        with pytest.raises(ProcessesDifferError, match="step 6 of job 'train'"):
+            rank.comm.after_step()
+        assert isinstance(VERDICT.error, ProcessesDifferError)
         guard.close()
 
     assert not run(2, body).violations

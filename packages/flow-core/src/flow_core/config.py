@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flow_core.cores import Budget, asked
 from flow_core.errors import ConfigError
+
+CHECK_FEEDS = ("sometimes", "always", "never")
+"""How often processes compare what they feed; the first one is the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,8 @@ class Settings:
         verify_passes: verify the graph after every pass (FLOW_VERIFY_PASSES).
         stream_threads: threads for the streams of a plan, None for as many as pay
             (FLOW_STREAM_THREADS: "auto" or a number).
+        check_feeds: how often the processes of a program compare what they feed, one of
+            `CHECK_FEEDS` (FLOW_CHECK_FEEDS).
         cores: how many cores the process may keep busy (ONEFLOW_CPU_THREADS, else
             OMP_NUM_THREADS), None for as many as there are.
     """
@@ -38,6 +43,7 @@ class Settings:
     trace_plugins: bool = False
     verify_passes: bool = False
     stream_threads: int | None = None
+    check_feeds: str = "sometimes"
     cores: Budget | None = None
 
     @classmethod
@@ -57,6 +63,7 @@ class Settings:
             trace_plugins=_flag(env, "FLOW_TRACE_PLUGINS"),
             verify_passes=_flag(env, "FLOW_VERIFY_PASSES"),
             stream_threads=_count(env, "FLOW_STREAM_THREADS", "auto") or None,
+            check_feeds=_word(env, "FLOW_CHECK_FEEDS", CHECK_FEEDS),
             cores=asked(env),
         )
 
@@ -69,6 +76,14 @@ def _count(env: Mapping[str, str], name: str, word: str = "0") -> int:
     if not text.isdigit():
         raise ConfigError(f"setting {name}", found=repr(text), allowed="a non-negative integer")
     return int(text)
+
+
+def _word(env: Mapping[str, str], name: str, words: Sequence[str]) -> str:
+    """One of some words, the first one when it is not set."""
+    text = env.get(name) or words[0]
+    if text not in words:
+        raise ConfigError(f"setting {name}", found=repr(text), allowed=" or ".join(words))
+    return text
 
 
 UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}

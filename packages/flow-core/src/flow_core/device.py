@@ -277,13 +277,28 @@ class Comm(Protocol):
         """
 
 
+class AgreedJob(Protocol):
+    """A job whose calls are held against those in the other processes.
+
+    Attributes:
+        step: the number of its next step.
+    """
+
+    step: int
+
+    def __call__(self, feeds: Sequence[Array]) -> None:
+        """Takes note of a call and of what it feeds; called before the step, by the caller."""
+
+
 class World(Protocol):
     """The processes that run one program together, each the devices that are its own.
 
     All of them run the same script, so all come to each meeting, in the same order.  Meetings
     may be held in one thread while another one runs a step.  A world that shares the cores of its
     hosts among its processes has an attribute ``cores``, a `flow_core.cores.Budget`, the same in
-    all processes.
+    all processes.  One that checks that all processes run the same steps has a method ``agree(job,
+    arrays, often)``, called once per job in all processes with the job's name, the names of the
+    arrays that it is fed, and one of `flow_core.config.CHECK_FEEDS`; it returns an `AgreedJob`.
 
     Attributes:
         rank: of this process, from 0.

@@ -213,6 +213,14 @@ class FeedError(JobError, ValueError):
     """A fed array or argument does not match its placeholder."""
 
 
+class ProcessesDifferError(JobError):
+    """The processes of a program do different things: other jobs, or in another order."""
+
+
+class FeedsDifferError(ProcessesDifferError, FeedError):
+    """The processes of a program feed a job different arrays."""
+
+
 class VariableError(FlowError):
     """Two jobs disagree about a variable, or a variable is not there."""
 

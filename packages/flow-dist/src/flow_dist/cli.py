@@ -34,7 +34,12 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def _limit(name: str, doc: str) -> Callable[[Command], Command]:
     usual = getattr(_LIMITS, name)
     return click.option(
-        f"--{name}", type=_SECONDS, default=usual, show_default=True, metavar="S", help=doc
+        f"--{name.replace('_', '-')}",
+        type=_SECONDS,
+        default=usual,
+        show_default=True,
+        metavar="S",
+        help=doc,
     )
 
 
@@ -70,6 +75,8 @@ def main() -> None:
 @_limit("silence", "Without any, after which a process counts as lost.")
 @_limit("exchange", "That one exchange between processes may take.")
 @_limit("start", "Until all processes must have come, and to their first job.")
+@_limit("stall", "Without a finished step, until the line of each process is reported.")
+@_limit("stall_limit", "Without a finished step, until the job is stopped.")
 @click.argument("script", type=click.Path())
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context

@@ -5,6 +5,7 @@ No sockets and no clock here: who keeps a board tells it what happened, and when
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ class Limits:
         start: until all ranks are there; also in the wait for the first job of all ranks, where
             `exchange` is shorter.
         settle: that a contradiction between ranks must last.
+        stall: without a finished step, until this is reported; then twice as long each time.
+        stall_limit: without a finished step, until the job is stopped.
     """
 
     beat: float = 0.5
@@ -36,6 +39,8 @@ class Limits:
     exchange: float = 300.0
     start: float = 120.0
     settle: float = 1.0
+    stall: float = 60.0
+    stall_limit: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +48,9 @@ class Failure:
     """Why a job is stopped.
 
     Attributes:
-        kind: "exception", "status", "died", "silent", "ended", "diverged", "stuck", "missing".
-        rank: of the process that is to blame, as far as can be told.
+        kind: "exception", "status", "died", "silent", "ended", "diverged", "stuck", "missing",
+            "stalled".
+        rank: of the process that is to blame, as far as can be told; -1 for none.
         host: where it runs.
         step: which it was at.
         op: of the exchange it was in, "" outside.
@@ -134,12 +140,15 @@ class Board:
         self.ranks: dict[int, Rank] = {}
         self._began = now
         self._cause: tuple[str, int, str] | None = None
+        self._progress = now
+        self._reports = 0
 
     # ------------------------------------------------------------- what happens
 
     def joined(self, rank: int, host: str, address: str, now: float) -> None:
         """A rank is there."""
         self.ranks[rank] = Rank(host, address, now, now)
+        self._progressed(now)
 
     def beat(self, rank: int, status: Mapping[str, Any], now: float) -> None:
         """A rank lives, and is somewhere."""
@@ -148,12 +157,15 @@ class Board:
             "op", ""
         ):
             known.since = now
+        if status.get("finished") != known.status.get("finished"):
+            self._progressed(now)
         known.status, known.heard = status, now
 
     def ended(self, rank: int, status: int, report: Mapping[str, Any], now: float) -> None:
         """A rank has said goodbye, and where it was at the end."""
         self.beat(rank, report, now)
         self.ranks[rank].ended = status
+        self._progressed(now)
         if status != 0:
             self._fail("status", rank, f"ended with status {status}")
 
@@ -174,6 +186,10 @@ class Board:
         for rank in self.ranks.values():
             rank.heard += seconds
             rank.since += seconds
+        self._progress += seconds
+
+    def _progressed(self, now: float) -> None:
+        self._progress, self._reports = now, 0
 
     @property
     def over(self) -> bool:
@@ -201,7 +217,27 @@ class Board:
         self._missing(now)
         for rule in (self._left, self._differ, self._knot, self._slow):
             rule()
+        if self._alive() and now - self._progress > self.limits.stall_limit:
+            self._fail("stalled", -1, self._stall(now))
         return self._cause is not None
+
+    def stalled(self, now: float) -> str | None:
+        """A report of where all ranks are, when no step has finished for long; None otherwise."""
+        if not self._alive() or now - self._progress < self.limits.stall * 2**self._reports:
+            return None
+        self._reports += 1
+        return self._message(-1, self._stall(now), now)
+
+    def _stall(self, now: float) -> str:
+        """What is said of a job that makes no progress, and of a rank that is elsewhere."""
+        text = f"no step has finished for {now - self._progress:.0f} s"
+        places = {
+            n: rank.op or str(rank.status.get("line", "")) for n, rank in self._alive().items()
+        }
+        (_, most), *others = Counter(places.values()).most_common()
+        if others and most > len(places) / 2:
+            text += f"; rank {_odd_one(places)} is elsewhere than most"
+        return text
 
     def verdict(self, now: float) -> Failure | None:
         """What is wrong, with what all ranks do as they have said last."""
@@ -340,7 +376,7 @@ class Board:
     def _message(self, number: int, text: str, now: float) -> str:
         blamed = self.ranks.get(number)
         where = f" on {blamed.host}, {_place(blamed)}," if blamed else ""
-        lines = [f"rank {number} of {self.size}{where} {text}"]
+        lines = [f"rank {number} of {self.size}{where} {text}" if number >= 0 else text]
         for n in range(self.size):
             lines.append(f"  rank {n}: {self._line(self.ranks.get(n), now)}")
         return "\n".join(lines)
@@ -354,7 +390,9 @@ class Board:
         heard = f", last heard {quiet:.1f} s ago" if quiet > 2 * self.limits.beat else ""
         if rank.gone is not None:
             heard = f", gone for {now - rank.gone:.1f} s"
-        return f"on {rank.host}, {_place(rank)}, for {now - rank.since:.1f} s{heard}"
+        line = str(rank.status.get("line", ""))
+        called = f", called at {line}" if rank.op and line not in ("", rank.status["at"]) else ""
+        return f"on {rank.host}, {_place(rank)}, for {now - rank.since:.1f} s{heard}{called}"
 
 
 def _place(rank: Rank) -> str:

@@ -172,12 +172,12 @@ class ControlClient:
         return self.hosts
 
     def at_end(self, action: Callable[[], None]) -> None:
-        """Something to do when the process ends well, before its goodbye."""
+        """Something to do when the process ends well, before its goodbye; the last one first."""
         self._at_end.append(action)
 
     def leave(self) -> None:
         """Does what is to be done at the end, and says goodbye."""
-        for action in self._at_end if not (self._failed or self._closed) else ():
+        for action in self._at_end[::-1] if not (self._failed or self._closed) else ():
             action()
         self.bye()
 

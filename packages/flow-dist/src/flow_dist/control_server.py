@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -49,6 +50,7 @@ class ControlServer:
         address: where to listen, and nowhere else.
         port: 0 for any that is free.
         limits: how long nothing may happen.
+        report: takes reports of jobs that make no progress; they go to standard error when None.
 
     Attributes:
         address, port: where it listens.
@@ -64,8 +66,10 @@ class ControlServer:
         address: str = "127.0.0.1",
         port: int = 0,
         limits: Limits | None = None,
+        report: Callable[[str], object] | None = None,
     ) -> None:
         self.limits = limits or Limits()
+        self._report = report or _say
         self.address = address
         self._token = token
         self._board = Board(size, self.limits, time.monotonic())
@@ -170,6 +174,9 @@ class ControlServer:
         rhythm = min(self.limits.beat, self.limits.settle, self.limits.silence / 4) / 2
         while not self._board.check(time.monotonic()):
             self._tell({"is": "beat"})
+            stalled = self._board.stalled(time.monotonic())
+            if stalled is not None:
+                self._report(stalled)
             asleep = time.monotonic()
             await self._news(rhythm)
             overslept = time.monotonic() - asleep - rhythm
@@ -314,6 +321,11 @@ class ControlServer:
     }
 
 
+def _say(message: str) -> None:
+    sys.stderr.write(f"flow-dist: {message}\n")
+    sys.stderr.flush()
+
+
 async def _first(reader: asyncio.StreamReader, framing: Framing) -> Message:
     while data := await reader.read(4096):
         for message in framing.feed(data):
@@ -326,6 +338,8 @@ def _status(message: Message) -> Message:
     status: Message = field(message, "status", dict)
     for name in ("step", "sequence"):
         field(status, name, int)
+    field({"finished": 0, **status}, "finished", int)
+    field({"line": "", **status}, "line", str)
     for entry in field(status, "groups", list):
         if not (isinstance(entry, list) and len(entry) == 4 and isinstance(entry[1], str)):
             raise WireError("a report", found=f"{entry!r:.40}", allowed="ranks, lane, count, keys")

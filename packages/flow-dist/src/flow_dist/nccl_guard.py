@@ -1,6 +1,7 @@
 """Ends NCCL's work when something has failed, since nobody else can: it waits on the device.
 
-A thread looks for errors of what was queued, and for the verdict of a supervisor.  When the job
+A thread looks for errors of what was queued, for the verdict of a supervisor, and for processes
+that run another step than this one.  When the job
 is stopped, communicators are given up first, so that no device is left waiting.
 """
 
@@ -12,7 +13,7 @@ from flow_core.errors import FlowError
 from flow_dist import ending
 from flow_dist.control_client import JobStoppedError
 from flow_dist.nccl_groups import Groups
-from flow_dist.waiting import VERDICT
+from flow_dist.waiting import VERDICT, look_around
 
 POLL = 0.25
 """Seconds between two looks."""
@@ -42,6 +43,11 @@ class Guard:
 
     def look(self) -> None:
         """One look."""
+        try:
+            look_around()
+        except FlowError as found:  # a process that runs something else never comes
+            VERDICT.error = VERDICT.error or found
+            self._groups.abort(found)
         if VERDICT.error is not None:
             self._groups.abort(_stopped(str(VERDICT.error)))
         self._groups.poll()

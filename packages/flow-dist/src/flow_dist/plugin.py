@@ -28,8 +28,9 @@ def flow_register_comms(config: Settings) -> tuple[CommSpec, ...]:
 
 
 def flow_step_finished(step: int) -> None:
-    """Takes note of the number of the step that comes next, for who watches this process."""
+    """Counts finished steps, and keeps the number of the next one, for the job's supervisor."""
     WATCH.steps = step + 1
+    WATCH.finished += 1
 
 
 def flow_register_checkpoint_formats() -> tuple[FormatSpec, ...]:

@@ -75,6 +75,12 @@ class Patience:
             _go_home(self.home)
 
 
+LOOKS: list[Callable[[], object]] = []
+"""What a process calls now and then while it waits; they raise what ends the wait."""
+
+OFTEN = 32
+"""Looks with the core offered in between, after which these are called."""
+
 VERDICT = Verdict()
 PATIENCE = Patience()
 
@@ -134,11 +140,17 @@ def _cores() -> Iterable[int]:
     return asked(0) if asked else range(os.cpu_count() or 1)
 
 
+def look_around() -> None:
+    """Calls all of `LOOKS`.  Raises what they raise."""
+    for look in LOOKS:
+        look()
+
+
 def wait(done: Callable[[], bool]) -> None:
     """Waits until ``done`` says so.
 
     Raises:
-        BaseException: the supervisor's verdict.
+        BaseException: the supervisor's verdict, or what one of `LOOKS` raises.
     """
     for _ in range(PATIENCE.at_once):
         if done():
@@ -147,5 +159,7 @@ def wait(done: Callable[[], bool]) -> None:
     while not done():
         if VERDICT.error is not None:
             raise VERDICT.error
+        if looks % OFTEN == 0:
+            look_around()
         looks += 1
         os.sched_yield() if looks < POLITE else time.sleep(NAP)

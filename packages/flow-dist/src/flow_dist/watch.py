@@ -113,6 +113,7 @@ class Watch:
     Attributes:
         steps: number of the running step: an integer, or a 0-d array that the runtime counts
             up, which is read when somebody asks.
+        finished: how many steps of any job have finished.
 
     >>> watch = Watch()
     >>> site = watch.site("loss", "all_reduce float32[4]", ranks=(0, 1), at="train.py:7")
@@ -121,11 +122,12 @@ class Watch:
     ('loss', 1)
     >>> site.leave()
     >>> sorted(watch.report())
-    ['at', 'groups', 'sequence', 'step']
+    ['at', 'finished', 'groups', 'line', 'sequence', 'step']
     """
 
     def __init__(self) -> None:
         self.steps: Any = 0
+        self.finished = 0
         self._groups: dict[tuple[tuple[int, ...], str], Group] = {}
 
     def site(
@@ -154,11 +156,14 @@ class Watch:
     def report(self) -> dict[str, Any]:
         """Where the process is now, as plain data; of several threads that wait, one of them."""
         groups = sorted(self._groups.copy().values(), key=lambda group: -group.count)
+        line = line_of_main()
         found = {
             "step": int(self.steps),
+            "finished": self.finished,
             "sequence": sum([group.count for group in groups]),
             "groups": [[list(g.ranks), g.lane, g.count, g.history()] for g in groups[:MOST]],
-            "at": _line_of_main(),
+            "line": line,
+            "at": line,
         }
         site = next((s for s in [group.current for group in groups] if s is not None), None)
         if site is not None:
@@ -173,7 +178,7 @@ class Watch:
         return found
 
 
-def _line_of_main() -> str:
+def line_of_main() -> str:
     """The user's line that the main thread is at."""
     return line_of(_frames().get(threading.main_thread().ident or 0))
 

@@ -16,8 +16,10 @@ import numpy as np
 
 from flow_core.cores import Budget
 from flow_core.device import Launch
+from flow_dist.agreement import LANES, Agreement, Job
 from flow_dist.chance import follow_the_first
 from flow_dist.control import current, join
+from flow_dist.control_client import ControlClient
 from flow_dist.counters import IN_ORDER, Tokens
 from flow_dist.leftovers import remove_own
 from flow_dist.membership import LaunchError
@@ -26,8 +28,12 @@ from flow_dist.pmi import joined_by_launcher, start_mpi
 from flow_dist.point_to_point import Wire
 from flow_dist.shared import Meeting, neighbours
 from flow_dist.versions import check_versions
-from flow_dist.waiting import share_of_host, suit_to_host, wait
+from flow_dist.waiting import LOOKS, share_of_host, suit_to_host, wait
 from flow_dist.watch import WATCH, Site
+from flow_dist.words import SentWords, Words, shared_words
+
+TOLD = 10.0
+"""Seconds in which processes that differ say what they were doing."""
 
 TAGS = 1 << 20
 """Messages that can be told apart; MPI promises 32767, MPICH and Open MPI know far more."""
@@ -54,6 +60,8 @@ def world() -> MpiWorld:
     check_versions(client.start() if client else (), joined.all_say)
     choose_output(joined.rank)
     follow_the_first(joined.rank, joined.all_say)
+    if client is not None:
+        joined.compare(client)
     return joined
 
 
@@ -93,6 +101,7 @@ class MpiWorld:
         self._requests: list[Any] = []
         weakref.finalize(self, free, self._requests)
         self._sites: dict[str, Site] = {}
+        self._agreement: Agreement | None = None
 
     def _tag(self) -> int:
         return next(self._tags) % TAGS
@@ -140,10 +149,46 @@ class MpiWorld:
             -(-self.rank * self.machines // self.size) if self._crowded else self.rank // self._each
         )
 
+    # ----------------------------------------------------------------- agreement
+
+    def compare(self, client: ControlClient) -> None:
+        """From now on all processes check that they do the same; called by all.
+
+        Args:
+            client: by which they tell each other what they were doing where they did not.
+        """
+        tell = partial(client.gather, "what differs", seconds=TOLD)
+        self._agreement = Agreement(self.rank, self._words(), tell)
+        LOOKS.append(self._agreement.look)
+        client.at_end(self._finish)
+
+    def _words(self) -> Sequence[Words]:
+        everybody = range(self.size)
+        if IN_ORDER and self.share_memory(everybody):
+            gather = partial(self.gather, what="sharing words")
+            return shared_words(len(LANES), self.rank, self.size, gather)
+        return [SentWords(self._meetings.Dup()) for _ in LANES]
+
+    def _finish(self) -> None:
+        if self._agreement is not None:
+            with WATCH.site("the end of the program", "words", ranks=range(self.size), lane="end"):
+                self._agreement.finish()
+
+    def agree(self, job: str, arrays: Sequence[str], often: str) -> Job | None:
+        """What a job calls with what it feeds, so that all processes check that they do the same.
+
+        Args:
+            job: its name.
+            arrays: the names of the arrays that it is fed.
+            often: how often these are compared, one of `flow_core.config.CHECK_FEEDS`.
+        """
+        return None if self._agreement is None else self._agreement.job(job, arrays, often)
+
     # ------------------------------------------------------------------ meetings
 
     def gather(self, text: bytes, what: str) -> tuple[bytes, ...]:
         """What each process says, in the order of the ranks, in all processes."""
+        self._enter(what)
         sizes = np.empty(self.size, np.int64)
         own = np.array([len(text)], np.int64)
         self._meet(self._meetings.Iallgather(own, sizes), what)
@@ -228,6 +273,7 @@ class MpiWorld:
 
     def broadcast(self, array: Any, root: int, what: str) -> None:
         """Fills a contiguous host array everywhere with what rank ``root`` has in it."""
+        self._enter(what)
         request = self._meetings.Ibcast(_as_bytes(array), root)
         self._meet(request, what)
 
@@ -236,6 +282,12 @@ class MpiWorld:
         for array, root in zip(arrays, roots, strict=True):
             request = self._results.Ibcast(_as_bytes(array), root)
             self._meet(request, what)
+            if self._agreement is not None:
+                self._agreement.check()
+
+    def _enter(self, what: str) -> None:
+        if self._agreement is not None:
+            self._agreement.meet(what)
 
     def _meet(self, request: Any, what: str) -> None:
         site = self._sites.get(what)
@@ -243,7 +295,12 @@ class MpiWorld:
             site = WATCH.site(what, "meeting", ranks=range(self.size), lane="meetings")
             self._sites[what] = site
         with site:
-            wait(request.Test)
+            try:
+                wait(request.Test)
+            except Exception as error:  # MPI's, for example, of arrays of other sizes
+                if self._agreement is not None:
+                    self._agreement.explain(error)
+                raise
 
 
 def _launches(requests: list[Any]) -> tuple[Launch, ...]:

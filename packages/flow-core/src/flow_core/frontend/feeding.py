@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any, NoReturn
 
@@ -50,9 +50,10 @@ class Feeding:
 
     Attributes:
         declared: the shapes that the placeholders of lists name, the largest ones.
+        names: of the fed arrays, as a user writes them: ``x``, ``pair[0]``.
     """
 
-    __slots__ = ("_devices", "_feeders", "_job", "_lists", "_python", "declared")
+    __slots__ = ("_devices", "_feeders", "_job", "_lists", "_python", "declared", "names")
 
     def __init__(self, job: str, signature: JobSignature, devices: int) -> None:
         self._job = job
@@ -61,6 +62,7 @@ class Feeding:
         parameters = signature.parameters.items()
         self._feeders = [Feeder(job, name, spec, devices) for name, spec in parameters]
         self._lists = [i for _, spec in parameters for i in _lists(spec, devices)]
+        self.names = [path for name, spec in parameters for path in _paths(name, spec, devices)]
         self.declared: Shapes = tuple(
             shapes for _, spec in parameters for shapes in declared_shapes(spec, devices)
         )
@@ -251,6 +253,16 @@ def _lists(placeholders: Any, devices: int) -> list[bool]:
         return [True] * devices if is_list(placeholders) else [False]
     nested = placeholders.values() if isinstance(placeholders, Mapping) else placeholders
     return [listed for spec in nested for listed in _lists(spec, devices)]
+
+
+def _paths(path: str, placeholders: Any, devices: int) -> Iterator[str]:
+    """The names of the arrays that a nest of placeholders takes, in order."""
+    if isinstance(placeholders, PlaceholderSpec):
+        yield from [f"{path}[{i}]" for i in range(devices)] if is_list(placeholders) else [path]
+        return
+    nested = placeholders if isinstance(placeholders, Mapping) else dict(enumerate(placeholders))
+    for key, part in nested.items():
+        yield from _paths(f"{path}[{key!r}]", part, devices)
 
 
 def _about_size(spec: PlaceholderSpec, shape: Shape) -> str | None:

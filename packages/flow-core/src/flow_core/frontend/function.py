@@ -13,6 +13,7 @@ import numpy as np
 
 from flow_core.annotations import JobSignature, parse_signature
 from flow_core.compiler.select import Selector
+from flow_core.device import AgreedJob
 from flow_core.errors import JobError, SourceLine, nearest, user_line
 from flow_core.frontend.casts import parallel_cast
 from flow_core.frontend.compile import STEP_VARIABLE, Compiled, compile_graph, updated_variables
@@ -23,7 +24,7 @@ from flow_core.frontend.jobs import BlobMethods, JobBuild, maybe_current_job
 from flow_core.frontend.redefinition import takes_place
 from flow_core.frontend.results import Pending
 from flow_core.frontend.session import Session, default_session
-from flow_core.frontend.together import compiled_alike
+from flow_core.frontend.together import compiled_alike, feeds_checked
 from flow_core.frontend.tracing import Traced, trace
 from flow_core.frontend.zero_weights import warn_of_zero_weights
 from flow_core.ir import Graph
@@ -90,6 +91,7 @@ class JobFunction:
         self._credit = Credit(int(self.config.get("concurrency_width")))
         self._step = np.zeros((), np.int64)
         self._bound = self._dropped = False
+        self._agreed: AgreedJob | None = None
 
     def _session(self) -> Session:
         if self.session is None:
@@ -234,15 +236,29 @@ class JobFunction:
         session.check_replicas(self.name, updated_variables(plan, registry.ops))
         if not self._bound:
             self._step[...] = self._steps_done(session)
+            self._agreed = self._agreement(session)
+            if self._agreed is not None:
+                self._agreed.step = int(self._step)
             self._bound = True
         for observer in registry.observers("flow_plan_ready"):
             observer(plan)
         return executable
 
+    def _agreement(self, session: Session) -> AgreedJob | None:
+        """What makes the processes of a program check that they run the same steps."""
+        agree = getattr(session.world, "agree", None)
+        if agree is None:
+            return None
+        often = feeds_checked(session, self.config)
+        found: AgreedJob | None = agree(self.name, self._feed().names, often)
+        return found
+
     def resume(self) -> None:
         """Goes on at the step that the job's counter says: random ops count steps, too."""
         if self._bound and self.session is not None:
             self._step[...] = self._steps_done(self.session)
+            if self._agreed is not None:
+                self._agreed.step = int(self._step)
 
     def _steps_done(self, session: Session) -> int:
         """The step counter of a train job, which checkpoints keep; else the job's own."""
@@ -297,6 +313,8 @@ class JobFunction:
     def _run(self, session: Session, variant: _Variant, feeds: Sequence[Any]) -> Any:
         executable = variant.executable or self._executable(variant)
         traced = variant.traced
+        if self._agreed is not None:
+            self._agreed(feeds)
         if traced.blocking:
             step = Step(executable, feeds, self._credit, traced.watcher)
             session.pipeline.run(step)

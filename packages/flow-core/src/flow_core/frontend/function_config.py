@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flow_core.compiler.select import SELECTORS
+from flow_core.config import CHECK_FEEDS
 from flow_core.dtypes import DType, as_dtype, float32
 from flow_core.errors import ConfigError, InferenceError, nearest, user_line
 from flow_core.frontend.scope import Entering, Scope
@@ -113,6 +114,12 @@ def _seconds(name: str, value: Any) -> float:
     if seconds <= 0:
         raise _wrong(name, value, "more than 0 seconds")
     return seconds
+
+
+def _check_feeds(name: str, value: Any) -> str:
+    if value not in CHECK_FEEDS:
+        raise _wrong(name, value, " or ".join(map(repr, CHECK_FEEDS)))
+    return str(value)
 
 
 def _mapping(name: str, value: Any) -> dict[str, Any]:
@@ -225,6 +232,7 @@ EFFECTIVE: tuple[Setting, ...] = (
     Setting("sbp_selector_seconds", 10.0, "how much the optimal selector may do", _seconds),
     Setting("share_replicas", True, "whether devices of one memory share what is alike", _switch),
     Setting("math_mode", MATH_MODES[0], "what float32 may be rounded to in products", _math_mode),
+    Setting("check_feeds", None, "how often processes compare what they feed", _check_feeds),
     Setting("random_seed", 0, "seed of the job's random ops", _whole),
     Setting("enable_all_reduce_group", True, "whether gradients travel in buckets", _switch),
     Setting("all_reduce_group_min_mbyte", 16, "megabytes of a bucket of gradients", _size),

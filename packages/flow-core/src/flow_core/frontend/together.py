@@ -17,6 +17,7 @@ from flow_core.device import World
 from flow_core.dtypes import as_dtype
 from flow_core.errors import CheckpointError, JobError
 from flow_core.frontend.compile import Compiled, stages
+from flow_core.frontend.function_config import FunctionConfig
 from flow_core.frontend.jobs import JobBuild
 from flow_core.ir import Graph
 from flow_core.ir_text import print_graph, print_op
@@ -122,7 +123,13 @@ def _digest(lines: Iterable[str]) -> bytes:
 def _start_lines(build: JobBuild) -> Iterator[str]:
     """What must be alike before there is any graph."""
     yield f"job {build.name!r}"
+    yield f"check_feeds: {feeds_checked(build.session, build.config)}"
     yield f"machines of the program: {build.session.resources.machine_num}"
+
+
+def feeds_checked(session: Any, config: FunctionConfig) -> str:
+    """How often the processes compare what they feed a job: as the job says, or the session."""
+    return str(config.get("check_feeds") or session.settings.check_feeds)
 
 
 def _variable_lines(graph: Graph) -> Iterator[str]:
