@@ -102,7 +102,12 @@ def as_dtype(value: object) -> DType:
     if found is None:
         try:
             found = _from_numpy(np.dtype(value))  # type: ignore[call-overload]
-        except TypeError:
+        except (
+            TypeError,
+            ValueError,
+            SyntaxError,
+            OverflowError,
+        ):  # some texts are syntax to numpy
             found = None
     if found is None:
         raise InferenceError(

@@ -1,0 +1,164 @@
+"""Saved plans, plans that are kept on disk, and annotations as text."""
+
+from __future__ import annotations
+
+import random
+import types
+import typing
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import oneflow as flow
+import oneflow.typing as tp
+from flow_core.annotations.parsing import parse_placeholder, parse_result
+from flow_core.observe.diff import diff_tables
+from flow_core.observe.document import PlanDocument, document
+from flow_core.observe.page import page
+from flow_core.observe.tables import joined
+from flow_core.observe.text import plan_tables
+from flow_core.plan import Plan
+from flow_cuda.cache import Cache
+from flow_cuda.kept_plans import KeptPlans
+from flow_typing.plugin import SPECS
+from fuzzing.mutations import TEXTS, mutate_bytes, mutate_document
+from fuzzing.target import Target
+
+
+def _job(devices: str, fed: str) -> Any:
+    shape = (4, 3)
+
+    @flow.global_function(type="train" if fed == "train" else "predict")
+    def job(x: tp.Numpy.Placeholder(shape)) -> tp.Numpy:
+        with flow.scope.placement("cpu", devices):
+            w = flow.get_variable("w", (3, 2), initializer=flow.ones_initializer())
+            loss = flow.math.reduce_mean(flow.matmul(x, w))
+            if fed == "train":
+                rate = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
+                flow.optimizer.SGD(rate, momentum=0).minimize(loss)
+        return loss
+
+    return job
+
+
+def _plans() -> list[bytes]:
+    found = []
+    for devices, kind in (("0:0", "predict"), ("0:0-1", "train")):
+        flow.clear_default_session()
+        found.append(document(_job(devices, kind)).to_json().encode())
+    flow.clear_default_session()
+    return found
+
+
+def _open_plan(folder: Path) -> Callable[[bytes, int], object]:
+    sound = PlanDocument.from_json(_plans()[0].decode())
+
+    def read(data: bytes, number: int) -> None:
+        doc = PlanDocument.from_json(data.decode(errors="replace"))
+        text = joined(plan_tables(doc)) + joined(diff_tables(sound, doc))
+        (text + page(doc)).encode()
+        Plan.from_json(doc.plan.to_json())
+
+    return read
+
+
+# ------------------------------------------------------------------------------------ kept plans
+
+_KEY = ("convolution", "float32", "plan 3")
+
+
+def _kept() -> list[bytes]:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        cache = Cache("cudnn", ".plan", Path(folder))
+        KeptPlans(cache, "9.1", "sm_90").write(b"serialized" * 20, *_KEY)
+        return [path.read_bytes() for path in Path(folder, "cudnn").iterdir()]
+
+
+def _open_kept(folder: Path) -> Callable[[bytes, int], object]:
+    cache = Cache("cudnn", ".plan", folder)
+    kept = KeptPlans(cache, "9.1", "sm_90")
+    kept.write(b"", *_KEY)
+    (path,) = (folder / "cudnn").iterdir()
+
+    def read(data: bytes, number: int) -> None:
+        path.write_bytes(data)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = kept.read(*_KEY)
+        if found not in (None, b"serialized" * 20):
+            raise AssertionError(f"{found!r:.60} was not kept")
+
+    return read
+
+
+# ----------------------------------------------------------------------------------- annotations
+
+_ANNOTATIONS = (
+    "tp.Numpy.Placeholder((2, 3), dtype=flow.float)",
+    "tp.ListNumpy.Placeholder((2, 3), dtype=flow.int32)",
+    "Tuple[tp.Numpy.Placeholder((1,)), tp.ListNumpy.Placeholder((4,))]",
+    "Annotated[int, tp.Numpy.Placeholder((2,))]",
+    "tp.Callback[Tuple[tp.Numpy, List[tp.Numpy]]]",
+    "Dict[str, tp.Bundle[tp.Numpy]]",
+    "'tp.Numpy'",
+    "None",
+)
+_TOKENS = (
+    "tp", "flow", "Numpy", "ListNumpy", "Callback", "Bundle", "Placeholder", "Tuple", "List",
+    "Dict", "Annotated", "Optional", "Union", "Any", "again", "int", "str", "None", "...", "(",
+    ")", "[", "]", ",", ".", "'", '"', "=", ":", "-1", "0", "2", "9999999999999999999", "1.5",
+    "dtype", "float", "shape", "[[]]", "{}", "{1: 2}", "()", "\n", " ", "\\", "#", "\0", "\ud800",
+    "lambda: 0", "not", "-", "/", "0/0", "int.x", "type", "object()", "[int]", "typing.ForwardRef",
+)  # fmt: skip
+_NAMES = {
+    "tp": tp, "flow": flow, "typing": typing, "again": "again", "Tuple": tuple, "List": list,
+    "Dict": dict, "Annotated": typing.Annotated, "Optional": typing.Optional,
+    "Union": typing.Union, "Any": typing.Any, "self": types.SimpleNamespace(), "deep": "deep2",
+    "deep2": "deep",
+}  # fmt: skip
+
+
+def _mutate_annotation(data: bytes, rng: random.Random) -> bytes:
+    """Tokens removed, repeated or exchanged; powers and shifts are the user's own affair."""
+    import re
+
+    if rng.random() < 0.2:
+        made = mutate_bytes(data, rng).decode(errors="replace")
+    else:
+        parts = re.findall(r"\w+|\s+|\W", data.decode())
+        for _ in range(rng.choice((1, 1, 2, 3))):
+            at = rng.randrange(len(parts) + 1)
+            parts[at : at + rng.randrange(3)] = [rng.choice(_TOKENS)] * rng.choice((0, 1, 1, 2))
+        made = "".join(parts)
+    if rng.random() < 0.02:
+        depth = rng.choice((50, 200, 3000))
+        made = rng.choice(("List[", "(", "tp.Callback[", "-")) * depth + made
+    made = made.replace("**", "* ").replace("<<", "< ").replace("*", "+")
+    return (made + rng.choice(TEXTS) * (rng.random() < 0.02)).encode("utf-8", "surrogatepass")
+
+
+def _open_annotation(folder: Path) -> Callable[[bytes, int], object]:
+    def read(data: bytes, number: int) -> None:
+        text = data.decode("utf-8", "surrogatepass")
+        usual = ("Placeholder" in text) != (number % 16 == 15)
+        parse: Any = parse_placeholder if usual else parse_result
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the compiler's, about the annotation
+            str(parse(text, SPECS, job="job", names=_NAMES))
+
+    return read
+
+
+TARGETS = (
+    Target("plan", _plans, _open_plan, mutate_document, weight=0.5),
+    Target("kept-plan", _kept, _open_kept, weight=0.5),
+    Target(
+        "annotation",
+        lambda: [text.encode() for text in _ANNOTATIONS],
+        _open_annotation,
+        _mutate_annotation,
+    ),
+)
