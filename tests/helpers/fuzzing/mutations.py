@@ -115,7 +115,7 @@ def _value(rng: random.Random) -> Any:
     if kind < 5:
         return rng.choice(TEXTS)
     if kind < 7:
-        return rng.choice(_TYPES)
+        return copy.deepcopy(rng.choice(_TYPES))
     return rng.choice((rng.randint(-(2**40), 2**40), rng.uniform(-1e9, 1e9), str(rng.random())))
 
 

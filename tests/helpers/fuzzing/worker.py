@@ -8,6 +8,7 @@ import tempfile
 import time
 import traceback
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,9 +166,12 @@ class Meter:
         return taken, True
 
 
-def work(connection: Any, board: Any, limits: Limits) -> None:
+def work(
+    connection: Any, board: Any, limits: Limits, targets: Mapping[str, Target] | None = None
+) -> None:
     """Try chunks that come over a connection until it is closed."""
-    from fuzzing.targets import TARGETS
+    if targets is None:
+        from fuzzing.targets import TARGETS as targets  # a worker that has others needs none
 
     warnings.simplefilter("ignore")
     quiet = os.open(os.devnull, os.O_WRONLY)
@@ -184,7 +188,7 @@ def work(connection: Any, board: Any, limits: Limits) -> None:
             try:
                 if chunk.target not in trials:
                     own = Path(tempfile.mkdtemp(dir=folder))
-                    trials[chunk.target] = Trial(TARGETS[chunk.target], own, limits)
+                    trials[chunk.target] = Trial(targets[chunk.target], own, limits)
                 _try_chunk(connection, board, chunk, trials[chunk.target])
             except Exception:
                 connection.send(traceback.format_exc())
