@@ -23,7 +23,8 @@ from flow_data.records.record import Origin, Record
 
 KINDS: list[tuple[str, str, dict[str, Any]]] = [
     ("JPEG", "RGB", {}), ("JPEG", "L", {"progressive": True}), ("JPEG", "CMYK", {}),
-    ("PNG", "RGBA", {}), ("PNG", "1", {}), ("GIF", "P", {}), ("BMP", "RGB", {}), ("BMP", "1", {}),
+    ("PNG", "RGBA", {}), ("PNG", "1", {}), ("PNG", "RGB", {"save_all": True}),
+    ("GIF", "P", {}), ("BMP", "RGB", {}), ("BMP", "1", {}),
     ("WEBP", "RGB", {}), ("WEBP", "RGBA", {"lossless": True}), ("WEBP", "RGB", {"save_all": True}),
     ("TIFF", "RGB", {}), ("PPM", "L", {}),
 ]  # fmt: skip
@@ -139,6 +140,16 @@ def test_a_frame_may_not_be_larger_than_a_canvas_that_is_allowed() -> None:
     data[at + 5 : at + 9] = struct.pack("<HH", 65000, 65000)
     with pytest.raises(ValueError, match="65000 x 65000"):
         check_picture(bytes(data))
+
+
+@pytest.mark.usefixtures("no_decoder")
+def test_a_chunk_is_not_longer_than_its_file() -> None:
+    data = bytearray(picture("PNG"))
+    at = data.index(b"IDAT") - 4
+    data[at : at + 4] = struct.pack(">I", 0x7FFFFFFF)
+    with pytest.raises(ValueError, match="a chunk of 2147483647 bytes"):
+        codec.decode(bytes(data))
+    check_picture(picture("PNG") + b"anything behind the end")
 
 
 def test_a_jpeg_has_few_scans() -> None:

@@ -23,7 +23,15 @@ from fuzzing.target import Target
 
 _MODES = {
     "jpeg": (("RGB", {}), ("L", {}), ("CMYK", {}), ("RGB", {"progressive": True})),
-    "png": (("RGB", {}), ("L", {}), ("RGBA", {}), ("P", {}), ("1", {}), ("I;16", {})),
+    "png": (
+        ("RGB", {}),
+        ("L", {}),
+        ("RGBA", {}),
+        ("P", {}),
+        ("1", {}),
+        ("I;16", {}),
+        ("RGB", {"save_all": True}),
+    ),
     "gif": (("P", {}), ("L", {}), ("P", {"save_all": True})),
     "bmp": (("RGB", {}), ("L", {}), ("P", {}), ("1", {})),
     "webp": (("RGB", {}), ("RGBA", {"lossless": True}), ("RGB", {"save_all": True})),

@@ -13,6 +13,7 @@ from typing import Any
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.annotations.parsing import parse_placeholder, parse_result
+from flow_core.errors import AnnotationError
 from flow_core.observe.diff import diff_tables
 from flow_core.observe.document import PlanDocument, document
 from flow_core.observe.page import page
@@ -140,6 +141,15 @@ def _mutate_annotation(data: bytes, rng: random.Random) -> bytes:
     return (made + rng.choice(TEXTS) * (rng.random() < 0.02)).encode("utf-8", "surrogatepass")
 
 
+def _too_deep(text: str) -> bool:
+    """Whether the compiler takes a text for too deep, for which it has a `MemoryError`, too."""
+    try:
+        compile(text, "annotation", "eval")
+    except MemoryError:
+        return True
+    return False
+
+
 def _open_annotation(folder: Path) -> Callable[[bytes, int], object]:
     def read(data: bytes, number: int) -> None:
         text = data.decode("utf-8", "surrogatepass")
@@ -147,7 +157,11 @@ def _open_annotation(folder: Path) -> Callable[[bytes, int], object]:
         parse: Any = parse_placeholder if usual else parse_result
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the compiler's, about the annotation
-            str(parse(text, SPECS, job="job", names=_NAMES))
+            try:
+                str(parse(text, SPECS, job="job", names=_NAMES))
+            except AnnotationError as error:
+                deep = isinstance(error.__cause__, MemoryError) and _too_deep(text)
+                raise error from None if deep else error.__cause__
 
     return read
 

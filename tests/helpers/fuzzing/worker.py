@@ -108,7 +108,7 @@ def _judged(error: FlowError) -> str:
     while cause is not None:
         if isinstance(cause, MemoryError) or "nsufficient memory" in str(cause):
             return "memory ran out, " + _place(cause)
-        cause = cause.__cause__ or cause.__context__
+        cause = cause.__cause__ if cause.__suppress_context__ else cause.__context__
     return "refused"
 
 

@@ -91,8 +91,15 @@ _BARE = frozenset((0x00, 0x01, *range(0xD0, 0xDA)))
 
 
 def _png(data: bytes) -> Size:
+    """Size in the first chunk; no chunk may be longer than the file, as OpenCV believes it."""
     if data[12:16] != b"IHDR":
         raise ValueError("a PNG without a header")
+    at = 8
+    while at < len(data) and data[at + 4 : at + 8] != b"IEND":
+        size = struct.unpack_from(">I", data, at)[0]
+        at += 12 + size
+        if at > len(data):
+            raise ValueError(f"a PNG with a chunk of {size} bytes in {len(data)}")
     width, height = struct.unpack_from(">II", data, 16)
     return width, height
 
