@@ -143,9 +143,10 @@ def test_a_frame_may_not_be_larger_than_a_canvas_that_is_allowed() -> None:
 
 
 @pytest.mark.usefixtures("no_decoder")
-def test_a_chunk_is_not_longer_than_its_file() -> None:
+@pytest.mark.parametrize("chunk", [b"IHDR", b"IDAT", b"IEND"])
+def test_a_chunk_is_not_longer_than_its_file(chunk: bytes) -> None:
     data = bytearray(picture("PNG"))
-    at = data.index(b"IDAT") - 4
+    at = data.index(chunk) - 4
     data[at : at + 4] = struct.pack(">I", 0x7FFFFFFF)
     with pytest.raises(ValueError, match="a chunk of 2147483647 bytes"):
         codec.decode(bytes(data))

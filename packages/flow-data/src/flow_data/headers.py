@@ -94,9 +94,9 @@ def _png(data: bytes) -> Size:
     """Size in the first chunk; no chunk may be longer than the file, as OpenCV believes it."""
     if data[12:16] != b"IHDR":
         raise ValueError("a PNG without a header")
-    at = 8
-    while at < len(data) and data[at + 4 : at + 8] != b"IEND":
-        size = struct.unpack_from(">I", data, at)[0]
+    at, kind = 8, b""
+    while at < len(data) and kind != b"IEND":
+        size, kind = struct.unpack_from(">I4s", data, at)
         at += 12 + size
         if at > len(data):
             raise ValueError(f"a PNG with a chunk of {size} bytes in {len(data)}")
