@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.checkpoint import safetensors_format, snapshot
-from flow_core.checkpoint.layout import DONE, META
+from flow_core.checkpoint.layout import DATA, DONE, META
 from flow_dist import restart_files
 from fuzzing.mutations import EXTREMES, TEXTS, mutate_bytes, mutate_document, mutate_json
 from fuzzing.target import Target
@@ -52,13 +53,26 @@ def _mutate_meta(data: bytes, rng: random.Random) -> bytes:
 
 
 def _open_meta(folder: Path) -> Callable[[bytes, int], object]:
-    snapshot.write(folder, _VARIABLES)
-    (folder / DONE).touch()
-    metas = [folder / name / META for name in _VARIABLES]
+    """Checkpoints as flow writes them, and with OneFlow's own files alone."""
+    ours, plain = folder / "ours", folder / "plain"
+    ours.mkdir()
+    snapshot.write(ours, _VARIABLES)
+    (ours / DONE).touch()
+    for path in [path for path in ours.rglob("*") if path.name in (DATA, META, DONE)]:
+        copy = plain / path.relative_to(ours)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
+    names = list(_VARIABLES)
 
     def read(data: bytes, number: int) -> None:
-        metas[number % 2].write_bytes(data)
-        _read_all(snapshot.read(folder))
+        root = plain if number & 2 else ours
+        meta = root / names[number & 1] / META
+        sound = meta.read_bytes()
+        try:
+            meta.write_bytes(data)
+            _read_all(snapshot.read(root))
+        finally:
+            meta.write_bytes(sound)
 
     return read
 
