@@ -16,7 +16,7 @@ from flow_core.errors import ConfigError
 from flow_core.ir import Attrs, tensor_type
 from flow_core.plugins.specs import BindContext, KernelQuery
 from flow_data import codec, headers
-from flow_data.headers import MOST_SCANS, SETTING, check_picture
+from flow_data.headers import SCANS_AT_LIMIT, SETTING, check_picture
 from flow_data.instances import RowError
 from flow_data.kernels import decoders, images
 from flow_data.records.record import Origin, Record
@@ -153,12 +153,21 @@ def test_a_chunk_is_not_longer_than_its_file(chunk: bytes) -> None:
     check_picture(picture("PNG") + b"anything behind the end")
 
 
-def test_a_jpeg_has_few_scans() -> None:
+def test_a_jpeg_has_few_scans(monkeypatch: pytest.MonkeyPatch) -> None:
     data = picture("JPEG", progressive=True)
-    assert 1 < data.count(b"\xff\xda") < MOST_SCANS / 5
-    scan = data.index(b"\xff\xda")
-    with pytest.raises(ValueError, match="more than 100 scans"):
-        check_picture(data[:scan] + data[scan : scan + 10] * 101 + data[scan:])
+    count, scan = data.count(b"\xff\xda"), data.index(b"\xff\xda")
+    assert 1 < count < SCANS_AT_LIMIT
+
+    def with_scans(n: int) -> bytes:
+        return data[:scan] + data[scan : scan + 10] * (n - count) + data[scan:]
+
+    check_picture(with_scans(100))
+    with pytest.raises(ValueError, match="101 scans and 714 pixels; 100 scans are allowed"):
+        check_picture(with_scans(101))
+    monkeypatch.setenv(SETTING, "1428")  # twice the pixels of the picture
+    check_picture(with_scans(32))
+    with pytest.raises(ValueError, match="33 scans and 714 pixels; 32 scans are allowed"):
+        check_picture(with_scans(33))
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "WEBP", "PPM", "TIFF"])

@@ -17,7 +17,10 @@ DEFAULT_PIXELS = 1 << 26
 """The most pixels of a picture unless the environment says otherwise: OneFlow's own default."""
 
 MOST_SCANS = 100
-"""Progressive JPEGs have about ten scans, and decoding takes time in proportion."""
+"""Most scans of a JPEG; progressive ones have about ten, and each takes time."""
+
+SCANS_AT_LIMIT = 16
+"""Most scans of a JPEG that has as many pixels as are allowed; smaller ones may have more."""
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """Names of the formats that are decoded, as Pillow has them."""
@@ -69,8 +72,6 @@ def _size(data: bytes) -> Size:
 
 def _jpeg(data: bytes) -> Size:
     """Size in the first frame header; decoders refuse a second one."""
-    if data.count(b"\xff\xda") > MOST_SCANS:
-        raise ValueError(f"a JPEG of more than {MOST_SCANS} scans")
     at = data.find(b"\xff", 2)
     while at >= 0:
         while data[at] == 0xFF:
@@ -78,12 +79,19 @@ def _jpeg(data: bytes) -> Size:
         marker = data[at]
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             height, width = struct.unpack_from(">HH", data, at + 4)
+            _check_scans(data.count(b"\xff\xda"), width * height)
             return width, height
         at += 1
         if marker not in _BARE:
             at += max(2, struct.unpack_from(">H", data, at)[0])
         at = data.find(b"\xff", at)
     raise ValueError("a JPEG without a frame header")
+
+
+def _check_scans(count: int, pixels: int) -> None:
+    most = min(MOST_SCANS, SCANS_AT_LIMIT * max_pixels() // max(1, pixels))
+    if count > max(most, SCANS_AT_LIMIT):
+        raise ValueError(f"a JPEG of {count} scans and {pixels} pixels; {most} scans are allowed")
 
 
 _BARE = frozenset((0x00, 0x01, *range(0xD0, 0xDA)))
