@@ -6,7 +6,7 @@ import random
 import sys
 
 import pytest
-from fuzzing import pictures, plans, records, states, tables, wire
+from fuzzing import caches, pictures, plans, records, states, tables, wire
 from fuzzing.__main__ import rows as table_of
 from fuzzing.__main__ import show, split
 from fuzzing.harness import Run
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits come fro
 
 GROUPS = {
     "data": (records, pictures, tables),
-    "plans and wire": (plans, wire),
+    "plans and wire": (plans, caches, wire),
     "checkpoints": (states,),
 }
 CASES = {"data": 5000, "plans and wire": 2000, "checkpoints": 1000}

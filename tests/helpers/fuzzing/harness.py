@@ -79,7 +79,7 @@ class _Worker:
         if self.chunk is None or number < self.chunk.start or number != self._case[0]:
             self._case = (number, now, used)
             return ""
-        if used - self._case[2] > limits.seconds:
+        if used - self._case[2] > 2 * limits.seconds:  # a case that ends before says so itself
             return f"no end after {used - self._case[2]:.1f} s"
         return f"blocked for {_BLOCKED:g} s" if now - self._case[1] > _BLOCKED else ""
 

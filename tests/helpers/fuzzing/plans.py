@@ -1,4 +1,4 @@
-"""Saved plans, plans that are kept on disk, and annotations as text."""
+"""Saved plans, and annotations as text."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from flow_core.observe.page import page
 from flow_core.observe.tables import joined
 from flow_core.observe.text import plan_tables
 from flow_core.plan import Plan
-from flow_cuda.cache import Cache
-from flow_cuda.kept_plans import KeptPlans
 from flow_typing.plugin import SPECS
 from fuzzing.mutations import TEXTS, mutate_bytes, mutate_document
 from fuzzing.target import Target
@@ -60,37 +58,6 @@ def _open_plan(folder: Path) -> Callable[[bytes, int], object]:
         text = joined(plan_tables(doc)) + joined(diff_tables(sound, doc))
         (text + page(doc)).encode()
         Plan.from_json(doc.plan.to_json())
-
-    return read
-
-
-# ------------------------------------------------------------------------------------ kept plans
-
-_KEY = ("convolution", "float32", "plan 3")
-
-
-def _kept() -> list[bytes]:
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        cache = Cache("cudnn", ".plan", Path(folder))
-        KeptPlans(cache, "9.1", "sm_90").write(b"serialized" * 20, *_KEY)
-        return [path.read_bytes() for path in Path(folder, "cudnn").iterdir()]
-
-
-def _open_kept(folder: Path) -> Callable[[bytes, int], object]:
-    cache = Cache("cudnn", ".plan", folder)
-    kept = KeptPlans(cache, "9.1", "sm_90")
-    kept.write(b"", *_KEY)
-    (path,) = (folder / "cudnn").iterdir()
-
-    def read(data: bytes, number: int) -> None:
-        path.write_bytes(data)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found = kept.read(*_KEY)
-        if found not in (None, b"serialized" * 20):
-            raise AssertionError(f"{found!r:.60} was not kept")
 
     return read
 
@@ -168,7 +135,6 @@ def _open_annotation(folder: Path) -> Callable[[bytes, int], object]:
 
 TARGETS = (
     Target("plan", _plans, _open_plan, mutate_document, weight=0.5),
-    Target("kept-plan", _kept, _open_kept, weight=0.5),
     Target(
         "annotation",
         lambda: [text.encode() for text in _ANNOTATIONS],
