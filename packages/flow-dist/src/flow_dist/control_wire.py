@@ -29,7 +29,7 @@ _HEAD = 4
 _DEPTH = 32
 """Most lists and objects within each other."""
 
-_INTEGERS = range(-(1 << 63), 1 << 63)
+_INTEGERS = range(-(1 << 63), 1 << 64)
 
 
 class WireError(FlowError, ValueError):
