@@ -112,7 +112,10 @@ class FlowError(Exception):
                 lines.append(f"  {label + ':':9}{value}")
         if self.hint:
             lines.append(f"  {'next:':9}{self.hint}")
-        return "\n".join(lines)
+        text = "\n".join(lines)
+        if text.isascii():
+            return text
+        return text.encode("utf-8", "backslashreplace").decode()  # no terminal takes surrogates
 
 
 class GraphError(FlowError):

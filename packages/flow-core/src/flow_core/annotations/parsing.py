@@ -63,9 +63,9 @@ class _Parse:
         except FlowError:
             raise
         except Exception as error:
-            why = ascii(str(error) or type(error).__name__)[1:-1]
+            why = str(error) or type(error).__name__
             allowed = "names that are known where the job function is defined"
-            raise self._wrong(f"{text!a:.200}: {why}", allowed) from error
+            raise self._wrong(f"{text!r:.200}: {why}", allowed) from error
 
     def spec(self, annotation: Any) -> AnnotationSpec | None:
         """The one spec that knows an annotation; two are an error."""

@@ -104,8 +104,7 @@ class CocoAnnotations:
 
 
 def _described(error: Exception) -> str:
-    """An error in words that can be printed."""
-    return f"{type(error).__name__}: {ascii(str(error))[1:-1]}"
+    return f"{type(error).__name__}: {error}"
 
 
 def _floats(rows: Sequence[Any], width: int) -> Any:
