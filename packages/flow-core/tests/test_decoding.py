@@ -74,6 +74,18 @@ def test_values_that_do_not_fit_are_found(
     assert (caught.value.where, caught.value.found) == (where, found)
 
 
+@pytest.mark.parametrize("depth", [65, 900])
+def test_literals_are_not_nested_too_deep(depth: int) -> None:
+    deep: Any = 1
+    for _ in range(64):
+        deep = [deep]
+    assert Decoder().decode(Outer, changed(("value",), deep)).value
+    for _ in range(depth - 64):
+        deep = [deep]
+    with pytest.raises(Mismatch, match="nested too deep"):
+        Decoder().decode(Outer, json.loads(json.dumps(asdict(SOUND))) | {"value": deep})
+
+
 def test_a_missing_field_is_named() -> None:
     with pytest.raises(Mismatch, match="no field 'flag'"):
         Decoder().decode(Outer, {"name": "a"})

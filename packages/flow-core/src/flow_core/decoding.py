@@ -217,10 +217,12 @@ def _flag(value: Any) -> bool:
     return value
 
 
-def _literal(value: Any) -> Any:
+def _literal(value: Any, depth: int = 64) -> Any:
     """A number, a text, a flag or nothing, or tuples of these."""
     if isinstance(value, list):
-        return tuple(_each(_literal, value))
+        if not depth:
+            raise Mismatch("lists nested too deep", "64 lists within each other at most")
+        return tuple(_each(lambda item: _literal(item, depth - 1), value))
     if isinstance(value, str):
         return _text(value)
     return value if value is None or isinstance(value, bool) else _number(value)
