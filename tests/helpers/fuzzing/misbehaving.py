@@ -50,8 +50,15 @@ def _run_out_of_memory() -> None:
         raise DataError("reading", found="too much") from error
 
 
+class _UnprintableError(DataError):
+    """An error with a text of its own."""
+
+    def __str__(self) -> str:
+        return "\ud800"
+
+
 def _say_what_nobody_can_print() -> None:
-    raise DataError("reading", found="\ud800")
+    raise _UnprintableError("reading")
 
 
 MISTAKES: dict[str, tuple[Callable[[], None], str]] = {
