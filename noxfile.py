@@ -258,6 +258,16 @@ def exhaustive(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[0])
 @timed
+def fuzz(session: nox.Session) -> None:
+    """1,000,000 mutated inputs of all formats: ``-- [FORMAT ...] --cases N --seed S --case K``."""
+    extras = ("--extra", "opencv", "--extra", "turbo")
+    sync(session, "--all-packages", *extras, "--group", "test")
+    env = QUIET | {"PYTHONPATH": str(ROOT / "tests" / "helpers")}
+    session.run("python", "-m", "fuzzing", *session.posargs, env=env)
+
+
+@nox.session(python=PYTHONS[0])
+@timed
 def prover(session: nox.Session) -> None:
     """Proves the SBP rules of all ops on all samples, and prints how much was tried."""
     given = ("-m", "exhaustive", "-s", "packages/flow-core/tests/test_sbp_rules.py")

@@ -19,6 +19,7 @@ import oneflow as flow
 import oneflow.typing as tp
 from flow_core.errors import DataError, InferenceError
 from flow_core.sbp import format_nd_sbp
+from flow_data import codec
 from flow_data.codec import encode_jpeg
 from flow_data.commands import data
 from flow_data.loading.stats import all_stats
@@ -280,6 +281,38 @@ def test_corrupt_images_are_left_out_when_asked(records: str) -> None:
     stats = all_stats()[-1]
     assert stats.skipped >= 2
     assert any("record 2 at byte" in message for message in stats.messages)
+
+
+def test_pictures_that_are_too_large_are_left_out(
+    records: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLOW_DATA_MAX_PIXELS", "1290")  # record 9 has 1292, the first nine fewer
+    assert pixel_job(records, 10, on_error="skip")()[1].tolist() == [*range(9), 8]
+    assert any("38 x 34 pixels" in message for message in _messages())
+    with pytest.raises(DataError, match=r"(?s)part-0, record 9 at byte .*38 x 34 pixels"):
+        pixel_job(records, 10)()
+
+
+def _messages() -> list[str]:
+    return all_stats()[-1].messages
+
+
+def test_errors_of_libraries_are_left_out(records: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenCV's exceptions are of a type of its own, whichever op they come from."""
+
+    class ForeignError(Exception):
+        pass
+
+    sound = codec.resize
+
+    def resize(x: Any, *arguments: Any) -> Any:
+        if x.shape[0] == 32:
+            raise ForeignError("an assertion failed")
+        return sound(x, *arguments)
+
+    monkeypatch.setattr(codec, "resize", resize)
+    assert pixel_job(records, 4, on_error="skip")()[1].tolist() == [0, 1, 1, 3]
+    assert any("an assertion failed" in message for message in _messages())
 
 
 def test_a_broken_file_is_left_out_from_there(

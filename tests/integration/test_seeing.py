@@ -17,7 +17,7 @@ from flow_core.observe.document import PlanDocument, document
 from flow_core.observe.streams import flow_rows, stream_rows
 from flow_core.observe.tables import joined
 from flow_core.observe.text import plan_report, plan_tables
-from flow_core.plan import Transfer
+from flow_core.plan import Plan, Transfer
 
 HERE = Path(__file__).name
 
@@ -111,6 +111,58 @@ def test_a_document_goes_through_json() -> None:
 def test_something_else_is_no_saved_plan(text: str) -> None:
     with pytest.raises(PlanError, match="reading a saved plan"):
         PlanDocument.from_json(text)
+
+
+CHANGES: dict[str, tuple[tuple[Any, ...], Any, str]] = {
+    "a text for a list": (("plan", "feeds"), "01", "plan.feeds"),
+    "a place that is not there": (("plan", "tasks", 0, "inputs"), [10**6], "plan.tasks[0]"),
+    "a place before the first": (("plan", "fetches"), [-1], "plan.fetches"),
+    "a stream that is not there": (("plan", "tasks", 0, "stream"), 99, "plan.tasks[0].stream"),
+    "a task that is not there": (("plan", "tasks", 0, "waits"), [10**6], "plan.tasks[0].waits"),
+    "another type": (("plan", "buffers", 0, "type", "dtype", "name"), "f4,", "buffers[0].type"),
+    "no size": (("plan", "buffers", 0, "type", "shape"), [-1], "buffers[0].type.shape"),
+    "too large a size": (("plan", "buffers", 0, "type", "shape"), [2**40] * 3, "type.shape"),
+    "an object as an attribute": (("plan", "tasks", 0, "attrs"), {"a": {}}, "attrs['a']"),
+    "an unknown field": (("plan", "arenas", 0, "size"), 1, "plan.arenas[0]"),
+    "an unknown op": (("ops", 1, "inputs"), ["nobody:0"], "ops[1]"),
+    "an unknown output": (("ops", -1, "inputs"), ["x:9"], "ops["),
+    "a layout too many": (("ops", 0, "wants"), ["B", "B", "B"], "ops[0].wants"),
+    "a lone surrogate": (("job",), "\ud800", "job"),
+    "no number": (("passes", 0, "seconds"), "long", "passes[0].seconds"),
+}
+
+
+@pytest.fixture(scope="module")
+def saved() -> str:
+    return document(make("0:0")).to_json()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_wrong_in_a_saved_plan_is_named(saved: str, change: str, tmp_path: Path) -> None:
+    path, value, where = CHANGES[change]
+    data = json.loads(saved)
+    place = data
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(data))
+    with pytest.raises(PlanError, match=r"reading the saved plan .*plan\.json") as caught:
+        PlanDocument.read(file)
+    assert where in str(caught.value.found)
+    str(caught.value).encode()
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"[" * 100_000, b"1" * 5000, b""])
+def test_a_file_that_is_no_json_is_no_saved_plan(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "plan.json"
+    file.write_bytes(content)
+    with pytest.raises(PlanError, match="no JSON"):
+        PlanDocument.read(file)
+    with pytest.raises(PlanError, match="reading"):
+        PlanDocument.read(tmp_path)
+    with pytest.raises(PlanError, match="reading a saved plan"):
+        Plan.from_json(content.decode(errors="replace"))
 
 
 def test_the_report_shows_layouts_and_the_ledger() -> None:

@@ -33,7 +33,7 @@ from flow_core.annotations import (
     structure,
 )
 from flow_core.dtypes import float32, int32
-from flow_core.errors import AnnotationError
+from flow_core.errors import AnnotationError, FeedError
 from flow_core.plugins.specs import AnnotationSpec
 
 LEAF = FetchLeaf("numpy")
@@ -66,6 +66,33 @@ class Blob:
 
 def is_blob(value: object) -> bool:
     return isinstance(value, Blob)
+
+
+# ------------------------------------------------------------------------- annotations as text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0/0", "int()()", "[][0]", "{}[0]", "(", "a\0b", "\ud800", "'" * 3, "List[" * 300,
+        "(" * 3000, "again", "deep", "int.x", "Frame[int]", "unknown", "exec('raise ValueError')",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("parse", [parse_placeholder, parse_result])
+def test_whatever_a_text_raises_is_about_the_annotation(text: str, parse: Any) -> None:
+    names = {"List": list, "again": "again", "deep": "deeper", "deeper": "deep", "Frame": Frame}
+    with pytest.raises(AnnotationError) as caught:
+        parse(text, SPECS, job="train", names=names)
+    assert "train" in str(caught.value)
+    str(caught.value).encode()
+
+
+def test_errors_of_the_family_stay_what_they_are() -> None:
+    def refuse() -> None:
+        raise FeedError("making a placeholder")
+
+    with pytest.raises(FeedError, match="making a placeholder"):
+        parse_result("refuse()", SPECS, names={"refuse": refuse})
 
 
 # ---------------------------------------------------------------------------- placeholders

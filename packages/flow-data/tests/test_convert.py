@@ -66,6 +66,23 @@ def test_npz(tmp_path: Path) -> None:
         open_samples(path)
 
 
+@pytest.mark.parametrize("suffix", ["csv", "npz"])
+@pytest.mark.parametrize("content", [b"", b"\x80\x81", b"a\0,b\n1,2", b'a\n"', b"PK\3\4 \0"])
+def test_what_is_no_table_is_refused(tmp_path: Path, suffix: str, content: bytes) -> None:
+    path = tmp_path / f"table.{suffix}"
+    path.write_bytes(content)
+    try:
+        assert len(open_samples(str(path))) == 1
+    except DataError as error:
+        assert str(path) in str(error)  # noqa: PT017 - some are tables of one row
+
+
+def test_numbers_beyond_64_bits_are_floats(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("a\n1\n99999999999999999999\n")
+    assert open_samples(str(path)).fields(1)["a"] == np.float32(1e20)
+
+
 class Failing:
     """Samples of which one cannot be read."""
 

@@ -235,6 +235,40 @@ def test_a_picture_without_pixels_is_named(tmp_path: Path, side: str) -> None:
         CocoAnnotations(str(path), str(tmp_path), False)
 
 
+@pytest.mark.parametrize(
+    "name", ["\ud800.jpg", "a\0b.jpg", 7, None], ids=["surrogate", "NUL", "number", "none"]
+)
+def test_names_that_no_file_has(tmp_path: Path, name: Any) -> None:
+    path = Path(coco(tmp_path, 3))
+    content = json.loads(path.read_text())
+    content["images"][1]["file_name"] = name
+    path.write_text(json.dumps(content))
+    with pytest.raises(DataError, match="reading") as caught:
+        CocoAnnotations(str(path), str(tmp_path), False)
+    str(caught.value).encode()
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"images":' * 100_000, "\ud800", "\xff"])
+def test_annotations_that_are_no_json(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(DataError, match=r"a\.json"):
+        CocoAnnotations(str(path), str(tmp_path), True)
+
+
+def mask_of(width: int, height: int) -> Any:
+    corners = np.array([(1, 1), (4, 1), (4, 3)], np.float32)
+    index, size = np.array([(i, 0, 0) for i in range(3)], np.int32), np.array([[width, height]])
+    return run(detection.polygon_to_mask, objects(corners), objects(index), size)[0]
+
+
+def test_masks_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOW_DATA_MAX_PIXELS", "100")
+    with pytest.raises(DataError, match="11 x 10 pixels"):
+        mask_of(11, 10)
+    assert mask_of(10, 10).shape == (1, 10, 10)
+
+
 def test_a_broken_annotation_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text("{")

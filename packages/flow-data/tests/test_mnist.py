@@ -7,6 +7,8 @@ import http.server
 import inspect
 import os
 import threading
+import warnings
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -112,6 +114,54 @@ def test_broken_files(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "mnist.npz").write_bytes(content)
     with pytest.raises(DataError, match="reading"):
         load(tmp_path)
+
+
+def npy(header: str, data: bytes = b"", version: bytes = b"\1\0") -> bytes:
+    head = header.encode() + b" " * (-(len(header) + 11) % 64) + b"\n"
+    return b"\x93NUMPY" + version + len(head).to_bytes(2, "little") + head + data
+
+
+ONE = "{'descr': '|u1', 'fortran_order': False, 'shape': (%s), }"
+LIES = {
+    "more than there is": npy(ONE % "1099511627776, 28, 28", bytes(9)),
+    "less than nothing": npy(ONE % "-1, -9", bytes(9)),
+    "half a header": npy("{'descr': '|u1', "),
+    "another text": npy("(1, 2"),
+    "another version": npy(ONE % "9,", bytes(9), b"\7\0"),
+    "nested": npy("(" * 3000),
+    "no bytes each": npy(ONE.replace("|u1", "|V0") % "9,"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_headers_of_arrays_are_compared_with_their_bytes(tmp_path: Path, lie: str) -> None:
+    path = write(tmp_path)
+    with zipfile.ZipFile(path, "a") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the name is there twice
+        archive.writestr("x_test.npy", LIES[lie])
+    with pytest.raises(DataError, match="reading"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_archives_are_compressed_as_numpy_does_it(tmp_path: Path, method: int) -> None:
+    """Other methods make any number of bytes of one."""
+    path = write(tmp_path)
+    names = zipfile.ZipFile(path).namelist()
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(tmp_path / "new", "w", method) as new:
+        for name in names:
+            new.writestr(name, old.read(name))
+    (tmp_path / "new").replace(path)
+    with pytest.raises(DataError, match="compressed by method"):
+        load(tmp_path)
+
+
+def test_arrays_by_column(tmp_path: Path) -> None:
+    images = np.asfortranarray(arrays()["x_train"])
+    write(tmp_path, x_train=images)
+    (found, _), _ = load(tmp_path)
+    expected = images.astype(np.float32) / 255.0
+    np.testing.assert_array_equal(found.reshape(12, 28, 28), expected)
 
 
 def test_a_plain_array_or_a_missing_part(tmp_path: Path) -> None:

@@ -326,6 +326,60 @@ def test_webdataset(tmp_path: Path) -> None:
         assert len(skipping.broken) == 1
 
 
+def with_size(data: bytes, size: bytes, kind: bytes = b"0") -> bytes:
+    """A tar whose first header has another size and type, and a sound checksum."""
+    head = bytearray(data[:512])
+    head[124:136], head[156:157], head[148:156] = size, kind, b" " * 8
+    head[148:156] = b"%06o\0 " % sum(head)
+    return bytes(head) + data[512:]
+
+
+def binary(size: int) -> bytes:
+    return (b"\xff" if size < 0 else b"\x80") + (size % (1 << 88)).to_bytes(11, "big")
+
+
+@pytest.mark.parametrize("kind", [b"0", b"L", b"x", b"g", b"S", b"V", b"5"])
+@pytest.mark.parametrize("size", [-1, -512, -1024, -(1 << 40), 1 << 40, 1 << 62, 1 << 70])
+def test_tars_whose_headers_lie_about_sizes(tmp_path: Path, size: int, kind: bytes) -> None:
+    """They neither go round for ever, nor have bytes read or allocated that are not there."""
+    path = tmp_path / "a.tar"
+    tar(path, {"0.jpg": b"one", "0.cls": b"4"})
+    path.write_bytes(with_size(path.read_bytes(), binary(size), kind))
+    sizes: dict[str, bytes] = {}
+    try:
+        for record in all_records(WebDatasetFiles([str(path)])):
+            sizes |= record.payload
+    except DataError as error:
+        assert str(path) in str(error)  # noqa: PT017 - some types of members have no bytes
+    assert sum(map(len, sizes.values())) <= 4
+    skipping = WebDatasetFiles([str(path)], skip=True)
+    all_records(skipping)
+    assert len(skipping.broken) <= 1
+
+
+def test_sparse_members_are_refused(tmp_path: Path) -> None:
+    """Their bytes are not where a header says: others' would be read in their place."""
+    path = tmp_path / "a.tar"
+    tar(path, {"0.jpg": b"one" * 300, "0.cls": b"4"})
+    data = bytearray(path.read_bytes())
+    data[386:410] = b"00000000000\0" + b"00000001000\0"  # a piece of 512 bytes, of more in all
+    data[483:495] = b"00000010000\0"
+    path.write_bytes(with_size(bytes(data), b"%011o\0" % 512, b"S"))
+    with pytest.raises(DataError, match="a sparse member"):
+        all_records(WebDatasetFiles([str(path)]))
+    assert all_records(WebDatasetFiles([str(path)], skip=True)) == []
+
+
+def test_members_without_bytes_may_have_a_size(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as file:
+        for name, kind, size in (("a.jpg", tarfile.REGTYPE, 3), ("b.jpg", tarfile.LNKTYPE, 700)):
+            info = tarfile.TarInfo(name)
+            info.type, info.size, info.linkname = kind, size, "a.jpg"
+            file.addfile(info, io.BytesIO(b"one") if kind == tarfile.REGTYPE else None)
+    assert [r.blob("jpg") for r in all_records(WebDatasetFiles([str(path)]))] == [b"one"]
+
+
 @pytest.fixture(scope="module")
 def whole_tar(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tar") / "a.tar"

@@ -48,6 +48,39 @@ def test_lengths_are_bounded_both_ways() -> None:
     assert not list(Framing(50).feed((50).to_bytes(4, "big")))
 
 
+UNUSABLE = {
+    "lone surrogate": b'{"nonce": "\\ud800"}',
+    "lone surrogate in a name": b'{"\\udfff": 1}',
+    "encoded surrogate": b'{"nonce": "\xed\xa0\x80"}',
+    "another encoding": '{"a": 1}'.encode("utf-16"),
+    "no number": b'{"a": NaN}',
+    "infinity": b'{"a": [-Infinity]}',
+    "beyond floats": b'{"a": 1e999}',
+    "beyond 64 bits": b'{"rank": 18446744073709551616}',
+    "too deep": b'{"a":' * 34 + b"1" + b"}" * 34,
+    "as deep as JSON goes": b'{"a":' + b"[" * 900 + b"]" * 900 + b"}",
+}
+
+
+@pytest.mark.parametrize("body", UNUSABLE.values(), ids=UNUSABLE)
+def test_what_could_not_be_printed_or_packed_again_is_refused(body: bytes) -> None:
+    with pytest.raises(WireError, match="a JSON object") as caught:
+        list(Framing(1 << 16).feed(len(body).to_bytes(4, "big") + body))
+    str(caught.value).encode()
+
+
+def test_texts_of_any_error_can_be_sent() -> None:
+    sent = {"is": "raised", "error": "no file 'a\udcff'", "deep": [[[{"é": 2**64 - 1}]]]}
+    (got,) = Framing(1 << 16).feed(pack(sent))
+    assert got == sent | {"error": "no file 'a?'"}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_that_json_lacks_are_not_packed(value: float) -> None:
+    with pytest.raises(WireError, match="packing"):
+        pack({"value": [value]})
+
+
 @pytest.mark.parametrize("body", [b"[1]", b"1", b"{", b"\xff\xfe", b"[" * 5000, b""])
 def test_only_objects(body: bytes) -> None:
     with pytest.raises(WireError, match="a JSON object"):

@@ -104,7 +104,12 @@ def as_dtype(value: object) -> DType:
             if value is None:  # which numpy takes for float64
                 raise TypeError
             found = _from_numpy(np.dtype(value))  # type: ignore[call-overload]
-        except TypeError:
+        except (
+            TypeError,
+            ValueError,
+            SyntaxError,
+            OverflowError,
+        ):  # some texts are syntax to numpy
             found = None
     if found is None:
         raise InferenceError(

@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from math import prod
 from typing import Any
 
 from flow_core.cores import NOT_DIVIDED, Cores
-from flow_core.dtypes import as_dtype
+from flow_core.decoding import INTEGERS, Decoder, Mismatch, parsed, shown
+from flow_core.dtypes import BY_NAME
 from flow_core.errors import BudgetError, OutOfMemoryError, PlanError, nearest
 from flow_core.ir import NO_ATTRS, Attrs, AttrValue, TensorType, tensor_type
 from flow_core.sbp import Region
@@ -318,8 +320,11 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """The plan of a JSON text."""
-        return cls.from_data(json.loads(text))
+        """The plan of a JSON text.  Raises `PlanError`."""
+        try:
+            return decode_plan(parsed(text))
+        except Mismatch as error:
+            raise unreadable(error) from error
 
     def to_data(self) -> dict[str, Any]:
         """The plan as what JSON knows, which `from_data` reads."""
@@ -331,52 +336,75 @@ class Plan:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Plan:
-        """The plan of parsed JSON."""
-        return _decode(data)
+        """The plan of parsed JSON.  Raises `PlanError`."""
+        try:
+            return decode_plan(data)
+        except Mismatch as error:
+            raise unreadable(error) from error
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+def decode_plan(data: Any) -> Plan:
+    """The plan of parsed JSON.  Raises `Mismatch`."""
+    plan: Plan = _DECODER.decode(Plan, data)
+    _check_references(plan)
+    return plan
 
 
-def _type(data: Mapping[str, Any]) -> TensorType:
-    return tensor_type(tuple(data["shape"]), as_dtype(data["dtype"]["name"]))
-
-
-def _task(data: Mapping[str, Any]) -> Task:
-    attrs = Attrs({k: _frozen(v) for k, v in data["attrs"].items()})
-    return Task(**{**{k: _frozen(v) for k, v in data.items()}, "attrs": attrs})
-
-
-def _register(data: Mapping[str, Any]) -> RegisterPlan:
-    return RegisterPlan(**{k: _frozen(v) for k, v in data.items()})
-
-
-def _decode(data: Mapping[str, Any]) -> Plan:
-    return Plan(
-        job=data["job"],
-        arenas=tuple(ArenaPlan(**{k: _frozen(v) for k, v in a.items()}) for a in data["arenas"]),
-        buffers=tuple(Buffer(**{**b, "type": _type(b["type"])}) for b in data["buffers"]),
-        prologue=tuple(map(_task, data["prologue"])),
-        tasks=tuple(map(_task, data["tasks"])),
-        feeds=tuple(data["feeds"]),
-        fetches=tuple(data["fetches"]),
-        variables=data["variables"],
-        actors=tuple(data["actors"]),
-        registers=tuple(map(_register, data["registers"])),
-        shards={k: _frozen(v) for k, v in data["shards"].items()},
-        notes=data["notes"],
-        ledger=tuple(
-            Transfer(**{k: _frozen(v) for k, v in entry.items()}) for entry in data["ledger"]
-        ),
-        micro_batches=data["micro_batches"],
-        streams=tuple(data["streams"]),
-        flows=tuple(map(_register, data["flows"])),
-        workers=data["workers"],
-        fed=_frozen(data["fed"]),
-        cores=Cores(**data["cores"]),
-        settings=Attrs({k: _frozen(v) for k, v in data["settings"].items()}),
+def unreadable(error: Mismatch) -> PlanError:
+    """The error about a text that is no plan."""
+    where = error.where.removeprefix(".")
+    return PlanError(
+        "reading a saved plan",
+        found=f"{error.found} at {where}" if where else error.found,
+        allowed=error.allowed,
+        hint="flow plan script.py:job --json > plan.json",
     )
+
+
+def _tensor_type(data: Any) -> TensorType:
+    """A type whose elements flow knows, and whose bytes can be counted."""
+    shape: tuple[int, ...] = _DECODER.decode(_Saved, data).shape
+    name = data["dtype"].get("name")
+    dtype = BY_NAME.get(name) if isinstance(name, str) else None
+    if dtype is None:
+        raise Mismatch(shown(name), ", ".join(BY_NAME)).within(".dtype.name")
+    if min(shape, default=0) < 0 or prod(shape) * dtype.itemsize not in INTEGERS:
+        raise Mismatch(f"shape {list(shape)}", "sizes of 0 or more").within(".shape")
+    return tensor_type(shape, dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """A tensor type as `asdict` has it."""
+
+    shape: tuple[int, ...]
+    dtype: Mapping[str, Any]
+
+
+_DECODER = Decoder(
+    types={TensorType: _tensor_type}, fields={"Task.attrs": Attrs, "Plan.settings": Attrs}
+)
+
+
+def _check_references(plan: Plan) -> None:
+    """Positions must be those of buffers, streams and tasks that are there."""
+    buffers = range(len(plan.buffers))
+    for name in ("feeds", "fetches"):
+        _check_positions(getattr(plan, name), buffers, f".{name}")
+    _check_positions(plan.variables.values(), buffers, ".variables")
+    streams = range(max(len(plan.streams), 1))
+    for name, tasks in (("prologue", plan.prologue), ("tasks", plan.tasks)):
+        for i, task in enumerate(tasks):
+            own = () if task.workspace is None else (task.workspace,)
+            _check_positions((*task.inputs, *task.outputs, *own), buffers, f".{name}[{i}]")
+            _check_positions((task.stream,), streams, f".{name}[{i}].stream")
+            _check_positions(task.waits, range(len(tasks)), f".{name}[{i}].waits")
+
+
+def _check_positions(found: Iterable[int], allowed: range, where: str) -> None:
+    for position in found:
+        if position not in allowed:
+            raise Mismatch(f"position {position}", f"one of {len(allowed)}").within(where)
 
 
 def check_no_deadlock(registers: Iterable[RegisterPlan]) -> None:

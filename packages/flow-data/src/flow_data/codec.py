@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_data.headers import FORMATS, check_picture, check_pixels
 from flow_data.instances import POOL, Array, copied
 
 COLORS = ("BGR", "RGB", "GRAY")
@@ -54,10 +55,13 @@ def decode(data: Any, color_space: str = "BGR") -> Array:
     """An image file's pixels: uint8 of shape (height, width, channels), 1 channel for "GRAY".
 
     Raises:
-        ValueError: the bytes are no image that a library can read.
+        ValueError: the bytes are no image that a library can read, or one of more pixels than
+            `flow_data.headers` allows.
     """
+    data = data if isinstance(data, bytes) else bytes(data)
+    check_picture(data)
     turbo = _simplejpeg()
-    if turbo is not None and bytes(data[:2]) == b"\xff\xd8":
+    if turbo is not None and data[:2] == b"\xff\xd8":
         try:
             return _by_turbo(turbo, data, color_space)
         except ValueError as error:
@@ -83,7 +87,10 @@ def _worth_another_try(message: str) -> bool:
 def _by_opencv(cv2: Any, data: Any, color_space: str) -> Array:
     encoded = np.frombuffer(data, np.uint8)
     flag = cv2.IMREAD_GRAYSCALE if color_space == "GRAY" else cv2.IMREAD_COLOR
-    pixels = cv2.imdecode(encoded, flag) if encoded.size else None
+    try:
+        pixels = cv2.imdecode(encoded, flag)
+    except cv2.error as error:
+        raise ValueError(f"{encoded.size} bytes that are no image: {error}") from error
     if pixels is None:
         raise ValueError(f"{encoded.size} bytes that are no image")
     if color_space == "RGB":
@@ -95,10 +102,11 @@ def _by_pillow(data: Any, color_space: str) -> Array:
     from PIL import Image
 
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            check_pixels(*image.size)
             mode = "L" if color_space == "GRAY" else "RGB"
             pixels = np.asarray(image if image.mode == mode else image.convert(mode))
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+    except Exception as error:  # foreign code
         raise ValueError(f"{len(data)} bytes that are no image: {error}") from error
     pixels = pixels.reshape(*pixels.shape[:2], -1)
     return copied(pixels[..., ::-1] if color_space == "BGR" else pixels)
@@ -116,7 +124,12 @@ def encode_jpeg(pixels: Array, quality: int = 90) -> bytes:
 def resize(
     x: Array, width: int, height: int, interpolation: str, out: Array | None = None
 ) -> Array:
-    """An image (height, width, channels) of uint8 or float32 in another size, into ``out``."""
+    """An image (height, width, channels) of uint8 or float32 in another size, into ``out``.
+
+    Raises:
+        ValueError: the new size has no pixels, or more than `flow_data.headers` allows.
+    """
+    check_pixels(width, height)
     target = POOL.take((height, width, x.shape[2]), x.dtype) if out is None else out
     cv2 = opencv()
     if cv2 is None:

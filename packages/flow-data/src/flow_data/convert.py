@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from flow_core.errors import DataError
+from flow_data.arrays import read_archive
 from flow_data.records.folder import image_files
 from flow_data.records.ofrecord import OFRecordWriter, part_path
 
@@ -56,8 +57,12 @@ class CsvSamples:
     """The rows of a CSV file with a line of names: integers, other numbers, or text per column."""
 
     def __init__(self, path: str) -> None:
-        with open(path, newline="", encoding="utf-8") as file:
-            rows = list(csv.reader(file))
+        try:
+            with open(path, newline="", encoding="utf-8") as file:
+                rows = list(csv.reader(file))
+        except (OSError, ValueError, csv.Error) as error:
+            allowed = "a table in UTF-8"
+            raise DataError(f"reading {path}", found=str(error), allowed=allowed) from error
         if len(rows) < 2:
             raise DataError(f"reading {path}", found=f"{len(rows)} lines", allowed="names and rows")
         names, self._rows = rows[0], rows[1:]
@@ -89,7 +94,7 @@ def _column(values: Sequence[str]) -> Sequence[Any]:
         try:
             found: Sequence[Any] = np.array([kind(v) for v in values])  # type: ignore[assignment]
             return found
-        except ValueError:
+        except (ValueError, OverflowError):
             continue
     return [v.encode() for v in values]
 
@@ -99,8 +104,7 @@ class NpzSamples:
 
     def __init__(self, path: str) -> None:
         try:
-            with np.load(path, allow_pickle=False) as archive:
-                self._arrays = {name: archive[name] for name in archive.files}
+            self._arrays = read_archive(path)
         except (OSError, ValueError) as error:
             raise DataError(f"reading {path}", found=str(error), allowed="an .npz file") from error
         counts = {len(x) if x.ndim else 0 for x in self._arrays.values()}

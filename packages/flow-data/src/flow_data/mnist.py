@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.errors import DataError, user_line
+from flow_data.arrays import read_archive
 from flow_data.download import check_sha256, download
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -127,10 +127,9 @@ def _read(path: Path) -> dict[str, Array]:
     """The four arrays of the file; raises `DataError` when they are not MNIST's."""
     names = [name for part in _PARTS for name in part]
     try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in names}
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, EOFError) as error:
-        raise _not_mnist(path, f"{type(error).__name__}: {error}") from error
+        arrays = read_archive(path, names)
+    except (OSError, ValueError) as error:
+        raise _not_mnist(path, str(error)) from error
     for images, labels in _PARTS:
         _check_arrays(path, images, arrays[images], labels, arrays[labels])
     return arrays

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flow_core.device import Launch
+from flow_core.errors import FlowError
 from flow_data.instances import RowError, fail
 
 
@@ -43,7 +44,9 @@ class RowWork:
         except RowError as error:
             error.row = row
             raise
-        except (ValueError, TypeError, OverflowError, IndexError) as error:
+        except (FlowError, MemoryError):  # no fault of the sample's
+            raise
+        except Exception as error:  # of whatever type the libraries raise
             found, allowed = f"{type(error).__name__}: {error}", "a sample that can be read"
             raise fail(self.op, row, found, allowed) from error
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 import secrets
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from flow_core.errors import FlowError
 
@@ -25,21 +26,30 @@ TO_RANK = 1 << 23
 
 _HEAD = 4
 
+_DEPTH = 32
+"""Most lists and objects within each other."""
+
+_INTEGERS = range(-(1 << 63), 1 << 64)
+
 
 class WireError(FlowError, ValueError):
     """Bytes that are no message of the control channel, or a message that is too long."""
 
 
 def pack(message: Message, limit: int = TO_SERVER) -> bytes:
-    r"""A message as bytes.
+    r"""A message as bytes; lone surrogates in its texts become question marks.
 
     Raises:
-        WireError: it is longer than the limit.
+        WireError: it is longer than the limit, or holds a number that JSON does not have.
 
     >>> pack({"is": "beat"})
     b'\x00\x00\x00\r{"is":"beat"}'
     """
-    body = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
+    try:
+        text = json.dumps(message, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    except (ValueError, RecursionError) as error:
+        raise WireError("packing a message of the control channel", found=str(error)) from error
+    body = text.encode("utf-8", "replace")
     _check(len(body) <= limit, f"{len(body)} bytes", f"{limit}")
     return len(body).to_bytes(_HEAD, "big") + body
 
@@ -74,13 +84,37 @@ class Framing:
 
 def unpack(body: bytes) -> Message:
     """A message without its length.  Raises `WireError`."""
+    message: Any = None
     try:
-        message = json.loads(body)
+        message = json.loads(body.decode(), parse_constant=_refused)
+        plain = isinstance(message, dict) and _is_plain(message, _DEPTH)
     except (ValueError, RecursionError):  # ValueError: not JSON, or not even text
-        message = None
-    _check(isinstance(message, dict), f"{body[:40]!r}", "a JSON object")
+        plain = False
+    _check(plain, f"{body[:40]!r}", "a JSON object")
     found: Message = message
     return found
+
+
+def _refused(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _is_plain(value: Any, depth: int) -> bool:
+    """Whether a value can be printed, computed with and packed again.
+
+    Raises:
+        UnicodeEncodeError: it cannot, for a lone surrogate in a text.
+    """
+    if isinstance(value, str):
+        return value.isascii() or bool(value.encode())
+    if isinstance(value, dict):
+        inner = (*value, *value.values())
+        return depth > 0 and all(_is_plain(item, depth - 1) for item in inner)
+    if isinstance(value, list):
+        return depth > 0 and all(_is_plain(item, depth - 1) for item in value)
+    if isinstance(value, int):
+        return value in _INTEGERS
+    return value is None or math.isfinite(value)
 
 
 def _check(ok: bool, found: str, allowed: str) -> None:

@@ -24,8 +24,11 @@ from flow_core.annotations.records import (
     Placeholders,
     PlaceholderSpec,
 )
-from flow_core.errors import AnnotationError, SourceLine
+from flow_core.errors import AnnotationError, FlowError, SourceLine
 from flow_core.plugins.specs import AnnotationSpec, load
+
+_MOST_QUOTES = 16
+"""So often an annotation as text may name another text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +41,31 @@ class _Parse:
     names: Mapping[str, Any] = field(default_factory=dict)
 
     def fail(self, found: Any, allowed: str, hint: str | None = None) -> NoReturn:
-        shown = found if isinstance(found, str) else annotation_name(found)
-        raise AnnotationError(self.subject, at=self.at, found=shown, allowed=allowed, hint=hint)
+        raise self._wrong(found, allowed, hint)
+
+    def _wrong(self, found: Any, allowed: str, hint: str | None = None) -> AnnotationError:
+        what = found if isinstance(found, str) else annotation_name(found)
+        return AnnotationError(self.subject, at=self.at, found=what, allowed=allowed, hint=hint)
 
     def evaluated(self, annotation: Any) -> Any:
         """An annotation given as text (or inside quotes) as the object it names."""
-        text = getattr(annotation, "__forward_arg__", annotation)
-        if not isinstance(text, str):
-            return annotation
+        for _ in range(_MOST_QUOTES):
+            text = getattr(annotation, "__forward_arg__", annotation)
+            if not isinstance(text, str):
+                return annotation
+            annotation = self._named(text)
+        self.fail("a text that names a text, and so on", "a text that names an annotation")
+
+    def _named(self, text: str) -> Any:
+        """What a text names; whatever goes wrong there is about the annotation."""
         try:
-            return self.evaluated(eval(text, dict(self.names)))
-        except (NameError, AttributeError, SyntaxError) as error:
-            self.fail(
-                f"{text!r}: {error}", "names that are known where the job function is defined"
-            )
+            return eval(text, dict(self.names))
+        except FlowError:
+            raise
+        except Exception as error:
+            why = str(error) or type(error).__name__
+            allowed = "names that are known where the job function is defined"
+            raise self._wrong(f"{text!r:.200}: {why}", allowed) from error
 
     def spec(self, annotation: Any) -> AnnotationSpec | None:
         """The one spec that knows an annotation; two are an error."""

@@ -127,7 +127,7 @@ def document_of(target: str, hints: int = 0, args: Sequence[str] = ()) -> PlanDo
     from flow_core.observe.document import PlanDocument, document
 
     if target.endswith(".json") and Path(target).is_file():
-        return PlanDocument.from_json(Path(target).read_text(encoding="utf-8"))
+        return PlanDocument.read(Path(target))
     found = document(job_of(target, args), hints)
     clear_default_session()  # the next script may have jobs and variables of the same names
     default_session().resources = ResourceConfig()
@@ -146,7 +146,7 @@ def write_page(target: str, file: str, hints: int, args: Sequence[str] = ()) -> 
     from flow_core.observe.page import page
 
     if target.endswith(".json") and Path(target).is_file():
-        text = page(PlanDocument.from_json(Path(target).read_text(encoding="utf-8")))
+        text = page(PlanDocument.read(Path(target)))
     else:
         job = job_of(target, args)
         text = page(document(job, hints), measure(job))

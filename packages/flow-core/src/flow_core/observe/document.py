@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from flow_core.compiler.physical import Physical
 from flow_core.compiler.select.hints import relaxations
 from flow_core.compiler.select.price import microseconds
+from flow_core.decoding import Decoder, Mismatch, parsed, shown
 from flow_core.errors import PlanError
 from flow_core.frontend.compile import Compiled
 from flow_core.frontend.function import JobFunction
 from flow_core.ir import Graph, Op, Value
-from flow_core.plan import Plan
+from flow_core.plan import Plan, decode_plan, unreadable
 from flow_core.sbp import format_nd_sbp
 
 FORMAT = "flow plan 1"
@@ -91,41 +93,56 @@ class PlanDocument:
         return json.dumps({"format": FORMAT, **fields, **rows, "plan": self.plan.to_data()})
 
     @classmethod
-    def from_json(cls, text: str) -> PlanDocument:
+    def from_json(cls, text: str | bytes) -> PlanDocument:
         """The document of a JSON text.
 
         Raises:
             PlanError: the text is something else.
         """
-        data = _parsed(text)
-        return cls(
-            **{n: data[n] for n in ("job", "kind", "line", "traced", "origins")},
-            ops=tuple(OpRow(**_tupled(row)) for row in data["ops"]),
-            passes=tuple(PassRow(**row) for row in data["passes"]),
-            plan=Plan.from_data(data["plan"]),
-            selection=tuple(map(tuple, data["selection"])),
-            hints=tuple(map(tuple, data["hints"])),
-        )
+        try:
+            doc: PlanDocument = _DECODER.decode(cls, _content(parsed(text)))
+            _check_ops(doc.ops)
+        except Mismatch as error:
+            raise unreadable(error) from error
+        return doc
+
+    @classmethod
+    def read(cls, path: Path) -> PlanDocument:
+        """The document of a file.
+
+        Raises:
+            PlanError: there is no such file, or it holds something else.
+        """
+        try:
+            return cls.from_json(path.read_bytes())
+        except OSError as error:
+            raise unreadable(Mismatch(error, "a file")).told(attempted=f"reading {path}") from error
+        except PlanError as error:
+            raise error.told(attempted=f"reading the saved plan {path}") from error
 
 
-def _parsed(text: str) -> Any:
-    try:
-        data = json.loads(text)
-    except ValueError as error:
-        data = {"format": f"no JSON: {error}"}
+_DECODER = Decoder(types={Plan: decode_plan})
+
+
+def _content(data: Any) -> Any:
+    """What is in a document beside the words that say that it is one."""
     found = data.get("format", "another kind of JSON") if isinstance(data, dict) else "no object"
     if found != FORMAT:
-        raise PlanError(
-            "reading a saved plan",
-            found=found,
-            allowed=repr(FORMAT),
-            hint="flow plan script.py:job --json > plan.json",
-        )
-    return data
+        raise Mismatch(found if isinstance(found, str) else shown(found), repr(FORMAT))
+    return {name: value for name, value in data.items() if name != "format"}
 
 
-def _tupled(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+def _check_ops(ops: Sequence[OpRow]) -> None:
+    """Each input must be an output of an op that is there, and wanted in some layout."""
+    outputs = {op.name: len(op.sbp) for op in ops}
+    for i, op in enumerate(ops):
+        if len(op.wants) != len(op.inputs):
+            allowed = f"{len(op.inputs)}, one per input"
+            raise Mismatch(f"{len(op.wants)} layouts", allowed).within(f".ops[{i}].wants")
+        for value in op.inputs:
+            name, _, index = value.rpartition(":")
+            if index not in map(str, range(outputs.get(name, 0))):
+                raise Mismatch(shown(value), "an output of an op").within(f".ops[{i}].inputs")
 
 
 def document(job: JobFunction, hints: int = 0) -> PlanDocument:

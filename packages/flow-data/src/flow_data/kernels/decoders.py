@@ -99,7 +99,7 @@ def pixels_of(record: Record, name: str, color_space: str) -> Array:
     try:
         return codec.decode(data, color_space)
     except ValueError as error:
-        found = f"{len(data)} bytes in {name!r} that are no image ({error})"
+        found = f"{len(data)} bytes in {name!r}: {error}"
         raise corrupt(record.origin, found, "a JPEG, PNG or other image file") from error
 
 

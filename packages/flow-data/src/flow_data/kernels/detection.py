@@ -10,6 +10,7 @@ import numpy as np
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext
 from flow_data import codec
+from flow_data.headers import check_pixels
 from flow_data.instances import Array, copied, describe, fail
 from flow_data.kernels.images import flip_codes
 from flow_data.rows import each
@@ -87,6 +88,7 @@ def polygon_to_mask(ctx: BindContext) -> Launch:
         if where.shape != (len(points[row]), 3) or where.dtype.kind != "i":
             raise fail(op, row, describe(where), f"integers of shape ({len(points[row])}, 3)")
         width, height = int(size[row, 0]), int(size[row, 1])
+        check_pixels(width, height)
         objects = list(_objects(np.rint(points[row]).astype(np.int32), where))
         masks = np.zeros((len(objects), height, width), np.int8)
         for mask, polygons in zip(masks, objects, strict=True):

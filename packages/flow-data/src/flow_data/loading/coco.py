@@ -25,6 +25,9 @@ _CONTENT = (
     "iscrowd and segmentation; categories with id"
 )
 
+_MOST_PIXELS = 2**31 - 1
+"""Most pixels of a side: sizes are int32."""
+
 _KEPT = 1000
 """So many batches are kept that other threads may ask for later."""
 
@@ -48,7 +51,7 @@ class CocoAnnotations:
         except _MALFORMED as error:
             raise DataError(
                 f"reading {path}",
-                found=f"{type(error).__name__}: {error}",
+                found=_described(error),
                 allowed=_CONTENT,
             ) from error
         if not self.ids:
@@ -64,7 +67,7 @@ class CocoAnnotations:
         self._labels = {c: i for i, c in enumerate(categories, 1)}
         for image_id in self._images:
             size, path = self.size(image_id), self.path(image_id)
-            if min(size) < 1:
+            if b"\0" in os.fsencode(path) or not 1 <= min(size) <= max(size) <= _MOST_PIXELS:
                 raise ValueError(f"picture {path} of {size} pixels")
 
     def path(self, image_id: int) -> str:
@@ -100,6 +103,10 @@ class CocoAnnotations:
         return _floats(points, 2), np.array(index, np.int32).reshape(-1, 3)
 
 
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
 def _floats(rows: Sequence[Any], width: int) -> Any:
     with np.errstate(over="ignore"):
         found = np.array(rows, np.float32).reshape(-1, width)
@@ -112,10 +119,10 @@ def _load(path: str) -> Mapping[str, Any]:
     try:
         with open(path, encoding="utf-8") as file:
             data: Mapping[str, Any] = json.load(file)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(
             f"reading {path}",
-            found=f"{type(error).__name__}: {error}",
+            found=_described(error),
             allowed="COCO annotations: JSON with images, annotations and categories",
         ) from error
     if not isinstance(data, dict):
@@ -258,7 +265,7 @@ class CocoSource:
             boxes[row], labels[row] = self._known.boxes(ref)
             points[row], index[row] = self._known.polygons(ref)
         except _MALFORMED as error:
-            found = f"its objects' {type(error).__name__}: {error}"
+            found = f"its objects' {_described(error)}"
             raise corrupt(self.origin(ref), found, _CONTENT) from error
 
     def origin(self, ref: int) -> Origin:

@@ -6,6 +6,7 @@ import os
 import tarfile
 import threading
 from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO
 
 from flow_data.records.framed import missing
 from flow_data.records.record import Field, Origin, Record, corrupt
@@ -52,27 +53,24 @@ class WebDatasetFiles:
         except OSError as error:
             raise missing(path, error) from error
         groups: dict[str, list[tuple[str, int, int]]] = {}
-        end = 0
+        end, size = 0, os.fstat(self._descriptors[part]).st_size
         try:
-            with tarfile.open(path, "r:") as tar:
+            with open(path, "rb") as file, _opened(file) as tar:
                 for member in tar:
+                    end = _end(member, end, size)
                     if member.isfile():
                         folder, _, name = member.name.rpartition("/")
                         key, _, field = name.partition(".")
                         row = (field, member.offset_data, member.size)
                         groups.setdefault(f"{folder}/{key}", []).append(row)
-                    end = member.offset_data + member.size
             self._check_end(part, end)
-        except (tarfile.TarError, EOFError, ValueError) as error:
-            self._broken(Origin(path, end, len(groups)), str(error))
+        except Exception as error:  # noqa: BLE001 - foreign code, which believes what headers say
+            self._broken(Origin(path, end, len(groups)), _described(error))
         return [tuple(rows) for rows in groups.values()]
 
     def _check_end(self, part: int, end: int) -> None:
         """A whole tar ends with blocks of zeros; tarfile takes a broken header for the end, too."""
         descriptor = self._descriptors[part]
-        size = os.fstat(descriptor).st_size
-        if end > size:
-            raise tarfile.ReadError(f"a member that ends at byte {end} in {size} bytes")
         after = -(-end // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
         if os.pread(descriptor, 2 * tarfile.BLOCKSIZE, after) != bytes(2 * tarfile.BLOCKSIZE):
             raise tarfile.ReadError(f"no header and no end of the archive at byte {after}")
@@ -96,6 +94,48 @@ class WebDatasetFiles:
     def origin(self, part: int, number: int, place: _Members) -> Origin:
         """Tar, first byte and number of a record."""
         return Origin(self.paths[part], place[0][1], number)
+
+
+class _Bounded:
+    """A file for `tarfile`, which asks for as many bytes as a header says, be it -1 or 2**60."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._size = os.fstat(file.fileno()).st_size
+        self.seek, self.tell = file.seek, file.tell
+
+    def read(self, size: int = -1) -> bytes:
+        """At most what is left; `tarfile` never means all of it."""
+        if size < 0:
+            raise tarfile.ReadError(f"a header that asks for {size} bytes")
+        return self._file.read(min(size, self._size))
+
+
+def _opened(file: BinaryIO) -> tarfile.TarFile:
+    bounded: Any = _Bounded(file)
+    return tarfile.open(fileobj=bounded, mode="r:")
+
+
+def _end(member: tarfile.TarInfo, before: int, file_size: int) -> int:
+    """Where a member ends.
+
+    Raises:
+        tarfile.ReadError: that is before it begins, or some of its bytes are not in the file.
+    """
+    has_bytes = member.isreg() or member.type not in tarfile.SUPPORTED_TYPES
+    end = member.offset_data + (member.size if has_bytes else 0)
+    if not before <= member.offset_data <= end <= file_size:
+        at, size = member.offset_data, member.size
+        raise tarfile.ReadError(f"a member of {size} bytes at byte {at} of {file_size}")
+    if member.issparse():
+        raise tarfile.ReadError("a sparse member, whose bytes are not all in the file")
+    return end
+
+
+def _described(error: Exception) -> str:
+    """An error in words that can be printed."""
+    known = isinstance(error, tarfile.TarError)
+    return ascii(str(error))[1:-1] if known else f"{type(error).__name__}: {str(error)!a}"
 
 
 def parse_members(payload: Mapping[str, bytes]) -> dict[str, Field]:

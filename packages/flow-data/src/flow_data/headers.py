@@ -1,0 +1,172 @@
+"""Sizes of pictures from the headers of their files, before a decoder allocates anything.
+
+The readers here know the formats that `flow_data.codec` decodes; a file of any other format is
+refused, so that no decoder sees what nobody has measured.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from io import BytesIO
+
+from flow_data.loading.workers import setting
+
+SETTING = "FLOW_DATA_MAX_PIXELS"
+DEFAULT_PIXELS = 1 << 26
+"""The most pixels of a picture unless the environment says otherwise: OneFlow's own default."""
+
+MOST_SCANS = 100
+"""Most scans of a JPEG; progressive ones have about ten, and each takes time."""
+
+SCANS_AT_LIMIT = 16
+"""Most scans of a JPEG that has as many pixels as are allowed; smaller ones may have more."""
+
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""Names of the formats that are decoded, as Pillow has them."""
+
+Size = tuple[int, int]
+
+
+def max_pixels() -> int:
+    """The most pixels that a picture may have (``FLOW_DATA_MAX_PIXELS``)."""
+    return setting(SETTING, DEFAULT_PIXELS)
+
+
+def check_picture(data: bytes) -> None:
+    """Refuse a file that is no picture, or one of more pixels than the setting allows.
+
+    Raises:
+        ValueError: it is refused.
+    """
+    try:
+        width, height = _size(data)
+    except (struct.error, IndexError) as error:
+        raise ValueError(f"{len(data)} bytes, a header that is cut off") from error
+    check_pixels(width, height)
+
+
+def check_pixels(width: int, height: int) -> None:
+    """Refuse a picture without pixels, or of more than the setting allows.
+
+    Raises:
+        ValueError: it is refused.
+
+    >>> check_pixels(1 << 20, 1 << 20)
+    Traceback (most recent call last):
+    ...
+    ValueError: 1048576 x 1048576 pixels; FLOW_DATA_MAX_PIXELS allows 67108864 in all
+    """
+    if width < 1 or height < 1:
+        raise ValueError(f"a picture of {width} x {height} pixels")
+    if width * height > (most := max_pixels()):
+        raise ValueError(f"{width} x {height} pixels; {SETTING} allows {most} in all")
+
+
+def _size(data: bytes) -> Size:
+    for mark, at, read in _READERS:
+        if data[at : at + len(mark)] == mark:
+            return read(data)
+    return _size_by_pillow(data)
+
+
+def _jpeg(data: bytes) -> Size:
+    """Size in the first frame header; decoders refuse a second one."""
+    at = data.find(b"\xff", 2)
+    while at >= 0:
+        while data[at] == 0xFF:
+            at += 1
+        marker = data[at]
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            height, width = struct.unpack_from(">HH", data, at + 4)
+            _check_scans(data.count(b"\xff\xda"), width * height)
+            return width, height
+        at += 1
+        if marker not in _BARE:
+            at += max(2, struct.unpack_from(">H", data, at)[0])
+        at = data.find(b"\xff", at)
+    raise ValueError("a JPEG without a frame header")
+
+
+def _check_scans(count: int, pixels: int) -> None:
+    most = min(MOST_SCANS, SCANS_AT_LIMIT * max_pixels() // max(1, pixels))
+    if count > max(most, SCANS_AT_LIMIT):
+        raise ValueError(f"a JPEG of {count} scans and {pixels} pixels; {most} scans are allowed")
+
+
+_BARE = frozenset((0x00, 0x01, *range(0xD0, 0xDA)))
+"""Markers of a JPEG that no length follows; 0 is none, but a byte 255 of something else."""
+
+
+def _png(data: bytes) -> Size:
+    """Size in the first chunk; no chunk may be longer than the file, as OpenCV believes it."""
+    if data[12:16] != b"IHDR":
+        raise ValueError("a PNG without a header")
+    at, kind = 8, b""
+    while at < len(data) and kind != b"IEND":
+        size, kind = struct.unpack_from(">I4s", data, at)
+        at += 12 + size
+        if at > len(data):
+            raise ValueError(f"a PNG with a chunk of {size} bytes in {len(data)}")
+    width, height = struct.unpack_from(">II", data, 16)
+    return width, height
+
+
+def _gif(data: bytes) -> Size:
+    """Size of the canvas, which a frame that is larger makes larger in some decoders."""
+    width, height, flags = struct.unpack_from("<HHB", data, 6)
+    at = 13 + (3 << (flags & 7) + 1 if flags & 0x80 else 0)
+    while data[at] == 0x21:  # an extension: its kind, then blocks up to an empty one
+        at += 2
+        while data[at]:
+            at += 1 + data[at]
+        at += 1
+    if data[at] == 0x2C:
+        left, top, wide, high = struct.unpack_from("<HHHH", data, at + 1)
+        width, height = max(width, left + wide), max(height, top + high)
+    return width, height
+
+
+def _bmp(data: bytes) -> Size:
+    """Size in the second header, of which the oldest form has 16-bit fields."""
+    if struct.unpack_from("<I", data, 14)[0] == 12:
+        width, height = struct.unpack_from("<HH", data, 18)
+    else:
+        width, height = struct.unpack_from("<ii", data, 18)
+    return abs(width), abs(height)
+
+
+def _webp(data: bytes) -> Size:
+    """Size in the first chunk, within which decoders keep all frames."""
+    kind = data[12:16]
+    if kind == b"VP8X":
+        wide, high = data[24:27], data[27:30]
+        return 1 + int.from_bytes(wide, "little"), 1 + int.from_bytes(high, "little")
+    if kind == b"VP8L":
+        bits = struct.unpack_from("<I", data, 21)[0]
+        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    width, height = struct.unpack_from("<HH", data, 26)
+    return width & 0x3FFF, height & 0x3FFF
+
+
+_READERS: tuple[tuple[bytes, int, Callable[[bytes], Size]], ...] = (
+    (b"\xff\xd8", 0, _jpeg),
+    (b"\x89PNG\r\n\x1a\n", 0, _png),
+    (b"GIF8", 0, _gif),
+    (b"BM", 0, _bmp),
+    (b"WEBP", 8, _webp),
+)
+"""Bytes that files of a format begin with, where these are, and what reads the size."""
+
+
+def _size_by_pillow(data: bytes) -> Size:
+    """Size in the header of another format."""
+    from PIL import Image
+
+    try:
+        with Image.open(BytesIO(data), formats=("PPM", "TIFF")) as image:
+            size: Size = image.size
+    except Exception as error:  # foreign code
+        allowed = ", ".join(FORMATS)
+        raise ValueError(f"{len(data)} bytes that are none of {allowed}: {error}") from error
+    return size

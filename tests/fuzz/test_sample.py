@@ -1,0 +1,36 @@
+"""A sample of `nox -s fuzz`: other cases in each run, by a seed that a failure names."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import pytest
+from fuzzing import caches, pictures, plans, records, states, tables, wire
+from fuzzing.__main__ import rows as table_of
+from fuzzing.__main__ import show, split
+from fuzzing.harness import Run
+from fuzzing.worker import Limits
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits come from Linux")
+
+GROUPS = {
+    "data": (records, pictures, tables),
+    "plans and wire": (plans, caches, wire),
+    "checkpoints": (states,),
+}
+CASES = {"data": 5000, "plans and wire": 2000, "checkpoints": 1000}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_mutated_inputs_are_read_or_refused(group: str) -> None:
+    names = [target.name for module in GROUPS[group] for target in module.TARGETS]
+    seed = random.SystemRandom().randrange(10**6)
+    print(f"seed {seed}")
+    counts = split(names, CASES[group])
+    run = Run(counts, seed, limits=Limits(seconds=10))  # the machine may be slow
+    run.run()
+    show(table_of(run.scores))
+    failures = [failure for score in run.scores.values() for failure in score.failures]
+    assert not failures, "\n".join(f"{f.what}: {f.command}" for f in failures[:10])
+    assert sum(score.cases for score in run.scores.values()) == sum(counts.values())

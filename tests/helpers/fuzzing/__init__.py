@@ -1,0 +1,1 @@
+"""Mutated inputs for every format that is read: `python -m fuzzing --help`."""
