@@ -15,9 +15,14 @@ from fuzzing.worker import Failure, Trial
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits come from Linux")
 
 
-def test_each_mistake_is_found_and_nothing_else() -> None:
+def test_each_mistake_is_found_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)  # no /dev/shm
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     run = Run(dict.fromkeys(MISTAKES, 20), 3, limits=LIMITS, body=work_badly)
     run.run()
+    assert not list(tmp_path.glob("flow-fuzz-*")), "killed workers leave their files behind"
     for name, (_, words) in MISTAKES.items():
         score = run.scores[name]
         assert [failure.number for failure in score.failures] == [AT]

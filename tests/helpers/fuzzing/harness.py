@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import multiprocessing.connection
 import os
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -61,7 +62,10 @@ class _Worker:
     def __init__(self, limits: Limits, body: Callable[..., None]) -> None:
         self.board: Any = _CONTEXT.Array("q", PEAK + 1, lock=False)
         self.connection, theirs = _CONTEXT.Pipe()
-        self.process = _CONTEXT.Process(target=body, args=(theirs, self.board, limits), daemon=True)
+        base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        self.folder = tempfile.TemporaryDirectory(dir=base, prefix="flow-fuzz-")
+        given = (theirs, self.board, limits, self.folder.name)
+        self.process = _CONTEXT.Process(target=body, args=given, daemon=True)
         self.process.start()
         theirs.close()
         self.chunk: Chunk | None = None
@@ -87,6 +91,7 @@ class _Worker:
         self.connection.close()
         self.process.kill()
         self.process.join()
+        self.folder.cleanup()
 
 
 def _seconds_of(pid: int | None) -> float:

@@ -89,6 +89,6 @@ def _target(name: str, mistake: Callable[[], None]) -> Target:
 TARGETS = {name: _target(name, mistake) for name, (mistake, _) in MISTAKES.items()}
 
 
-def work_badly(connection: Any, board: Any, limits: Limits) -> None:
+def work_badly(connection: Any, board: Any, limits: Limits, folder: str) -> None:
     """What a worker with these readers runs."""
-    work(connection, board, limits, TARGETS)
+    work(connection, board, limits, folder, TARGETS)

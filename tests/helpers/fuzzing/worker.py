@@ -167,9 +167,16 @@ class Meter:
 
 
 def work(
-    connection: Any, board: Any, limits: Limits, targets: Mapping[str, Target] | None = None
+    connection: Any,
+    board: Any,
+    limits: Limits,
+    folder: str,
+    targets: Mapping[str, Target] | None = None,
 ) -> None:
-    """Try chunks that come over a connection until it is closed."""
+    """Try chunks that come over a connection until it is closed.
+
+    Files are written to a folder of the parent's, since most workers end by a signal.
+    """
     if targets is None:
         from fuzzing.targets import TARGETS as targets  # a worker that has others needs none
 
@@ -177,23 +184,21 @@ def work(
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)  # what libraries print about damaged files
     os.dup2(quiet, 2)
-    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     trials: dict[str, Trial] = {}
-    with tempfile.TemporaryDirectory(dir=base, prefix="flow-fuzz-") as folder:
-        while True:
-            try:
-                chunk = connection.recv()
-            except EOFError:
-                return
-            try:
-                if chunk.target not in trials:
-                    own = Path(tempfile.mkdtemp(dir=folder))
-                    trials[chunk.target] = Trial(targets[chunk.target], own, limits)
-                _try_chunk(connection, board, chunk, trials[chunk.target])
-            except Exception:
-                connection.send(traceback.format_exc())
-                raise
-            connection.send(None)
+    while True:
+        try:
+            chunk = connection.recv()
+        except EOFError:
+            return
+        try:
+            if chunk.target not in trials:
+                own = Path(tempfile.mkdtemp(dir=folder))
+                trials[chunk.target] = Trial(targets[chunk.target], own, limits)
+            _try_chunk(connection, board, chunk, trials[chunk.target])
+        except Exception:
+            connection.send(traceback.format_exc())
+            raise
+        connection.send(None)
 
 
 def _try_chunk(connection: Any, board: Any, chunk: Chunk, trial: Trial) -> None:
