@@ -63,6 +63,7 @@ def trained(function: Callable[[Any], Any], start: Any, rate: float = 1.0) -> An
         flow.optimizer.SGD(schedule, momentum=0).minimize(loss)
         return loss
 
+    job.compile()  # refuses what loading variables would only warn of
     flow.load_variables({"variable": start})
     job()
     return np.asarray(flow.get_all_variables()["variable"].numpy())

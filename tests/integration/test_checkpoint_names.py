@@ -210,7 +210,12 @@ def test_numbers_that_are_no_arrays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("values", "found"),
-    [([1], "list"), (np.ones(2), "ndarray"), ({1: 2.0}, "text"), ({"a": object()}, "object")],
+    [
+        ([1], r"var_dict with \[1\]"),
+        (np.ones(2), "var_dict with array"),
+        ({1: 2.0}, "var_dict with 1: 2.0"),
+        ({"a": object()}, "object"),
+    ],
 )
 def test_what_cannot_be_saved(tmp_path: Path, values: Any, found: str) -> None:
     with pytest.raises(CheckpointError, match=found):

@@ -423,7 +423,7 @@ for _ in range(4):
 
 
 @pytest.mark.parametrize(
-    ("ending", "code"), [("", 0), ("sys.exit(3)", 3), ("raise KeyboardInterrupt", 1)]
+    ("ending", "code"), [("", 0), ("sys.exit(3)", 3), ("raise KeyboardInterrupt", 130)]
 )
 def test_stats_of_a_program_however_it_ends(
     records: str, tmp_path: Path, ending: str, code: int

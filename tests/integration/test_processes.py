@@ -302,7 +302,6 @@ def test_hosts_with_different_processors_have_one_plan_where_they_are_limited_al
     ("task", "here", "there"),
     [
         ("begin", "after pass 'trace', rank 0 has", "'initializer': ('constant', 1.0)"),
-        ("another", "before the first pass, rank 0 has\n    job 'job'", "job 'ask'"),
         ("machines", "rank 0 has\n    machines of the program: 4", "machines of the program: 2"),
     ],
 )
@@ -313,6 +312,15 @@ def test_what_no_plan_shows_is_compared_too(
     assert done.returncode != 0
     assert here in done.stderr
     assert re.search(rf"and rank 1 has\n    .*{re.escape(there)}", done.stderr)
+
+
+@pytest.mark.slow
+def test_processes_that_compile_other_jobs_name_both(script: Path, tmp_path: Path) -> None:
+    done = run_script(2, script, str(tmp_path), "another")
+    assert done.returncode != 0
+    assert re.search(
+        r"ProcessesDifferError: .*\n.*rank 0 in .*job 'job'.*rank 1 in .*job 'ask'", done.stderr
+    )
 
 
 @pytest.mark.slow

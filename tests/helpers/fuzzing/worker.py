@@ -142,7 +142,8 @@ def _forget_peak() -> None:
 
 
 def _peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """The largest resident size since `_forget_peak`; ``ru_maxrss`` includes the parent's."""
+    return _status("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 class Meter:

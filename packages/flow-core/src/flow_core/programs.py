@@ -69,7 +69,8 @@ def leave_own_folder() -> None:
     That is the folder of its file, or the working directory for ``python -m``.
     """
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    made = os.path.dirname(os.path.realpath(sys.argv[0])) if spec is None else os.getcwd()
+    own = sys.argv[0] if sys.argv else ""  # an embedding program may leave it empty
+    made = os.path.dirname(os.path.realpath(own)) if spec is None else os.getcwd()
     if not sys.flags.safe_path and sys.path[:1] == [made]:
         del sys.path[0]
 

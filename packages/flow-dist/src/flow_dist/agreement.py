@@ -295,7 +295,7 @@ def _other_events(rank: int, events: Mapping[int, Mapping[str, Any]]) -> Process
     places = _places(events)
     camps = _camps({r: f"{event['what']}{places[r]}" for r, event in events.items()})
     return ProcessesDifferError(
-        f"running {events[rank]['what']} in all processes",
+        f"comparing {events[rank]['what']} with the calls of the other processes",
         at=_line(events[rank]),
         found="; ".join(f"{_ranks(ranks)} in {what}" for what, ranks in camps.items()),
         allowed="the same calls in the same order in all processes",
@@ -329,7 +329,7 @@ def _other_feeds(
 def _unknown(rank: int, events: Mapping[int, Mapping[str, Any]]) -> ProcessesDifferError:
     others = "" if len(events) > 1 else "; the other processes have not said what they run"
     return ProcessesDifferError(
-        f"running {events[rank]['what']} in all processes",
+        f"comparing {events[rank]['what']} with the calls of the other processes",
         at=_line(events[rank]),
         found=f"another process that runs, or has run, something else{others}",
         allowed="the same calls in the same order in all processes",
