@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -77,7 +80,7 @@ def test_loaders_have_what_a_step_leaves_until_it_waits(crew: Workers) -> None:
         batches.may_end.release()
     assert batches.begin(4)
     for future in futures:
-        future.result(timeout=120)
+        future.result()
 
 
 def test_several_loaders_share_what_is_left(crew: Workers) -> None:
@@ -97,8 +100,9 @@ def test_an_error_of_a_job_is_its_own(crew: Workers) -> None:
 
     failed, fine = crew.submit(fails, Share.of(BUSY)), crew.submit(list, Share.of(BUSY))
     with pytest.raises(ValueError, match="no batch"):
-        failed.result(timeout=120)
-    assert fine.result(timeout=120) is None
+        failed.result()
+    fine.result()
+    assert fine.done()
 
 
 def test_what_has_not_begun_is_not_done_after_the_end(crew: Workers) -> None:
@@ -108,10 +112,48 @@ def test_what_has_not_begun_is_not_done_after_the_end(crew: Workers) -> None:
     crew.stop(seconds=0.01)
     assert later.cancelled()
     batches.may_end.release()
-    assert first.result(timeout=120) is None
+    first.result()
+    assert first.done()
 
 
 def test_statistics_tell_how_many_were_at_work() -> None:
     stats = LoaderStats("reader", 6, share=Share.of(BUSY))
     text = text_report([stats])
     assert "6 slots, 1 in work while a step computes, 4 while one waits (by 4 cores)" in text
+
+
+INTERRUPTED = """
+import signal
+from flow_core.cores import Cores
+from flow_data.loading.workers import Share, Workers
+
+crew, share, total = Workers(), Share.of(Cores(2, "a test", 1, 1, 1)), [0]
+
+def count():
+    total[0] += 1
+
+signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0007)
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+interrupted = 0
+for _ in range(3000):
+    try:
+        with crew.waited_for():
+            crew.submit(count, share).result()
+    except KeyboardInterrupt:
+        interrupted += 1
+signal.setitimer(signal.ITIMER_REAL, 0)
+last = crew.submit(count, share)
+last.result()
+crew.stop()
+assert interrupted > 10, interrupted
+assert not crew.active and not crew._waiting
+print("ended")
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="interrupts by a timer")
+def test_interrupts_leave_nothing_locked() -> None:
+    """An interrupt within a wait for a future of the standard library hung the program."""
+    command = [sys.executable, "-c", INTERRUPTED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.stdout == "ended\n", done.stderr

@@ -15,7 +15,6 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, wait
 from functools import partial
 from math import ceil
 from typing import Any
@@ -31,7 +30,7 @@ from flow_data.loading.body import Member, copies, decode
 from flow_data.loading.chains import Stage, chained
 from flow_data.loading.source import READERS, Source, open_source
 from flow_data.loading.stats import LoaderStats, new_stats
-from flow_data.loading.workers import Share, prefetch_count, workers
+from flow_data.loading.workers import Pending, Share, prefetch_count, workers
 
 log = logging.getLogger("flow_data")
 
@@ -199,7 +198,7 @@ class Loader:
             Slot(members, ctx, self._sources, self._slots_of, stop, self.stats)
             for _ in range(count)
         ]
-        self._queue: deque[tuple[int, Slot, Future[None]]] = deque()
+        self._queue: deque[tuple[int, Slot, Pending]] = deque()
         weakref.finalize(self, stop.set).atexit = False  # pending steps come after the end
 
     def __call__(self) -> None:
@@ -207,13 +206,13 @@ class Loader:
         step = int(self._step)
         if not self._queue or self._queue[0][0] != step:
             self._start(step)
-        level = sum(future.done() for _, __, future in self._queue)
+        level = sum(batch.done() for _, __, batch in self._queue)
         started = time.perf_counter()
-        _, slot, future = self._queue[0]
-        if not future.done():
+        _, slot, batch = self._queue[0]
+        if not batch.done():
             with workers().waited_for():
-                wait((future,))
-        future.result()
+                batch.wait()
+        batch.result()
         arrived = time.perf_counter()
         for out, (member, index) in zip(self._outputs, self._slots_of, strict=True):
             np.copyto(out, slot.arrays[member][index])
@@ -223,9 +222,9 @@ class Loader:
 
     def _start(self, step: int) -> None:
         """Begins at a step: at first, and where a checkpoint or an error made steps jump."""
-        for _, slot, future in self._queue:
-            if not future.cancel():
-                future.exception()
+        for _, slot, batch in self._queue:
+            if not batch.cancel():
+                batch.wait()
             self._free.append(slot)
         self._queue.clear()
         self._next = step

@@ -6,11 +6,12 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from flow_core.changes import Changes
 from flow_core.cores import Cores
 from flow_core.endings import close_at_end
 from flow_core.errors import ConfigError
@@ -64,6 +65,62 @@ def prefetch_count() -> int:
     return setting("FLOW_DATA_PREFETCH", 2)
 
 
+class Pending:
+    """A job that was given to `Workers`.
+
+    Ctrl-C may interrupt every wait for it, which futures of the standard library do not allow: an
+    interrupt within their Python code leaves locks held that the worker needs.
+    """
+
+    __slots__ = ("_changes", "_error", "_state", "share", "work")
+
+    def __init__(self, work: Callable[[], None], share: Share, changes: Changes) -> None:
+        self.work, self.share = work, share
+        self._changes = changes
+        self._state = "queued"
+        self._error: BaseException | None = None
+
+    def done(self) -> bool:
+        """Whether the job has ended or was cancelled."""
+        return self._state in ("done", "cancelled")
+
+    def cancelled(self) -> bool:
+        """Whether the job was cancelled before it began."""
+        return self._state == "cancelled"
+
+    def cancel(self) -> bool:
+        """Cancel the job unless it has begun; whether it is cancelled."""
+        with self._changes.lock:
+            if self._state == "queued":
+                self._state = "cancelled"
+                self._changes.tell()
+        return self.cancelled()
+
+    def begin(self) -> None:
+        """Mark the job as running; the caller holds the lock."""
+        self._state = "running"
+
+    def end(self, error: BaseException | None) -> None:
+        """Mark the job as done; the caller holds the lock and tells."""
+        self._error, self._state = error, "done"
+
+    def wait(self) -> None:
+        """Wait until the job has ended or was cancelled."""
+        self._changes.until(self.done)
+
+    def result(self) -> None:
+        """Wait, and raise the job's error, if any.
+
+        Raises:
+            CancelledError: the job was cancelled.
+        """
+        self.wait()
+        if self.cancelled():
+            raise CancelledError
+        if self._error is not None:
+            raise self._error
+
+
 class Workers:
     """Threads that take jobs in order, as many at a time as they have cores.
 
@@ -74,22 +131,22 @@ class Workers:
     """
 
     def __init__(self) -> None:
-        self._jobs: deque[tuple[Future[None], Callable[[], None], Share]] = deque()
+        self._jobs: deque[Pending] = deque()
         self._threads: list[threading.Thread] = []
-        self._changed = threading.Condition()
-        self._waiting = 0
+        self._changes = Changes()
+        self._waiting: set[object] = set()
         self._stopped = False
         self.active = 0
 
-    def submit(self, work: Callable[[], None], share: Share) -> Future[None]:
-        """Has a job done; its future has its error."""
-        future: Future[None] = Future()
-        with self._changed:
+    def submit(self, work: Callable[[], None], share: Share) -> Pending:
+        """Queue a job."""
+        job = Pending(work, share, self._changes)
+        with self._changes.lock:
             while len(self._threads) < share.waiting and not self._stopped:
                 self._start()
-            self._jobs.append((future, work, share))
-            self._changed.notify()
-        return future
+            self._jobs.append(job)
+            self._changes.tell()
+        return job
 
     def _start(self) -> None:
         name = f"flow-data-{len(self._threads)}"
@@ -99,56 +156,66 @@ class Workers:
     @contextmanager
     def waited_for(self) -> Iterator[None]:
         """A step waits for a batch, and needs no cores, for a ``with`` block."""
-        with self._changed:
-            self._waiting += 1
-            self._changed.notify_all()
+        step = object()
         try:
+            with self._changes.lock:
+                self._waiting.add(step)
+                self._changes.tell()
             yield
         finally:
-            with self._changed:
-                self._waiting -= 1
+            with self._changes.lock:
+                self._waiting.discard(step)
 
     def _may_begin(self) -> bool:
+        while self._jobs and self._jobs[0].cancelled():
+            self._jobs.popleft()
         if not self._jobs:
             return False
-        share = self._jobs[0][2]
+        share = self._jobs[0].share
         return self.active < (share.waiting if self._waiting else share.computing)
 
     def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._stopped or self._may_begin())
-                if self._stopped:
-                    return
-                future, work, _ = self._jobs.popleft()
-                self.active += 1
-            if future.set_running_or_notify_cancel():
-                _run(future, work)
-            del future, work  # an idle thread keeps nothing alive
-            with self._changed:
+        while (job := self._next()) is not None:
+            error = _error_of(job.work)
+            with self._changes.lock:
+                job.end(error)
                 self.active -= 1
-                self._changed.notify()
+                self._changes.tell()
+            del job, error  # an idle thread keeps nothing alive
+
+    def _next(self) -> Pending | None:
+        """The next job, when it may begin; None when the workers stop."""
+        taken: list[Pending] = []
+
+        def take() -> bool:
+            if not self._stopped and self._may_begin():
+                taken.append(self._jobs.popleft())
+                taken[0].begin()
+                self.active += 1
+            return self._stopped or bool(taken)
+
+        self._changes.until(take)
+        return taken[0] if taken else None
 
     def stop(self, seconds: float = 5.0) -> None:
-        """Ends the threads after the jobs they are at; others are not done any more."""
-        with self._changed:
+        """End the threads after their current jobs, and cancel the others."""
+        with self._changes.lock:
             self._stopped = True
             left = list(self._jobs)
             self._jobs.clear()
-            self._changed.notify_all()
-        for future, *_ in left:
-            future.cancel()
+            self._changes.tell()
+        for job in left:
+            job.cancel()
         for thread in self._threads:
             thread.join(seconds)
 
 
-def _run(future: Future[None], work: Callable[[], None]) -> None:
+def _error_of(work: Callable[[], None]) -> BaseException | None:
     try:
         work()
     except BaseException as error:  # noqa: BLE001 - raised where somebody waits for the batch
-        future.set_exception(error)
-    else:
-        future.set_result(None)
+        return error
+    return None
 
 
 _lock = threading.Lock()
