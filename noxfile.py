@@ -30,8 +30,9 @@ ONEDNN_WHEELS = ("2024.0.0", "2026.1.0")
 # The external tests import these.  They are not a dependency group: TensorFlow's bounds on
 # its dependencies would hold for the whole workspace.
 CONFORMANCE = ("absl-py", "opencv-python-headless", "pycocotools", "scipy", "six", "tensorflow-cpu")
-# Long tests come last: who has none left takes some of another worker.
-WORKERS = ("-n", "auto", "--dist=worksteal", "--timeout=600")
+# More workers than cores, because many tests wait for other processes.  Long tests come last, so
+# idle workers steal tests from others.
+WORKERS = ("-n", str(2 * (os.cpu_count() or 1)), "--dist=worksteal", "--timeout=600")
 SAMPLE = ("--sample", "new")
 LATER_SHARE = "0.25"  # of the cases of each test, on all Pythons but the oldest
 DIST = ("-m", "not exhaustive", "--timeout=600", "packages/flow-dist/tests")
