@@ -20,7 +20,7 @@ from flow_core.testing.checks import run_kernel
 from flow_core.testing.special import Aspect, difference, values_of
 from flow_onednn.kernels.elementwise import patterns
 from flow_onednn.native import compiler
-from flow_onednn.native.expressions import SCALARS, TABLE
+from flow_onednn.native.expressions import MOST_SCALARS, SCALARS, TABLE, Loop, Step, write
 
 pytestmark = pytest.mark.skipif(
     not compiler.available(), reason=f"no C compiler: {compiler.state()}"
@@ -72,6 +72,14 @@ def test_loops_that_differ_in_a_scalar_share_their_code(
         (ours, *_), (theirs, *_) = both(query_of(op, attrs, arrays, x), arrays)
         np.testing.assert_array_equal(ours, theirs)
     assert len(texts) == 1
+
+
+@pytest.mark.parametrize(("count", "constant"), [(MOST_SCALARS, False), (MOST_SCALARS + 1, True)])
+def test_more_scalars_than_registers_are_constants(count: int, constant: bool) -> None:
+    steps = tuple(Step("scalar_mul", (k - 1,)) for k in range(count))
+    loop = Loop(steps, (count - 1,), ("float",), ("float",), ((True,),))
+    text = write(loop, [1.5] * count)
+    assert ("c[0]" in text, "0x1.8000000000000p+0f" in text) == (not constant, constant)
 
 
 @pytest.mark.parametrize(("op", "states"), [("sgd", 0), ("momentum", 1), ("adam", 2)])

@@ -29,7 +29,7 @@ from flow_core.frontend.tracing import Traced, trace
 from flow_core.frontend.zero_weights import warn_of_zero_weights
 from flow_core.ir import Graph
 from flow_core.plan import Plan
-from flow_core.planning import end_script
+from flow_core.planning import end_script, is_planning
 from flow_core.runtime.executable import Executable
 from flow_core.runtime.pipeline import Credit, Step
 
@@ -290,7 +290,8 @@ class JobFunction:
                 allowed="calls outside of job functions",
                 hint="share a plain Python function between jobs; it may call itself on numbers",
             )
-        end_script(f"a call of job {self.name!r}")
+        if is_planning():
+            end_script(f"a call of job {self.name!r}")
         feeding = self._feeding or self._feed()
         session = self._session()
         if session.eager:

@@ -124,13 +124,14 @@ def bind(ctx: BindContext) -> Launch:
     types, results = (
         tuple(C_TYPES[t.dtype.name] for t in side) for side in (ctx.query.inputs, ctx.query.outputs)
     )
-    run = compiler.compiled(write(Loop(steps, outputs, types, results, varies)), CDEF).run
+    scalars = scalars_of(ctx.query)
+    run = compiler.compiled(write(Loop(steps, outputs, types, results, varies), scalars), CDEF).run
     strides = [s for row in varies for s in _strides(sizes, row)[:-1]]
     make = compiler.ffi(CDEF)
     arguments = (
         make.new("long[]", list(sizes)),
         make.new("long[]", strides),
-        make.new("float[]", scalars_of(ctx.query)),
+        make.new("float[]", scalars),
         make.new("void *[]", [make.cast("void *", address(x)) for x in ctx.inputs]),
         make.new("void *[]", [make.cast("void *", address(x)) for x in ctx.outputs]),
     )

@@ -132,17 +132,38 @@ if (elements <= PARALLEL) {
 """Short loops do not ask for threads at all: OpenMP takes its time even to start none."""
 
 
-def write(loop: Loop) -> str:
+MOST_SCALARS = 16
+"""Scalars that are arguments; the compiler would spill more of them than there are registers."""
+
+
+def number(value: float) -> str:
+    """A number as a float of C.
+
+    >>> number(0.1), number(float("-inf"))
+    ('0x1.999999999999ap-4f', '(-INFINITY)')
+    """
+    if value != value:
+        return "NAN"
+    if value in (float("inf"), float("-inf")):
+        return "INFINITY" if value > 0 else "(-INFINITY)"
+    text = f"{value.hex()}f"
+    return f"({text})" if value < 0 else text
+
+
+def write(loop: Loop, scalars: Sequence[float]) -> str:
     """The C of a loop.
 
-    Its arguments: sizes ``n``, strides of inputs along outer axes ``s``, scalars ``c``.
+    Its arguments: sizes ``n``, strides of inputs along outer axes ``s``, scalars ``c``.  The values
+    of more than `MOST_SCALARS` scalars are constants of the code instead.
     """
     rank = len(loop.varies[0]) if loop.varies else 1
     inner = rank - 1
     lines = [PART]
     lines += [f"const {t} *x{k} = in[{k}];" for k, t in enumerate(loop.types)]
     lines += [f"{t} *y{k} = out[{k}];" for k, t in enumerate(loop.results)]
-    lines += [f"const float c{k} = c[{k}];" for k in range(sum(map(_scalar_count, loop.steps)))]
+    many = len(scalars) > MOST_SCALARS
+    values = (number(value) if many else f"c[{k}]" for k, value in enumerate(scalars))
+    lines += [f"const float c{k} = {value};" for k, value in enumerate(values)]
     body = _body(loop, inner)
     if rank == 1:
         lines += ["#pragma omp simd", "for (long i = low; i < high; i++) {", *body, "}"]
