@@ -27,10 +27,10 @@ def cudnn_plans(hardware: Any, small: bool = False) -> Iterator[Line]:
     """A row per problem: time by the library's guess, and what measuring gives.
 
     Args:
-        hardware: a `flow_cuda.hardware.Hardware`.
+        hardware: a `flow_cuda.device.hardware.Hardware`.
         small: whether sizes are for a rehearsal.
     """
-    from flow_cuda.dnn import Search
+    from flow_cuda.cudnn.problems import Search
 
     plans = hardware.dnn
     if plans is None:
@@ -54,11 +54,11 @@ def cudnn_plans(hardware: Any, small: bool = False) -> Iterator[Line]:
 
 def problems(small: bool) -> dict[str, Any]:
     """Convolutions and normalisation of ResNet-50, attention of BERT."""
-    from flow_core.dtypes import as_dtype
-    from flow_core.ir import tensor_type
-    from flow_cuda.dnn import convolution, laid
-    from flow_cuda.dnn_attention import Attention, AttentionGrad, rows
-    from flow_cuda.dnn_norm import Norm, NormGrad
+    from flow_core.base.dtypes import as_dtype
+    from flow_core.ir.graph import tensor_type
+    from flow_cuda.cudnn.attention import Attention, AttentionGrad, rows
+    from flow_cuda.cudnn.norm import Norm, NormGrad
+    from flow_cuda.cudnn.problems import convolution, laid
 
     batch, channels, side = (2, 8, 6) if small else (256, 64, 56)
     found: dict[str, Any] = {}
@@ -90,7 +90,7 @@ def problems(small: bool) -> dict[str, Any]:
 
 def microseconds(hardware: Any, problem: Any, choice: Any, times: int = 20) -> float:
     """The least of some runs, each as long as the mean of several."""
-    from flow_cuda.hardware import Access, DnnCall
+    from flow_cuda.device.hardware import Access, DnnCall
 
     tensors = (*problem.reads.values(), *problem.writes.values())
     kept = [hardware.allocate(n) for n in (*(t.nbytes for t in tensors), choice.workspace)]
@@ -129,7 +129,7 @@ def main() -> int:
     parser.add_argument("--rehearse", action="store_true")
     given = parser.parse_args()
     if given.rehearse:
-        from flow_cuda.rehearsal import Rehearsal
+        from flow_cuda.simulator.hardware import Rehearsal
 
         hardware: Any = Rehearsal()
     else:
@@ -140,7 +140,7 @@ def main() -> int:
         if isinstance(found, Unavailable):
             print(f"no device: {found.reason}; {found.hint}")
             return 1
-        from flow_cuda.cupy_hardware import CupyHardware
+        from flow_cuda.driver.cupy_hardware import CupyHardware
 
         hardware = CupyHardware(0)
     for line in cudnn_plans(hardware, given.rehearse):

@@ -140,8 +140,8 @@ def nvidia_smi() -> list[str]:
 
 def products(run: Run) -> Iterator[Row]:
     """What cuBLASLt has algorithms for, and whether its masks are ours."""
-    from flow_cuda.hardware import EPILOGUES, Product
-    from flow_cuda.masks import masks_are_ours
+    from flow_cuda.device.hardware import EPILOGUES, Product
+    from flow_cuda.driver.relu_mask_check import masks_are_ours
 
     hardware = start(run).driver("gpu:0:0").hardware
     kinds, sizes = ("float32", "float16", "bfloat16"), ((256, 512, 512), (100, 10, 512))
@@ -294,10 +294,10 @@ if os.environ.get("FLOW_CHECKS_REHEARSE"):
     from flow_core.frontend import session as sessions
     from flow_core.plugins.host import load_plugins
     from dataclasses import replace
-    from flow_core.config import Settings
+    from flow_core.base.config import Settings
     others = ("flow-cuda", "flow-onednn")
     settings = replace(Settings.from_env(), disabled_plugins=others)
-    registry = load_plugins(settings, extra=["flow_cuda.rehearsed"])
+    registry = load_plugins(settings, extra=["flow_cuda.simulator.plugin"])
     sessions._default[:] = [sessions.Session(registry)]
 short = lambda *args: builtins.range(*args[:-1], min(args[-1], epochs))
 runpy.run_path(path, init_globals={"range": short}, run_name="__main__")
@@ -374,7 +374,7 @@ def rehearsed_nccl() -> Any:
 
 def rates(run: Run) -> Iterator[Row]:
     """Measured bytes and floating point operations per second: what floors are made of."""
-    from flow_cuda.hardware import Operands, Product
+    from flow_cuda.device.hardware import Operands, Product
 
     driver = start(run).driver("gpu:0:0")
     hardware, stream = driver.hardware, driver.hardware.compute
@@ -451,7 +451,7 @@ def step(run: Run, workload: str) -> Iterator[Row]:
     with timed_steps() as times:
         for _ in range(1 if run.rehearsed else WARM):
             job(*feeds)
-    from flow_cuda.capture import describe
+    from flow_cuda.driver.capture import describe
 
     host, cut = min(times) * 1e6, describe(job.executable()._launch.parts).replace("\n", "; ")
     yield Row(f"{workload}: host time of a step", f"{host:.1f} us", cut[:200])

@@ -56,7 +56,7 @@ def start(run: Run, device: str = "gpu") -> Any:
     from cuda_cases import core_registry, rehearsed_registry
 
     import oneflow as flow
-    from flow_core.frontend import session as sessions
+    from flow_core.frontend.session import session as sessions
     from flow_core.plugins.host import load_plugins
 
     flow.clear_default_session()
@@ -77,7 +77,7 @@ def compiled_at_once(run: Run, make: Callable[[], Callable[[], Any]]) -> Callabl
 
         from cuda_cases import Collector
 
-        from flow_cuda import rehearsed
+        from flow_cuda.simulator import plugin as rehearsed
 
         collected = Collector()
         with (
@@ -91,7 +91,7 @@ def compiled_at_once(run: Run, make: Callable[[], Callable[[], Any]]) -> Callabl
 
 def hardware_of(session: Any) -> Any:
     """The GPU that a session has used."""
-    from flow_cuda.driver import GpuDriver
+    from flow_cuda.driver.gpu import GpuDriver
 
     return next(d for d in session._drivers.values() if isinstance(d, GpuDriver)).hardware
 
@@ -100,9 +100,9 @@ def hardware_of(session: Any) -> Any:
 def counted_allocations(run: Run) -> Iterator[list[tuple[Any, int]]]:
     """All allocations of device memory within: the device, and the bytes."""
     if run.rehearsed:
-        from flow_cuda.rehearsal import Rehearsal as Hardware
+        from flow_cuda.simulator.hardware import Rehearsal as Hardware
     else:
-        from flow_cuda.cupy_hardware import CupyHardware as Hardware  # type: ignore[assignment]
+        from flow_cuda.driver.cupy_hardware import CupyHardware as Hardware  # type: ignore[assignment]
     found: list[tuple[Any, int]] = []
     allocate = Hardware.allocate
 
@@ -120,7 +120,7 @@ def counted_allocations(run: Run) -> Iterator[list[tuple[Any, int]]]:
 @contextlib.contextmanager
 def timed_steps() -> Iterator[list[float]]:
     """Seconds that the host spends in each call of a step: what queues it, without waiting."""
-    from flow_cuda.driver import Step
+    from flow_cuda.driver.gpu import Step
 
     found: list[float] = []
     called = Step.__call__

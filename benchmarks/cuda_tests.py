@@ -97,5 +97,7 @@ def rehearsed_plugin(folder: Path) -> Path:
     info = folder / "site" / "flow_rehearsed-0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: flow-rehearsed\nVersion: 0\n")
-    (info / "entry_points.txt").write_text("[flow.plugins]\nrehearsed = flow_cuda.rehearsed\n")
+    (info / "entry_points.txt").write_text(
+        "[flow.plugins]\nrehearsed = flow_cuda.simulator.plugin\n"
+    )
     return info.parent

@@ -25,7 +25,7 @@ ROUNDS = 7
 def collectives() -> None:
     from mpi4py import MPI
 
-    from flow_dist.world import world
+    from flow_dist.mpi.world import world
 
     comm, joined = MPI.COMM_WORLD, world()
     for nbytes, launches in SIZES.items():
@@ -84,9 +84,9 @@ def bound(draft: Any, in_place: bool = False) -> Callable[[], None]:
     In place, outputs are the inputs, as those of a plan's all-reduces are unless somebody else
     reads what is summed.
     """
-    from flow_core.dtypes import float32
-    from flow_dist.mpi import MpiComm
-    from flow_dist.world import world
+    from flow_core.base.dtypes import float32
+    from flow_dist.mpi.comm import MpiComm
+    from flow_dist.mpi.world import world
 
     devices = tuple(f"cpu:0:{i}" for i in range(world().size))
     comm, exchange = MpiComm(devices), draft(devices, float32)
@@ -165,7 +165,7 @@ def windows() -> None:
     from mpi4py import MPI
 
     from flow_core.testing import comms
-    from flow_dist.world import world
+    from flow_dist.mpi.world import world
 
     comm, joined = MPI.COMM_WORLD, world()
     for nbytes in (1 << 20, 64 << 20):

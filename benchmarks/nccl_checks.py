@@ -18,22 +18,23 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.dtypes import ALL, as_dtype, float32
+from flow_core.base.errors import FlowError
 from flow_core.device import strided
-from flow_core.dtypes import ALL, as_dtype, float32
-from flow_core.errors import FlowError
 from flow_core.exchange import Exchange
 from flow_core.plugins.specs import Unavailable
 from flow_core.testing import CommKit, comms
-from flow_cuda.arrays import DeviceArray
-from flow_cuda.capture import describe
-from flow_cuda.driver import GpuDriver
-from flow_dist import nccl, waiting
-from flow_dist.control_client import JobStoppedError
-from flow_dist.nccl import NcclComm
-from flow_dist.nccl_groups import Groups
-from flow_dist.nccl_guard import Guard
-from flow_dist.nccl_library import version_text
-from flow_dist.nccl_types import DTYPES, op_of
+from flow_cuda.device.arrays import DeviceArray
+from flow_cuda.driver.capture import describe
+from flow_cuda.driver.gpu import GpuDriver
+from flow_dist.control import waiting
+from flow_dist.control.client import JobStoppedError
+from flow_dist.nccl import comm as nccl
+from flow_dist.nccl.comm import NcclComm
+from flow_dist.nccl.communicators import Groups
+from flow_dist.nccl.guard import Guard
+from flow_dist.nccl.library import version_text
+from flow_dist.nccl.types import DTYPES, op_of
 
 DTYPE_NAMES = tuple(dtype.name for dtype in ALL if dtype.name != "char")
 LARGE, SMALL = 1 << 24, 1

@@ -18,9 +18,9 @@ import numpy as np
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.config import Settings
-from flow_core.cores import Budget
-from flow_core.frontend import session as sessions
+from flow_core.base.config import Settings
+from flow_core.base.thread_budget import Budget
+from flow_core.frontend.session import session as sessions
 from flow_core.plugins.host import load_plugins
 
 BATCH, LAYERS, MICRO_BATCHES = 512, 4, 4

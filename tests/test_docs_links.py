@@ -26,7 +26,7 @@ def test_linked_files_are_there(page: Path) -> None:
     assert [link for link in local if not (page.parent / link).exists()] == []
 
 
-def test_the_rooms_are_those_of_the_contract() -> None:
+def test_the_layers_are_those_of_the_contract() -> None:
     """The table of architecture.md names all modules of the core, layer by layer."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     (layers,) = (c["layers"] for c in contracts["contracts"] if c["id"] == "layers")
@@ -36,10 +36,10 @@ def test_the_rooms_are_those_of_the_contract() -> None:
         for name in re.findall(r"\w+", layer)
     }
     page = (ROOT / "docs" / "architecture.md").read_text()
-    table = page[page.index("| room |") : page.index("Beside it,")]
-    rooms = [re.findall(r"`(\w+)`", row.split("|")[1]) for row in table.splitlines() if "`" in row]
-    assert sorted(name for row in rooms for name in row) == sorted(rank)
-    floors = [{rank[name] for name in row} for row in rooms]
+    table = page[page.index("| layer |") : page.index("Beside it,")]
+    rows = [re.findall(r"`(\w+)`", row.split("|")[1]) for row in table.splitlines() if "`" in row]
+    assert sorted(name for row in rows for name in row) == sorted(rank)
+    floors = [{rank[name] for name in row} for row in rows]
     assert all(max(low) <= min(high) for low, high in pairwise(floors))
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import FlowError
+from flow_core.base.errors import FlowError
 
 PAGE = Path(__file__).parent.parent / "docs" / "special-values.md"
 DTYPES = {"float32": flow.float32, "int32": flow.int32, "int64": flow.int64}

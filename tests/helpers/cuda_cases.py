@@ -6,26 +6,26 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flow_core.config import Settings
+from flow_core.base.config import Settings
+from flow_core.base.dtypes import as_dtype
 from flow_core.device import Driver
-from flow_core.dtypes import as_dtype
-from flow_core.ir import tensor_type
+from flow_core.ir.graph import tensor_type
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import BindContext, KernelQuery, OpSpec, Sample
 from flow_core.testing import Deviation
 from flow_core.testing.kernels import AS_GIVEN, KernelKit
 from flow_core.testing.rig import Rig
-from flow_cuda.batch import joined
-from flow_cuda.driver import GpuDriver
-from flow_cuda.host_compiler import HostFunction
+from flow_cuda.codegen.host_compiler import HostFunction
+from flow_cuda.codegen.program import Kernel
+from flow_cuda.device.batch import joined
+from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.kernels import update
 from flow_cuda.kernels.update import UPDATES
 from flow_cuda.passes.late_updates import JOINED
-from flow_cuda.program import Kernel
-from flow_cuda.rehearsal import Rehearsal
+from flow_cuda.simulator.hardware import Rehearsal
 
-PLUGIN = "flow_cuda.rehearsed"
+PLUGIN = "flow_cuda.simulator.plugin"
 OTHERS = ("flow-cuda", "flow-onednn", "flow-data")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import FlowError, SourceLine
+from flow_core.base.errors import FlowError, SourceLine
 
 FIXED = flow.FixedTensorDef((2, 3))
 PAIR = tp.Numpy.Placeholder((2, 3))

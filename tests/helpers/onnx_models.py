@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flow_core.dtypes import as_dtype
-from flow_core.ir import Attrs, GraphBuilder, Op, TensorType, Value
+from flow_core.base.dtypes import as_dtype
+from flow_core.ir.graph import Attrs, GraphBuilder, Op, TensorType, Value
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import ExportedJob, InferContext
-from flow_core.topology import Placement
+from flow_core.sharding.topology import Placement
 from flow_onnx.export import converted
 from flow_onnx.options import Options
 

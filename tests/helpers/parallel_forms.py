@@ -10,8 +10,8 @@ import numpy as np
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.config import Settings
-from flow_core.frontend import session as sessions
+from flow_core.base.config import Settings
+from flow_core.frontend.session import session as sessions
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.rows import of_first
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec

@@ -17,15 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.disk_cache import DiskCache
-from flow_core.dtypes import as_dtype
-from flow_core.ir import tensor_type
+from flow_core.base.disk_cache import DiskCache
+from flow_core.base.dtypes import as_dtype
+from flow_core.ir.graph import tensor_type
 from flow_core.plugins.specs import InferContext, KernelQuery
-from flow_cuda import dnn_ops, norm_ops
-from flow_cuda.cudnn import DnnPlans
-from flow_cuda.dnn import Problem, Search, convolution, laid
-from flow_cuda.dnn_attention import Attention, AttentionGrad, rows
-from flow_cuda.dnn_norm import LayerNorm, Norm, NormGrad
+from flow_cuda.cudnn import norm_ops, ops
+from flow_cuda.cudnn.attention import Attention, AttentionGrad, rows
+from flow_cuda.cudnn.norm import LayerNorm, Norm, NormGrad
+from flow_cuda.cudnn.plans import DnnPlans
+from flow_cuda.cudnn.problems import Problem, Search, convolution, laid
 from flow_cuda.kernels.dnn import conv_problem, layer_norm_problem, norm_problem
 
 H200 = {
@@ -178,7 +178,7 @@ def sampled() -> dict[str, Problem]:
     asked = {"cudnn_layer_norm": layer_norm_problem, "cudnn_norm": norm_problem}
     asked["cudnn_norm_grad"] = norm_problem
     found: dict[str, Problem] = {}
-    for spec in (*dnn_ops.OPS, *norm_ops.OPS):
+    for spec in (*ops.OPS, *norm_ops.OPS):
         halves = () if spec.type.startswith("cudnn_norm") else ("float16",)
         for dtype in halves if spec.type == "cudnn_conv_sums" else ("float32", *halves):
             samples: Any = spec.samples

@@ -19,7 +19,7 @@ from networks import NETWORKS, STEPS, Form, batches, step_of, train, train_job
 
 import oneflow as flow
 from flow_core.exchange import exchanges, links_of
-from flow_core.frontend.session import default_session
+from flow_core.frontend.session.session import default_session
 
 
 class Patient(Form):

@@ -7,7 +7,7 @@ import numpy as np
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import UnsupportedError
+from flow_core.base.errors import UnsupportedError
 
 COUNT, BATCH = 23, 6
 

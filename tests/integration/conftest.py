@@ -7,8 +7,8 @@ from functools import lru_cache
 import pytest
 
 import oneflow as flow
-from flow_core.config import Settings
-from flow_core.frontend import session as sessions
+from flow_core.base.config import Settings
+from flow_core.frontend.session import session as sessions
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.registry import Registry
 

@@ -19,8 +19,8 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import DataError, JobError, PlanError
-from flow_core.frontend.session import default_session
+from flow_core.base.errors import DataError, JobError, PlanError
+from flow_core.frontend.session.session import default_session
 from flow_core.plan import RegisterPlan
 from flow_core.runtime.executable import Executable
 from flow_data import OFRecordWriter

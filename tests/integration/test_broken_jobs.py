@@ -12,7 +12,7 @@ from mistakes import PAIR, ZEROS, line_of
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import (
+from flow_core.base.errors import (
     BrokenJobWarning,
     DeviceUnavailableError,
     FlowError,

@@ -13,7 +13,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import CheckpointError, CheckpointReplacedError, VariableError
+from flow_core.base.errors import CheckpointError, CheckpointReplacedError, VariableError
 
 
 def declare(*names: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import CheckpointError
+from flow_core.base.errors import CheckpointError
 
 BATCH = 8
 IMAGES = np.random.default_rng(0).normal(size=(10, BATCH, 6)).astype(np.float32)

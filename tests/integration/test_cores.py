@@ -17,13 +17,13 @@ from click.testing import CliRunner
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_core.base.config import Settings
+from flow_core.base.thread_budget import Budget
+from flow_core.base.thread_pools import granted
 from flow_core.cli.app import cli
-from flow_core.config import Settings
-from flow_core.cores import Budget
-from flow_core.frontend import session as sessions
+from flow_core.frontend.session import session as sessions
 from flow_core.observe.text import plan_report
 from flow_core.plugins.host import load_plugins
-from flow_core.pools import granted
 from flow_data.codec import encode_jpeg
 
 BATCH = 512

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flow_cuda import host_compiler
+from flow_cuda.codegen import host_compiler
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))

@@ -11,11 +11,11 @@ from cuda_cases import PLUGIN
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.config import Settings
-from flow_core.frontend import session as sessions
+from flow_core.base.config import Settings
+from flow_core.frontend.session import session as sessions
 from flow_core.plugins.host import load_plugins
-from flow_cuda import host_compiler
-from flow_cuda.capture import describe
+from flow_cuda.codegen import host_compiler
+from flow_cuda.driver.capture import describe
 
 pytestmark = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"

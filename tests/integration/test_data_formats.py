@@ -13,7 +13,7 @@ from onerec_files import example, framed
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import DataError, InferenceError, UnsupportedError
+from flow_core.base.errors import DataError, InferenceError, UnsupportedError
 from flow_data import toplevel
 from flow_data.codec import encode_jpeg
 

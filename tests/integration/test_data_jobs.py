@@ -17,8 +17,8 @@ from click.testing import CliRunner
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import DataError, InferenceError
-from flow_core.sbp import format_nd_sbp
+from flow_core.base.errors import DataError, InferenceError
+from flow_core.sharding.sbp import format_nd_sbp
 from flow_data import codec
 from flow_data.codec import encode_jpeg
 from flow_data.commands import data

@@ -9,7 +9,7 @@ from mistakes import PAIR, ZEROS, here, line_of, mistake
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import AnnotationError, JobError
+from flow_core.base.errors import AnnotationError, JobError
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from mistakes import PAIR, SGD_LINE, ZEROS, here, line_of, mistake, sgd
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import (
+from flow_core.base.errors import (
     FlowError,
     InferenceError,
     JobError,

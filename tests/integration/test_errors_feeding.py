@@ -10,7 +10,7 @@ from mistakes import FIXED, PAIR, ZEROS, here, mistake
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import FeedError, InferenceError
+from flow_core.base.errors import FeedError, InferenceError
 
 
 def fed() -> Any:

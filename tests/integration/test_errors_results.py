@@ -10,7 +10,7 @@ from mistakes import FIXED, PAIR, ZEROS, here, line_of, mistake, sgd, weight
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import (
+from flow_core.base.errors import (
     AnnotationError,
     CheckpointError,
     DataError,

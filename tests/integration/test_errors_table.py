@@ -16,7 +16,7 @@ from mistakes import FIXED, PAIR, ZEROS
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import FlowError
+from flow_core.base.errors import FlowError
 
 HUGE = 10**5000
 ONES = np.ones((2, 3), np.float32)

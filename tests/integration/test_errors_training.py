@@ -9,7 +9,7 @@ from mistakes import PAIR, SGD_LINE, ZEROS, here, line_of, mistake, sgd, weight
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import InferenceError, JobError
+from flow_core.base.errors import InferenceError, JobError
 
 
 def test_minimize_in_a_predict_job() -> None:

@@ -10,10 +10,10 @@ from pairs import PAIR, pair
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_core.base.config import Settings
+from flow_core.base.errors import ConfigError
 from flow_core.cli.app import cli
-from flow_core.config import Settings
-from flow_core.errors import ConfigError
-from flow_core.frontend.function_config import SETTINGS, cudnn_options
+from flow_core.frontend.config.function_config import SETTINGS, cudnn_options
 from flow_core.plan import Plan
 
 Array = Any

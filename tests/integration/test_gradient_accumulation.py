@@ -9,7 +9,7 @@ from parallel_forms import assert_close, assert_same, dense, emulated, make_job,
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import ConfigError, GraphError, JobError
+from flow_core.base.errors import ConfigError, GraphError, JobError
 
 
 @pytest.fixture(autouse=True)

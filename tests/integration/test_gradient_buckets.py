@@ -9,7 +9,7 @@ import pytest
 from parallel_forms import assert_same, dense, emulated, make_job, train
 
 import oneflow as flow
-from flow_core.errors import ConfigError
+from flow_core.base.errors import ConfigError
 from flow_core.observe.text import link_bytes
 
 PROGRAM = '''
@@ -113,8 +113,8 @@ def test_wrong_settings_are_refused(name: str, wrong: int) -> None:
 
 
 def test_settings_of_the_session_reach_the_pass() -> None:
-    from flow_core.frontend.compile import bucket_options
-    from flow_core.frontend.session import default_session
+    from flow_core.frontend.job.compile import bucket_options
+    from flow_core.frontend.session.session import default_session
 
     class Build:
         session, config = default_session(), flow.function_config()

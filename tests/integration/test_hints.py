@@ -10,9 +10,9 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_core.base.errors import GraphError, InferenceError, JobError, VariableError
 from flow_core.compiler.select import SelectionError
-from flow_core.errors import GraphError, InferenceError, JobError, VariableError
-from flow_core.sbp import format_nd_sbp
+from flow_core.sharding.sbp import format_nd_sbp
 
 pytestmark = pytest.mark.usefixtures("four_gpus")
 

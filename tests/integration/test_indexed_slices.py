@@ -10,7 +10,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import ConfigError
+from flow_core.base.errors import ConfigError
 
 ROWS, WIDTH, RATE = 9, 5, 0.1
 IDS = np.array([[1, 4, 1], [7, 4, 8]], np.int32)

@@ -11,8 +11,8 @@ from pairs import PAIR, pair
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.frontend.feeding import Feeding
-from flow_core.frontend.function import defined_jobs
+from flow_core.frontend.job.feeding import Feeding
+from flow_core.frontend.job.function import defined_jobs
 from flow_core.observe.text import plan_report
 from flow_core.plan import Plan
 

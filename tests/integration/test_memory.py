@@ -14,9 +14,9 @@ from parallel_forms import emulated
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_core.base.errors import OutOfMemoryError
 from flow_core.builtin.numpy_driver import NumpyDriver
-from flow_core.errors import OutOfMemoryError
-from flow_core.frontend.session import default_session
+from flow_core.frontend.session.session import default_session
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 KIB = 1024

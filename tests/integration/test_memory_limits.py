@@ -8,9 +8,9 @@ from parallel_forms import emulated
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_core.base.config import Settings
+from flow_core.base.errors import ConfigError, OutOfMemoryError
 from flow_core.builtin.numpy_driver import NumpyDriver
-from flow_core.config import Settings
-from flow_core.errors import ConfigError, OutOfMemoryError
 
 MIB = 1 << 20
 

@@ -11,9 +11,9 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import AnnotationError, FeedError, JobError
-from flow_core.frontend.function import PLANS_KEPT
-from flow_core.frontend.session import default_session
+from flow_core.base.errors import AnnotationError, FeedError, JobError
+from flow_core.frontend.job.function import PLANS_KEPT
+from flow_core.frontend.session.session import default_session
 from flow_core.observe.oracle import verify
 
 LISTS, FIXED = flow.MirroredTensorDef((4, 2)), flow.FixedTensorDef((4, 2))

@@ -5,7 +5,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import ConfigError
+from flow_core.base.errors import ConfigError
 from flow_core.observe.text import plan_report
 
 RNG = np.random.default_rng(3)

@@ -12,7 +12,7 @@ from mistakes import here, mistake
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import DataError
+from flow_core.base.errors import DataError
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import DecoderSpec, ReaderSpec
 from flow_data import formats

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import oneflow as flow
-from flow_core.errors import AnnotationError, JobError, VariableError
-from flow_core.frontend.session import default_session
+from flow_core.base.errors import AnnotationError, JobError, VariableError
+from flow_core.frontend.session.session import default_session
 
 TRAIN = """
 @flow.global_function(type="train")

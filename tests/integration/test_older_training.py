@@ -7,7 +7,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import ConfigError, JobError
+from flow_core.base.errors import ConfigError, JobError
 
 o = flow.optimizer
 RATE = 0.1

@@ -19,10 +19,10 @@ from parallel_forms import (
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import ConfigError
-from flow_core.frontend import stored as memory
-from flow_core.frontend.session import default_session
-from flow_core.frontend.stored import initial_value
+from flow_core.base.errors import ConfigError
+from flow_core.frontend.session import variable_storage as memory
+from flow_core.frontend.session.session import default_session
+from flow_core.frontend.session.variable_storage import initial_value
 
 MODES = ("non_distributed", "distributed_split")
 

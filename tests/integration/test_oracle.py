@@ -12,21 +12,21 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.compiler.boxing import Layout
-from flow_core.errors import JobError
-from flow_core.frontend import session as sessions
-from flow_core.frontend.function import JobFunction
-from flow_core.frontend.session import Session
+from flow_core.base.errors import JobError
+from flow_core.compiler.reshard.planner import Layout
+from flow_core.frontend.job.function import JobFunction
+from flow_core.frontend.session import session as sessions
+from flow_core.frontend.session.session import Session
 from flow_core.observe.feeds import draw_feeds, index_bounds
+from flow_core.observe.isolated_run import Rehearsal
 from flow_core.observe.oracle import _Oracle, verify
 from flow_core.observe.parts import assemble, take_apart
-from flow_core.observe.rehearsal import Rehearsal
 from flow_core.observe.rounding import difference
 from flow_core.observe.verdict import EQUAL, INHERITED, ROUNDING, WRONG_BOXING, WRONG_RULE
 from flow_core.plugins.host import default_registry
-from flow_core.sbp import B, P, S, Signature
+from flow_core.sharding.sbp import B, P, S, Signature
+from flow_core.sharding.topology import Placement
 from flow_core.testing import assert_like_one_device
-from flow_core.topology import Placement
 
 HERE = Path(__file__).name
 DEVICES = "0:0-3"

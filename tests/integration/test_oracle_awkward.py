@@ -10,8 +10,8 @@ from parallel_forms import RowByRow, emulated, make_job
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.config import Settings
-from flow_core.frontend import session as sessions
+from flow_core.base.config import Settings
+from flow_core.frontend.session import session as sessions
 from flow_core.observe import rounding
 from flow_core.observe.feeds import draw_feeds
 from flow_core.observe.oracle import _Oracle, verify

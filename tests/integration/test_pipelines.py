@@ -27,8 +27,8 @@ from parallel_forms import (
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.builtin.numpy_kernels.binding import kernel
-from flow_core.frontend.blob import BlobDef
-from flow_core.frontend.emit import emit
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.emit import emit
 from flow_core.ops.rules import like_input, split_all_axes
 from flow_core.plugins.specs import OpSpec
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import oneflow as flow
+from flow_core.base.errors import JobError
+from flow_core.base.planning import is_planning
 from flow_core.cli.scripts import job_of
-from flow_core.errors import JobError
-from flow_core.planning import is_planning
 
 SCRIPT = """
 import pathlib
@@ -48,7 +48,9 @@ ENDS = {
     "flow.summary.Projector('models')": "flow.summary.Projector",
     "flow.onnx.export(predict, 'models', 'model.onnx')": "flow.onnx.export to model.onnx",
     "__import__('flow_data').OFRecordWriter('part-0')": "writing records to part-0",
-    "__import__('flow_dist.restart').restart.Checkpoints('m')": "making a folder of checkpoints",
+    "__import__('flow_dist.recovery.restart').recovery.restart.Checkpoints('m')": (
+        "making a folder of checkpoints"
+    ),
 }
 
 

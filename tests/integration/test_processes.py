@@ -126,7 +126,7 @@ def test_four_processes_train_all_forms_as_one_does(threads: str) -> None:
 SCRIPT = """
 import os, sys
 import numpy as np
-import flow_core.errors
+import flow_core.base.errors
 import oneflow as flow
 import oneflow.typing as tp
 
@@ -207,7 +207,7 @@ elif task == "export":
     assert os.path.getsize(folder + ".onnx") > 100, "written for all processes"
     try:
         flow.onnx.export(ask, folder, os.path.join(folder, "nowhere", "model.onnx"))
-    except flow_core.errors.FlowError as error:
+    except flow_core.base.errors.FlowError as error:
         print(type(error).__name__, "nowhere" in str(error), "in the first" in str(error))
 elif task == "names":
     job(x)

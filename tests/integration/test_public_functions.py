@@ -13,8 +13,10 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.api import array, layers, linalg, math, nn
-from flow_core.dtypes import as_dtype
+from flow_core.api import array, math, nn
+from flow_core.api.math import linalg
+from flow_core.api.nn import layers
+from flow_core.base.dtypes import as_dtype
 
 FAMILIES = (public_math, public_arrays, public_nn, public_layers)
 CALLS: dict[str, public_math.Call] = {k: v for family in FAMILIES for k, v in family.CALLS.items()}

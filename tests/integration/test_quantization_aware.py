@@ -9,7 +9,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import ConfigError
+from flow_core.base.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("four_gpus")
 

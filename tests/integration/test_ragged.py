@@ -10,7 +10,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import AnnotationError, FeedError, InferenceError
+from flow_core.base.errors import AnnotationError, FeedError, InferenceError
 from flow_data.instances import InstanceError
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import BudgetError, FlowError, PlanError
+from flow_core.base.errors import BudgetError, FlowError, PlanError
 from flow_core.observe.diff import diff_tables
 from flow_core.observe.document import PlanDocument, document
 from flow_core.observe.streams import flow_rows, stream_rows

@@ -12,12 +12,12 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.compiler import placing as placing_module
-from flow_core.compiler.arena import plan_arena
-from flow_core.config import Settings
-from flow_core.errors import ConfigError
-from flow_core.frontend import session as sessions
-from flow_core.frontend.session import Session
+from flow_core.base.config import Settings
+from flow_core.base.errors import ConfigError
+from flow_core.compiler.memory import arena_assignment as placing_module
+from flow_core.compiler.memory.arena import plan_arena
+from flow_core.frontend.session import session as sessions
+from flow_core.frontend.session.session import Session
 from flow_core.observe.text import plan_report
 from flow_core.plugins.host import load_plugins
 

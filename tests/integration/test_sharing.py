@@ -11,11 +11,11 @@ from parallel_forms import BATCH, RowByRow, assert_same, batches, emulated, make
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_core.base.errors import PlanError, UnsupportedError
 from flow_core.builtin.in_process import InProcessComm
-from flow_core.builtin.numpy_kernels import matmul as numpy_matmul
+from flow_core.builtin.numpy_kernels.math import matmul as numpy_matmul
 from flow_core.device import Comm
-from flow_core.errors import PlanError, UnsupportedError
-from flow_core.frontend.session import default_session
+from flow_core.frontend.session.session import default_session
 from flow_core.observe.oracle import verify
 from flow_core.plan import Plan
 from flow_core.runtime.executable import Executable

@@ -9,8 +9,8 @@ from parallel_forms import assert_close, assert_same, batches, emulated, mlp, tr
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.frontend.session import default_session
-from flow_core.frontend.stored import initial_value
+from flow_core.frontend.session.session import default_session
+from flow_core.frontend.session.variable_storage import initial_value
 
 RULES = ("lars", "lamb")
 SPLIT = flow.distribute.split(0)

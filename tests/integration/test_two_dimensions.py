@@ -7,7 +7,7 @@ import pytest
 from parallel_forms import BATCH, INIT, assert_close, assert_same, emulated, make_job, trained
 
 import oneflow as flow
-from flow_core.frontend.session import default_session
+from flow_core.frontend.session.session import default_session
 
 GRID = (2, 2)
 LENGTH, HEADS, SIZE = 3, 4, 2

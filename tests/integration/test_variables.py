@@ -7,7 +7,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import CheckpointError, JobError, VariableError
+from flow_core.base.errors import CheckpointError, JobError, VariableError
 
 
 def variable(name: str = "w", shape: Any = (2, 3), **options: Any) -> Any:

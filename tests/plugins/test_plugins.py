@@ -9,8 +9,8 @@ import pytest
 Site = Any
 
 QUERY = """
-from flow_core.dtypes import float32
-from flow_core.ir import tensor_type
+from flow_core.base.dtypes import float32
+from flow_core.ir.graph import tensor_type
 from flow_core.plugins.specs import KernelQuery
 t = tensor_type((2,), float32)
 query = KernelQuery("cube", {}, (t,), (t,))
@@ -38,7 +38,7 @@ def test_a_good_plugin_passes_the_kits(site: Site) -> None:
     pytest.importorskip("flow_core.testing")
     site.install("good").python(
         "import numpy as np\n"
-        "from flow_core.dtypes import float32, float64\n"
+        "from flow_core.base.dtypes import float32, float64\n"
         "from flow_core.testing.checks import check_gradient, check_kernel\n"
         "spec = registry.ops['cube']\n"
         "(kernel,) = registry.kernels('cube', 'cpu')\n"

@@ -32,8 +32,8 @@ from flow_core.annotations import (
     placeholder,
     structure,
 )
-from flow_core.dtypes import float32, int32
-from flow_core.errors import AnnotationError, FeedError
+from flow_core.base.dtypes import float32, int32
+from flow_core.base.errors import AnnotationError, FeedError
 from flow_core.plugins.specs import AnnotationSpec
 
 LEAF = FetchLeaf("numpy")

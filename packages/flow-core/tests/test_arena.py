@@ -5,8 +5,8 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flow_core.compiler import arena
-from flow_core.compiler.arena import ALIGN, Block, aligned, live_peak, plan_arena
+from flow_core.compiler.memory import arena
+from flow_core.compiler.memory.arena import ALIGN, Block, aligned, live_peak, plan_arena
 
 blocks = st.lists(
     st.builds(

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flow_core.base.dtypes import float64
 from flow_core.builtin.in_process import InProcessComm
-from flow_core.compiler.boxing import Hop, Layout, groups_of, plan_boxing, plan_routes
-from flow_core.compiler.exchanging import exchange_op
-from flow_core.compiler.hops import is_there
-from flow_core.dtypes import float64
+from flow_core.compiler.lower.collectives import exchange_op
+from flow_core.compiler.reshard.planner import Hop, Layout, groups_of, plan_boxing, plan_routes
+from flow_core.compiler.reshard.steps import is_there
 from flow_core.exchange import LOCAL, make_exchange
-from flow_core.ir import Value, tensor_type
-from flow_core.ops.boxing import COMBINE
+from flow_core.ir.graph import Value, tensor_type
+from flow_core.ops.data_movement.boxing import COMBINE
 from flow_core.plan import COLLECTIVES
-from flow_core.sbp import (
+from flow_core.sharding.sbp import (
     B,
     Broadcast,
     P,
@@ -32,7 +32,7 @@ from flow_core.sbp import (
     intersect,
     local_region,
 )
-from flow_core.topology import LinkModel, Placement
+from flow_core.sharding.topology import LinkModel, Placement
 
 LINKS = LinkModel()
 MAX, MIN = Partial("max"), Partial("min")

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flow_core.dtypes import float32
+from flow_core.base.dtypes import float32
 from flow_core.exchange import BOXING
-from flow_core.ir import Attrs, Graph, GraphBuilder, Op, Value, tensor_type, verify
-from flow_core.ops.boxing import boxing_attrs
+from flow_core.ir.graph import Attrs, Graph, GraphBuilder, Op, Value, tensor_type, verify
+from flow_core.ops.data_movement.boxing import boxing_attrs
 from flow_core.passes.base import PassContext
 from flow_core.passes.bucket_all_reduces import BucketAllReduces
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.registry import Registry
+from flow_core.sharding.topology import Placement
 from flow_core.testing.interpret import evaluate
-from flow_core.topology import Placement
 
 GPUS = Placement.parse("gpu", "0:0-1")
 EACH = [Placement("gpu", (device,)) for device in GPUS.devices]

@@ -8,9 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flow_core.config import Settings
-from flow_core.cores import Budget, Cores, asked, divide, fair_share, find_budget, usable_cores
-from flow_core.errors import ConfigError
+from flow_core.base.config import Settings
+from flow_core.base.errors import ConfigError
+from flow_core.base.thread_budget import (
+    Budget,
+    Cores,
+    asked,
+    divide,
+    fair_share,
+    find_budget,
+    usable_cores,
+)
 from flow_core.plan import Plan
 
 counts = st.integers(1, 64)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flow_core.decoding import Decoder, Mismatch, parsed
+from flow_core.base.decoding import Decoder, Mismatch, parsed
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from flow_core.base.config import Settings
 from flow_core.builtin.null_driver import NullArray
-from flow_core.config import Settings
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.registry import Registry
 from flow_core.testing import DeviceKit, Gap

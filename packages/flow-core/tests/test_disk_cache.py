@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flow_core import disk_cache
-from flow_core.disk_cache import CacheError, CacheWarning, DiskCache, evict, user_folder
+from flow_core.base import disk_cache
+from flow_core.base.disk_cache import CacheError, CacheWarning, DiskCache, evict, user_folder
 
 KEY = ("source", "compiler")
 
@@ -206,7 +206,7 @@ def test_writing_evicts_and_reading_counts_as_use(tmp_path: Path) -> None:
 
 def test_many_processes_write_and_read_one_entry(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from flow_core.disk_cache import DiskCache\n"
+        "import sys; from pathlib import Path; from flow_core.base.disk_cache import DiskCache\n"
         "cache = DiskCache(Path(sys.argv[1]), '.bin')\n"
         "for _ in range(100):\n"
         "    cache.write(('key',), bytes(5000))\n"
@@ -228,7 +228,8 @@ def test_the_user_folder_needs_an_absolute_base(base: str, monkeypatch: pytest.M
 def test_the_temporary_folder_goes_with_the_process(tmp_path: Path) -> None:
     (tmp_path / "blocked").write_text("")
     program = (
-        "import os, sys; from pathlib import Path; from flow_core.disk_cache import DiskCache\n"
+        "import os, sys; from pathlib import Path\n"
+        "from flow_core.base.disk_cache import DiskCache\n"
         "cache = DiskCache(Path(sys.argv[1], 'blocked'), '.bin')\n"
         "cache.write(('key',), b'content')\n"
         "if os.fork() == 0:\n"

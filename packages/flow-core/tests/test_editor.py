@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flow_core.dtypes import float32
-from flow_core.ir import NO_ATTRS, Graph, Op, Value, tensor_type, verify
+from flow_core.base.dtypes import float32
+from flow_core.ir.graph import NO_ATTRS, Graph, Op, Value, tensor_type, verify
 from flow_core.rewriting.editor import Editor, edit
-from flow_core.topology import Placement
+from flow_core.sharding.topology import Placement
 
 CPU, SCALAR = Placement.parse("cpu", "0:0"), tensor_type((), float32)
 

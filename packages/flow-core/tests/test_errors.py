@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flow_core.errors import DataError, FlowError
+from flow_core.base.errors import DataError, FlowError
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flow_core.ops.summed_updates import ROWS as SUMMED
+from flow_core.ops.training.summed_updates import ROWS as SUMMED
 from flow_core.testing import Gap, GradientKit
 
 pytestmark = [pytest.mark.arithmetic, pytest.mark.sampled(0.5)]

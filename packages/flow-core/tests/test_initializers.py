@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flow_core import initializers as core
-from flow_core import philox
-from flow_core.api import initializers as api
-from flow_core.api import regularizers
-from flow_core.dtypes import ALL, bfloat16, float16, float32, float64, int8, int32, int64
-from flow_core.errors import InferenceError
+from flow_core.api.array import initializers as api
+from flow_core.api.array import regularizers
+from flow_core.base import philox
+from flow_core.base.dtypes import ALL, bfloat16, float16, float32, float64, int8, int32, int64
+from flow_core.base.errors import InferenceError
+from flow_core.ir import initializers as core
 
 SHAPE = (16, 8, 20, 25)
 COUNT = 16 * 8 * 20 * 25

@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flow_core.base.dtypes import float32
+from flow_core.base.errors import GraphError
 from flow_core.builtin.passes_plugin import PASSES
-from flow_core.dtypes import float32
-from flow_core.errors import GraphError
-from flow_core.ir import Attrs, Graph, GraphBuilder, Op, Value, tensor_type, verify
-from flow_core.ir_text import parse_graph, print_graph
+from flow_core.ir.graph import Attrs, Graph, GraphBuilder, Op, Value, tensor_type, verify
+from flow_core.ir.text import parse_graph, print_graph
 from flow_core.ops.build import Emitter
 from flow_core.passes.base import PassContext, Pipeline
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import load
-from flow_core.sbp import B, S
+from flow_core.sharding.sbp import B, S
+from flow_core.sharding.topology import Placement
 from flow_core.testing.interpret import evaluate
-from flow_core.topology import Placement
 
 CPU = Placement.parse("cpu", "0:0")
 SPECS = default_registry().ops

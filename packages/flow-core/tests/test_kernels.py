@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flow_core.ops import indexed_updates, optim, select, summary
-from flow_core.ops import summed_updates as summed
+from flow_core.ops.array import select
+from flow_core.ops.system import summary
+from flow_core.ops.training import indexed_updates, optim
+from flow_core.ops.training import summed_updates as summed
 from flow_core.plugins.specs import OpSpec, Sample
 from flow_core.testing import Deviation, Gap, KernelKit
 

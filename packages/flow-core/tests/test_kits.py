@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flow_core.config import Settings
+from flow_core.base.config import Settings
 from flow_core.ops.rules import like_input, linear, split_all_axes, with_rising
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import BindContext, KernelSpec, OpSpec, Sample
-from flow_core.sbp import P, S, Signature
+from flow_core.sharding.sbp import P, S, Signature
 from flow_core.testing import Gap, GradientKit, KernelKit, Kit, SbpRuleKit
 
 

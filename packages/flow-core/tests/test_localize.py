@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flow_core.compiler.physical import Physical, to_physical
+from flow_core.base.dtypes import as_dtype
+from flow_core.compiler.lower.physical_graph import Physical, to_physical
 from flow_core.compiler.select import Problem
-from flow_core.dtypes import as_dtype
-from flow_core.ir import Graph, GraphBuilder, Value
+from flow_core.ir.graph import Graph, GraphBuilder, Value
 from flow_core.ops.build import Emitter
 from flow_core.plugins.host import default_registry
-from flow_core.sbp import B, NdSbp, S, local_region
+from flow_core.sharding.sbp import B, NdSbp, S, local_region
+from flow_core.sharding.topology import Placement
 from flow_core.testing.interpret import evaluate
-from flow_core.topology import Placement
 
 SPECS = default_registry().ops
 GRIDS: tuple[tuple[str, tuple[int, ...]], ...] = (

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from flow_core.changes import Changes
-from flow_core.errors import JobError
+from flow_core.base.changes import Changes
+from flow_core.base.errors import JobError
 from flow_core.runtime.pipeline import Credit, Pipeline, Step
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from flow_core import pools
-from flow_core.cores import Budget, Cores
+from flow_core.base import thread_pools
+from flow_core.base.thread_budget import Budget, Cores
+from flow_core.base.thread_pools import grant, granting, settle, settled, sized
 from flow_core.plan import Task
-from flow_core.pools import grant, granting, settle, settled, sized
 from flow_core.runtime.pipeline import Credit, Pipeline, Step
 from flow_core.runtime.streams import StreamRunner, segments
 
@@ -50,10 +50,10 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pools]:
     """Pools of a process with a budget of four cores."""
     runtime, blas = FakeRuntime(), FakeBlas()
     before = settled()
-    found = pools.Blas("fake", blas.put, blas.get, 8)
+    found = thread_pools.Blas("fake", blas.put, blas.get, 8)
     with monkeypatch.context() as patch:
-        patch.setattr(pools, "blas", lambda: found)
-        patch.setattr(pools, "_open_mp", {"fake": runtime})
+        patch.setattr(thread_pools, "blas", lambda: found)
+        patch.setattr(thread_pools, "_open_mp", {"fake": runtime})
         settle(Budget(4, "a test"))
         yield runtime, blas
     settle(before)
@@ -112,13 +112,13 @@ def test_a_step_that_fails_puts_sizes_back(fakes: Pools) -> None:
 
 def test_an_own_limit_of_blas_is_kept() -> None:
     blas = FakeBlas()
-    pools.Blas("fake", blas.put, blas.get, 2).size(4)
+    thread_pools.Blas("fake", blas.put, blas.get, 2).size(4)
     assert blas.count == 2
 
 
 def test_the_library_of_this_numpy_is_found() -> None:
     """It is OpenBLAS in the wheels that the tests run with."""
-    found = pools.blas()
+    found = thread_pools.blas()
     assert found is not None
     before = found.get()
     try:
@@ -178,4 +178,4 @@ def test_a_thread_that_is_granted_less_keeps_it_to_itself(fakes: Pools) -> None:
     other.start()
     other.join()
     assert runtime.here == 4
-    assert pools.granted() == 4
+    assert thread_pools.granted() == 4

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flow_core.errors import PlanError
+from flow_core.base.errors import PlanError
 from flow_core.plan import RegisterPlan, check_no_deadlock
 from flow_core.runtime.registers import Register
 

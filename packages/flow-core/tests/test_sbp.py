@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flow_core.base.dtypes import as_dtype
+from flow_core.base.errors import GraphError
 from flow_core.compiler.select import NdSignature, signatures
-from flow_core.dtypes import as_dtype
-from flow_core.errors import GraphError
-from flow_core.ir import GraphBuilder, Value
+from flow_core.ir.graph import GraphBuilder, Value
+from flow_core.ops.array.select import LAST
 from flow_core.ops.build import Emitter
-from flow_core.ops.select import LAST
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import LocalContext, Part, local_attrs
-from flow_core.sbp import (
+from flow_core.sharding.sbp import (
     B,
     NdSbp,
     P,
@@ -34,9 +34,9 @@ from flow_core.sbp import (
     parse_sbp,
     region_shape,
 )
+from flow_core.sharding.topology import Placement
 from flow_core.testing.checks import as_tuple
 from flow_core.testing.scattering import gather, is_close, scatter
-from flow_core.topology import Placement
 
 SPECS = default_registry().ops
 GRIDS = ((2, 2), (2, 3), (3, 2))

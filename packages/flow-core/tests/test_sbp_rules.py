@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flow_core.ops import summary
-from flow_core.ops.indexed_updates import DENSE, PREFIX
-from flow_core.ops.optim import BY_TYPE
-from flow_core.ops.select import LAST
-from flow_core.ops.summed_updates import ROWS as SUMMED
+from flow_core.ops.array.select import LAST
+from flow_core.ops.system import summary
+from flow_core.ops.training.indexed_updates import DENSE, PREFIX
+from flow_core.ops.training.optim import BY_TYPE
+from flow_core.ops.training.summed_updates import ROWS as SUMMED
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import OpSpec, Sample
-from flow_core.sbp import B, P, S, Sbp, Signature
+from flow_core.sharding.sbp import B, P, S, Sbp, Signature
 from flow_core.testing import Gap, SbpRuleKit
 from flow_core.testing.prover import Prover
 from flow_core.testing.prover_cases import cases

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flow_core.api import optimizer as api
-from flow_core.builtin.numpy_kernels.schedules import KERNELS
-from flow_core.errors import InferenceError
-from flow_core.ops.schedules import OPS, scheduled_rate
+from flow_core.api.optim import optimizer as api
+from flow_core.base.errors import InferenceError
+from flow_core.builtin.numpy_kernels.training.schedules import KERNELS
+from flow_core.ops.training.schedules import OPS, scheduled_rate
 from flow_core.testing.checks import query, run_kernel
 
 BASE = 0.2

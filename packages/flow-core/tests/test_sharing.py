@@ -12,19 +12,24 @@ import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
-from flow_core.compiler import lower as lowering
-from flow_core.compiler.joining import with_rows
-from flow_core.compiler.lower import CompileOptions, lower
-from flow_core.compiler.sharing import MOST_WALKS, NOTHING_SHARED, Sharing, find_sharing
-from flow_core.dtypes import float32
-from flow_core.errors import GraphError
+from flow_core.base.dtypes import float32
+from flow_core.base.errors import GraphError
+from flow_core.compiler.lower import tasks as lowering
+from flow_core.compiler.lower.tasks import CompileOptions, lower
+from flow_core.compiler.memory.device_batching import with_rows
+from flow_core.compiler.memory.replica_dedup import (
+    MOST_WALKS,
+    NOTHING_SHARED,
+    Sharing,
+    find_sharing,
+)
 from flow_core.exchange import BOXING
-from flow_core.ir import Attrs, Graph, GraphBuilder, Op, Value, tensor_type
-from flow_core.ops.boxing import boxing_attrs
+from flow_core.ir.graph import Attrs, Graph, GraphBuilder, Op, Value, tensor_type
+from flow_core.ops.data_movement.boxing import boxing_attrs
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.registry import Registry
 from flow_core.runtime.executable import Executable
-from flow_core.topology import Placement
+from flow_core.sharding.topology import Placement
 
 SIZE = 5
 TYPE = tensor_type((SIZE,), float32)

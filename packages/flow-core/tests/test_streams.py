@@ -14,20 +14,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flow_core.compiler.streams import (
+from flow_core.base.dtypes import float32
+from flow_core.base.errors import GraphError, PlanError
+from flow_core.compiler.schedule.hazards import Access, find_waits
+from flow_core.compiler.schedule.streams import (
     Timetable,
     micro_batches,
     stream_name,
     timetable,
     useful_workers,
 )
-from flow_core.compiler.waits import Access, find_waits
-from flow_core.dtypes import float32
-from flow_core.errors import GraphError, PlanError
-from flow_core.ir import NO_ATTRS, Graph, Op, Value, tensor_type
+from flow_core.ir.graph import NO_ATTRS, Graph, Op, Value, tensor_type
 from flow_core.plan import Plan, Task, check_streams
 from flow_core.runtime.streams import StreamRunner, own_tasks, segments
-from flow_core.topology import Placement
+from flow_core.sharding.topology import Placement
 
 ranges = st.tuples(st.integers(0, 12), st.integers(1, 5)).map(lambda t: (t[0], t[0] + t[1]))
 accesses = st.builds(

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flow_core.api import optimizer as api
-from flow_core.api import regularizers
-from flow_core.builtin.numpy_kernels import optim, schedules
+from flow_core.api.array import regularizers
+from flow_core.api.optim import optimizer as api
+from flow_core.base.dtypes import as_dtype
+from flow_core.base.errors import InferenceError, JobError
+from flow_core.builtin.numpy_kernels.training import optim, schedules
 from flow_core.builtin.ops_plugin import flow_register_ops
-from flow_core.dtypes import as_dtype
-from flow_core.errors import InferenceError, JobError
-from flow_core.frontend.train import TrainVariable, build_training
-from flow_core.initializers import generate
-from flow_core.ir import Attrs, Graph, GraphBuilder, Op, Value, tensor_type, verify
+from flow_core.frontend.job.train import TrainVariable, build_training
+from flow_core.ir.graph import Attrs, Graph, GraphBuilder, Op, Value, tensor_type, verify
+from flow_core.ir.initializers import generate
 from flow_core.ops.build import Emitter
 from flow_core.plugins.specs import KernelQuery
 from flow_core.testing.checks import CPU, run_kernel

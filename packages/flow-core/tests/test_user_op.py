@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import oneflow as flow
-from flow_core.errors import GraphError
+from flow_core.base.errors import GraphError
 
 X = flow.FixedTensorDef((2, 3))
 LABEL = flow.FixedTensorDef((2,), dtype=flow.int32)

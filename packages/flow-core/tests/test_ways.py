@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from flow_core.compiler.boxing import BoxingError, Layout
-from flow_core.compiler.ways import Ways
-from flow_core.config import Settings
-from flow_core.dtypes import float32
-from flow_core.ir import tensor_type
+from flow_core.base.config import Settings
+from flow_core.base.dtypes import float32
+from flow_core.compiler.reshard.planner import BoxingError, Layout
+from flow_core.compiler.reshard.plugin_steps import Ways
+from flow_core.ir.graph import tensor_type
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.specs import BoxingSpec
-from flow_core.sbp import B, P, S, Sbp
-from flow_core.topology import LinkModel, Placement
+from flow_core.sharding.sbp import B, P, S, Sbp
+from flow_core.sharding.topology import LinkModel, Placement
 
 GPUS = Placement.parse("gpu", "0:0-3")
 TYPE = tensor_type((8, 12), float32)

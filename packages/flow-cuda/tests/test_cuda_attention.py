@@ -9,15 +9,15 @@ from cuda_cases import CudaKit, core_registry, rehearsed_registry
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.dtypes import as_dtype
-from flow_core.frontend import session as sessions
-from flow_core.ir import tensor_type
+from flow_core.base.dtypes import as_dtype
+from flow_core.frontend.session import session as sessions
+from flow_core.ir.graph import tensor_type
 from flow_core.plugins.specs import BindContext, KernelQuery
-from flow_cuda import host_compiler
-from flow_cuda.attention_ops import OPS, operands
-from flow_cuda.driver import GpuDriver
+from flow_cuda.codegen import host_compiler
+from flow_cuda.cudnn.attention_ops import OPS, operands
+from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.kernels.dnn import KERNELS
-from flow_cuda.rehearsal import Rehearsal
+from flow_cuda.simulator.hardware import Rehearsal
 
 needs_compiler = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"

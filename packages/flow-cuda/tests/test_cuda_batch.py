@@ -8,13 +8,14 @@ from cuda_cases import Collector, on_device, rehearsed_registry, update_launches
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.frontend import session as sessions
-from flow_cuda import batch, host_compiler
-from flow_cuda.batch import joined
-from flow_cuda.driver import GpuDriver
-from flow_cuda.launch import ZeroLaunch
+from flow_core.frontend.session import session as sessions
+from flow_cuda.codegen import host_compiler
+from flow_cuda.device import batch
+from flow_cuda.device.batch import joined
+from flow_cuda.device.launch import ZeroLaunch
+from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.passes.late_updates import JOINED
-from flow_cuda.rehearsal import Rehearsal
+from flow_cuda.simulator.hardware import Rehearsal
 
 needs_compiler = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from cuda_cases import on_device, rehearsed_registry
 
-from flow_core.dtypes import as_dtype
-from flow_core.ir import tensor_type
+from flow_core.base.dtypes import as_dtype
+from flow_core.ir.graph import tensor_type
 from flow_core.plugins.specs import BindContext, KernelQuery
-from flow_cuda import host_compiler
-from flow_cuda.driver import GpuDriver
+from flow_cuda.codegen import host_compiler
+from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.kernels.columns import LEAST, MOST_PARTS, STRETCH, Matrix
-from flow_cuda.rehearsal import Rehearsal
+from flow_cuda.simulator.hardware import Rehearsal
 
 pytestmark = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"

@@ -14,27 +14,28 @@ from cuda_cases import CudaKit, core_registry, rehearsed_registry
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.disk_cache import DiskCache
-from flow_core.dtypes import float16, float32
-from flow_core.frontend import session as sessions
-from flow_core.ir import Graph, tensor_type, verify
+from flow_core.base.disk_cache import DiskCache
+from flow_core.base.dtypes import float16, float32
+from flow_core.frontend.session import session as sessions
+from flow_core.ir.graph import Graph, tensor_type, verify
 from flow_core.passes.base import PassContext
 from flow_core.plugins.specs import BindContext, KernelQuery
-from flow_cuda import cupy_hardware, host_compiler
-from flow_cuda.cudnn import DnnError, DnnPlans
-from flow_cuda.dnn import ALGORITHMS, FAMILIES, Choice, Convolution, Search, convolution
-from flow_cuda.dnn_ops import OPS
-from flow_cuda.driver import GpuDriver
+from flow_cuda.codegen import host_compiler
+from flow_cuda.cudnn.ops import OPS
+from flow_cuda.cudnn.plans import DnnError, DnnPlans
+from flow_cuda.cudnn.problems import ALGORITHMS, FAMILIES, Choice, Convolution, Search, convolution
+from flow_cuda.driver import cupy_hardware
+from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.kernels import dnn as kernels
 from flow_cuda.passes.convolutions import Convolutions
-from flow_cuda.rehearsal import OrderError, Rehearsal, rehearsed_plans
-from flow_cuda.rehearsed_cudnn import (
+from flow_cuda.simulator.cudnn import (
     MisuseError,
     NotSupportedError,
     RehearsedBench,
     RehearsedCudnn,
 )
-from flow_cuda.rehearsed_engines import ENGINES
+from flow_cuda.simulator.cudnn_engines import ENGINES
+from flow_cuda.simulator.hardware import OrderError, Rehearsal, rehearsed_plans
 
 needs_compiler = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"

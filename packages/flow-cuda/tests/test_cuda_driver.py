@@ -8,12 +8,12 @@ from cuda_cases import PLUGIN, Collector, rehearsed_registry
 
 from flow_core.plugins.registry import Registry
 from flow_core.testing import DeviceKit
-from flow_cuda import host_compiler
-from flow_cuda.capture import describe, parts
-from flow_cuda.driver import GpuDriver, Step
-from flow_cuda.hardware import Access, Operands, Product
-from flow_cuda.launch import CopyLaunch, HostNumber, Queued, ZeroLaunch, call
-from flow_cuda.rehearsal import OrderError, Rehearsal, RehearsalError
+from flow_cuda.codegen import host_compiler
+from flow_cuda.device.hardware import Access, Operands, Product
+from flow_cuda.device.launch import CopyLaunch, HostNumber, Queued, ZeroLaunch, call
+from flow_cuda.driver.capture import describe, parts
+from flow_cuda.driver.gpu import GpuDriver, Step
+from flow_cuda.simulator.hardware import OrderError, Rehearsal, RehearsalError
 
 CHUNK = 256
 needs_compiler = pytest.mark.skipif(
@@ -268,8 +268,8 @@ def test_kernels_know_what_they_read_and_write() -> None:
 
 @needs_compiler
 def test_a_barrier_that_some_threads_miss_is_an_error() -> None:
-    from flow_cuda.launch import each
-    from flow_cuda.program import named
+    from flow_cuda.codegen.program import named
+    from flow_cuda.device.launch import each
 
     hardware = Rehearsal()
     driver = GpuDriver(hardware)
@@ -283,8 +283,8 @@ def test_a_barrier_that_some_threads_miss_is_an_error() -> None:
 @needs_compiler
 def test_a_missing_barrier_shows() -> None:
     """Threads take turns: one that reads its neighbour too early gets what was there before."""
-    from flow_cuda.launch import each_block
-    from flow_cuda.program import named
+    from flow_cuda.codegen.program import named
+    from flow_cuda.device.launch import each_block
 
     body = """
     __shared__ float kept[64];

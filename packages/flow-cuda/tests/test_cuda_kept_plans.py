@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flow_core.disk_cache import DiskCache
-from flow_core.dtypes import float16, float32
-from flow_core.ir import tensor_type
-from flow_cuda.cudnn import DnnPlans
-from flow_cuda.dnn import Choice, Problem, Search, convolution, laid
-from flow_cuda.dnn_attention import Attention, AttentionGrad, rows
-from flow_cuda.dnn_norm import Norm, NormGrad
-from flow_cuda.rehearsed_cudnn import ALIGN, MisuseError, RehearsedBench, RehearsedCudnn
-from flow_cuda.rehearsed_engines import ENGINES, FakeEngine
+from flow_core.base.disk_cache import DiskCache
+from flow_core.base.dtypes import float16, float32
+from flow_core.ir.graph import tensor_type
+from flow_cuda.cudnn.attention import Attention, AttentionGrad, rows
+from flow_cuda.cudnn.norm import Norm, NormGrad
+from flow_cuda.cudnn.plans import DnnPlans
+from flow_cuda.cudnn.problems import Choice, Problem, Search, convolution, laid
+from flow_cuda.simulator.cudnn import ALIGN, MisuseError, RehearsedBench, RehearsedCudnn
+from flow_cuda.simulator.cudnn_engines import ENGINES, FakeEngine
 
 X = laid(tensor_type((2, 8, 3, 5), float32), "channels_first")
 Q = rows(tensor_type((2, 2, 5, 8), float16))

@@ -3,7 +3,7 @@
 import pytest
 from cuda_cases import CudaKit
 
-from flow_cuda import host_compiler
+from flow_cuda.codegen import host_compiler
 
 pytestmark = [
     pytest.mark.arithmetic,

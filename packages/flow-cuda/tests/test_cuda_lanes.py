@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flow_cuda.driver import GpuDriver
-from flow_cuda.hardware import Access
-from flow_cuda.lanes import course
-from flow_cuda.launch import CopyLaunch, Queued, ZeroLaunch
-from flow_cuda.peers import Aside
-from flow_cuda.rehearsal import Machine, OrderError, Rehearsal, RehearsalError
+from flow_cuda.device.hardware import Access
+from flow_cuda.device.launch import CopyLaunch, Queued, ZeroLaunch
+from flow_cuda.driver.gpu import GpuDriver
+from flow_cuda.driver.peers import Aside
+from flow_cuda.driver.stream_schedule import course
+from flow_cuda.simulator.hardware import Machine, OrderError, Rehearsal, RehearsalError
 
 ROOM = 12
 

@@ -10,13 +10,13 @@ from cuda_cases import CudaKit, core_registry, rehearsed_registry
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.dtypes import as_dtype
-from flow_core.errors import ConfigError
-from flow_core.frontend import session as sessions
-from flow_core.ir import Graph, tensor_type, verify
+from flow_core.base.dtypes import as_dtype
+from flow_core.base.errors import ConfigError
+from flow_core.frontend.session import session as sessions
+from flow_core.ir.graph import Graph, tensor_type, verify
 from flow_core.observe.text import plan_report
-from flow_cuda import host_compiler
-from flow_cuda.config import settings
+from flow_cuda.codegen import host_compiler
+from flow_cuda.device.config import settings
 from flow_cuda.kernels.move import turns
 from flow_cuda.passes.layout import wants_last
 

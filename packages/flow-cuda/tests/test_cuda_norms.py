@@ -9,9 +9,9 @@ from cuda_cases import CudaKit, core_registry, rehearsed_registry
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.frontend import session as sessions
-from flow_core.ir import verify
-from flow_cuda import host_compiler
+from flow_core.frontend.session import session as sessions
+from flow_core.ir.graph import verify
+from flow_cuda.codegen import host_compiler
 
 needs_compiler = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"

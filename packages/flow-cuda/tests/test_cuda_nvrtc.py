@@ -3,9 +3,9 @@
 import pytest
 from cuda_cases import CudaKit
 
-from flow_core.disk_cache import DiskCache
-from flow_cuda import nvrtc
-from flow_cuda.program import Kernel, named, unit
+from flow_core.base.disk_cache import DiskCache
+from flow_cuda.codegen import nvrtc
+from flow_cuda.codegen.program import Kernel, named, unit
 
 LEAST, MOST = 70, 100
 VIRTUAL = "compute_80"

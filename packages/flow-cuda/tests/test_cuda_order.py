@@ -8,7 +8,7 @@ from cuda_cases import CudaKit
 
 from flow_core.testing.checks import query
 from flow_core.testing.rig import Rig
-from flow_cuda import host_compiler
+from flow_cuda.codegen import host_compiler
 from flow_cuda.kernels import order
 
 pytestmark = pytest.mark.skipif(

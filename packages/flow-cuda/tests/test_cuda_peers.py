@@ -9,19 +9,20 @@ from cuda_cases import Collector, core_registry, rehearsed_registry
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_core.base.dtypes import as_dtype
 from flow_core.device import Comm
-from flow_core.dtypes import as_dtype
 from flow_core.exchange import exchanges, links_of
-from flow_core.frontend import session as sessions
+from flow_core.frontend.session import session as sessions
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import Available, Unavailable
 from flow_core.testing import CommKit, comms
-from flow_cuda import host_compiler, rehearsed
-from flow_cuda.arrays import DeviceArray
-from flow_cuda.capture import describe
-from flow_cuda.driver import GpuDriver
-from flow_cuda.peers import PeerComm, bootstrap
-from flow_cuda.rehearsal import Machine, Rehearsal
+from flow_cuda.codegen import host_compiler
+from flow_cuda.device.arrays import DeviceArray
+from flow_cuda.driver.capture import describe
+from flow_cuda.driver.gpu import GpuDriver
+from flow_cuda.driver.peers import PeerComm, bootstrap
+from flow_cuda.simulator import plugin as rehearsed
+from flow_cuda.simulator.hardware import Machine, Rehearsal
 
 pytestmark = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
@@ -71,7 +72,7 @@ class InSteps:
 
 class TestPeers(CommKit):
     comm_name = "peers"
-    plugin = "flow_cuda.rehearsed"
+    plugin = "flow_cuda.simulator.plugin"
     devices = DEVICES
     dtypes: ClassVar[tuple[str, ...]] = ("bfloat16",)
     gpus: Gpus

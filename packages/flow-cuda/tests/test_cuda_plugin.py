@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from flow_core.config import Settings
+from flow_core.base.config import Settings
 from flow_core.plugins.host import Host
 from flow_core.plugins.specs import Available, Unavailable
 from flow_cuda import plugin

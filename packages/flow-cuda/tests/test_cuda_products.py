@@ -11,22 +11,22 @@ from cuda_cases import core_registry, rehearsed_registry
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.dtypes import as_dtype
-from flow_core.frontend import session as sessions
-from flow_core.ir import Graph, TensorType, tensor_type, verify
+from flow_core.base.dtypes import as_dtype
+from flow_core.frontend.session import session as sessions
+from flow_core.ir.graph import Graph, TensorType, tensor_type, verify
 from flow_core.passes.base import PassContext
 from flow_core.plugins.specs import BindContext, InferContext, KernelQuery
-from flow_cuda import host_compiler
-from flow_cuda.driver import GpuDriver
-from flow_cuda.hardware import EPILOGUES, Product
+from flow_cuda.codegen import host_compiler
+from flow_cuda.device.hardware import EPILOGUES, Product
+from flow_cuda.device.launch import ProductLaunch
+from flow_cuda.driver.cublaslt import CODES, SAVED
+from flow_cuda.driver.gpu import GpuDriver
+from flow_cuda.driver.relu_mask_check import masks_are_ours
 from flow_cuda.kernels import matmul
-from flow_cuda.launch import ProductLaunch
-from flow_cuda.lt import CODES, SAVED
-from flow_cuda.masks import masks_are_ours
 from flow_cuda.ops import OPS
 from flow_cuda.passes.products import FuseProducts
-from flow_cuda.rehearsal import Rehearsal
-from flow_cuda.rehearsed_lt import RefusedError, RehearsedLt, array_at
+from flow_cuda.simulator.cublaslt import RefusedError, RehearsedLt, array_at
+from flow_cuda.simulator.hardware import Rehearsal
 
 needs_compiler = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"

@@ -9,12 +9,13 @@ from cuda_cases import Collector, core_registry, rehearsed_registry
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import KernelNotFoundError
-from flow_core.frontend import session as sessions
+from flow_core.base.errors import KernelNotFoundError
+from flow_core.frontend.session import session as sessions
 from flow_core.observe.text import plan_report
-from flow_core.ops.python_kernel import PythonOp, known
+from flow_core.ops.system.python_kernel import PythonOp, known
 from flow_core.plan import Plan
-from flow_cuda import host_compiler, rehearsed
+from flow_cuda.codegen import host_compiler
+from flow_cuda.simulator import plugin
 
 pytestmark = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
@@ -107,9 +108,9 @@ def test_training_is_the_cpu_s(
     """All kernels of a program are compiled at once, after a run that only collects them."""
     collected = Collector()
     with monkeypatch.context() as patch:
-        patch.setattr(rehearsed, "compiler", lambda: collected)
+        patch.setattr(plugin, "compiler", lambda: collected)
         run(make, "gpu", steps=1)
-    rehearsed.compiler().preload(collected.found.values())
+    plugin.compiler().preload(collected.found.values())
     expected, found = run(make, "cpu"), run(make, "gpu")
     assert expected[0] != expected[-1]
     np.testing.assert_allclose(found, expected, rtol=1e-5)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from flow_cuda.cudnn import TYPES
-from flow_cuda.dnn import FAMILIES
-from flow_cuda.rehearsed_cudnn import FakeGraph, FakeTensor, RehearsedCudnn
+from flow_cuda.cudnn.plans import TYPES
+from flow_cuda.cudnn.problems import FAMILIES
+from flow_cuda.simulator.cudnn import FakeGraph, FakeTensor, RehearsedCudnn
 
 SCRIPT = Path(__file__).parents[3] / "tests" / "helpers" / "planned_without_gpu.py"
 

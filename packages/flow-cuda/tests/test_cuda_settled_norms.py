@@ -9,15 +9,15 @@ from cuda_cases import core_registry, rehearsed_registry
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.frontend import session as sessions
-from flow_core.ir import Attrs, Graph, Op, rebuild, verify
+from flow_core.frontend.session import session as sessions
+from flow_core.ir.graph import Attrs, Graph, Op, rebuild, verify
 from flow_core.passes.base import PassContext
-from flow_cuda import host_compiler
+from flow_cuda.codegen import host_compiler
 from flow_cuda.passes.convolutions import Convolutions
 from flow_cuda.passes.fold_norms import FoldNorms
 from flow_cuda.passes.plain_norms import PlainNorms
-from flow_cuda.rehearsal import rehearsed_plans
-from flow_cuda.rehearsed_cudnn import RehearsedCudnn
+from flow_cuda.simulator.cudnn import RehearsedCudnn
+from flow_cuda.simulator.hardware import rehearsed_plans
 
 needs_compiler = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"

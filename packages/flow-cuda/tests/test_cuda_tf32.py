@@ -9,12 +9,13 @@ from cuda_cases import Collector, rehearsed_registry
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import ConfigError
-from flow_core.frontend import session as sessions
+from flow_core.base.errors import ConfigError
+from flow_core.frontend.session import session as sessions
 from flow_core.plan import Plan
-from flow_cuda import host_compiler, rehearsed
-from flow_cuda.hardware import Product
-from flow_cuda.lt import IN_FLOAT32, IN_FLOAT64, IN_TF32, compute_type
+from flow_cuda.codegen import host_compiler
+from flow_cuda.device.hardware import Product
+from flow_cuda.driver.cublaslt import IN_FLOAT32, IN_FLOAT64, IN_TF32, compute_type
+from flow_cuda.simulator import plugin
 
 pytestmark = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no rehearsed devices without a C++ compiler"
@@ -26,7 +27,7 @@ IMAGES = np.random.default_rng(0).uniform(0, 1, (2, 3, 6, 6)).astype(np.float32)
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[sessions.Session]:
     """A session whose kernels do nothing; the library's products are made."""
-    monkeypatch.setattr(rehearsed, "compiler", Collector)
+    monkeypatch.setattr(plugin, "compiler", Collector)
     before = list(sessions._default)
     sessions._default[:] = [sessions.Session(REGISTRY)]
     yield sessions._default[0]

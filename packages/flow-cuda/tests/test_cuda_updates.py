@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from cuda_cases import SAMPLES, STATES, CudaKit
 
-from flow_core.dtypes import as_dtype
+from flow_core.base.dtypes import as_dtype
 from flow_core.plugins.specs import KernelQuery
 from flow_core.testing.checks import cast_sample, query
 from flow_core.testing.rig import Rig
-from flow_cuda import host_compiler
+from flow_cuda.codegen import host_compiler
 from flow_cuda.kernels.update import UPDATES
 
 pytestmark = pytest.mark.skipif(

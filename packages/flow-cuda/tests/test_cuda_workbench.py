@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flow_core.base.dtypes import ALL, as_dtype
 from flow_core.device import Strided, strided
-from flow_core.dtypes import ALL, as_dtype
-from flow_cuda import host_compiler, nvrtc
-from flow_cuda.driver import GpuDriver
-from flow_cuda.launch import Queued
-from flow_cuda.program import unit
-from flow_cuda.rehearsal import OrderError, Rehearsal
-from flow_cuda.rehearsed import compiler
+from flow_cuda.codegen import host_compiler, nvrtc
+from flow_cuda.codegen.program import unit
+from flow_cuda.device.launch import Queued
+from flow_cuda.driver.gpu import GpuDriver
+from flow_cuda.simulator.hardware import OrderError, Rehearsal
+from flow_cuda.simulator.plugin import compiler
 
 pytestmark = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run kernels with"

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flow_core.dtypes import int64
-from flow_core.ir import tensor_type
+from flow_core.base.dtypes import int64
+from flow_core.ir.graph import tensor_type
 from flow_data.instances import RowError
 from flow_data.loading.body import Member
 from flow_data.loading.chains import Chain, Stage, Stopped, chained

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from flow_core.errors import DataError
+from flow_core.base.errors import DataError
 from flow_data.codec import encode_jpeg
 from flow_data.commands import data
 from flow_data.convert import convert, open_samples

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flow_core.dtypes import as_dtype, int32, tensor_buffer
-from flow_core.errors import DataError
-from flow_core.ir import tensor_type
+from flow_core.base.dtypes import as_dtype, int32, tensor_buffer
+from flow_core.base.errors import DataError
+from flow_core.ir.graph import tensor_type
 from flow_core.plugins.specs import BindContext, KernelQuery
 from flow_data import codec
 from flow_data.codec import encode_jpeg

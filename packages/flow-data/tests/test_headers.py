@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flow_core.dtypes import tensor_buffer
-from flow_core.errors import ConfigError
-from flow_core.ir import Attrs, tensor_type
+from flow_core.base.dtypes import tensor_buffer
+from flow_core.base.errors import ConfigError
+from flow_core.ir.graph import Attrs, tensor_type
 from flow_core.plugins.specs import BindContext, KernelQuery
 from flow_data import codec, headers
 from flow_data.headers import SCANS_AT_LIMIT, SETTING, check_picture

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flow_core.errors import DataError
+from flow_core.base.errors import DataError
 from flow_data import download as download_module
 from flow_data import load_mnist
 from flow_data.download import sha256

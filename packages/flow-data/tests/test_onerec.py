@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from onerec_files import example, framed
 
-from flow_core.errors import DataError
+from flow_core.base.errors import DataError
 from flow_data.records.onerec import OneRecFiles, parse_onerec, unverified
 
 TENSORS = st.sampled_from(["int8", "int16", "int32", "int64", "float32", "float64"]).flatmap(

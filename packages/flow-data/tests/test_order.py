@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flow_core.errors import DataError
+from flow_core.base.errors import DataError
 from flow_data.loading.order import Batches, Order, OrderOptions
 from flow_data.records.record import Origin, Record
 

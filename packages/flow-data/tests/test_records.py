@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from onerec_files import example as onerec
 from onerec_files import framed
 
-from flow_core.errors import DataError
+from flow_core.base.errors import DataError
 from flow_data.codec import encode_jpeg
 from flow_data.records.folder import FolderFiles
 from flow_data.records.ofrecord import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flow_core.errors import ConfigError
+from flow_core.base.errors import ConfigError
 from flow_data.instances import InstanceError
 from flow_data.rows import each
 

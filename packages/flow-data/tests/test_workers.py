@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from flow_core.cores import Cores
-from flow_core.errors import ConfigError
-from flow_core.pools import settled
+from flow_core.base.errors import ConfigError
+from flow_core.base.thread_budget import Cores
+from flow_core.base.thread_pools import settled
 from flow_data.loading.stats import LoaderStats
 from flow_data.loading.workers import Share, Workers
 from flow_data.report import text_report
@@ -124,7 +124,7 @@ def test_statistics_tell_how_many_were_at_work() -> None:
 
 INTERRUPTED = """
 import signal
-from flow_core.cores import Cores
+from flow_core.base.thread_budget import Cores
 from flow_data.loading.workers import Share, Workers
 
 crew, share, total = Workers(), Share.of(Cores(2, "a test", 1, 1, 1)), [0]

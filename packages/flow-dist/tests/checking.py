@@ -5,7 +5,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from flow_dist.world import world
+from flow_dist.mpi.world import world
 
 
 def in_ranks(run: Callable[[], int]) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import restart_program
 
-from flow_dist import restart, restart_files
-from flow_dist.membership import Membership
+from flow_dist.bootstrap.membership import Membership
+from flow_dist.recovery import restart, restart_files
 
 SAVE = "step-000000000004"
 

@@ -9,7 +9,7 @@ import numpy as np
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_dist.membership import Membership
+from flow_dist.bootstrap.membership import Membership
 
 STEPS = 12
 AT = 5

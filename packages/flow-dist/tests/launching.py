@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from two_hosts import TwoHosts
 
-from flow_dist.launch_mpi import MPICH, Host, Launcher
+from flow_dist.launch.mpi_launchers import MPICH, Host, Launcher
 
 HERE = Path(__file__).parent
 

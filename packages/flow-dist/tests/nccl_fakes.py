@@ -19,7 +19,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from flow_dist.nccl_library import PRIMITIVES
+from flow_dist.nccl.library import PRIMITIVES
 
 NUMPY = {
     0: np.int8, 1: np.uint8, 2: np.int32, 4: np.int64, 6: np.float16, 7: np.float32,
@@ -271,7 +271,7 @@ class Fabric:
 
 
 class FakeNccl:
-    """`flow_dist.nccl_library.Library` of one rank."""
+    """`flow_dist.nccl.library.Library` of one rank."""
 
     name = "fake 1"
     error = FakeError

@@ -16,8 +16,8 @@ import numpy as np
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_dist.membership import Membership
-from flow_dist.restart import Checkpoints
+from flow_dist.bootstrap.membership import Membership
+from flow_dist.recovery.restart import Checkpoints
 
 BATCH = 8
 

@@ -10,12 +10,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 from checking import in_ranks
 
-from flow_core.config import Settings
-from flow_core.dtypes import as_dtype
+from flow_core.base.config import Settings
+from flow_core.base.dtypes import as_dtype
 from flow_core.plugins.host import load_plugins
 from flow_core.testing import CommKit, comms
-from flow_dist.mpi import MpiComm
-from flow_dist.world import world
+from flow_dist.mpi.comm import MpiComm
+from flow_dist.mpi.world import world
 
 CHECKS = (
     "is_a_comm", "moves", "is_bound_once", "sums_in_place", "counts_what_it_sends",

@@ -19,9 +19,9 @@ from nccl_fakes import NUMPY, Device, FakeError, array_of
 
 from flow_core.plugins.specs import Available
 from flow_core.testing import CommKit
-from flow_dist import nccl
-from flow_dist.nccl_library import PRIMITIVES
-from flow_dist.world import world
+from flow_dist.mpi.world import world
+from flow_dist.nccl import comm as nccl
+from flow_dist.nccl.library import PRIMITIVES
 
 CHECKS = (
     "is_a_comm", "moves", "is_bound_once", "sums_in_place", "counts_what_it_sends",
@@ -31,7 +31,7 @@ FOLDER = Path(sys.argv[1])
 
 
 class MpiNccl:
-    """`flow_dist.nccl_library.Library` over MPI; an id is the name of files in the folder."""
+    """`flow_dist.nccl.library.Library` over MPI; an id is the name of files in the folder."""
 
     name, version, error = "MPI", 23203, FakeError
 

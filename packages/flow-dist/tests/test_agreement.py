@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parent))
 from launching import HERE, launcher, mpich, run_script
 
-from flow_core.dtypes import as_dtype
-from flow_core.errors import FeedsDifferError, ProcessesDifferError
-from flow_dist.agreement import LANES, MEETINGS, Agreement, Job, digest, next_whole, sample
-from flow_dist.counters import IN_ORDER, LINE
-from flow_dist.membership import LaunchError
-from flow_dist.shared import Segment
-from flow_dist.words import HISTORY, UNDERWAY, SentWords, SharedWords, Words, _line
+from flow_core.base.dtypes import as_dtype
+from flow_core.base.errors import FeedsDifferError, ProcessesDifferError
+from flow_dist.bootstrap.membership import LaunchError
+from flow_dist.mpi.agreement import LANES, MEETINGS, Agreement, Job, digest, next_whole, sample
+from flow_dist.shm.counters import IN_ORDER, LINE
+from flow_dist.shm.memory import Segment
+from flow_dist.shm.step_words import HISTORY, UNDERWAY, SentWords, SharedWords, Words, _line
 
 # --------------------------------------------------------------------------------------- digests
 

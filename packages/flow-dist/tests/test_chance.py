@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.random import bit_generator
 
-from flow_dist.chance import follow_the_first, seed_alike
+from flow_dist.rng_sync import follow_the_first, seed_alike
 
 
 @pytest.fixture(autouse=True)

@@ -16,13 +16,13 @@ from typing import cast
 
 import pytest
 
-from flow_dist.control_board import Limits
-from flow_dist.control_client import ControlClient, JobStoppedError, text_of
-from flow_dist.control_door import LINES, PERIOD, STRANGERS, Dropped
-from flow_dist.control_server import ControlServer
-from flow_dist.control_wire import TO_RANK, Framing, WireError, pack
-from flow_dist.membership import LaunchError, Membership
-from flow_dist.watch import Watch
+from flow_dist.bootstrap.membership import LaunchError, Membership
+from flow_dist.control.board import Limits
+from flow_dist.control.client import ControlClient, JobStoppedError, text_of
+from flow_dist.control.listener import LINES, PERIOD, STRANGERS, Dropped
+from flow_dist.control.server import ControlServer
+from flow_dist.control.watch import Watch
+from flow_dist.control.wire import TO_RANK, Framing, WireError, pack
 
 FAST = Limits(beat=0.05, silence=1.0, exchange=3.0, start=5.0, settle=0.2)
 
@@ -402,7 +402,7 @@ def test_any_first_message_is_dropped_with_a_line_at_most(
         for client in made.clients:
             client.bye()
         assert made.server.over
-    assert {record.name for record in caplog.records} == {"flow_dist.control_door"}
+    assert {record.name for record in caplog.records} == {"flow_dist.control.listener"}
     assert 0 < len(caplog.records) <= LINES + 1
     assert not any("Error" in record.message or record.exc_info for record in caplog.records)
 
@@ -415,7 +415,7 @@ def test_an_odd_field_is_one_line(
     hello = {"is": "hello", "nonce": "a", "proof": "b", "rank": 0, "size": 2, "host": "h"}
     with job(2, join=False) as made:
         say_first(made.server, [pack({**hello, name: value})])
-    assert [record.name for record in caplog.records] == ["flow_dist.control_door"]
+    assert [record.name for record in caplog.records] == ["flow_dist.control.listener"]
     reasons = ("no proof", f"as {name!r}", "allowed: a JSON object")
     assert any(reason in caplog.text for reason in reasons), caplog.text
 
@@ -424,7 +424,7 @@ def test_an_error_of_ours_is_one_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A defect in what reads the first message costs its connection only."""
-    monkeypatch.setattr("flow_dist.control_server.proven", {}.__getitem__)
+    monkeypatch.setattr("flow_dist.control.server.proven", {}.__getitem__)
     with job(2, join=False) as made:
         say_first(made.server, [pack({"is": "hello", "nonce": "a"})] * 20)
         assert made.server.wait(0.01) is None

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flow_dist.control_board import Board, Failure, Limits
-from flow_dist.watch import Site, Watch
+from flow_dist.control.board import Board, Failure, Limits
+from flow_dist.control.watch import Site, Watch
 
 GROUPS = [g for n in (2, 3, 4) for g in itertools.combinations(range(4), n)]
 LIMITS = Limits(beat=0.5, silence=5, exchange=60, start=30, settle=1)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flow_dist.control_wire import Framing, WireError, field, fresh, pack, prove, proven
+from flow_dist.control.wire import Framing, WireError, field, fresh, pack, prove, proven
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.text(max_size=20),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flow_dist import doctor, plugin
-from flow_dist.secret import job_token, secret_file
+from flow_dist.control.secret import job_token, secret_file
 
 
 def test_doctor_without_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ DIVERGING = """
 import numpy as np
 import oneflow as flow
 import oneflow.typing as tp
-from flow_dist.membership import Membership
+from flow_dist.bootstrap.membership import Membership
 
 
 def job(name):

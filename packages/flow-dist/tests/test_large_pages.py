@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flow_dist import large_pages
-from flow_dist.large_pages import LARGE, enlarge, mapped
+from flow_dist.shm import large_pages
+from flow_dist.shm.large_pages import LARGE, enlarge, mapped
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="no memfd_create")
 

@@ -14,15 +14,15 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from flow_dist import control
-from flow_dist.addresses import address_towards, meeting_address
+from flow_dist.bootstrap.addresses import address_towards, meeting_address
+from flow_dist.bootstrap.membership import LaunchError, Membership
 from flow_dist.cli import main
-from flow_dist.control import join, parse_address
-from flow_dist.control_board import Failure
-from flow_dist.launch import Job, without
-from flow_dist.launch_mpi import MPICH, OPEN_MPI, Host, Launcher
-from flow_dist.leftovers import Scratch
-from flow_dist.membership import LaunchError, Membership
+from flow_dist.control import channel
+from flow_dist.control.board import Failure
+from flow_dist.control.channel import join, parse_address
+from flow_dist.launch.mpi_launchers import MPICH, OPEN_MPI, Host, Launcher
+from flow_dist.launch.supervisor import Job, without
+from flow_dist.shm.cleanup import Scratch
 
 FLOW_DIST = [sys.executable, "-c", "from flow_dist.cli import main; main()"]
 FAST = ["--beat", "0.1", "--silence", "1.5", "--exchange", "2", "--start", "60"]
@@ -30,7 +30,7 @@ FAST = ["--beat", "0.1", "--silence", "1.5", "--exchange", "2", "--start", "60"]
 SCRIPT = """
 import os, signal, sys, time
 from flow_dist import control
-from flow_dist.watch import WATCH
+from flow_dist.control.watch import WATCH
 
 print("hello", os.environ["FLOW_DIST_RESTART"], *sys.argv[1:], flush=True)
 client = control.current()
@@ -59,8 +59,8 @@ import os, re, signal, sys
 from pathlib import Path
 import psutil
 from flow_dist import control
-from flow_dist.leftovers import files_of
-from flow_dist.world import world
+from flow_dist.shm.cleanup import files_of
+from flow_dist.mpi.world import world
 
 world()
 client = control.current()
@@ -240,7 +240,7 @@ def test_folders_of_supervisors_that_were_killed(
 LISTENING = """
 import psutil
 from flow_dist import control
-from flow_dist.world import world
+from flow_dist.mpi.world import world
 
 world().neighbours
 found = psutil.Process().net_connections("inet")
@@ -263,11 +263,11 @@ def test_ranks_of_one_host_listen_on_the_loopback(tmp_path: Path) -> None:
 
 STALLING = """
 import time
-import flow_dist.watch
+import flow_dist.control.watch
 from flow_dist import control
 
 control.join()
-flow_dist.watch.WATCH.finished += 1
+flow_dist.control.watch.WATCH.finished += 1
 while True:
     time.sleep(0.01)
 """
@@ -472,8 +472,8 @@ def test_an_address_on_the_way_to_all(others: list[list[str]], address: str | No
 
 def test_all_ranks_hear_why_rank_0_cannot_listen(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that raised alone would leave the others waiting for where it listens."""
-    monkeypatch.setattr(control, "own_addresses", lambda: ["10.0.0.1"])
-    monkeypatch.setattr(control, "meeting_address", partial(meeting_address, towards=towards))
+    monkeypatch.setattr(channel, "own_addresses", lambda: ["10.0.0.1"])
+    monkeypatch.setattr(channel, "meeting_address", partial(meeting_address, towards=towards))
     said = [[["10.0.0.1"], ["192.168.0.2"]]]
     raised = []
     for rank in (0, 1):

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flow_core.dtypes import float32
+from flow_core.base.dtypes import float32
 from flow_core.testing import comms
-from flow_dist.counters import IN_ORDER
-from flow_dist.mailboxes import bind_mailboxes
+from flow_dist.control.waiting import PATIENCE
 from flow_dist.phases import phases_of
-from flow_dist.shared import Meeting, SharedMemory
-from flow_dist.waiting import PATIENCE
+from flow_dist.shm.counters import IN_ORDER
+from flow_dist.shm.exchange import bind_mailboxes
+from flow_dist.shm.memory import Meeting, SharedMemory
 
 if not IN_ORDER:
     pytest.skip("needs stores that are seen in their order", allow_module_level=True)

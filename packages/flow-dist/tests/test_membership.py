@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flow_dist.membership import LAUNCHER, SETS, LaunchError, Membership, VariableSet
+from flow_dist.bootstrap.membership import LAUNCHER, SETS, LaunchError, Membership, VariableSet
 
 places = st.integers(1, 64).flatmap(
     lambda size: st.tuples(

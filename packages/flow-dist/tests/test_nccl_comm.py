@@ -11,12 +11,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from nccl_fakes import Device, Fabric, array_of, on_ranks
 
+from flow_core.base.dtypes import DType, float32
 from flow_core.device import Comm
-from flow_core.dtypes import DType, float32
 from flow_core.exchange import Exchange
 from flow_core.testing import CommKit, comms
-from flow_dist.nccl import NcclComm
-from flow_dist.nccl_groups import Groups
+from flow_dist.nccl.comm import NcclComm
+from flow_dist.nccl.communicators import Groups
 
 DEVICES = tuple(f"gpu:0:{index}" for index in range(4))
 

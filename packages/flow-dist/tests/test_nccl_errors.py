@@ -15,21 +15,22 @@ sys.path.insert(0, str(Path(__file__).parent))
 from nccl_fakes import Device, Fabric, FakeError, FakeNccl, FakeWorld, Foreign, array_of, on_ranks
 
 from flow_core import device as protocols
-from flow_core.dtypes import as_dtype, float32, tensor_buffer
-from flow_core.errors import ConfigError, ProcessesDifferError, UnsupportedError
+from flow_core.base.dtypes import as_dtype, float32, tensor_buffer
+from flow_core.base.errors import ConfigError, ProcessesDifferError, UnsupportedError
 from flow_core.exchange import Exchange
-from flow_core.ir import tensor_type
+from flow_core.ir.graph import tensor_type
 from flow_core.testing import comms
-from flow_dist import ending, nccl, waiting
-from flow_dist.control_board import Limits
-from flow_dist.control_client import ControlClient, JobStoppedError
-from flow_dist.control_server import ControlServer
-from flow_dist.membership import LaunchError, Membership
-from flow_dist.nccl import NcclComm
-from flow_dist.nccl_groups import Groups, NcclError
-from flow_dist.nccl_guard import Guard
-from flow_dist.waiting import VERDICT
-from flow_dist.watch import WATCH
+from flow_dist.bootstrap.membership import LaunchError, Membership
+from flow_dist.control import termination, waiting
+from flow_dist.control.board import Limits
+from flow_dist.control.client import ControlClient, JobStoppedError
+from flow_dist.control.server import ControlServer
+from flow_dist.control.waiting import VERDICT
+from flow_dist.control.watch import WATCH
+from flow_dist.nccl import comm as nccl
+from flow_dist.nccl.comm import NcclComm
+from flow_dist.nccl.communicators import Groups, NcclError
+from flow_dist.nccl.guard import Guard
 
 DEVICES = ("gpu:0:0", "gpu:0:1")
 FOUR = tuple(f"gpu:0:{i}" for i in range(4))
@@ -363,7 +364,7 @@ def test_the_end_of_the_job_frees_a_waiting_device() -> None:
         if rank.world.rank:
             return
         guard = Guard(rank.groups, poll=60)
-        threading.Timer(0.3, ending.prepare, ["rank 1 of 2 on b was killed"]).start()
+        threading.Timer(0.3, termination.prepare, ["rank 1 of 2 on b was killed"]).start()
         rank.comm.before_step()
         launch()  # what is in the stream ends, whatever is in memory then
         ended.append(rank.world.rank)

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flow_core.dtypes import ALL
+from flow_core.base.dtypes import ALL
 from flow_core.plugins.specs import Available, Unavailable
-from flow_dist import nccl, nccl_library, plugin
-from flow_dist.membership import LaunchError
-from flow_dist.nccl_library import (
+from flow_dist import plugin
+from flow_dist.bootstrap.membership import LaunchError
+from flow_dist.nccl import comm as nccl
+from flow_dist.nccl import library as nccl_library
+from flow_dist.nccl.library import (
     ITEMSIZES,
     PRIMITIVES,
     CupyNccl,
@@ -24,7 +26,7 @@ from flow_dist.nccl_library import (
     load_library,
     statuses,
 )
-from flow_dist.nccl_types import DTYPES, MAX, op_of
+from flow_dist.nccl.types import DTYPES, MAX, op_of
 
 
 class StatusError(Exception):
@@ -225,7 +227,7 @@ def test_the_first_binding_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_plugin_registers_it() -> None:
-    from flow_core.config import Settings
+    from flow_core.base.config import Settings
 
     comms = {spec.name: spec for spec in plugin.flow_register_comms(Settings())}
     assert comms["nccl"].device_types == ("gpu",)

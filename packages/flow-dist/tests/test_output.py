@@ -8,7 +8,7 @@ import sys
 import pytest
 
 PROGRAM = """
-from flow_dist.output import choose_output
+from flow_dist.bootstrap.output import choose_output
 choose_output({rank})
 print("one", 2, "three")
 print("four", end=" ")

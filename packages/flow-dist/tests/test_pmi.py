@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parent))
 from launching import HERE, lines_of, mpich
 
-from flow_dist.pmi import OWN, Service, joined_by_launcher, process_mapping
+from flow_dist.mpi.pmi import OWN, Service, joined_by_launcher, process_mapping
 
 
 def places(text: str) -> list[int]:

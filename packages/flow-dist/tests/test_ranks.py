@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from flow_core.errors import ForkError
-from flow_dist import control
-from flow_dist.control_board import FIRST_JOB, Board, Limits
-from flow_dist.restart import Checkpoints
+from flow_core.base.errors import ForkError
+from flow_dist.control import channel
+from flow_dist.control.board import FIRST_JOB, Board, Limits
+from flow_dist.recovery.restart import Checkpoints
 
 FLOW_DIST = [sys.executable, str(Path(sys.executable).with_name("flow-dist"))]
 
@@ -32,7 +32,7 @@ def run(*args: str, timeout: float = 100) -> "subprocess.CompletedProcess[str]":
 APART = """
 import sys, time
 from flow_dist import control
-from flow_dist.world import world
+from flow_dist.mpi.world import world
 
 late, how = int(sys.argv[1]), sys.argv[2]
 if control.current().membership.rank == late:
@@ -105,10 +105,10 @@ def test_the_first_job_has_the_longer_one_of_two_limits() -> None:
 def test_rank_0_may_reach_its_first_job_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it has the server, which it starts there: others knock as long as a start may take."""
     asked: dict[str, Any] = {}
-    monkeypatch.setattr(control, "ControlClient", lambda *_, **given: asked.update(given))
-    monkeypatch.setattr(control, "_keep", lambda client: client)
+    monkeypatch.setattr(channel, "ControlClient", lambda *_, **given: asked.update(given))
+    monkeypatch.setattr(channel, "_keep", lambda client: client)
     env = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
-    control.join(env={**env, "FLOW_DIST_TOKEN": "t"})
+    channel.join(env={**env, "FLOW_DIST_TOKEN": "t"})
     assert asked["patience"] == Limits().start
 
 
@@ -118,7 +118,7 @@ FORKING = """
 import multiprocessing, os, sys, warnings
 import numpy as np
 from flow_dist import control
-from flow_dist.world import world
+from flow_dist.mpi.world import world
 
 warnings.simplefilter("ignore", DeprecationWarning)
 

@@ -22,11 +22,11 @@ import fault_table
 from launching import HERE, lines_of, mpich
 from two_hosts import TwoHosts, two_hosts, why_not
 
-from flow_dist import ray
+from flow_dist.bootstrap.membership import LaunchError
 from flow_dist.cli import main
-from flow_dist.launch import Job
-from flow_dist.membership import LaunchError
-from flow_dist.ray import seats
+from flow_dist.launch import ray
+from flow_dist.launch.ray import seats
+from flow_dist.launch.supervisor import Job
 
 PROGRAM = HERE / "restart_program.py"
 PORT = 6379
@@ -213,7 +213,8 @@ def test_actors_of_a_lost_host_start_elsewhere(cluster: Cluster, tmp_path: Path)
     fault_table.undisturbed(tmp_path / "right")
     folder = tmp_path / "run"
     script = (
-        "import sys; from flow_dist.ray import run; from flow_dist.control_board import Limits; "
+        "import sys; from flow_dist.launch.ray import run; "
+        "from flow_dist.control.board import Limits; "
         "sys.exit(run(sys.argv[1], 2, sys.argv[2:], strategy='SPREAD', restarts=1, "
         f"limits=Limits(silence={SILENCE})))"
     )

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import CheckpointError, JobError
-from flow_core.shapes import balanced_range
-from flow_dist import restart
-from flow_dist.restart import Alone, Checkpoints
-from flow_dist.restart_files import Parts, data_file, list_file, write_part
+from flow_core.base.errors import CheckpointError, JobError
+from flow_core.base.shapes import balanced_range
+from flow_dist.recovery import restart
+from flow_dist.recovery.restart import Alone, Checkpoints
+from flow_dist.recovery.restart_files import Parts, data_file, list_file, write_part
 
 
 @pytest.fixture(autouse=True)

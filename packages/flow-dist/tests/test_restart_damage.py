@@ -19,14 +19,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flow_core.base.errors import CheckpointError, CheckpointReplacedError
+from flow_core.base.shapes import num_elements
 from flow_core.checkpoint import load, swap
 from flow_core.checkpoint.store import steadily
-from flow_core.errors import CheckpointError, CheckpointReplacedError
-from flow_core.shapes import num_elements
-from flow_dist import restart_files
 from flow_dist.plugin import flow_register_checkpoint_formats
-from flow_dist.restart import Checkpoints
-from flow_dist.restart_files import Parts, _covers, list_file, read_list, write_part
+from flow_dist.recovery import restart_files
+from flow_dist.recovery.restart import Checkpoints
+from flow_dist.recovery.restart_files import Parts, _covers, list_file, read_list, write_part
 
 WHOLE = np.arange(12, dtype=np.float32).reshape(4, 3)
 

@@ -6,11 +6,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 from launching import lines_of, mpich, run_script
 
-from flow_core.cores import usable_cores
+from flow_core.base.thread_budget import usable_cores
 
 SHARES = """
-from flow_core.frontend.session import default_session
-from flow_core.pools import blas, settled
+from flow_core.frontend.session.session import default_session
+from flow_core.base.thread_pools import blas, settled
 session = default_session()
 assert settled() == session.budget and blas().get() == session.budget.count
 print(session.world.gather(str(session.budget).encode(), "a test"))

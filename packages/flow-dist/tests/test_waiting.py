@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flow_dist import waiting
-from flow_dist.waiting import (
+from flow_dist.control import waiting
+from flow_dist.control.waiting import (
     CROWDED,
     EAGER,
     FAR,

@@ -9,7 +9,7 @@ def test_garbage_does_not_stop_a_report() -> None:
     """Data of threads in cycles: where Python collects them while it looks, it hangs."""
     program = textwrap.dedent("""
         import gc, threading
-        from flow_dist.watch import line_of_main
+        from flow_dist.control.watch import line_of_main
 
         class Ring:
             def __init__(self):

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flow_core.plugins.specs import Unavailable
-from flow_dist.joining import bootstrap
-from flow_dist.membership import LaunchError
+from flow_dist.bootstrap.membership import LaunchError
+from flow_dist.control.waiting import VERDICT, wait
+from flow_dist.mpi.lazy import bootstrap
+from flow_dist.mpi.world import MpiWorld
 from flow_dist.phases import Box
-from flow_dist.shared import Segment, SharedMemory, neighbours, open_segment
-from flow_dist.waiting import VERDICT, wait
-from flow_dist.world import MpiWorld
+from flow_dist.shm.memory import Segment, SharedMemory, neighbours, open_segment
 
 
 class Lonely:
@@ -120,7 +120,7 @@ def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
     return x + 1
 
 job(np.zeros(2, np.float32))
-loaded = {"flow_dist.world", "flow_dist.control", "psutil", "mpi4py"} & set(sys.modules)
+loaded = {"flow_dist.mpi.world", "flow_dist.control.channel", "psutil", "mpi4py"} & set(sys.modules)
 assert not loaded, loaded
 """
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "OMPI_"))}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from flow_core.frontend import session as sessions
+from flow_core.frontend.session import session as sessions
 from flow_core.plugins import host
 from flow_onednn.library import Missing, state
 

@@ -11,16 +11,16 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.config import Settings
-from flow_core.dtypes import as_dtype, bfloat16
-from flow_core.frontend import precision
-from flow_core.frontend.precision import half_type
-from flow_core.ir import Attrs, tensor_type
+from flow_core.base.config import Settings
+from flow_core.base.dtypes import as_dtype, bfloat16
+from flow_core.frontend.config import precision
+from flow_core.frontend.config.precision import half_type
+from flow_core.ir.graph import Attrs, tensor_type
 from flow_core.plugins.host import default_registry, load_plugins
 from flow_core.plugins.specs import KernelQuery
 from flow_core.testing.checks import run_kernel
 from flow_onednn import library, recipes
-from flow_onednn.kernels import norm, twins
+from flow_onednn.kernels import norm, upcast
 from flow_onednn.native import compiler
 
 pytestmark = [
@@ -154,7 +154,7 @@ def test_mixed_precision_trains_on_our_kernels(caplog: pytest.LogCaptureFixture)
     x = rng.normal(0, 1, (8, 3, 16, 16)).astype(np.float32)
     y = rng.integers(0, 10, 8).astype(np.int32)
     exact = [float(job(x, y).mean()) for job in [train_job(False)] for _ in range(6)]
-    twins._say_once.cache_clear()
+    upcast._say_once.cache_clear()
     with caplog.at_level(logging.WARNING, "flow_onednn"):
         job = train_job(True)
         mixed = [float(job(x, y).mean()) for _ in range(6)]

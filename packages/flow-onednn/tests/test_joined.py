@@ -10,10 +10,10 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.config import Settings
-from flow_core.dtypes import float32, int64
-from flow_core.frontend import session as sessions
-from flow_core.ir import Attrs, tensor_type
+from flow_core.base.config import Settings
+from flow_core.base.dtypes import float32, int64
+from flow_core.frontend.session import session as sessions
+from flow_core.ir.graph import Attrs, tensor_type
 from flow_core.observe.text import plan_report
 from flow_core.plugins import host
 from flow_core.plugins.host import default_registry

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flow_core.config import Settings
+from flow_core.base.config import Settings
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import OpSpec, Sample

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from flow_core.disk_cache import CacheWarning
+from flow_core.base.disk_cache import CacheWarning
 from flow_onednn import binding, library, threads
 from flow_onednn.library import Missing, OneDnnError, isa_text, state
 from flow_onednn.native import compiler
@@ -197,7 +197,7 @@ def test_doctor_says_which_library_and_how_many_threads() -> None:
 
 POOLS = """
 import ctypes, threading
-from flow_core.disk_cache import CacheWarning
+from flow_core.base.disk_cache import CacheWarning
 from flow_onednn import binding, library, threads
 library.state()
 found = []

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flow_core.dtypes import as_dtype
-from flow_core.errors import DataError
-from flow_core.ir import Attrs, TensorType, tensor_type
+from flow_core.base.dtypes import as_dtype
+from flow_core.base.errors import DataError
+from flow_core.ir.graph import Attrs, TensorType, tensor_type
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import KernelQuery, KernelSpec
 from flow_core.testing.checks import run_kernel

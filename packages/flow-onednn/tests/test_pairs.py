@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flow_core.dtypes import float32, uint8
-from flow_core.ir import Attrs, TensorType, tensor_type
+from flow_core.base.dtypes import float32, uint8
+from flow_core.ir.graph import Attrs, TensorType, tensor_type
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import KernelQuery
 from flow_core.testing.checks import run_kernel

@@ -9,9 +9,9 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.dtypes import float32
-from flow_core.errors import ConfigError
-from flow_core.ir import Attrs, tensor_type
+from flow_core.base.dtypes import float32
+from flow_core.base.errors import ConfigError
+from flow_core.ir.graph import Attrs, tensor_type
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import KernelQuery
 from flow_core.testing.checks import run_kernel

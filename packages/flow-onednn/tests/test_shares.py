@@ -11,11 +11,11 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.dtypes import float32
-from flow_core.ir import Attrs, tensor_type
+from flow_core.base.dtypes import float32
+from flow_core.base.thread_pools import settle, settled
+from flow_core.ir.graph import Attrs, tensor_type
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import BindContext, KernelQuery
-from flow_core.pools import settle, settled
 from flow_onednn import threads
 from flow_onednn.kernels import matmul, shares
 from flow_onednn.kernels.shares import Shares, cook

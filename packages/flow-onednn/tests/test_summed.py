@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flow_core.dtypes import float32
-from flow_core.ir import Attrs, tensor_type
+from flow_core.base.dtypes import float32
+from flow_core.ir.graph import Attrs, tensor_type
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import KernelQuery, KernelSpec
 from flow_core.testing.checks import run_kernel

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx_models import in_float32, job_of, op_results
 
-from flow_core.errors import UnsupportedError
+from flow_core.base.errors import UnsupportedError
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import Sample
 from flow_onnx.emitters import EMITTERS

@@ -14,8 +14,8 @@ from onnx_models import run_model
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import CheckpointError, ConfigError, JobError, UnsupportedError
-from flow_core.frontend.session import default_session
+from flow_core.base.errors import CheckpointError, ConfigError, JobError, UnsupportedError
+from flow_core.frontend.session.session import default_session
 from flow_onnx import files
 from flow_onnx.options import OPSETS
 

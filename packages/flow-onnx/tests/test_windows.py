@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx_models import op_results
 
-from flow_core.errors import InferenceError
+from flow_core.base.errors import InferenceError
 from flow_core.plugins.host import default_registry
 
 OPS = default_registry().ops

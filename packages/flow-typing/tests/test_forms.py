@@ -21,8 +21,8 @@ from flow_core.annotations import (
     parse_result,
     parse_signature,
 )
-from flow_core.dtypes import float32, int32
-from flow_core.errors import AnnotationError
+from flow_core.base.dtypes import float32, int32
+from flow_core.base.errors import AnnotationError
 from flow_typing.plugin import SPECS
 
 ARRAY, ARRAYS, LISTS = FetchLeaf("numpy"), FetchLeaf("list"), FetchLeaf("list_list")

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from flow_core.disk_cache import DiskCache
+from flow_core.base.disk_cache import DiskCache
 from fuzzing.target import Target
 
 _KEY = ("convolution", "float32", "plan 3")

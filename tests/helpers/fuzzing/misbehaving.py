@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.errors import DataError
+from flow_core.base.errors import DataError
 from fuzzing.target import Target
 from fuzzing.worker import MIB, Limits, work
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.dtypes import tensor_buffer
-from flow_core.ir import Attrs, tensor_type
+from flow_core.base.dtypes import tensor_buffer
+from flow_core.ir.graph import Attrs, tensor_type
 from flow_core.plugins.specs import BindContext, KernelQuery
 from flow_data import codec
 from flow_data.kernels import decoders, images

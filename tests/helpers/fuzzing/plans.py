@@ -13,7 +13,7 @@ from typing import Any
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.annotations.parsing import parse_placeholder, parse_result
-from flow_core.errors import AnnotationError
+from flow_core.base.errors import AnnotationError
 from flow_core.observe.diff import diff_tables
 from flow_core.observe.document import PlanDocument, document
 from flow_core.observe.page import page

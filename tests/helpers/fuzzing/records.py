@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from onerec_files import example, framed
 
-from flow_core.errors import DataError
+from flow_core.base.errors import DataError
 from flow_data.instances import RowError
 from flow_data.kernels.decoders import numbers_into
 from flow_data.records.ofrecord import OFRecordFiles, encode_record

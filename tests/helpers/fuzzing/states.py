@@ -15,7 +15,7 @@ import numpy as np
 
 from flow_core.checkpoint import safetensors_format, snapshot
 from flow_core.checkpoint.layout import DATA, DONE, META
-from flow_dist import restart_files
+from flow_dist.recovery import restart_files
 from fuzzing.mutations import EXTREMES, TEXTS, mutate_bytes, mutate_document, mutate_json
 from fuzzing.target import Target
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.errors import DataError
+from flow_core.base.errors import DataError
 from flow_data.codec import encode_jpeg
 from flow_data.convert import open_samples
 from flow_data.instances import RowError

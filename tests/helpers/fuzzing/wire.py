@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flow_dist.control_server import ControlServer
-from flow_dist.control_wire import TO_SERVER, Framing, field, fresh, pack, prove, proven
+from flow_dist.control.server import ControlServer
+from flow_dist.control.wire import TO_SERVER, Framing, field, fresh, pack, prove, proven
 from fuzzing.mutations import EXTREMES, mutate_bytes, mutate_json
 from fuzzing.target import Target
 

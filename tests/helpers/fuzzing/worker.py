@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flow_core.errors import FlowError
+from flow_core.base.errors import FlowError
 from fuzzing.target import Target
 
 NUMBER, READ, REFUSED, FAILED, MICROSECONDS, PEAK = range(6)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from flow_core.errors import GraphError
-from flow_core.ir import Op, TensorType, Value
+from flow_core.base.errors import GraphError
+from flow_core.ir.graph import Op, TensorType, Value
 from flow_core.ops.build import Emitter, GradContext, Maker, Sym
 
 

@@ -295,10 +295,11 @@ class World(Protocol):
 
     All of them run the same script, so all come to each meeting, in the same order.  Meetings
     may be held in one thread while another one runs a step.  A world that shares the cores of its
-    hosts among its processes has an attribute ``cores``, a `flow_core.cores.Budget`, the same in
-    all processes.  One that checks that all processes run the same steps has a method ``agree(job,
-    arrays, often)``, called once per job in all processes with the job's name, the names of the
-    arrays that it is fed, and one of `flow_core.config.CHECK_FEEDS`; it returns an `AgreedJob`.
+    hosts among its processes has an attribute ``cores``, a `flow_core.base.thread_budget.Budget`,
+    the same in all processes.  One that checks that all processes run the same steps has a method
+    ``agree(job, arrays, often)``, called once per job in all processes with the job's name, the
+    names of the arrays that it is fed, and one of `flow_core.base.config.CHECK_FEEDS`; it returns
+    an `AgreedJob`.
 
     Attributes:
         rank: of this process, from 0.

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.dtypes import DType, as_dtype
-from flow_core.errors import PlanError
-from flow_core.ir import AttrValue, TensorType
+from flow_core.base.dtypes import DType, as_dtype
+from flow_core.base.errors import PlanError
+from flow_core.base.shapes import Shape, balanced_range, num_elements
+from flow_core.ir.graph import AttrValue, TensorType
 from flow_core.plan import COLLECTIVES, Buffer, Plan, Task
-from flow_core.shapes import Shape, balanced_range, num_elements
 
 BOXING = "boxing"
 """Type of the ops and tasks that are exchanges."""
@@ -260,7 +260,7 @@ def sent_by(meters: Iterable[Meter]) -> dict[tuple[str, str], int]:
 def neutral(operation: str, dtype: DType) -> Any:
     """The element that changes nothing when it is combined with another one.
 
-    >>> from flow_core.dtypes import float32, int8
+    >>> from flow_core.base.dtypes import float32, int8
     >>> neutral("sum", int8), neutral("max", int8), neutral("min", float32)
     (0, -128, inf)
     """

@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass, field
 from math import prod
 from typing import Any
 
-from flow_core.cores import NOT_DIVIDED, Cores
-from flow_core.decoding import INTEGERS, Decoder, Mismatch, parsed, shown
-from flow_core.dtypes import BY_NAME
-from flow_core.errors import BudgetError, OutOfMemoryError, PlanError, nearest
-from flow_core.ir import NO_ATTRS, Attrs, AttrValue, TensorType, tensor_type
-from flow_core.sbp import Region
+from flow_core.base.decoding import INTEGERS, Decoder, Mismatch, parsed, shown
+from flow_core.base.dtypes import BY_NAME
+from flow_core.base.errors import BudgetError, OutOfMemoryError, PlanError, nearest
+from flow_core.base.thread_budget import NOT_DIVIDED, Cores
+from flow_core.ir.graph import NO_ATTRS, Attrs, AttrValue, TensorType, tensor_type
+from flow_core.sharding.sbp import Region
 
 COLLECTIVES: Mapping[str, str] = {
     "all_reduce": "all members combine theirs and hold the result; no blocks, see `chunks`",
@@ -276,7 +276,7 @@ class Plan:
         >>> plan.assert_budget(no="all_gather")
         Traceback (most recent call last):
         ...
-        flow_core.errors.BudgetError: checking what a step of job 'job' moves
+        flow_core.base.errors.BudgetError: checking what a step of job 'job' moves
           found:   1 transfers by all_gather:
             no line: x:0 gpu[0:0-1] S(0) -> gpu[0:0-1] B by all_gather, 8 bytes
           allowed: none by all_gather

@@ -58,9 +58,8 @@ from flow_core.api.array import (
     zeros,
     zeros_like,
 )
-from flow_core.api.assignment import assign, count_not_finite, multi_count_not_finite
-from flow_core.api.current import current_global_function_desc
-from flow_core.api.dtypes import (
+from flow_core.api.array.assignment import assign, count_not_finite, multi_count_not_finite
+from flow_core.api.array.dtypes import (
     bfloat16,
     char,
     convert_oneflow_dtype_to_numpy_dtype,
@@ -77,10 +76,9 @@ from flow_core.api.dtypes import (
     tensor_buffer,
     uint8,
 )
-from flow_core.api.dynamic import argwhere, nonzero, sync_dynamic_resize
-from flow_core.api.encoding import categorical_ordinal_encode
-from flow_core.api.env import current_resource
-from flow_core.api.initializers import (
+from flow_core.api.array.dynamic import argwhere, nonzero, sync_dynamic_resize
+from flow_core.api.array.encoding import categorical_ordinal_encode
+from flow_core.api.array.initializers import (
     constant_initializer,
     glorot_normal_initializer,
     glorot_uniform_initializer,
@@ -95,7 +93,23 @@ from flow_core.api.initializers import (
     xavier_uniform_initializer,
     zeros_initializer,
 )
-from flow_core.api.job import (
+from flow_core.api.compat.older_names import eager_nccl_all_reduce, inter_job_reuse_mem_strategy
+from flow_core.api.compat.user_op import (
+    consistent_user_op_builder,
+    consistent_user_op_module_builder,
+    find_or_create_module,
+    user_op_builder,
+    user_op_module_builder,
+)
+from flow_core.api.deprecation import is_deprecated
+from flow_core.api.math import cast, clamp, clip, clip_by_scalar, clip_by_value, masked_fill, where
+from flow_core.api.math.linalg import matmul
+from flow_core.api.nn.losses import combined_margin_loss, smooth_l1_loss
+from flow_core.api.nn.partial_fc import distributed_partial_fc_sample
+from flow_core.api.optim.repeat_acc import acc, pack, repeat, unpack
+from flow_core.api.session.current import current_global_function_desc
+from flow_core.api.session.env import current_resource
+from flow_core.api.session.job import (
     INVALID_BATCH_AXIS,
     INVALID_SPLIT_AXIS,
     FixedTensorDef,
@@ -119,25 +133,8 @@ from flow_core.api.job import (
     watch,
     watch_diff,
 )
-from flow_core.api.linalg import matmul
-from flow_core.api.math import cast, clamp, clip, clip_by_scalar, clip_by_value, masked_fill, where
-from flow_core.api.nn_losses import combined_margin_loss, smooth_l1_loss
-from flow_core.api.older import (
-    eager_nccl_all_reduce,
-    inter_job_reuse_mem_strategy,
-    is_deprecated,
-)
-from flow_core.api.partial_fc import distributed_partial_fc_sample
-from flow_core.api.periods import acc, pack, repeat, unpack
-from flow_core.api.scope import device_prior_placement, fixed_placement
-from flow_core.api.user_op import (
-    consistent_user_op_builder,
-    consistent_user_op_module_builder,
-    find_or_create_module,
-    user_op_builder,
-    user_op_module_builder,
-)
-from flow_core.api.views import cast_to_current_logical_view
+from flow_core.api.session.scope import device_prior_placement, fixed_placement
+from flow_core.api.session.views import cast_to_current_logical_view
 from oneflow import (
     advanced,
     checkpoint,
@@ -230,7 +227,7 @@ else:
             from oneflow._pieces import missing
 
             raise AttributeError(missing(name, _PROVIDERS[name]))
-        from flow_core.errors import nearest
+        from flow_core.base.errors import nearest
 
         hint = nearest(name, __dir__())
         raise AttributeError(f"module 'oneflow' has no attribute {name!r}; {hint}".rstrip("; "))

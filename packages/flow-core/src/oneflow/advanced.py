@@ -1,3 +1,3 @@
-"""``oneflow.advanced``; see `flow_core.api.advanced`."""
+"""``oneflow.advanced``; see `flow_core.api.session.advanced`."""
 
-from flow_core.api.advanced import *
+from flow_core.api.session.advanced import *

@@ -1,5 +1,5 @@
-"""``oneflow.checkpoint``; see `flow_core.api.train`."""
+"""``oneflow.checkpoint``; see `flow_core.api.session.train`."""
 
-from flow_core.api.train import get, save
+from flow_core.api.session.train import get, save
 
 __all__ = ["get", "save"]

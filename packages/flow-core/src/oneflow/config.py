@@ -1,3 +1,3 @@
-"""``oneflow.config``; see `flow_core.api.config`."""
+"""``oneflow.config``; see `flow_core.api.session.config`."""
 
-from flow_core.api.config import *
+from flow_core.api.session.config import *

@@ -1,6 +1,6 @@
 """``oneflow.deprecated``: older names that still work."""
 
-from flow_core.api.elsewhere import delete_worker, init_worker
-from flow_core.api.scope import namespace as variable_scope
+from flow_core.api.compat.unsupported import delete_worker, init_worker
+from flow_core.api.session.scope import namespace as variable_scope
 
 __all__ = ["delete_worker", "init_worker", "variable_scope"]

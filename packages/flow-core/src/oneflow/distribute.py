@@ -1,3 +1,3 @@
-"""``oneflow.distribute``; see `flow_core.api.distribute`."""
+"""``oneflow.distribute``; see `flow_core.api.session.distribute`."""
 
-from flow_core.api.distribute import *
+from flow_core.api.session.distribute import *

@@ -1,3 +1,3 @@
-"""``oneflow.env``; see `flow_core.api.env`."""
+"""``oneflow.env``; see `flow_core.api.session.env`."""
 
-from flow_core.api.env import *
+from flow_core.api.session.env import *

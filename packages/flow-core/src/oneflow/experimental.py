@@ -1,21 +1,21 @@
 """``oneflow.experimental``."""
 
-from flow_core.api import scope
-from flow_core.api.array_select import logical_slice, logical_slice_assign
-from flow_core.api.custom_op import custom_op_module
-from flow_core.api.elsewhere import dynamic_binary_concat, dynamic_binary_split
-from flow_core.api.encoding import indexed_slices_reduce_sum, unique_with_counts
-from flow_core.api.job import (
-    enable_typing_check,
-    hierarchical_parallel_cast,
-    name_scope,
-    square_sum,
-)
-from flow_core.api.older import (
+from flow_core.api.array.encoding import indexed_slices_reduce_sum, unique_with_counts
+from flow_core.api.array.select import logical_slice, logical_slice_assign
+from flow_core.api.compat.custom_op import custom_op_module
+from flow_core.api.compat.older_names import (
     eager_assign_121,
     get_interface_blob_value,
     set_interface_blob_value,
     ssp_variable_proxy,
+)
+from flow_core.api.compat.unsupported import dynamic_binary_concat, dynamic_binary_split
+from flow_core.api.session import scope
+from flow_core.api.session.job import (
+    enable_typing_check,
+    hierarchical_parallel_cast,
+    name_scope,
+    square_sum,
 )
 
 __all__ = [

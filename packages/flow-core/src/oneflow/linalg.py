@@ -1,3 +1,3 @@
-"""``oneflow.linalg``; see `flow_core.api.linalg`."""
+"""``oneflow.linalg``; see `flow_core.api.math.linalg`."""
 
-from flow_core.api.linalg import *
+from flow_core.api.math.linalg import *

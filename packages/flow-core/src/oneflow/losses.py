@@ -1,3 +1,3 @@
-"""``oneflow.losses``; see `flow_core.api.losses`."""
+"""``oneflow.losses``; see `flow_core.api.nn.legacy_losses`."""
 
-from flow_core.api.losses import *
+from flow_core.api.nn.legacy_losses import *

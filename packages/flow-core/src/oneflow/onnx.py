@@ -1,5 +1,5 @@
-"""``oneflow.onnx``; see `flow_core.api.export`."""
+"""``oneflow.onnx``; see `flow_core.api.session.export`."""
 
-from flow_core.api.export import export_onnx as export
+from flow_core.api.session.export import export_onnx as export
 
 __all__ = ["export"]

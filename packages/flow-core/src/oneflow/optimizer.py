@@ -1,3 +1,3 @@
-"""``oneflow.optimizer``; see `flow_core.api.optimizer`."""
+"""``oneflow.optimizer``; see `flow_core.api.optim.optimizer`."""
 
-from flow_core.api.optimizer import *
+from flow_core.api.optim.optimizer import *

@@ -1,10 +1,10 @@
-"""``oneflow.quantization``; see `flow_core.api.quantization`."""
+"""``oneflow.quantization``; see `flow_core.api.nn.quantization`."""
 
-from flow_core.api.quantization import (
+from flow_core.api.nn.quantization import (
     fake_quantization,
     min_max_observer,
 )
-from flow_core.api.quantization import (
+from flow_core.api.nn.quantization import (
     moving_average_min_max_observer as moving_average_min_maxObserver,
 )
 

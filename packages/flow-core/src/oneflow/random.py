@@ -1,3 +1,3 @@
-"""``oneflow.random``; see `flow_core.api.random`."""
+"""``oneflow.random``; see `flow_core.api.array.random`."""
 
-from flow_core.api.random import *
+from flow_core.api.array.random import *

@@ -1,3 +1,3 @@
-"""``oneflow.regularizers``; see `flow_core.api.regularizers`."""
+"""``oneflow.regularizers``; see `flow_core.api.array.regularizers`."""
 
-from flow_core.api.regularizers import *
+from flow_core.api.array.regularizers import *

@@ -1,3 +1,3 @@
-"""``oneflow.scope``; see `flow_core.api.scope`."""
+"""``oneflow.scope``; see `flow_core.api.session.scope`."""
 
-from flow_core.api.scope import *
+from flow_core.api.session.scope import *

@@ -1,5 +1,5 @@
-"""``oneflow.sysconfig``; see `flow_core.api.elsewhere`."""
+"""``oneflow.sysconfig``; see `flow_core.api.compat.unsupported`."""
 
-from flow_core.api.elsewhere import get_compile_flags, get_include, get_lib, get_link_flags
+from flow_core.api.compat.unsupported import get_compile_flags, get_include, get_lib, get_link_flags
 
 __all__ = ["get_compile_flags", "get_include", "get_lib", "get_link_flags"]

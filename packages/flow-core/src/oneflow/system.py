@@ -1,5 +1,5 @@
 """``oneflow.system``."""
 
-from flow_core.api.assignment import system_assign as assign
+from flow_core.api.array.assignment import system_assign as assign
 
 __all__ = ["assign"]

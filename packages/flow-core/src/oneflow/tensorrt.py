@@ -1,5 +1,5 @@
-"""``oneflow.tensorrt``; see `flow_core.api.elsewhere`."""
+"""``oneflow.tensorrt``; see `flow_core.api.compat.unsupported`."""
 
-from flow_core.api.elsewhere import cache_int8_calibration, write_int8_calibration
+from flow_core.api.compat.unsupported import cache_int8_calibration, write_int8_calibration
 
 __all__ = ["cache_int8_calibration", "write_int8_calibration"]

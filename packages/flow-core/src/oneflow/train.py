@@ -1,5 +1,5 @@
-"""``oneflow.train``; see `flow_core.api.train`."""
+"""``oneflow.train``; see `flow_core.api.session.train`."""
 
-from flow_core.api.train import CheckPoint, SimpleCheckPointManager
+from flow_core.api.session.train import CheckPoint, SimpleCheckPointManager
 
 __all__ = ["CheckPoint", "SimpleCheckPointManager"]

@@ -1,3 +1,3 @@
-"""``oneflow.unittest``; see `flow_core.api.unittesting`."""
+"""``oneflow.unittest``; see `flow_core.api.compat.unittesting`."""
 
-from flow_core.api.unittesting import *
+from flow_core.api.compat.unittesting import *

@@ -1,5 +1,5 @@
 """``oneflow.util``."""
 
-from flow_core.api.job import unique_str
+from flow_core.api.session.job import unique_str
 
 __all__ = ["unique_str"]

@@ -3,6 +3,6 @@
 OneFlow 0.3.4 takes the type of blobs from here: ``def block(x: oneflow_api.BlobDesc)``.
 """
 
-from flow_core.frontend.blob import BlobDef as BlobDesc
+from flow_core.frontend.trace.blob import BlobDef as BlobDesc
 
 __all__ = ["BlobDesc"]

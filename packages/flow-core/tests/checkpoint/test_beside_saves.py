@@ -17,10 +17,10 @@ import pytest
 import flow_core
 import oneflow as flow
 import oneflow.typing as tp
+from flow_core.base.errors import CheckpointReplacedError
 from flow_core.builtin.formats_plugin import FORMATS
 from flow_core.checkpoint import load
 from flow_core.checkpoint.store import steadily
-from flow_core.errors import CheckpointReplacedError
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="replaces no folders that are open")
 

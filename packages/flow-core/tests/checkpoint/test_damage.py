@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flow_core.base.errors import CheckpointError, FlowError
 from flow_core.builtin.formats_plugin import FORMATS
 from flow_core.checkpoint import load, open_path, safetensors_format, save
 from flow_core.checkpoint.layout import LONGEST_META, parse_meta, stored_type
 from flow_core.checkpoint.sums import parse_sums, read_sums
-from flow_core.errors import CheckpointError, FlowError
 
 needs_safetensors = pytest.mark.skipif(
     importlib.util.find_spec("safetensors") is None,

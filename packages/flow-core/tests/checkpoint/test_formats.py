@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flow_core.base.config import Settings
+from flow_core.base.dtypes import ALL, float32, int8
+from flow_core.base.errors import CheckpointError
 from flow_core.builtin.formats_plugin import FORMATS, flow_register_checkpoint_formats
 from flow_core.checkpoint import StoredVariable, load, open_path, safetensors_format, save, snapshot
 from flow_core.checkpoint.layout import meta_text, parse_meta, path_parts
-from flow_core.config import Settings
-from flow_core.dtypes import ALL, float32, int8
-from flow_core.errors import CheckpointError
-from flow_core.ir import TensorType
+from flow_core.ir.graph import TensorType
 from flow_core.plugins.specs import FormatSpec
 
 SNAPSHOT, SAFETENSORS = FORMATS

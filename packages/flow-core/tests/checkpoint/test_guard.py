@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flow_core.base.errors import CheckpointError
 from flow_core.builtin.formats_plugin import FORMATS
 from flow_core.checkpoint import guard, load, save, snapshot
-from flow_core.errors import CheckpointError
 from flow_core.plugins.specs import FormatSpec
 
 ONE, TWO = {"w": np.ones(3, np.float32)}, {"deep/v": np.zeros(2, np.int64)}

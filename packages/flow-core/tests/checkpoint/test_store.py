@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flow_core.base.dtypes import char, float32, int8, int64
+from flow_core.base.errors import CheckpointError
 from flow_core.checkpoint import CheckpointManager, load, match, open_path, save, swap
 from flow_core.checkpoint import manager as manager_module
 from flow_core.checkpoint.store import Mismatch
-from flow_core.dtypes import char, float32, int8, int64
-from flow_core.errors import CheckpointError
-from flow_core.ir import TensorType
+from flow_core.ir.graph import TensorType
 
 NONE = Mismatch((), ())
 ONE, TWO = {"w": np.ones(3, np.float32)}, {"v": np.zeros(2, np.int64)}

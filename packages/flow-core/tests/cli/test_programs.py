@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flow_core.programs import can_run, interpreter_options, status_of
+from flow_core.base.programs import can_run, interpreter_options, status_of
 
 PROBE = """
 import sys

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from flow_core.base.errors import FlowError
 from flow_core.cli.render import show
-from flow_core.errors import FlowError
 from flow_core.observe.tables import Table
 
 TABLE = Table("Devices", ("type", "state"), (("gpu", "unavailable"), ("cpu", "available\nfine")))

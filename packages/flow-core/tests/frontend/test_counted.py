@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oneflow as flow
-from flow_core.errors import JobError
+from flow_core.base.errors import JobError
 from flow_typing import ListNumpy, Numpy
 
 RNG = np.random.default_rng(5)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import oneflow as flow
-from flow_core.errors import DataError, FlowError, GraphError
-from flow_core.ops.python_kernel import known
+from flow_core.base.errors import DataError, FlowError, GraphError
+from flow_core.ops.system.python_kernel import known
 from flow_typing import Numpy
 
 DECLARED = """

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import oneflow as flow
-from flow_core.errors import JobError
+from flow_core.base.errors import JobError
 from flow_typing import ListNumpy, Numpy
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import oneflow as flow
-from flow_core.errors import ConfigError, JobError, UnsupportedError
-from flow_core.frontend.emit import emit
-from flow_core.frontend.exported import traced_for_export
-from flow_core.frontend.session import default_session
-from flow_core.frontend.together import in_the_first
+from flow_core.base.errors import ConfigError, JobError, UnsupportedError
+from flow_core.frontend.job.exported import traced_for_export
+from flow_core.frontend.job.multiprocess import in_the_first
+from flow_core.frontend.session.session import default_session
+from flow_core.frontend.trace.emit import emit
 from flow_core.plugins.specs import ExportedJob, ExporterSpec
 from flow_typing import ListListNumpy, ListNumpy, Numpy
 

@@ -20,7 +20,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.frontend.session import default_session
+from flow_core.frontend.session.session import default_session
 
 X = np.ones(4, np.float32)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import oneflow as flow
-from flow_core.errors import ConfigError, JobError, UnsupportedError, VariableError
+from flow_core.base.errors import ConfigError, JobError, UnsupportedError, VariableError
 from flow_typing import ListNumpy, Numpy
 
 

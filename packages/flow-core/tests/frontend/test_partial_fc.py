@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import oneflow as flow
-from flow_core.errors import DataError, InferenceError
+from flow_core.base.errors import DataError, InferenceError
 from flow_typing import Numpy
 
 CLASSES, WIDTH, SAMPLES, BATCH = 24, 3, 12, 5

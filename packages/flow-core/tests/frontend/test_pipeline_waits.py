@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flow_core.errors import JobError
+from flow_core.base.errors import JobError
 from flow_core.runtime.pipeline import Credit, Pipeline, Step
 
 pytestmark = pytest.mark.timeout(300)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import oneflow as flow
-from flow_core.errors import InferenceError
+from flow_core.base.errors import InferenceError
 from flow_typing import Numpy
 
 

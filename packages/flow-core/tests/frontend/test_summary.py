@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import oneflow as flow
-from flow_core.errors import DataError, FlowError, InferenceError
+from flow_core.base.errors import DataError, FlowError, InferenceError
 from flow_core.summary import events
 from flow_core.summary.messages import FIELDS, SCALARS, Message, encoded, parsed
 from flow_typing import ListNumpy, Numpy

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flow_core.api import job as flow
 from flow_core.api import math
-from flow_core.config import Settings
-from flow_core.errors import JobError
-from flow_core.frontend.function import JobFunction, defined_jobs
-from flow_core.frontend.results import LocalBlob
-from flow_core.frontend.session import Session, default_session
+from flow_core.api.session import job as flow
+from flow_core.base.config import Settings
+from flow_core.base.errors import JobError
+from flow_core.frontend.job.function import JobFunction, defined_jobs
+from flow_core.frontend.session.session import Session, default_session
+from flow_core.frontend.trace.results import LocalBlob
 from flow_core.plugins.host import default_registry
 from flow_core.runtime.pipeline import Credit, Step
 

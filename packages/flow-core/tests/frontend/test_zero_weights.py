@@ -12,18 +12,18 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.errors import FlowWarning, ZeroWeightsWarning
-from flow_core.frontend.zero_weights import (
+from flow_core.base.errors import FlowWarning, ZeroWeightsWarning
+from flow_core.frontend.job.zero_weights import (
     ALL,
     CONSTANTS,
     ONLY_FIRST_RESULT,
     RULES,
     alternatives,
 )
-from flow_core.ir import Op, Value
+from flow_core.ir.graph import Op, Value
 from flow_core.ops.build import complete_attrs
 from flow_core.plugins.host import default_registry
-from flow_core.topology import Placement
+from flow_core.sharding.topology import Placement
 
 X = np.linspace(-1, 1, 24, dtype=np.float32).reshape(8, 3)
 RANDOM = flow.random_normal_initializer(stddev=0.5)

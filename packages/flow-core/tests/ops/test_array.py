@@ -8,11 +8,19 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from flow_core.errors import DataError
+from flow_core.base.errors import DataError
 from flow_core.plugins.specs import BindContext
 from flow_core.testing.checks import query, run_kernel
 
-FAMILIES = ("shape", "select", "pad", "index", "scatter", "sort", "source")
+FAMILIES = (
+    "array.shape",
+    "array.select",
+    "array.pad",
+    "array.index",
+    "array.scatter",
+    "array.sort",
+    "array.source",
+)
 SPECS = {s.type: s for f in FAMILIES for s in import_module(f"flow_core.ops.{f}").OPS}
 KERNELS = {
     k.op: k for f in FAMILIES for k in import_module(f"flow_core.builtin.numpy_kernels.{f}").KERNELS

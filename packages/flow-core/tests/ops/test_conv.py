@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flow_core.builtin.numpy_kernels import conv as kernels
-from flow_core.builtin.numpy_kernels import pool as pool_kernels
-from flow_core.builtin.numpy_kernels import windows
-from flow_core.dtypes import float32
-from flow_core.errors import InferenceError
-from flow_core.ops import conv, pool
+from flow_core.base.dtypes import float32
+from flow_core.base.errors import InferenceError
+from flow_core.builtin.numpy_kernels.nn import conv as kernels
+from flow_core.builtin.numpy_kernels.nn import pool as pool_kernels
+from flow_core.builtin.numpy_kernels.nn import windows
+from flow_core.ops.nn import conv, pool
 from flow_core.plugins.specs import BindContext, KernelSpec, OpSpec, Sample, load
 from flow_core.testing.checks import check_kernel, query, run_kernel
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flow_core import philox
-from flow_core.builtin.numpy_kernels.dropout import KERNELS
-from flow_core.errors import InferenceError
-from flow_core.ops.dropout import OPS
-from flow_core.philox import CHUNK
+from flow_core.base import philox
+from flow_core.base.errors import InferenceError
+from flow_core.base.philox import CHUNK
+from flow_core.builtin.numpy_kernels.nn.dropout import KERNELS
+from flow_core.ops.nn.dropout import OPS
 from flow_core.testing.checks import query, run_kernel
 
 MASK = next(spec for spec in OPS if spec.type == "random_mask_like")

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flow_core.builtin.numpy_kernels import activation, binary, convert, unary
+from flow_core.builtin.numpy_kernels.math import binary, convert, unary
+from flow_core.builtin.numpy_kernels.nn import activation
 from flow_core.builtin.numpy_kernels.steps import TILE
-from flow_core.ops import activation as activation_ops
-from flow_core.ops import binary as binary_ops
-from flow_core.ops import unary as unary_ops
+from flow_core.ops.math import binary as binary_ops
+from flow_core.ops.math import unary as unary_ops
+from flow_core.ops.nn import activation as activation_ops
 from flow_core.plugins.specs import BindContext, OpSpec, Sample, load
 from flow_core.testing.checks import query
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from flow_core.api import math as m
+from flow_core.base.dtypes import as_dtype, float32, int32
+from flow_core.base.errors import InferenceError
 from flow_core.builtin.ops_plugin import flow_register_ops
-from flow_core.dtypes import as_dtype, float32, int32
-from flow_core.errors import InferenceError
-from flow_core.frontend.blob import BlobDef
-from flow_core.frontend.jobs import JobBuild, defining
-from flow_core.ir import Attrs, Op, tensor_type
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.job_build import JobBuild, defining
+from flow_core.ir.graph import Attrs, Op, tensor_type
 from flow_core.testing.checks import CPU
 from flow_core.testing.interpret import evaluate
 

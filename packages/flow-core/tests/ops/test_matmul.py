@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flow_core.builtin.numpy_kernels.matmul import KERNELS
-from flow_core.errors import InferenceError
-from flow_core.ops.matmul import OPS
+from flow_core.base.errors import InferenceError
+from flow_core.builtin.numpy_kernels.math.matmul import KERNELS
+from flow_core.ops.math.matmul import OPS
 from flow_core.plugins.specs import BindContext, SbpContext
 from flow_core.testing.checks import query
 

@@ -8,10 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from flow_core.builtin.numpy_kernels import norm
-from flow_core.builtin.numpy_kernels.norm import KERNELS
-from flow_core.dtypes import float32
-from flow_core.ops.norm import OPS
+from flow_core.base.dtypes import float32
+from flow_core.builtin.numpy_kernels.nn import norm
+from flow_core.builtin.numpy_kernels.nn.norm import KERNELS
+from flow_core.ops.nn.norm import OPS
 from flow_core.plugins.specs import Sample
 from flow_core.testing.checks import check_kernel, query, run_kernel
 

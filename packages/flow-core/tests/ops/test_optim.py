@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flow_core.builtin.numpy_kernels import optim, schedules
-from flow_core.dtypes import as_dtype
-from flow_core.errors import InferenceError
-from flow_core.ir import tensor_type
-from flow_core.ops import optim as ops
-from flow_core.ops import schedules as schedule_ops
+from flow_core.base.dtypes import as_dtype
+from flow_core.base.errors import InferenceError
+from flow_core.builtin.numpy_kernels.training import optim, schedules
+from flow_core.ir.graph import tensor_type
+from flow_core.ops.training import optim as ops
+from flow_core.ops.training import schedules as schedule_ops
 from flow_core.plugins.specs import InferContext, KernelQuery, SbpContext
 from flow_core.testing.checks import run_kernel
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flow_core.builtin.numpy_kernels import reduce
-from flow_core.ops import reduce as ops
+from flow_core.builtin.numpy_kernels.math import reduce
+from flow_core.ops.math import reduce as ops
 from flow_core.plugins.specs import BindContext, load
 from flow_core.testing.checks import query
 

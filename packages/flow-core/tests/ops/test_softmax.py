@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flow_core.builtin.numpy_kernels.softmax import KERNELS
-from flow_core.errors import DataError
-from flow_core.ops.softmax import OPS
+from flow_core.base.errors import DataError
+from flow_core.builtin.numpy_kernels.nn.softmax import KERNELS
+from flow_core.ops.nn.softmax import OPS
 from flow_core.testing.checks import query, run_kernel
 
 SPECS = {spec.type: spec for spec in OPS}

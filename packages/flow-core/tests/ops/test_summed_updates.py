@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flow_core.builtin.numpy_kernels import summed_updates
-from flow_core.config import Settings
-from flow_core.dtypes import as_dtype
-from flow_core.ir import Attrs, tensor_type
-from flow_core.ops.optim import COMMON
-from flow_core.ops.summed_updates import ROWS, products, update
+from flow_core.base.config import Settings
+from flow_core.base.dtypes import as_dtype
+from flow_core.builtin.numpy_kernels.training import summed_updates
+from flow_core.ir.graph import Attrs, tensor_type
+from flow_core.ops.training.optim import COMMON
+from flow_core.ops.training.summed_updates import ROWS, products, update
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.specs import KernelQuery, KernelSpec
 from flow_core.testing.checks import run_kernel

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flow_core.errors import DataError
-from flow_core.ops import unique
+from flow_core.base.errors import DataError
+from flow_core.ops.array import unique
 from flow_core.plugins.host import default_registry
 from flow_core.testing.checks import query, run_kernel
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flow_core.base.config import Settings
+from flow_core.base.dtypes import float32
+from flow_core.base.errors import DeviceUnavailableError, PlanError
 from flow_core.builtin.null_driver import NullDriver
-from flow_core.config import Settings
 from flow_core.device import Driver
-from flow_core.dtypes import float32
-from flow_core.errors import DeviceUnavailableError, PlanError
-from flow_core.ir import tensor_type
+from flow_core.ir.graph import tensor_type
 from flow_core.plugins.host import Host
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import Available, BindContext, KernelQuery, load

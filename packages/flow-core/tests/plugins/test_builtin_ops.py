@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 import flow_core
+from flow_core.base.config import Settings
 from flow_core.builtin.ops_plugin import FAMILIES
-from flow_core.config import Settings
 from flow_core.plugins.host import load_plugins
 
 ROOT = Path(flow_core.__file__).parent
 
 
 def modules_with(table: str, folder: str) -> set[str]:
-    """Names of the modules that define a table."""
-    return {path.stem for path in (ROOT / folder).glob("*.py") if table in _assigned(path)}
+    """Dotted names of the modules that define a table, relative to a folder."""
+    paths = [path for path in (ROOT / folder).rglob("*.py") if table in _assigned(path)]
+    return {".".join(path.relative_to(ROOT / folder).with_suffix("").parts) for path in paths}
 
 
 def _assigned(path: Path) -> set[str]:

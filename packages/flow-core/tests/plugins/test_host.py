@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import flow_core
-from flow_core import errors
-from flow_core.config import Settings
-from flow_core.errors import (
+from flow_core.base import errors
+from flow_core.base.config import Settings
+from flow_core.base.errors import (
     PluginConflictError,
     PluginError,
     PluginOrderError,
@@ -406,7 +406,7 @@ def test_lines_of_an_installed_plugin_are_nobodys(
     name = f"flow_lines_{folder.replace('-', '_')}"
     package = tmp_path / folder / name
     package.mkdir(parents=True)
-    text = "from flow_core.errors import user_line\n\n\ndef where():\n    return user_line()\n"
+    text = "from flow_core.base.errors import user_line\n\n\ndef where():\n    return user_line()\n"
     (package / "__init__.py").write_text(text)
     (package / "plugin.py").write_text('FLOW_PLUGIN_API = "1.0"\n')
     monkeypatch.syspath_prepend(str(package.parent))

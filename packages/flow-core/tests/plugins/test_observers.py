@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 
 from flow_core.annotations import placeholder
-from flow_core.frontend.emit import emit
-from flow_core.frontend.function import JobFunction
-from flow_core.frontend.session import Session, default_session
+from flow_core.frontend.job.function import JobFunction
+from flow_core.frontend.session.session import Session, default_session
+from flow_core.frontend.trace.emit import emit
 from flow_core.plugins.registry import HookCall
 
 TWO = placeholder("numpy", (2,))

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from flow_core.config import Settings
-from flow_core.dtypes import float32, int32
-from flow_core.errors import (
+from flow_core.base.config import Settings
+from flow_core.base.dtypes import float32, int32
+from flow_core.base.errors import (
     DeviceUnavailableError,
     KernelNotFoundError,
     PluginError,
     PluginResultError,
     SourceLine,
 )
-from flow_core.ir import tensor_type
+from flow_core.ir.graph import tensor_type
 from flow_core.plugins.host import Host
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import (

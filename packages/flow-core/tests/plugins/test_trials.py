@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flow_core.dtypes import float16, float32, float64
-from flow_core.ir import tensor_type
+from flow_core.base.dtypes import float16, float32, float64
+from flow_core.ir.graph import tensor_type
 from flow_core.plugins.trials import LARGE, LEAST, MOST, agree, factors
 
 

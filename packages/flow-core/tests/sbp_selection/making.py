@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from flow_core.compiler.boxing import Layout
+from flow_core.base.errors import SourceLine
+from flow_core.compiler.reshard.planner import Layout
 from flow_core.compiler.select import Problem
-from flow_core.errors import SourceLine
-from flow_core.ir import GraphBuilder, Value
+from flow_core.ir.graph import GraphBuilder, Value
 from flow_core.ops.build import Emitter
 from flow_core.plugins.host import default_registry
-from flow_core.sbp import NdSbp
-from flow_core.topology import Placement
+from flow_core.sharding.sbp import NdSbp
+from flow_core.sharding.topology import Placement
 
 GPUS = Placement.parse("gpu", "0:0-3")
 SPECS = default_registry().ops

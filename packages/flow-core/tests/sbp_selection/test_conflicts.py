@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from flow_core.compiler.boxing import Layout
+from flow_core.compiler.reshard.planner import Layout
 from flow_core.compiler.select import SELECTORS, Problem, SelectionError, greedy, optimal
 from flow_core.compiler.select.conflicts import contradiction, hints, without
-from flow_core.ir import Value
-from flow_core.sbp import B, S
-from flow_core.topology import Placement
+from flow_core.ir.graph import Value
+from flow_core.sharding.sbp import B, S
+from flow_core.sharding.topology import Placement
 
 from .making import GPUS, Making
 

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flow_core.compiler.select import ilp
-from flow_core.compiler.select.effort import ENTRY, Effort, Spent
 from flow_core.compiler.select.network import Infeasible, Network, TooWide
 from flow_core.compiler.select.optimal import search
 from flow_core.compiler.select.ordering import (
@@ -24,6 +23,7 @@ from flow_core.compiler.select.ordering import (
     order,
 )
 from flow_core.compiler.select.price import NEVER
+from flow_core.compiler.select.search_budget import ENTRY, Effort, Spent
 
 COSTS = st.one_of(st.integers(0, 50), st.just(NEVER))
 

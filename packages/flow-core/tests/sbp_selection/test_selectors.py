@@ -9,16 +9,16 @@ from importlib import import_module
 
 import pytest
 
-from flow_core.compiler.boxing import Layout
-from flow_core.compiler.physical import to_physical
+from flow_core.compiler.lower.physical_graph import to_physical
+from flow_core.compiler.reshard.planner import Layout
 from flow_core.compiler.select import SELECTORS, Problem, Selection, auto, greedy, optimal
 from flow_core.compiler.select.candidates import shares_work
 from flow_core.compiler.select.costs import Costs
 from flow_core.compiler.select.hints import relaxations
 from flow_core.compiler.select.price import PICO
 from flow_core.compiler.select.problem import Space
-from flow_core.sbp import B, P, S, Split
-from flow_core.topology import LinkModel, Placement, device_model
+from flow_core.sharding.sbp import B, P, S, Split
+from flow_core.sharding.topology import LinkModel, Placement, device_model
 
 from .making import GPUS, SPECS, Making, perceptron
 

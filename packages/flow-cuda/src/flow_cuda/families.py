@@ -9,7 +9,7 @@ from flow_core.plugins.specs import KernelSpec
 
 FAMILIES = (
     "elementwise", "rows", "norm", "reduce", "move", "draw", "update", "index", "matmul", "window",
-    "order", "counted", "grid", "classes", "mirrored", "dnn", "fallback",
+    "order", "counted", "grid", "classes", "mirrored", "dnn",
 )  # fmt: skip
 
 
@@ -17,3 +17,4 @@ def kernels() -> Iterator[KernelSpec]:
     """The kernels of all families."""
     for family in FAMILIES:
         yield from importlib.import_module(f"flow_cuda.kernels.{family}").KERNELS
+    yield from importlib.import_module("flow_cuda.driver.host_fallback").KERNELS

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.ir import TensorType, tensor_type
+from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
 from flow_core.rewriting.layouts import TO_FIRST, TO_LAST
 

@@ -10,15 +10,27 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.dtypes import uint8
-from flow_core.ir import TensorType, tensor_type
+from flow_core.base.dtypes import uint8
+from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
-from flow_cuda.rehearsed_lt import gelu, gelu_slope
 
 Types = tuple[TensorType, ...]
 Attrs = Mapping[str, Any]
 PRODUCT = {"transpose_a": False, "transpose_b": False, "alpha": 1.0}
 MASK_BITS, SAVED_STEP = 128, 8
+
+_ROOT = 0.7978845608028654  # sqrt(2 / pi)
+
+
+def gelu(x: Any) -> Any:
+    """The form with tanh."""
+    return 0.5 * x * (1 + np.tanh(_ROOT * (x + 0.044715 * x**3)))
+
+
+def gelu_slope(x: Any) -> Any:
+    """Its derivative."""
+    t = np.tanh(_ROOT * (x + 0.044715 * x**3))
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t**2) * _ROOT * (1 + 3 * 0.044715 * x**2)
 
 
 def out_type(a: TensorType, b: TensorType, attrs: Attrs) -> TensorType:
@@ -31,7 +43,7 @@ def out_type(a: TensorType, b: TensorType, attrs: Attrs) -> TensorType:
 def saved_type(out: TensorType, activation: str) -> TensorType:
     """What is saved for the backward pass: a mask of bits for relu, numbers for gelu.
 
-    >>> from flow_core.dtypes import float32
+    >>> from flow_core.base.dtypes import float32
     >>> saved_type(tensor_type((3, 130), float32), "relu").shape
     (3, 32)
     """

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import metadata
 
-from flow_core.config import Settings
+from flow_core.base.config import Settings
 from flow_core.plugins.specs import (
     Available,
     CommSpec,
@@ -32,8 +32,11 @@ FLOW_PLUGIN_API = "1.0"
 CUPY = {"cupy-cuda12x": 12, "cupy-cuda13x": 13}
 """CUDA major of CuPy's wheels."""
 
-DRIVER = "flow_cuda.cupy_hardware"
-OPS = tuple(f"flow_cuda.{name}ops" for name in ("", "dnn_", "attention_", "norm_", "layout_"))
+DRIVER = "flow_cuda.driver.cupy_hardware"
+OPS = (
+    "flow_cuda.ops", "flow_cuda.cudnn.ops", "flow_cuda.cudnn.attention_ops",
+    "flow_cuda.cudnn.norm_ops", "flow_cuda.layout_ops",
+)  # fmt: skip
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 EMULATE = "ONEFLOW_EMULATE_GPUS=N runs the program on the CPU"
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
@@ -129,7 +132,7 @@ def flow_register_devices(config: Settings) -> Iterable[DeviceSpec]:
     """The device type "gpu"; nothing while GPUs are emulated."""
     if config.emulate_gpus:
         return ()
-    driver = "flow_cuda.cupy_hardware:CudaDriver"
+    driver = "flow_cuda.driver.cupy_hardware:CudaDriver"
     return (DeviceSpec("gpu", "flow_cuda.plugin:probe", driver, records=True),)
 
 
@@ -140,7 +143,7 @@ def flow_register_comms(config: Settings) -> Iterable[CommSpec]:
 
 def peers_comm() -> CommSpec:
     """Copies between devices of this process, where no other comm joins them."""
-    module = "flow_cuda.peers"
+    module = "flow_cuda.driver.peers"
     types = ("cpu", "gpu")
     return CommSpec("peers", types, f"{module}:bootstrap", f"{module}:PeerComm", priority=-1)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from flow_core.cores import Cores
-from flow_core.errors import visible
-from flow_core.programs import ended_by, leave_own_folder, run_as_main
+from flow_core.base.errors import visible
+from flow_core.base.programs import ended_by, leave_own_folder, run_as_main
+from flow_core.base.thread_budget import Cores
 from flow_data.convert import convert, open_samples
 from flow_data.loading.stats import all_stats
 from flow_data.loading.workers import Share

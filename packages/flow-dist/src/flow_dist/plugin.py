@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from flow_core.config import Settings
+from flow_core.base.config import Settings
 from flow_core.plugins.specs import CommSpec, FormatSpec
-from flow_dist.watch import WATCH
+from flow_dist.control.watch import WATCH
 
 FLOW_PLUGIN_API = "1.0"
 
@@ -17,13 +17,15 @@ def flow_register_comms(config: Settings) -> tuple[CommSpec, ...]:
     mpi = CommSpec(
         "mpi",
         types,
-        "flow_dist.joining:bootstrap",
-        "flow_dist.mpi:MpiComm",
+        "flow_dist.mpi.lazy:bootstrap",
+        "flow_dist.mpi.comm:MpiComm",
         priority=10,
-        world="flow_dist.world:world",
-        meet="flow_dist.by_hand:meet",
+        world="flow_dist.mpi.world:world",
+        meet="flow_dist.mpi.static_bootstrap:meet",
     )
-    nccl = CommSpec("nccl", ("gpu",), "flow_dist.nccl:bootstrap", "flow_dist.nccl:NcclComm", 10)
+    nccl = CommSpec(
+        "nccl", ("gpu",), "flow_dist.nccl.comm:bootstrap", "flow_dist.nccl.comm:NcclComm", 10
+    )
     return (mpi,) if config.emulate_gpus else (mpi, nccl)
 
 
@@ -34,8 +36,8 @@ def flow_step_finished(step: int) -> None:
 
 
 def flow_register_checkpoint_formats() -> tuple[FormatSpec, ...]:
-    """Checkpoints in parts, which `flow_dist.restart.Checkpoints` writes."""
-    return (FormatSpec("parts", _in_parts, reader="flow_dist.restart_files:read"),)
+    """Checkpoints in parts, which `flow_dist.recovery.restart.Checkpoints` writes."""
+    return (FormatSpec("parts", _in_parts, reader="flow_dist.recovery.restart_files:read"),)
 
 
 def _in_parts(path: os.PathLike[str]) -> bool:

@@ -15,8 +15,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from flow_core.errors import FlowError
-from flow_core.pools import settled
+from flow_core.base.errors import FlowError
+from flow_core.base.thread_pools import settled
 from flow_onednn import binding, threads
 from flow_onednn.native import compiler
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.dtypes import float32, uint8
-from flow_core.ir import TensorType, tensor_type
+from flow_core.base.dtypes import float32, uint8
+from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
 from flow_core.rewriting.layouts import TO_FIRST, TO_LAST
 

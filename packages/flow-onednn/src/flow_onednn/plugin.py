@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from flow_core.config import Settings
-from flow_core.ir import Graph
+from flow_core.base.config import Settings
+from flow_core.ir.graph import Graph
 from flow_core.plugins.specs import KernelSpec, OpSpec, PassSpec, load
 from flow_onednn.library import available
 
@@ -49,7 +49,7 @@ def flow_register_ops() -> tuple[OpSpec, ...]:
 
 def flow_register_kernels() -> Iterator[KernelSpec]:
     """The kernels of all families."""
-    twins = importlib.import_module("flow_onednn.kernels.twins")
+    twins = importlib.import_module("flow_onednn.kernels.upcast")
     for family in FAMILIES:
         kernels = importlib.import_module(f"flow_onednn.kernels.{family}").KERNELS
         yield from map(twins.on_twins, kernels) if family in WIDENED else kernels

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from flow_core.device import Launch
-from flow_core.ir import AttrValue, TensorType
+from flow_core.ir.graph import AttrValue, TensorType
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn import binding, threads
 from flow_onednn.library import available, halves, tiles

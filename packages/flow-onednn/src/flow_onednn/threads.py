@@ -1,8 +1,9 @@
 """The one OpenMP thread pool that oneDNN and our compiled kernels share, and its size.
 
-How many threads kernels have is the plan's business: core sizes the pool (`flow_core.pools`) in the
-thread that looks them up, binds and runs them.  Here the runtime is loaded with the budget of the
-process, so that it holds in all threads of which nobody has said anything.
+How many threads kernels have is the plan's business: core sizes the pool
+(`flow_core.base.thread_pools`) in the thread that looks them up, binds and runs them.  Here the
+runtime is loaded with the budget of the process, so that it holds in all threads of which nobody
+has said anything.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from flow_core.cores import STANDARD
-from flow_core.pools import grant, granted, look, settled
+from flow_core.base.thread_budget import STANDARD
+from flow_core.base.thread_pools import grant, granted, look, settled
 
 
 @functools.cache

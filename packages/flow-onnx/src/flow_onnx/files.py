@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto
 
-from flow_core.dtypes import as_dtype
-from flow_core.errors import CheckpointError, UnsupportedError
+from flow_core.base.dtypes import as_dtype
+from flow_core.base.errors import CheckpointError, UnsupportedError
 from flow_onnx.options import Checker
 from flow_onnx.types import element_type
 

@@ -13,10 +13,10 @@ from typing import NoReturn
 
 from onnx import NodeProto
 
-from flow_core.errors import FlowError, UnsupportedError
-from flow_core.ir import Attrs, Graph, Op, TensorType, Value
+from flow_core.base.errors import FlowError, UnsupportedError
+from flow_core.base.shapes import Shape, num_elements
+from flow_core.ir.graph import Attrs, Graph, Op, TensorType, Value
 from flow_core.plugins.specs import ExportedJob, InferContext
-from flow_core.shapes import Shape, num_elements
 from flow_onnx.network import Built
 from flow_onnx.options import Options, Sizes
 from flow_onnx.types import Dims

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from onnx import TensorProto, ValueInfoProto, helper
 
-from flow_core.dtypes import DType
+from flow_core.base.dtypes import DType
 
 ELEMENT_TYPES: Mapping[str, int] = {
     "float16": TensorProto.FLOAT16,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from flow_core.annotations import PlaceholderSpec, placeholder
-from flow_core.dtypes import float32
+from flow_core.base.dtypes import float32
 
 T = TypeVar("T")
 

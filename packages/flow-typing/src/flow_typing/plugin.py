@@ -15,7 +15,7 @@ from flow_core.annotations import (
     FetchOf,
     Kind,
 )
-from flow_core.config import Settings
+from flow_core.base.config import Settings
 from flow_core.plugins.specs import AnnotationSpec
 from flow_typing.forms import Bundle, Callback, ListListNumpy, ListNumpy, Numpy
 

@@ -24,7 +24,7 @@ from flow_core.annotations.records import (
     Placeholders,
     PlaceholderSpec,
 )
-from flow_core.errors import AnnotationError, FlowError, SourceLine
+from flow_core.base.errors import AnnotationError, FlowError, SourceLine
 from flow_core.plugins.specs import AnnotationSpec, load
 
 _MOST_QUOTES = 16

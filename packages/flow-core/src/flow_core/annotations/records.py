@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from flow_core.dtypes import DType, as_dtype, float32
-from flow_core.errors import AnnotationError, InferenceError, shown, user_line
-from flow_core.shapes import Shape
+from flow_core.base.dtypes import DType, as_dtype, float32
+from flow_core.base.errors import AnnotationError, InferenceError, shown, user_line
+from flow_core.base.shapes import Shape
 
 Kind = Literal["numpy", "list", "list_list", "blob"]
 """Form of one fed or fetched value: an array, a list of arrays (one per device), a list of lists

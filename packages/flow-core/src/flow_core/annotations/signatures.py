@@ -18,7 +18,7 @@ from flow_core.annotations.records import (
     Placeholders,
     PlaceholderSpec,
 )
-from flow_core.errors import AnnotationError, SourceLine
+from flow_core.base.errors import AnnotationError, SourceLine
 from flow_core.plugins.specs import AnnotationSpec
 
 

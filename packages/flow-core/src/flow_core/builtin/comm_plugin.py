@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flow_core.config import Settings
+from flow_core.base.config import Settings
 from flow_core.plugins.specs import CommSpec
 
 FLOW_PLUGIN_API = "1.0"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from flow_core.config import Settings
+from flow_core.base.config import Settings
 from flow_core.plugins.specs import Available, DeviceSpec
 
 FLOW_PLUGIN_API = "1.0"

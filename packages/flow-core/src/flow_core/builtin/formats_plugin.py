@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pluggy
 
+from flow_core.base.config import Settings
 from flow_core.checkpoint import safetensors_format
 from flow_core.checkpoint.store import SNAPSHOT
-from flow_core.config import Settings
 from flow_core.plugins.specs import FormatSpec
 
 FLOW_PLUGIN_API = "1.0"

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.errors import PlanError
 from flow_core.device import Event, Launch, Stream
-from flow_core.errors import PlanError
 from flow_core.exchange import Exchange, check_arrays
 
 

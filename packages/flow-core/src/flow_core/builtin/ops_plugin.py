@@ -10,12 +10,15 @@ from flow_core.plugins.specs import OpSpec
 FLOW_PLUGIN_API = "1.0"
 
 FAMILIES: tuple[str, ...] = (
-    "unary", "activation", "binary", "reduce", "convert", "matmul", "softmax", "norm", "dropout",
-    "conv", "pool", "upsample", "shape", "pad", "select", "index", "scatter", "sort", "unique",
-    "counted", "partial_fc", "quantize",
-    "source", "optim", "summed_updates", "indexed_updates", "schedules", "variable", "ssp",
-    "summary", "io", "fused", "boxing", "python_kernel",
-    "parallel_cast", "mirrored",
+    "math.unary", "nn.activation", "math.binary", "math.reduce", "math.convert", "math.matmul",
+    "nn.softmax", "nn.norm", "nn.dropout",
+    "nn.conv", "nn.pool", "nn.upsample", "array.shape", "array.pad", "array.select",
+    "array.index", "array.scatter", "array.sort", "array.unique",
+    "array.valid_rows", "nn.partial_fc", "nn.quantize",
+    "array.source", "training.optim", "training.summed_updates", "training.indexed_updates",
+    "training.schedules", "training.variable", "training.ssp",
+    "system.summary", "system.io", "system.fused", "data_movement.boxing", "system.python_kernel",
+    "data_movement.parallel_cast", "data_movement.mirrored",
 )  # fmt: skip
 """Modules of `flow_core.ops` with ``OPS``, and of the numpy kernels with ``KERNELS``."""
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
+from flow_core.base.errors import CheckpointError
 from flow_core.checkpoint.layout import DATA, DONE, META, SUMS
 from flow_core.checkpoint.sums import is_marked, parents, read_sums
-from flow_core.errors import CheckpointError
 
 _SHOWN = 5
 """How many foreign names an error tells."""

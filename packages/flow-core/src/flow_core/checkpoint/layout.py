@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 
-from flow_core.dtypes import ALL
-from flow_core.errors import CheckpointError
-from flow_core.ir import TensorType
+from flow_core.base.dtypes import ALL
+from flow_core.base.errors import CheckpointError
+from flow_core.ir.graph import TensorType
 
 DATA = "out"
 META = "meta"
@@ -108,7 +108,7 @@ def check_names(names: Iterable[str]) -> None:
 def meta_text(kind: TensorType) -> str:
     """The ``meta`` file of a variable: a protobuf message in text form.
 
-    >>> from flow_core.dtypes import float32
+    >>> from flow_core.base.dtypes import float32
     >>> print(meta_text(TensorType((2, 3), float32)), end="")
     shape {
       dim: 2

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from flow_core.base.errors import CheckpointError, user_line
 from flow_core.checkpoint.layout import DONE
-from flow_core.errors import CheckpointError, user_line
 
 _STAMP = "%Y%m%d_%H%M%S_%f"
 

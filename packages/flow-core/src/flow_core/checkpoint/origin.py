@@ -27,9 +27,9 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.errors import CheckpointError, CheckpointReplacedError
 from flow_core.checkpoint.layout import DATA, META, SUMS
 from flow_core.checkpoint.sums import Sums, read_all, read_sums
-from flow_core.errors import CheckpointError, CheckpointReplacedError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Stamp = tuple[int, ...]

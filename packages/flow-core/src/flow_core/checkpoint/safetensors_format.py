@@ -25,11 +25,11 @@ from typing import Any, BinaryIO
 import ml_dtypes  # noqa: F401 - makes "bfloat16" known to numpy, which safetensors asks for it
 import numpy as np
 
+from flow_core.base.errors import CheckpointError, CheckpointReplacedError
 from flow_core.checkpoint.layout import check_names, stored_type
 from flow_core.checkpoint.origin import Array, Stamp, stamp
 from flow_core.checkpoint.snapshot import variable_type
-from flow_core.errors import CheckpointError, CheckpointReplacedError
-from flow_core.ir import TensorType
+from flow_core.ir.graph import TensorType
 
 FILE = "model.safetensors"
 LONGEST_HEADER = 1 << 25

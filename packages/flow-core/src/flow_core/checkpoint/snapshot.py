@@ -15,6 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.dtypes import DType, as_asked, as_dtype
+from flow_core.base.errors import CheckpointError, CheckpointReplacedError, InferenceError
+from flow_core.base.shapes import Shape
 from flow_core.checkpoint.layout import (
     DATA,
     DONE,
@@ -28,10 +31,7 @@ from flow_core.checkpoint.layout import (
 )
 from flow_core.checkpoint.origin import TRIES, Array, Origin, Stamp, stamp
 from flow_core.checkpoint.sums import Sums, is_marked, read_sums
-from flow_core.dtypes import DType, as_asked, as_dtype
-from flow_core.errors import CheckpointError, CheckpointReplacedError, InferenceError
-from flow_core.ir import TensorType
-from flow_core.shapes import Shape
+from flow_core.ir.graph import TensorType
 
 
 class StoredVariable:

@@ -15,13 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flow_core.checkpoint import guard, snapshot, swap
-from flow_core.checkpoint.layout import DATA, DONE
-from flow_core.checkpoint.origin import TRIES, Array, stamp
-from flow_core.checkpoint.snapshot import StoredVariable
-from flow_core.checkpoint.sums import read_sums, write_sums
-from flow_core.dtypes import as_dtype
-from flow_core.errors import (
+from flow_core.base.dtypes import as_dtype
+from flow_core.base.errors import (
     CheckpointError,
     CheckpointReplacedError,
     FlowError,
@@ -29,7 +24,12 @@ from flow_core.errors import (
     nearest,
     user_line,
 )
-from flow_core.ir import TensorType
+from flow_core.checkpoint import guard, snapshot, swap
+from flow_core.checkpoint.layout import DATA, DONE
+from flow_core.checkpoint.origin import TRIES, Array, stamp
+from flow_core.checkpoint.snapshot import StoredVariable
+from flow_core.checkpoint.sums import read_sums, write_sums
+from flow_core.ir.graph import TensorType
 from flow_core.plugins.specs import FormatSpec, Lazy
 from flow_core.plugins.specs import load as load_target
 
@@ -414,7 +414,7 @@ def match(
         CheckpointError: lists what is missing, misshapen, damaged and (then always) extra.
         CheckpointReplacedError: another checkpoint was saved to the path in the meantime.
 
-    >>> from flow_core.dtypes import float32
+    >>> from flow_core.base.dtypes import float32
     >>> import numpy as np
     >>> arrays = {"w": np.ones(2, np.float32), "old": np.ones(1)}
     >>> match({"w": TensorType((2,), float32)}, arrays)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from flow_core.base.errors import CheckpointError
 from flow_core.checkpoint.layout import DONE, SUMS
-from flow_core.errors import CheckpointError
 
 LONGEST = 1 << 26
 """Bytes that a list may have; it is read as a whole."""

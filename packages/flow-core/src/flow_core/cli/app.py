@@ -9,13 +9,13 @@ from typing import Any
 import click
 
 import flow_core
-from flow_core import planning
+from flow_core.base import planning
+from flow_core.base.config import Settings
+from flow_core.base.errors import FlowError, visible
 from flow_core.cli.doctor import diagnose, settings_table
 from flow_core.cli.plugin_commands import plugin_commands
 from flow_core.cli.render import show
 from flow_core.cli.scripts import document_of, job_of, run_script, write_page
-from flow_core.config import Settings
-from flow_core.errors import FlowError, visible
 
 emulate_gpus = click.option(
     "--emulate-gpus",

@@ -12,11 +12,11 @@ from importlib import metadata
 from pathlib import Path
 
 import flow_core
-from flow_core import pools
+from flow_core.base import thread_pools
+from flow_core.base.config import Settings
+from flow_core.base.errors import PluginError
+from flow_core.base.thread_budget import find_budget, usable_cores
 from flow_core.cli.plugin_commands import collect_commands
-from flow_core.config import Settings
-from flow_core.cores import find_budget, usable_cores
-from flow_core.errors import PluginError
 from flow_core.observe.tables import Table
 from flow_core.plugins.host import Host
 from flow_core.plugins.records import PluginRecord
@@ -136,14 +136,14 @@ def _device(registry: Registry, device_type: str) -> tuple[str, ...]:
 
 def _cores(settings: Settings) -> Table:
     """The budget, and the pools that obey it; after plugins have loaded theirs."""
-    pools.look()
-    found = pools.blas()
+    thread_pools.look()
+    found = thread_pools.blas()
     blas = f"{found.name}, {found.get()} threads now" if found else "its threads cannot be counted"
     rows = (
         ("usable", str(len(usable_cores()))),
         ("budget", str(find_budget(settings.cores))),
         ("numpy's BLAS", blas),
-        ("OpenMP", ", ".join(pools.open_mp()) or "not loaded"),
+        ("OpenMP", ", ".join(thread_pools.open_mp()) or "not loaded"),
     )
     return Table("Cores", ("what", "how many"), rows)
 
@@ -196,7 +196,7 @@ def _owners(package: str) -> Sequence[str]:
 
 def settings_table() -> Table:
     """The attributes of a function config, and what each means here."""
-    from flow_core.frontend.function_config import SETTINGS
+    from flow_core.frontend.config.function_config import SETTINGS
 
     rows = tuple(
         (name, "yes" if setting.effect else "no", setting.effect or "accepted, without effect")

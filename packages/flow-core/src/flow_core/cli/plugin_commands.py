@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import click
 
-from flow_core.errors import PluginConflictError, PluginError, PluginResultError
+from flow_core.base.errors import PluginConflictError, PluginError, PluginResultError
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.registry import HookCall, Registry
 

@@ -9,7 +9,7 @@ from itertools import zip_longest
 
 import click
 
-from flow_core.errors import visible
+from flow_core.base.errors import visible
 from flow_core.observe.tables import Table, plain
 
 

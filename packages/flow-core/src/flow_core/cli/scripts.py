@@ -12,9 +12,9 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from flow_core.errors import FlowError, JobError, nearest
-from flow_core.planning import ScriptEnd, planning
-from flow_core.programs import enter_script, interpreter_options, leave_own_folder
+from flow_core.base.errors import FlowError, JobError, nearest
+from flow_core.base.planning import ScriptEnd, planning
+from flow_core.base.programs import enter_script, interpreter_options, leave_own_folder
 
 if TYPE_CHECKING:  # the compiler is loaded when a plan is asked for
     from flow_core.observe.document import PlanDocument
@@ -78,7 +78,7 @@ TARGET = "script.py:job, a file and the name of a job function in it"
 
 def _jobs_of(module: ModuleType) -> dict[str, Any]:
     """The job functions at the top level of a script, each by its first name."""
-    from flow_core.frontend.function import JobFunction
+    from flow_core.frontend.job.function import JobFunction
 
     jobs = {id(v): (n, v) for n, v in reversed(vars(module).items()) if isinstance(v, JobFunction)}
     return dict(reversed(jobs.values()))
@@ -86,7 +86,7 @@ def _jobs_of(module: ModuleType) -> dict[str, Any]:
 
 def _inner_job(name: str) -> Any:
     """The last job of a name that the script has defined inside a function; None without one."""
-    from flow_core.frontend.function import defined_jobs
+    from flow_core.frontend.job.function import defined_jobs
 
     return next((job for job in reversed([*defined_jobs()]) if job.name == name), None)
 
@@ -123,7 +123,11 @@ def document_of(target: str, hints: int = 0, args: Sequence[str] = ()) -> PlanDo
         JobError: there is no such script or job.
         PlanError: the file is no saved plan.
     """
-    from flow_core.frontend.session import ResourceConfig, clear_default_session, default_session
+    from flow_core.frontend.session.session import (
+        ResourceConfig,
+        clear_default_session,
+        default_session,
+    )
     from flow_core.observe.document import PlanDocument, document
 
     if target.endswith(".json") and Path(target).is_file():

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from flow_core.ir import Graph, Op, TensorType, Value
-from flow_core.ops.mirrored import parts_per_device
+from flow_core.ir.graph import Graph, Op, TensorType, Value
+from flow_core.ops.data_movement.mirrored import parts_per_device
 from flow_core.plugins.specs import OpSpec
-from flow_core.sbp import Partial
+from flow_core.sharding.sbp import Partial
 
 CAST = "cast_to_mirrored"
 

@@ -8,16 +8,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flow_core.compiler.physical import Physical
+from flow_core.base.decoding import Decoder, Mismatch, parsed, shown
+from flow_core.base.errors import PlanError
+from flow_core.compiler.lower.physical_graph import Physical
 from flow_core.compiler.select.hints import relaxations
 from flow_core.compiler.select.price import microseconds
-from flow_core.decoding import Decoder, Mismatch, parsed, shown
-from flow_core.errors import PlanError
-from flow_core.frontend.compile import Compiled
-from flow_core.frontend.function import JobFunction
-from flow_core.ir import Graph, Op, Value
+from flow_core.frontend.job.compile import Compiled
+from flow_core.frontend.job.function import JobFunction
+from flow_core.ir.graph import Graph, Op, Value
 from flow_core.plan import Plan, decode_plan, unreadable
-from flow_core.sbp import format_nd_sbp
+from flow_core.sharding.sbp import format_nd_sbp
 
 FORMAT = "flow plan 1"
 """First words of a saved document: what it is, and the version of its form."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.frontend.stored import initial_value
-from flow_core.frontend.variables import VariableInfo
-from flow_core.ir import Graph, Op, TensorType, Value
+from flow_core.frontend.session.variable_storage import initial_value
+from flow_core.frontend.session.variables import VariableInfo
+from flow_core.ir.graph import Graph, Op, TensorType, Value
 
 
 def _rows(axis: str | None, table: int = 0) -> Any:

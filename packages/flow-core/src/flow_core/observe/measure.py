@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flow_core.frontend.function import JobFunction
+from flow_core.frontend.job.function import JobFunction
 from flow_core.observe.feeds import draw_feeds, draw_variable, whole_batches
-from flow_core.observe.rehearsal import rehearse
+from flow_core.observe.isolated_run import rehearse
 
 STEPS = 5
 """How many steps are run; the fastest is shown."""

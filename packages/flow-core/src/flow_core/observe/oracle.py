@@ -17,20 +17,20 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.compiler.boxing import Layout
-from flow_core.compiler.lower import CompileOptions, lower
-from flow_core.compiler.physical import Physical, to_physical
+from flow_core.base.dtypes import as_dtype
+from flow_core.base.errors import JobError
+from flow_core.compiler.lower.physical_graph import Physical, to_physical
+from flow_core.compiler.lower.tasks import CompileOptions, lower
+from flow_core.compiler.reshard.planner import Layout
+from flow_core.compiler.reshard.plugin_steps import Ways
 from flow_core.compiler.select import Problem
-from flow_core.compiler.ways import Ways
-from flow_core.dtypes import as_dtype
-from flow_core.errors import JobError
-from flow_core.frontend.function import JobFunction
-from flow_core.frontend.session import Session
-from flow_core.ir import Attrs, Graph, Op, TensorType, Value, tensor_type
+from flow_core.frontend.job.function import JobFunction
+from flow_core.frontend.session.session import Session
+from flow_core.ir.graph import Attrs, Graph, Op, TensorType, Value, tensor_type
 from flow_core.observe.copies import Copy, overwritten_copies, with_copies
 from flow_core.observe.feeds import draw_feeds, draw_variable, micro_batches, whole_batches
+from flow_core.observe.isolated_run import Rehearsal, rehearse, rehearse_graph, same_bits, states
 from flow_core.observe.parts import Whole, assemble, take_apart
-from flow_core.observe.rehearsal import Rehearsal, rehearse, rehearse_graph, same_bits, states
 from flow_core.observe.rounding import (
     allowed,
     difference,
@@ -53,8 +53,8 @@ from flow_core.observe.verdict import (
     Verdict,
 )
 from flow_core.plugins.specs import OpSpec, SbpContext
-from flow_core.sbp import Partial, Split
-from flow_core.topology import Placement
+from flow_core.sharding.sbp import Partial, Split
+from flow_core.sharding.topology import Placement
 
 DISTURBANCES = 4
 """How often inputs are disturbed to learn what rounding does to an op."""

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.compiler.boxing import Layout
-from flow_core.observe.rehearsal import same_bits
-from flow_core.sbp import Partial
+from flow_core.compiler.reshard.planner import Layout
+from flow_core.observe.isolated_run import same_bits
+from flow_core.sharding.sbp import Partial
 
 REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
@@ -33,8 +33,8 @@ class Whole:
 def assemble(layout: Layout, shape: tuple[int, ...], parts: Sequence[Any]) -> Whole:
     """The logical array that the devices hold.
 
-    >>> from flow_core.sbp import P
-    >>> from flow_core.topology import Placement
+    >>> from flow_core.sharding.sbp import P
+    >>> from flow_core.sharding.topology import Placement
     >>> two = Layout(Placement.parse("cpu", "0:0-1"), (P,))
     >>> whole = assemble(two, (2,), [np.array([1.0, 2.0]), np.array([4.0, -2.0])])
     >>> whole.array.tolist(), whole.size.tolist()
@@ -75,8 +75,8 @@ def _reduced(groups: list[Any], kind: str) -> tuple[Any, Any]:
 def take_apart(layout: Layout, array: Any, rng: np.random.Generator) -> list[Any]:
     """What each device may hold of a logical array; partial results are random ones.
 
-    >>> from flow_core.sbp import P, S
-    >>> from flow_core.topology import Placement
+    >>> from flow_core.sharding.sbp import P, S
+    >>> from flow_core.sharding.topology import Placement
     >>> two, rng = Placement.parse("cpu", "0:0-1"), np.random.default_rng(0)
     >>> [part.tolist() for part in take_apart(Layout(two, (S(0),)), np.arange(3), rng)]
     [[0, 1], [2]]

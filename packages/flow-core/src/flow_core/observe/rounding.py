@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.ir import TensorType
-from flow_core.observe.rehearsal import same_bits
+from flow_core.ir.graph import TensorType
+from flow_core.observe.isolated_run import same_bits
 
 ALLOWED = {2: 2.0**-4, 4: 2.0**-13, 8: 2.0**-42}
 """By how much of the largest element results of a step may differ, by the bytes of a number: a
@@ -45,8 +45,8 @@ def drift(found: Any, wanted: Any) -> float:
 def allowed(types: Iterable[TensorType]) -> float:
     """The drift that roundings in another order explain, where these types are computed with.
 
-    >>> from flow_core.dtypes import float16, float32, int32
-    >>> from flow_core.ir import tensor_type
+    >>> from flow_core.base.dtypes import float16, float32, int32
+    >>> from flow_core.ir.graph import tensor_type
     >>> allowed([tensor_type((), float32), tensor_type((), int32)]) == 2**-13
     True
     >>> allowed([tensor_type((), float32), tensor_type((), float16)]) == 2**-4

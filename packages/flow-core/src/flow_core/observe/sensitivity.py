@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.ir import Value
-from flow_core.observe.rehearsal import Rehearsal, states
+from flow_core.ir.graph import Value
+from flow_core.observe.isolated_run import Rehearsal, states
 from flow_core.observe.rounding import disturb, drift, is_float
 
 SEED = 30

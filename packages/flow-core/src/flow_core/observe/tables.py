@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from flow_core.errors import visible
+from flow_core.base.errors import visible
 
 Row = tuple[str, ...]
 

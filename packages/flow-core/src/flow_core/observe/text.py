@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from flow_core.frontend.function import JobFunction
+from flow_core.frontend.job.function import JobFunction
 from flow_core.observe.document import PlanDocument, document
 from flow_core.observe.streams import (
     FLOW_COLUMNS,

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flow_core.dtypes import DType
-from flow_core.errors import GraphError, InferenceError, SourceLine, nearest
-from flow_core.ir import NO_ATTRS, Attrs, AttrValue, GraphBuilder, Op, TensorType, Value
+from flow_core.base.dtypes import DType
+from flow_core.base.errors import GraphError, InferenceError, SourceLine, nearest
+from flow_core.ir.graph import NO_ATTRS, Attrs, AttrValue, GraphBuilder, Op, TensorType, Value
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec
-from flow_core.sbp import NdSbp
-from flow_core.topology import Placement
+from flow_core.sharding.sbp import NdSbp
+from flow_core.sharding.topology import Placement
 
 
 class Emitter:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from flow_core.ir import AttrValue, TensorType, tensor_type
+from flow_core.base.shapes import broadcast_shapes, normal_axis
+from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.plugins.specs import InferContext, LocalContext, SbpContext
-from flow_core.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
-from flow_core.shapes import broadcast_shapes, normal_axis
+from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
 
 
 def like_input(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -134,7 +134,7 @@ def check_place(ctx: InferContext, shape: tuple[int, ...]) -> None:
 
 
 def with_place(ctx: LocalContext) -> Mapping[str, AttrValue]:
-    """The attribute ``place`` of a device's part of a random op: see `flow_core.philox.Place`."""
+    """The attribute ``place`` of a device's part of a random op: a `base.philox.Place`."""
     out = ctx.outputs[0]
     outer = ctx.attrs["place"] or (out.type.shape, (0,) * len(out.region))
     low = tuple(a + start for a, (start, _) in zip(outer[1], out.region, strict=True))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from flow_core.ir import Graph, verify
+from flow_core.ir.graph import Graph, verify
 from flow_core.plugins.specs import OpSpec
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from flow_core.ir import Graph, Op
+from flow_core.ir.graph import Graph, Op
 from flow_core.ops.build import Maker, Sym
-from flow_core.ops.norm import channel_shape
+from flow_core.ops.nn.norm import channel_shape
 from flow_core.passes.base import PassContext
 from flow_core.passes.rewrite import Parts, Rule, as_type, lying, take_apart
-from flow_core.sbp import B
+from flow_core.sharding.sbp import B
 
 
 @dataclass(frozen=True)

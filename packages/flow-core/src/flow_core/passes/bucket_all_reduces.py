@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from flow_core.exchange import BOXING
-from flow_core.ir import Graph, Op, TensorType, Value
+from flow_core.ir.graph import Graph, Op, TensorType, Value
 from flow_core.passes.base import PassContext
-from flow_core.topology import Device
+from flow_core.sharding.topology import Device
 
 MEGABYTE = 1 << 20
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from flow_core.ir import Graph, Op, Value
+from flow_core.ir.graph import Graph, Op, Value
 from flow_core.passes.base import PassContext
 
 AGAIN = "/recomputed"

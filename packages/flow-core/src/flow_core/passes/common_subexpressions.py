@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flow_core.ir import Graph, Op, Value
+from flow_core.ir.graph import Graph, Op, Value
 from flow_core.passes.base import PassContext
 from flow_core.passes.rewrite import redirect, substitute
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.ir import Attrs, Graph, Op, TensorType, Value, rebuild
+from flow_core.ir.graph import Attrs, Graph, Op, TensorType, Value, rebuild
 from flow_core.passes.base import PassContext
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flow_core.ir import Attrs, Graph, Op, TensorType, Value
-from flow_core.ops.fused import Member, encode
+from flow_core.ir.graph import Attrs, Graph, Op, TensorType, Value
+from flow_core.ops.system.fused import Member, encode
 from flow_core.passes.base import PassContext
-from flow_core.topology import Placement
+from flow_core.sharding.topology import Placement
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from flow_core.errors import GraphError
-from flow_core.ir import Attrs, Graph, GraphBuilder, Op, Value
+from flow_core.base.errors import GraphError
+from flow_core.ir.graph import Attrs, Graph, GraphBuilder, Op, Value
 from flow_core.ops.build import Emitter
 from flow_core.passes.base import PassContext
-from flow_core.topology import Placement
+from flow_core.sharding.topology import Placement
 
 ONCE = -1
 """Stands for the number of a micro-batch of what runs once per step."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from flow_core.ir import Attrs, Graph, Op, Value, rebuild
-from flow_core.ops.indexed_updates import DENSE, PREFIX
-from flow_core.ops.optim import BY_TYPE
+from flow_core.ir.graph import Attrs, Graph, Op, Value, rebuild
+from flow_core.ops.training.indexed_updates import DENSE, PREFIX
+from flow_core.ops.training.optim import BY_TYPE
 from flow_core.passes.base import PassContext
 
 

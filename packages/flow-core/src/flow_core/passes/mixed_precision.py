@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from flow_core.dtypes import DType, as_dtype, float32
-from flow_core.errors import InferenceError
-from flow_core.ir import Attrs, Graph, Op, TensorType, Value, tensor_type
+from flow_core.base.dtypes import DType, as_dtype, float32
+from flow_core.base.errors import InferenceError
+from flow_core.ir.graph import Attrs, Graph, Op, TensorType, Value, tensor_type
 from flow_core.passes.base import PassContext
 from flow_core.plugins.specs import InferContext
 

@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from math import prod
 
-from flow_core.ir import NO_ATTRS, Graph, Op, TensorType, Value
+from flow_core.ir.graph import NO_ATTRS, Graph, Op, TensorType, Value
 from flow_core.passes.base import PassContext
 from flow_core.passes.split_norms import takes_apart
 from flow_core.plugins.specs import SbpContext
-from flow_core.sbp import B, NdSbp, Split
-from flow_core.topology import Placement
+from flow_core.sharding.sbp import B, NdSbp, Split
+from flow_core.sharding.topology import Placement
 
 MODES = ("non_distributed", "distributed_split")
 THRESHOLD = 1024

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from flow_core.dtypes import float32
-from flow_core.errors import ConfigError
-from flow_core.ir import NO_ATTRS, AttrValue, Graph, GraphBuilder, Op, Value
+from flow_core.base.dtypes import float32
+from flow_core.base.errors import ConfigError
+from flow_core.ir.graph import NO_ATTRS, AttrValue, Graph, GraphBuilder, Op, Value
 from flow_core.ops.build import Emitter
 from flow_core.passes.base import PassContext
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from flow_core.dtypes import DType
-from flow_core.ir import AttrValue, Graph, GraphBuilder, Op, Value, rebuild
+from flow_core.base.dtypes import DType
+from flow_core.ir.graph import AttrValue, Graph, GraphBuilder, Op, Value, rebuild
 from flow_core.ops.build import Emitter, Maker, Sym
 from flow_core.plugins.specs import OpSpec
-from flow_core.sbp import NdSbp
+from flow_core.sharding.sbp import NdSbp
 
 Parts = Sequence[Sym]
 """What stands for the outputs of an op that was taken apart."""

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from flow_core.dtypes import int64
-from flow_core.ir import Graph, Op, Value
+from flow_core.base.dtypes import int64
+from flow_core.ir.graph import Graph, Op, Value
 from flow_core.ops.build import Maker, Sym
 from flow_core.passes.base import PassContext
 from flow_core.passes.rewrite import Parts, Rule, as_type, asked, lying, take_apart
-from flow_core.sbp import B, NdSbp, S, Split
+from flow_core.sharding.sbp import B, NdSbp, S, Split
 
 LOSS = "sparse_softmax_cross_entropy"
 

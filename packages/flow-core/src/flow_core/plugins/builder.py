@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from flow_core.errors import PluginConflictError
+from flow_core.base.errors import PluginConflictError
 from flow_core.plugins.kinds import KINDS, Kind
 from flow_core.plugins.order import ordered_passes
 from flow_core.plugins.records import Origin, PluginRecord

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from flow_core.errors import JobError, user_line
+from flow_core.base.errors import JobError, user_line
 
 
 class Emit(Protocol):

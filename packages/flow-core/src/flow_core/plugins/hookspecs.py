@@ -17,7 +17,7 @@ from typing import Any
 
 import pluggy
 
-from flow_core.config import Settings
+from flow_core.base.config import Settings
 from flow_core.plugins.specs import (
     AnnotationSpec,
     BoxingSpec,

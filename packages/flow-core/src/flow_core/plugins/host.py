@@ -23,8 +23,8 @@ from typing import Any
 import pluggy
 
 import flow_core
-from flow_core.config import Settings
-from flow_core.errors import (
+from flow_core.base.config import Settings
+from flow_core.base.errors import (
     PluginConflictError,
     PluginError,
     PluginResultError,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from flow_core.errors import PluginResultError
+from flow_core.base.errors import PluginResultError
 from flow_core.plugins.specs import (
     AnnotationSpec,
     BoxingSpec,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
-from flow_core.errors import PluginOrderError
+from flow_core.base.errors import PluginOrderError
 from flow_core.plugins.kinds import STAGES
 from flow_core.plugins.records import Origin
 from flow_core.plugins.specs import PassSpec

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flow_core.errors import (
+from flow_core.base.errors import (
     DeviceUnavailableError,
     KernelNotFoundError,
     PluginError,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flow_core.ir import TensorType, tensor_type
+from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.plugins.specs import KernelQuery
 
 Parts = Sequence[KernelQuery]
@@ -17,7 +17,7 @@ Parts = Sequence[KernelQuery]
 def side_by_side(types: Sequence[TensorType]) -> TensorType | None:
     """The type of several arrays one after the other, None where they do not fit.
 
-    >>> from flow_core.dtypes import float32
+    >>> from flow_core.base.dtypes import float32
     >>> print(side_by_side([tensor_type((2, 5), float32), tensor_type((1, 5), float32)]))
     float32[3,5]
     """

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from flow_core.cores import NOT_DIVIDED, Cores
-from flow_core.dtypes import DType
-from flow_core.errors import InferenceError, PluginError, SourceLine
-from flow_core.ir import NO_ATTRS, Attrs, AttrValue, Graph, TensorType, Value
-from flow_core.sbp import Region, Signatures, region_shape
-from flow_core.topology import Placement
+from flow_core.base.dtypes import DType
+from flow_core.base.errors import InferenceError, PluginError, SourceLine
+from flow_core.base.thread_budget import NOT_DIVIDED, Cores
+from flow_core.ir.graph import NO_ATTRS, Attrs, AttrValue, Graph, TensorType, Value
+from flow_core.sharding.sbp import Region, Signatures, region_shape
+from flow_core.sharding.topology import Placement
 
 Lazy = str | Callable[..., Any]
 
@@ -105,7 +105,7 @@ class Part:
 
     P and B hold the whole.
 
-    >>> from flow_core.dtypes import float32
+    >>> from flow_core.base.dtypes import float32
     >>> part = Part(TensorType((7, 2), float32), ((3, 5), (0, 2)))
     >>> part.shape, part.is_whole(0), part.is_whole(1)
     ((2, 2), False, True)
@@ -186,7 +186,7 @@ class OpSpec:
         work: floating point operations of one device, given the types that it has; None for
             ops that do little more than read and write their elements.
         host: runs on the CPU of its devices' machines, whatever the scope says.  Only such ops
-            take or make values whose elements are objects (`flow_core.dtypes.OBJECTS`).  A
+            take or make values whose elements are objects (`flow_core.base.dtypes.OBJECTS`).  A
             source of theirs that has an attribute ``region`` is split on axis 0.
     """
 

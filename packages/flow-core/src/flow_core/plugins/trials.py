@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.ir import TensorType
+from flow_core.ir.graph import TensorType
 
 MOST, LEAST = 8, 2
 """How often small and large products are tried."""
@@ -41,8 +41,8 @@ def agree(multiplications: int, same: Callable[[np.random.Generator], bool]) -> 
 def multiplications(types: Sequence[TensorType], transposed: bool) -> int:
     """The multiplications of a matrix product; ``transposed`` says so of the right operand.
 
-    >>> from flow_core.dtypes import float32
-    >>> from flow_core.ir import tensor_type
+    >>> from flow_core.base.dtypes import float32
+    >>> from flow_core.ir.graph import tensor_type
     >>> multiplications([tensor_type((2, 3), float32), tensor_type((3, 5), float32)], False)
     30
     """

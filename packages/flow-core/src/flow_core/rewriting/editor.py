@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flow_core.ir import Attrs, AttrValue, Graph, Op, TensorType, Value, rebuild
+from flow_core.ir.graph import Attrs, AttrValue, Graph, Op, TensorType, Value, rebuild
 from flow_core.plugins.specs import KernelQuery, KernelSpec
 
 

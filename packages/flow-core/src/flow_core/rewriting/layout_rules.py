@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flow_core.ir import Op, Value
+from flow_core.ir.graph import Op, Value
 from flow_core.rewriting.editor import changed
 from flow_core.rewriting.layouts import LAST, TO_LAST, Layouts, wide_type
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from flow_core.ir import Attrs, AttrValue, Graph, Op, TensorType, Value, tensor_type
+from flow_core.ir.graph import Attrs, AttrValue, Graph, Op, TensorType, Value, tensor_type
 from flow_core.plugins.specs import KernelSpec, OpSpec
 from flow_core.rewriting.editor import Editor, edit
 

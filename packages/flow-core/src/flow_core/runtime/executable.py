@@ -11,15 +11,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from flow_core.base.dtypes import tensor_buffer
+from flow_core.base.errors import FlowError, PlanError, SourceLine, UnsupportedError
+from flow_core.base.thread_pools import granting, look, sized
 from flow_core.device import Arena, Comm, Driver, Launch, World
-from flow_core.dtypes import tensor_buffer
-from flow_core.errors import FlowError, PlanError, SourceLine, UnsupportedError
 from flow_core.exchange import BOXING, exchange_of, pack, unpack
 from flow_core.plan import ArenaPlan, Buffer, Plan, Task, check_no_deadlock, check_streams
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
-from flow_core.pools import granting, look, sized
 from flow_core.runtime.streams import StreamRunner, own_tasks, segments
-from flow_core.sbp import Region
+from flow_core.sharding.sbp import Region
 
 
 class KernelSource(Protocol):

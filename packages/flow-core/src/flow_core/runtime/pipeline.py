@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
-from flow_core.changes import Changes
-from flow_core.errors import JobError, user_line
-from flow_core.forks import refusal
-from flow_core.pools import grant, settled
+from flow_core.base.changes import Changes
+from flow_core.base.errors import JobError, user_line
+from flow_core.base.forks import refusal
+from flow_core.base.thread_pools import grant, settled
 from flow_core.runtime.registers import Register
 
 COMPUTE, CALLBACK = "compute", "callback"

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from flow_core.errors import PlanError
+from flow_core.base.errors import PlanError
 
 
 class Register:

@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from flow_core.changes import Changes
-from flow_core.cores import NOT_DIVIDED, Cores
+from flow_core.base.changes import Changes
+from flow_core.base.thread_budget import NOT_DIVIDED, Cores
+from flow_core.base.thread_pools import grant, granting
 from flow_core.device import Launch
 from flow_core.plan import Task
-from flow_core.pools import grant, granting
 
 
 @dataclass(slots=True)

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.endings import close_at_end, keep_open
-from flow_core.errors import DataError
-from flow_core.planning import is_planning
+from flow_core.base.errors import DataError
+from flow_core.base.planning import is_planning
+from flow_core.base.shutdown import close_at_end, keep_open
 from flow_core.summary.messages import Fields, encoded, parsed
 
 VERSION = "brain.Event:2"

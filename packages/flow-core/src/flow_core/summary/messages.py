@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flow_core.errors import DataError
+from flow_core.base.errors import DataError
 
 Fields = dict[str, Any]
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from flow_core.autograd import backward
+from flow_core.base.dtypes import DType, as_dtype, bfloat16, float16, float32, float64
 from flow_core.builtin.numpy_driver import NumpyDriver
 from flow_core.device import Driver
-from flow_core.dtypes import DType, as_dtype, bfloat16, float16, float32, float64
-from flow_core.ir import Attrs, GraphBuilder, Op, TensorType, Value, tensor_type
+from flow_core.ir.graph import Attrs, GraphBuilder, Op, TensorType, Value, tensor_type
 from flow_core.ops.build import Emitter, complete_attrs
 from flow_core.ops.rules import like_input
 from flow_core.plugins.specs import (
@@ -24,9 +24,9 @@ from flow_core.plugins.specs import (
     Sample,
     load,
 )
+from flow_core.sharding.topology import Placement
 from flow_core.testing.interpret import evaluate
 from flow_core.testing.rig import Rig
-from flow_core.topology import Placement
 
 Tolerance = tuple[float, float]
 """Relative and absolute tolerance."""

@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from flow_core.base.dtypes import ALL, DType, as_dtype
+from flow_core.base.errors import PlanError
+from flow_core.base.shapes import Shape
 from flow_core.device import Comm
-from flow_core.dtypes import ALL, DType, as_dtype
-from flow_core.errors import PlanError
 from flow_core.exchange import Block, Exchange, links_of, neutral
-from flow_core.ir import tensor_type
+from flow_core.ir.graph import tensor_type
 from flow_core.plugins.specs import Available, load
-from flow_core.shapes import Shape
 from flow_core.testing.kit import Kit, Parameters
 
 Ends = Sequence[tuple[str, Shape]]

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from flow_core.base.dtypes import ALL, DType, as_dtype
 from flow_core.device import Arena, Driver
-from flow_core.dtypes import ALL, DType, as_dtype
 from flow_core.plugins.specs import Available, Unavailable
 from flow_core.testing.kit import Kit, Parameters
 

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import pytest
 
-from flow_core.dtypes import float64
-from flow_core.errors import UnsupportedError
+from flow_core.base.dtypes import float64
+from flow_core.base.errors import UnsupportedError
 from flow_core.plugins.specs import OpSpec, Sample
 from flow_core.testing.checks import (
     build_gradient,

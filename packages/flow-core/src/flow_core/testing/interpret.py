@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.ir import Graph, Value
+from flow_core.ir.graph import Graph, Value
 from flow_core.plugins.specs import OpSpec
 
 

@@ -13,10 +13,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from flow_core.base.dtypes import FLOATS, DType, as_dtype
+from flow_core.base.errors import FlowError, InferenceError
+from flow_core.base.thread_pools import grant, granted
 from flow_core.device import Driver, Launch
-from flow_core.dtypes import FLOATS, DType, as_dtype
-from flow_core.errors import FlowError, InferenceError
-from flow_core.ir import TensorType
+from flow_core.ir.graph import TensorType
 from flow_core.plugins import rows
 from flow_core.plugins.registry import Registry, kernel_key
 from flow_core.plugins.specs import (
@@ -27,8 +28,7 @@ from flow_core.plugins.specs import (
     SbpContext,
     Unavailable,
 )
-from flow_core.pools import grant, granted
-from flow_core.sbp import Partial, Signature, Split
+from flow_core.sharding.sbp import Partial, Signature, Split
 from flow_core.testing.checks import (
     TOLERANCE,
     Tolerance,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flow_core.frontend.function import JobFunction
+from flow_core.frontend.job.function import JobFunction
 from flow_core.observe.oracle import verify
 from flow_core.observe.tables import joined
 from flow_core.observe.verdict import Verdict, verdict_tables

@@ -31,7 +31,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.ir import TensorType, tensor_type
+from flow_core.base.shapes import Shape
+from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.plugins.specs import (
     InferContext,
     KernelQuery,
@@ -43,7 +44,7 @@ from flow_core.plugins.specs import (
     local_attrs,
     local_shape,
 )
-from flow_core.sbp import (
+from flow_core.sharding.sbp import (
     EXTREMES,
     B,
     P,
@@ -54,7 +55,6 @@ from flow_core.sbp import (
     local_region,
     region_shape,
 )
-from flow_core.shapes import Shape
 from flow_core.testing.checks import as_tuple, input_name, run_kernel
 from flow_core.testing.prover_cases import NONSENSE, UNIT, Arrays, Case
 from flow_core.testing.scattering import CannotForm, gather, is_close, is_exact, largest, scatter
@@ -271,7 +271,7 @@ def local_context(asked: KernelQuery, rule: Signature, parts: int, rank: int) ->
 def kinds(type_: TensorType, parts: int) -> tuple[Sbp, ...]:
     """All SBPs of a tensor that give every device something.
 
-    >>> from flow_core.dtypes import float32
+    >>> from flow_core.base.dtypes import float32
     >>> [str(sbp) for sbp in kinds(tensor_type((5, 1), float32), 2)]
     ['B', 'P', 'P(max)', 'P(min)', 'S(0)']
     """

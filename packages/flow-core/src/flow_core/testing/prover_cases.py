@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.dtypes import float64
-from flow_core.errors import FlowError
+from flow_core.base.dtypes import float64
+from flow_core.base.errors import FlowError
 from flow_core.plugins.specs import KernelQuery, OpSpec, Sample
 from flow_core.testing.checks import as_tuple, cast_sample, is_floating, query
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from flow_core.sbp import B, Partial, Sbp, Signature
+from flow_core.sharding.sbp import B, Partial, Sbp, Signature
 from flow_core.testing.prover import DEVICES, Prover, all_broadcast, formable, implies, kinds
 
 

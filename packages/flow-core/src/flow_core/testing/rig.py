@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.dtypes import uint8
 from flow_core.device import Driver, Launch
-from flow_core.dtypes import uint8
-from flow_core.ir import TensorType, tensor_type
+from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
 
 ALIGN = 64
@@ -54,7 +54,7 @@ class Rig:
         seed, step: of random ops.
 
     >>> from flow_core.builtin.numpy_driver import NumpyDriver
-    >>> from flow_core.dtypes import float32
+    >>> from flow_core.base.dtypes import float32
     >>> import functools
     >>> def bind(ctx):
     ...     return functools.partial(np.negative, *ctx.inputs, *ctx.outputs)

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from flow_core.ir import TensorType
+from flow_core.ir.graph import TensorType
 from flow_core.plugins.specs import KernelQuery, KernelSpec, SbpContext
-from flow_core.sbp import B, Sbp, Signature, Split
+from flow_core.sharding.sbp import B, Sbp, Signature, Split
 from flow_core.testing.checks import query
 from flow_core.testing.kit import Kit, Parameters
 from flow_core.testing.prover import MOST, Prover

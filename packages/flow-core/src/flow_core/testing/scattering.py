@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.dtypes import as_dtype, float64
-from flow_core.ops.reduce import highest, lowest
-from flow_core.sbp import Broadcast, Partial, Sbp, Split
-from flow_core.shapes import balanced_range
+from flow_core.base.dtypes import as_dtype, float64
+from flow_core.base.shapes import balanced_range
+from flow_core.ops.math.reduce import highest, lowest
+from flow_core.sharding.sbp import Broadcast, Partial, Sbp, Split
 from flow_core.testing.checks import TOLERANCE
 
 COMBINE: Mapping[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum}

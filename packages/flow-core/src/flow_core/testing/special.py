@@ -26,7 +26,7 @@ from zlib import crc32
 
 import numpy as np
 
-from flow_core.dtypes import DType, as_dtype
+from flow_core.base.dtypes import DType, as_dtype
 from flow_core.testing.checks import Tolerance
 
 Aspect = Literal["lost", "nan", "infinity", "zero_sign", "subnormal", "finite", "refused"]

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.dtypes import DType
 from flow_core.device import Launch
-from flow_core.dtypes import DType
-from flow_core.ir import TensorType
+from flow_core.ir.graph import TensorType
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
-from flow_cuda.arrays import DeviceArray
-from flow_cuda.program import C_TYPES
+from flow_cuda.codegen.program import C_TYPES
+from flow_cuda.device.arrays import DeviceArray
 
 Bind = Callable[[BindContext], Launch | Sequence[Launch]]
 Accepts = Callable[[KernelQuery], bool]

@@ -10,12 +10,12 @@ import numpy as np
 
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
-from flow_cuda.arrays import DeviceArray
+from flow_cuda.device.arrays import DeviceArray
+from flow_cuda.device.launch import Read, Written, call, host_number
 from flow_cuda.kernels.binding import Room, c_type, carve, kernel, listed, room_bytes
 from flow_cuda.kernels.draw import HEADER, key
 from flow_cuda.kernels.move import UNSIGNED, filled
 from flow_cuda.kernels.order import Sorting
-from flow_cuda.launch import Read, Written, call, host_number
 
 INDEX = "index.h"
 

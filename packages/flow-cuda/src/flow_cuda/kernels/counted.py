@@ -8,15 +8,15 @@ from math import prod
 import numpy as np
 
 from flow_core.device import Launch
-from flow_core.ir import TensorType
+from flow_core.ir.graph import TensorType
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
-from flow_cuda.arrays import DeviceArray
-from flow_cuda.elementwise import AXES
+from flow_cuda.codegen.elementwise import AXES
+from flow_cuda.device.arrays import DeviceArray
+from flow_cuda.device.launch import Read, Struct, Written, call, space
 from flow_cuda.kernels.binding import Room, c_type, carve, kernel, listed, room_bytes
 from flow_cuda.kernels.move import UNSIGNED, filled
 from flow_cuda.kernels.order import Sorting, keys_of, sorting
 from flow_cuda.kernels.reduce import parts_of
-from flow_cuda.launch import Read, Struct, Written, call, space
 
 HEADERS = ("order.h", "counted.h")
 

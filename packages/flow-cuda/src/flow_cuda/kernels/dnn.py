@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from flow_core.device import Launch
-from flow_core.ir import TensorType
+from flow_core.ir.graph import TensorType
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
-from flow_cuda.arrays import DeviceArray
-from flow_cuda.cudnn import DnnError
-from flow_cuda.dnn import Convolution, Problem, Search, convolution, laid
-from flow_cuda.dnn_attention import Attention, AttentionGrad, rows
-from flow_cuda.dnn_norm import STATISTICS, LayerNorm, Norm, NormGrad
+from flow_cuda.cudnn.attention import Attention, AttentionGrad, rows
+from flow_cuda.cudnn.norm import STATISTICS, LayerNorm, Norm, NormGrad
+from flow_cuda.cudnn.plans import DnnError
+from flow_cuda.cudnn.problems import Convolution, Problem, Search, convolution, laid
+from flow_cuda.device.arrays import DeviceArray
+from flow_cuda.device.launch import CopyLaunch, DnnLaunch
 from flow_cuda.kernels.binding import carve, kernel, listed, room_bytes
 from flow_cuda.kernels.matmul import is_floating
-from flow_cuda.launch import CopyLaunch, DnnLaunch
 
 
 def conv_problem(query: KernelQuery) -> Convolution:

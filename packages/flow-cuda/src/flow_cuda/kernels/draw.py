@@ -6,9 +6,9 @@ from typing import Any
 
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelSpec
+from flow_cuda.device.launch import Bits, Read, Single, Struct, call, host_number, space, strides
 from flow_cuda.kernels.binding import c_type, kernel
 from flow_cuda.kernels.move import contiguous
-from flow_cuda.launch import Bits, Read, Single, Struct, call, host_number, space, strides
 
 HEADER = "random.h"
 

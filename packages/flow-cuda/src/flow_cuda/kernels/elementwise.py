@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from flow_core.device import Launch
-from flow_core.ir import TensorType, tensor_type
+from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.plugins.specs import BindContext, KernelSpec
-from flow_cuda.elementwise import group_of, is_known, joined, write
-from flow_cuda.expressions import TABLE
+from flow_cuda.codegen.elementwise import group_of, is_known, joined, write
+from flow_cuda.codegen.expressions import TABLE
+from flow_cuda.device.launch import each, space, strides
 from flow_cuda.kernels.binding import kernel as kernel_spec
-from flow_cuda.launch import each, space, strides
 
 
 def bind(ctx: BindContext) -> Launch:

@@ -9,11 +9,20 @@ from typing import Any
 
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
-from flow_cuda.arrays import DeviceArray
-from flow_cuda.config import allows_tf32
-from flow_cuda.hardware import Product
+from flow_cuda.device.arrays import DeviceArray
+from flow_cuda.device.config import allows_tf32
+from flow_cuda.device.hardware import Product
+from flow_cuda.device.launch import (
+    ProductLaunch,
+    Read,
+    Struct,
+    Written,
+    ZeroLaunch,
+    call,
+    space,
+    strides,
+)
 from flow_cuda.kernels.binding import c_type, kernel, listed
-from flow_cuda.launch import ProductLaunch, Read, Struct, Written, ZeroLaunch, call, space, strides
 
 HEADER = "finish.h"
 LARGE, ROOM = 1 << 24, 32 << 20

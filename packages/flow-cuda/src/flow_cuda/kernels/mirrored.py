@@ -8,7 +8,7 @@ from typing import Any
 
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
-from flow_core.sbp import (
+from flow_core.sharding.sbp import (
     Broadcast,
     Partial,
     Region,
@@ -17,10 +17,10 @@ from flow_core.sbp import (
     parse_nd_sbp,
     region_shape,
 )
-from flow_cuda.elementwise import AXES
+from flow_cuda.codegen.elementwise import AXES
+from flow_cuda.device.launch import Read, Struct, Written, call, space, strides
 from flow_cuda.kernels.binding import c_type, kernel, listed
 from flow_cuda.kernels.move import UNSIGNED, contiguous, filled, moved
-from flow_cuda.launch import Read, Struct, Written, call, space, strides
 
 HEADER = "move.h"
 

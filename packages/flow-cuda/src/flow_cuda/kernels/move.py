@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from flow_core.device import Launch
-from flow_core.ir import TensorType
+from flow_core.ir.graph import TensorType
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
-from flow_cuda.arrays import DeviceArray
-from flow_cuda.elementwise import AXES, broadcast_strides
-from flow_cuda.kernels.binding import c_type, kernel, listed
-from flow_cuda.launch import (
+from flow_cuda.codegen.elementwise import AXES, broadcast_strides
+from flow_cuda.device.arrays import DeviceArray
+from flow_cuda.device.launch import (
     Bits,
     CopyLaunch,
     Read,
@@ -27,6 +26,7 @@ from flow_cuda.launch import (
     space,
     strides,
 )
+from flow_cuda.kernels.binding import c_type, kernel, listed
 
 HEADER = "move.h"
 UNSIGNED = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}

@@ -7,10 +7,10 @@ from math import prod
 
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
-from flow_cuda.elementwise import Group, Step, joined, write
+from flow_cuda.codegen.elementwise import Group, Step, joined, write
+from flow_cuda.device.launch import Read, call, each, space, strides
 from flow_cuda.kernels.binding import c_type, kernel
 from flow_cuda.kernels.columns import Matrix, column_sums
-from flow_cuda.launch import Read, call, each, space, strides
 
 HEADER = "norm.h"
 

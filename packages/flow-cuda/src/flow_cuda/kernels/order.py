@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.dtypes import DType
 from flow_core.device import Launch
-from flow_core.dtypes import DType
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
-from flow_cuda.arrays import DeviceArray
+from flow_cuda.device.arrays import DeviceArray
+from flow_cuda.device.launch import Read, Written, call, host_number
 from flow_cuda.kernels.binding import Room, c_type, carve, kernel, listed, room_bytes
 from flow_cuda.kernels.draw import key
 from flow_cuda.kernels.move import UNSIGNED
-from flow_cuda.launch import Read, Written, call, host_number
 
 HEADER = "order.h"
 SHORT = 1024

@@ -9,11 +9,11 @@ from typing import Any
 
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
-from flow_cuda.arrays import DeviceArray
-from flow_cuda.elementwise import AXES
+from flow_cuda.codegen.elementwise import AXES
+from flow_cuda.device.arrays import DeviceArray
+from flow_cuda.device.launch import Read, Struct, call, space, strides
 from flow_cuda.kernels.binding import c_type, kernel, padded
 from flow_cuda.kernels.columns import Matrix, column_sums, leading
-from flow_cuda.launch import Read, Struct, call, space, strides
 
 HEADER = "reduce.h"
 WIDE = 128

@@ -8,8 +8,8 @@ from math import prod
 
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelSpec
+from flow_cuda.device.launch import Read, call
 from flow_cuda.kernels.binding import c_type, kernel
-from flow_cuda.launch import Read, call
 
 HEADER = "rows.h"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flow_cuda.program import Kernel, Scalars, named
+from flow_cuda.codegen.program import Kernel, Scalars, named
 
 PI = "3.14159265358979323846"
 

@@ -14,12 +14,12 @@ import numpy as np
 
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelSpec
-from flow_cuda.arrays import DeviceArray
+from flow_cuda.device.arrays import DeviceArray
+from flow_cuda.device.launch import Read, Struct, Written, call, each
 from flow_cuda.kernels.binding import c_type, kernel, listed
 from flow_cuda.kernels.move import copied
 from flow_cuda.kernels.reduce import parts_of
 from flow_cuda.kernels.schedule import rate_kernel
-from flow_cuda.launch import Read, Struct, Written, call, each
 
 HEADER = "update.h"
 MODEL, DIFF, RATE = 0, 1, 2

@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.shapes import same_padding
 from flow_core.device import Launch
-from flow_core.ir import TensorType
+from flow_core.ir.graph import TensorType
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
-from flow_core.shapes import same_padding
-from flow_cuda.arrays import DeviceArray
-from flow_cuda.config import allows_tf32
-from flow_cuda.hardware import Product
+from flow_cuda.device.arrays import DeviceArray
+from flow_cuda.device.config import allows_tf32
+from flow_cuda.device.hardware import Product
+from flow_cuda.device.launch import ProductLaunch, Read, Struct, Written, call, space, strides
 from flow_cuda.kernels.binding import c_type, kernel, listed, padded
 from flow_cuda.kernels.matmul import is_floating
 from flow_cuda.kernels.move import UNSIGNED, contiguous
-from flow_cuda.launch import ProductLaunch, Read, Struct, Written, call, space, strides
 
 HEADER = "window.h"
 Ints = tuple[int, ...]
@@ -58,8 +58,8 @@ class Layout:
 def layout(type_: TensorType, data_format: str) -> Layout:
     """How a tensor lies; missing axes of space have size 1.
 
-    >>> from flow_core.dtypes import float32
-    >>> from flow_core.ir import tensor_type
+    >>> from flow_core.base.dtypes import float32
+    >>> from flow_core.ir.graph import tensor_type
     >>> layout(tensor_type((2, 5, 3), float32), "channels_last")
     Layout(batch=2, channels=3, space=(5, 1, 1), steps=(15, 1, 3, 0, 0))
     """

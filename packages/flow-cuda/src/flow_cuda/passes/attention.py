@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from flow_core.dtypes import float32
-from flow_core.ir import Graph, Op, TensorType, Value, rebuild, tensor_type
+from flow_core.base.dtypes import float32
+from flow_core.ir.graph import Graph, Op, TensorType, Value, rebuild, tensor_type
 from flow_core.plugins.specs import KernelQuery
-from flow_cuda.cudnn import DnnPlans
-from flow_cuda.dnn import Search
-from flow_cuda.dnn_pass import CudnnPass, new_op, planned, search
+from flow_cuda.cudnn.pass_base import CudnnPass, new_op, planned, search
+from flow_cuda.cudnn.plans import DnnPlans
+from flow_cuda.cudnn.problems import Search
 from flow_cuda.kernels.dnn import attention_problem
 from flow_cuda.passes.convolutions import first_device
 

@@ -11,16 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flow_core.dtypes import float32
-from flow_core.ir import Graph, Op, Value, tensor_type
+from flow_core.base.dtypes import float32
+from flow_core.ir.graph import Graph, Op, Value, tensor_type
 from flow_core.plugins.specs import KernelQuery
-from flow_cuda.config import allows_tf32, sums_in_convolutions
-from flow_cuda.cudnn import DnnPlans
-from flow_cuda.dnn_pass import CudnnPass, new_op, planned, search
+from flow_cuda.cudnn.inference_norm import NewOps, affine, channel_axis, with_new
+from flow_cuda.cudnn.pass_base import CudnnPass, new_op, planned, search
+from flow_cuda.cudnn.plans import DnnPlans
+from flow_cuda.device.config import allows_tf32, sums_in_convolutions
 from flow_cuda.kernels.dnn import conv_problem, takes_norm, takes_sums
 from flow_cuda.passes.convolutions import REWRITES, SHARED, first_device
 from flow_cuda.passes.fold_norms import CONVOLUTIONS, channel_of
-from flow_cuda.settled_norms import NewOps, affine, channel_axis, with_new
 
 Pair = tuple[Op, Op]
 """A convolution, and the norm that reads it."""

@@ -11,12 +11,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flow_core.ir import Graph, Op, TensorType, Value, rebuild
+from flow_core.ir.graph import Graph, Op, TensorType, Value, rebuild
 from flow_core.plugins.specs import KernelQuery
-from flow_cuda.config import allows_tf32
-from flow_cuda.cudnn import DnnError, DnnPlans
-from flow_cuda.dnn import ALGORITHMS, Search
-from flow_cuda.dnn_pass import CudnnPass, Form, new_op, only_reader, planned, search, with_attrs
+from flow_cuda.cudnn.pass_base import (
+    CudnnPass,
+    Form,
+    new_op,
+    only_reader,
+    planned,
+    search,
+    with_attrs,
+)
+from flow_cuda.cudnn.plans import DnnError, DnnPlans
+from flow_cuda.cudnn.problems import ALGORITHMS, Search
+from flow_cuda.device.config import allows_tf32
 from flow_cuda.kernels.dnn import conv_problem
 
 KINDS = {"forward": "fwd", "data_grad": "bwd_data", "filter_grad": "bwd_filter"}
@@ -221,6 +229,6 @@ def configured() -> Convolutions:
 
 def first_device() -> DnnPlans | None:
     """What chooses plans: the device of number 0."""
-    from flow_cuda.cupy_hardware import dnn_plans
+    from flow_cuda.driver.cupy_hardware import dnn_plans
 
     return dnn_plans(0)

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flow_core.ir import Graph, Op, Value
-from flow_cuda.dnn_pass import only_reader
-from flow_cuda.settled_norms import (
+from flow_core.ir.graph import Graph, Op, Value
+from flow_cuda.cudnn.inference_norm import (
     NewOps,
     changed_values,
     channel_axis,
@@ -21,6 +20,7 @@ from flow_cuda.settled_norms import (
     settled,
     with_new,
 )
+from flow_cuda.cudnn.pass_base import only_reader
 
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 

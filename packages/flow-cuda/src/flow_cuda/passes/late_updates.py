@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from flow_core.ir import Graph, Op, rebuild
-from flow_core.topology import Placement
+from flow_core.ir.graph import Graph, Op, rebuild
+from flow_core.sharding.topology import Placement
 
 JOINED = (
     "sgd_update", "momentum_update", "adam_update", "rmsprop_update", "centered_rmsprop_update",

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flow_core.ir import Graph, Op, rebuild
+from flow_core.ir.graph import Graph, Op, rebuild
 from flow_core.plugins.specs import KernelQuery
-from flow_cuda.cudnn import DnnPlans
-from flow_cuda.dnn_pass import CudnnPass, new_op, planned, search
+from flow_cuda.cudnn.pass_base import CudnnPass, new_op, planned, search
+from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.kernels.dnn import layer_norm_problem, takes_layer_norm
 from flow_cuda.passes.convolutions import first_device
 

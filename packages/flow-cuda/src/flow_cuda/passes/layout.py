@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from flow_core.ir import Graph, Op, TensorType
+from flow_core.ir.graph import Graph, Op, TensorType
 from flow_core.rewriting import layout_rules as rules
 from flow_core.rewriting.editor import changed
 from flow_core.rewriting.layouts import (
@@ -30,7 +30,7 @@ from flow_core.rewriting.layouts import (
     to_channels_last,
     wide_type,
 )
-from flow_cuda.config import allows_tf32, settings
+from flow_cuda.device.config import allows_tf32, settings
 
 CHANNELS = 32
 """From so many on both sides cuDNN takes float32 in NHWC as it is, by its guess for an H200."""
@@ -66,8 +66,8 @@ class CudaLayout:
 def wants_last(weights: TensorType, tf32: bool, always: bool = False) -> bool:
     """Whether a convolution of such weights, of a group's channels on axis 1, wants NHWC.
 
-    >>> from flow_core.dtypes import float32
-    >>> from flow_core.ir import tensor_type
+    >>> from flow_core.base.dtypes import float32
+    >>> from flow_core.ir.graph import tensor_type
     >>> [wants_last(tensor_type((64, n, 3, 3), float32), tf32=True) for n in (3, 64)]
     [False, True]
     """

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flow_core.ir import Graph, Op, Value, rebuild
+from flow_core.ir.graph import Graph, Op, Value, rebuild
 from flow_core.plugins.specs import KernelQuery
-from flow_cuda.cudnn import DnnPlans
-from flow_cuda.dnn import Search
-from flow_cuda.dnn_pass import CudnnPass, Form, new_op, only_reader, planned, search
+from flow_cuda.cudnn.pass_base import CudnnPass, Form, new_op, only_reader, planned, search
+from flow_cuda.cudnn.plans import DnnPlans
+from flow_cuda.cudnn.problems import Search
 from flow_cuda.kernels.dnn import norm_problem, takes_norm
 from flow_cuda.passes.convolutions import first_device
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from flow_core.ir import Graph, Op
-from flow_cuda.settled_norms import NewOps, affine, numbers, settled, with_new
+from flow_core.ir.graph import Graph, Op
+from flow_cuda.cudnn.inference_norm import NewOps, affine, numbers, settled, with_new
 
 
 @dataclass(frozen=True)

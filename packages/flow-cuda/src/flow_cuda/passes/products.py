@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flow_core.ir import Attrs, Graph, Op, TensorType, Value, rebuild
+from flow_core.ir.graph import Attrs, Graph, Op, TensorType, Value, rebuild
 from flow_core.plugins.specs import KernelQuery
-from flow_cuda.config import settings
+from flow_cuda.device.config import settings
 from flow_cuda.kernels.matmul import can_finish
 from flow_cuda.ops import saved_type
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.philox import Uniform
+from flow_core.base.philox import Uniform
 from flow_core.plugins.specs import BindContext
 
 Box = tuple[int, int, int, int]

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.dtypes import as_dtype
 from flow_core.device import Launch
-from flow_core.dtypes import as_dtype
 from flow_core.plugins.specs import BindContext
 from flow_data import codec
 from flow_data.instances import POOL, Array, describe, fail

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from flow_core.device import Launch
-from flow_core.initializers import generate
-from flow_core.ir import TensorType
+from flow_core.ir.graph import TensorType
+from flow_core.ir.initializers import generate
 from flow_core.plugins.specs import BindContext
 from flow_data.loading.source import Source, open_source
 

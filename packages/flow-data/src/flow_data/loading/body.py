@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.dtypes import as_dtype
+from flow_core.base.shapes import Shape
 from flow_core.device import Launch
-from flow_core.dtypes import as_dtype
 from flow_core.exchange import Block
-from flow_core.ir import AttrValue, TensorType, tensor_type
+from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec
-from flow_core.shapes import Shape
 
 LOCAL_COPIES = ("slice", "copy")
 """Collectives of exchanges that a loader does itself: copies within a device."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.errors import DataError
+from flow_core.base.errors import DataError
 from flow_data.records.record import Origin, corrupt
 
 _KEYPOINTS = 10

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from flow_core.exchange import BOXING
-from flow_core.ir import Attrs, Graph, Op, Value
-from flow_core.topology import Placement
+from flow_core.ir.graph import Attrs, Graph, Op, Value
+from flow_core.sharding.topology import Placement
 from flow_data.loading.body import LOCAL_COPIES, Member, encode
 from flow_data.loading.source import READERS
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, TypeVar
 
-from flow_core.errors import DataError
+from flow_core.base.errors import DataError
 from flow_data.records.framed import Files
 
 T = TypeVar("T")

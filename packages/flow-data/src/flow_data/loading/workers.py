@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from flow_core.changes import Changes
-from flow_core.cores import Cores
-from flow_core.endings import close_at_end
-from flow_core.errors import ConfigError
-from flow_core.pools import settled
+from flow_core.base.changes import Changes
+from flow_core.base.errors import ConfigError
+from flow_core.base.shutdown import close_at_end
+from flow_core.base.thread_budget import Cores
+from flow_core.base.thread_pools import settled
 
 _MOST = 16
 """More threads than these do not help: Python runs one at a time between decoders' calls."""

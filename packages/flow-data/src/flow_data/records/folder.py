@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
-from flow_core.errors import DataError
+from flow_core.base.errors import DataError
 from flow_data.records.record import Field, Origin, Record, corrupt
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")

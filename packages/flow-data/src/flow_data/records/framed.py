@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from flow_core.errors import DataError
+from flow_core.base.errors import DataError
 from flow_data.records.record import Field, Origin, Record, corrupt
 
 Place = Any

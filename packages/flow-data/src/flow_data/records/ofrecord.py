@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.errors import DataError, user_line
-from flow_core.planning import end_script
+from flow_core.base.errors import DataError, user_line
+from flow_core.base.planning import end_script
 from flow_data.records.framed import FramedFiles, LengthFrame
 from flow_data.records.record import Field, Record
 from flow_data.records.schema import OFRecord

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flow_core.errors import nearest
+from flow_core.base.errors import nearest
 from flow_data.instances import RowError
 
 Field = tuple[str, Any]

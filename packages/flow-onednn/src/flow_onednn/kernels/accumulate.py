@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.device import Launch
-from flow_core.ir import Attrs
+from flow_core.ir.graph import Attrs
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_core.plugins.trials import agree, factors, multiplications
 from flow_onednn.kernels.matmul import DEEP, cook

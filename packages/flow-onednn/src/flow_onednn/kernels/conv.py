@@ -15,7 +15,7 @@ from flow_core.plugins.specs import KernelSpec
 from flow_onednn import binding, threads
 from flow_onednn.kernels import batches, columns, pointwise
 from flow_onednn.kernels.guarded import guarded
-from flow_onednn.kernels.twins import product
+from flow_onednn.kernels.upcast import product
 from flow_onednn.library import library
 from flow_onednn.primitives import (
     Md,

@@ -8,12 +8,12 @@ from functools import partial
 from math import prod
 from typing import Any
 
+from flow_core.base.errors import DataError
 from flow_core.device import Launch
-from flow_core.errors import DataError
 from flow_core.plugins.rows import of_all
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn import threads
-from flow_onednn.kernels.twins import widened
+from flow_onednn.kernels.upcast import widened
 from flow_onednn.native import compiler
 from flow_onednn.primitives import address, padded
 from flow_onednn.recipes import PRIORITY

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.ir import Attrs, TensorType
+from flow_core.ir.graph import Attrs, TensorType
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn import binding
-from flow_onednn.kernels.twins import product
+from flow_onednn.kernels.upcast import product
 from flow_onednn.library import library
 from flow_onednn.primitives import Md, PostOps, create, plain
 from flow_onednn.recipes import Cooked, Operand, Pieces, Problem, Recipe, recipe

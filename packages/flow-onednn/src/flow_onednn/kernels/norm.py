@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from flow_core.device import Launch
-from flow_core.ir import TensorType
+from flow_core.ir.graph import TensorType
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn import binding
 from flow_onednn.kernels.loops import pointer
-from flow_onednn.kernels.twins import is_half, on_twins, wide_type
+from flow_onednn.kernels.upcast import is_half, on_twins, wide_type
 from flow_onednn.library import available, halves
 from flow_onednn.native import compiler
 from flow_onednn.primitives import (

@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from flow_core.device import Launch
-from flow_core.ir import TensorType
+from flow_core.ir.graph import TensorType
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn import binding
 from flow_onednn.kernels.conv import LAST, first, image

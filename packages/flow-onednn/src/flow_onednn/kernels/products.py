@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from flow_core.device import Launch
-from flow_core.ir import AttrValue
+from flow_core.ir.graph import AttrValue
 from flow_core.plugins.specs import BindContext, KernelSpec
 from flow_onednn.kernels import matmul
 from flow_onednn.kernels.loops import FLOAT_BYTES, null, pointer

@@ -29,7 +29,7 @@ from flow_onednn.kernels import matmul
 from flow_onednn.kernels.guarded import guarded
 from flow_onednn.kernels.loops import FLOAT_BYTES, null, pointer
 from flow_onednn.kernels.matmul import ACTIVATIONS, Matrix, Span, matrix
-from flow_onednn.kernels.twins import product
+from flow_onednn.kernels.upcast import product
 from flow_onednn.library import Library, library, state
 from flow_onednn.native import compiler
 from flow_onednn.primitives import (

@@ -3,7 +3,7 @@
 ``FLOW_ONEDNN_CC`` names the compiler (default: ``cc``); empty, it means none, and numpy's kernels
 run instead.  ``ONEDNN_MAX_CPU_ISA``, which limits oneDNN's instruction sets, limits those of the
 C loops, too.  Libraries are kept in ``$XDG_CACHE_HOME/flow-onednn`` (``~/.cache``), each with a
-digest; see `flow_core.disk_cache`.
+digest; see `flow_core.base.disk_cache`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from flow_core.disk_cache import CacheError, DiskCache, user_folder
-from flow_core.errors import FlowError
+from flow_core.base.disk_cache import CacheError, DiskCache, user_folder
+from flow_core.base.errors import FlowError
 from flow_onednn import threads
 
 _LOG = logging.getLogger("flow_onednn")

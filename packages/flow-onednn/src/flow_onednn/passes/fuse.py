@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from flow_core.dtypes import uint8
-from flow_core.ir import AttrValue, Graph, Op, TensorType, Value, tensor_type
+from flow_core.base.dtypes import uint8
+from flow_core.ir.graph import AttrValue, Graph, Op, TensorType, Value, tensor_type
 from flow_core.plugins.specs import KernelQuery, KernelSpec
 from flow_core.rewriting.editor import Editor, changed, edit
 from flow_onednn import binding
 from flow_onednn.kernels.norm import mask_bytes
 from flow_onednn.kernels.pool import places_bytes
-from flow_onednn.kernels.twins import computed
+from flow_onednn.kernels.upcast import computed
 from flow_onednn.recipes import BY_OP, Problem, problem
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from flow_core.ir import Attrs, AttrValue, Graph, Op, Value
+from flow_core.ir.graph import Attrs, AttrValue, Graph, Op, Value
 from flow_core.plugins.specs import KernelSpec, OpSpec
 from flow_core.rewriting.editor import Editor, edit
 from flow_onednn.ops import JOINED, MOST_ROWS, UPDATE_ATTRS, Joined

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from flow_core.ir import AttrValue, Graph, Op
+from flow_core.ir.graph import AttrValue, Graph, Op
 from flow_core.plugins.specs import KernelSpec, OpSpec
 from flow_core.rewriting import layout_rules as rules
 from flow_core.rewriting.editor import changed

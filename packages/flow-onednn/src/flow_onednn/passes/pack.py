@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flow_core.ir import Attrs, Graph, Op, tensor_type
+from flow_core.ir.graph import Attrs, Graph, Op, tensor_type
 from flow_core.plugins.rows import side_by_side
 from flow_core.plugins.specs import KernelQuery, KernelSpec
 from flow_core.rewriting.editor import changed, edit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flow_core.dtypes import DType
+from flow_core.base.dtypes import DType
 from flow_onnx.emission import SMALL_INTEGERS, Emission
 
 Made = str

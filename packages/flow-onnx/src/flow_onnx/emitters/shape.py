@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import accumulate, pairwise
 
-from flow_core.shapes import Shape
+from flow_core.base.shapes import Shape
 from flow_onnx.emission import Emission
 
 Emitter = Callable[[Emission], str | tuple[str, ...]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flow_core.shapes import same_padding
+from flow_core.base.shapes import same_padding
 from flow_onnx.emission import Emission
 from flow_onnx.emitters.common import Emit
 

@@ -1,6 +1,6 @@
 """What the package registers; imports no kernel."""
 
-from flow_core.config import Settings
+from flow_core.base.config import Settings
 from flow_core.plugins.specs import Available, DeviceSpec, KernelSpec, OpSpec, Sample
 
 FLOW_PLUGIN_API = "1.0"

@@ -1,8 +1,8 @@
 """What the package registers."""
 
-from flow_core.ir import tensor_type
+from flow_core.ir.graph import tensor_type
 from flow_core.plugins.specs import KernelSpec, OpSpec
-from flow_core.sbp import B, P, S, Signature
+from flow_core.sharding.sbp import B, P, S, Signature
 
 FLOW_PLUGIN_API = "1.0"
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.philox import CHUNK, Place, Uniform, kept_of, stretches
+from flow_core.base.shapes import Shape, num_elements
 from flow_core.device import Launch
-from flow_core.philox import CHUNK, Place, Uniform, kept_of, stretches
-from flow_core.shapes import Shape, num_elements
 
 Use = Callable[[Any, Any], object]
 """``use(numbers, elements)`` of two matrices: what to do with the numbers of some elements."""

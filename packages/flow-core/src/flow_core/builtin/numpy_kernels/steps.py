@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.dtypes import DType
 from flow_core.builtin.calls import call
 from flow_core.builtin.numpy_kernels.binding import ALIGN, kernel
 from flow_core.device import Launch
-from flow_core.dtypes import DType
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 TILE = 16384

@@ -15,7 +15,7 @@ import numpy as np
 
 from flow_core.builtin.numpy_kernels.binding import Bind, Rows, carve, carved_bytes, kernel
 from flow_core.device import Launch
-from flow_core.ir import TensorType, tensor_type
+from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 Workspace = Callable[[KernelQuery], int]

@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.compiler.boxing import Layout
+from flow_core.compiler.reshard.planner import Layout
 from flow_core.compiler.select.candidates import NdSignature, shares_work
 from flow_core.compiler.select.costs import Costs, result_layout
-from flow_core.compiler.select.effort import NODE, TRANSITION, Effort
 from flow_core.compiler.select.network import Infeasible, Network, Table
 from flow_core.compiler.select.price import NEVER
 from flow_core.compiler.select.problem import Problem, Selection, Space
-from flow_core.ir import Op, Value
-from flow_core.topology import Placement
+from flow_core.compiler.select.search_budget import NODE, TRANSITION, Effort
+from flow_core.ir.graph import Op, Value
+from flow_core.sharding.topology import Placement
 
 States = tuple[NdSignature, ...]
 Wants = tuple[tuple[Layout, ...], ...]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from flow_core.ir import AttrValue, Graph, Op, TensorType, tensor_type
+from flow_core.base.shapes import Shape, balanced_split
+from flow_core.ir.graph import AttrValue, Graph, Op, TensorType, tensor_type
 from flow_core.plugins.specs import LocalContext, OpSpec, Part, SbpContext, local_attrs
-from flow_core.sbp import (
+from flow_core.sharding.sbp import (
     EXTREMES,
     B,
     Broadcast,
@@ -19,8 +20,7 @@ from flow_core.sbp import (
     format_nd_sbp,
     parse_nd_sbp,
 )
-from flow_core.shapes import Shape, balanced_split
-from flow_core.topology import Placement
+from flow_core.sharding.topology import Placement
 
 
 @dataclass(frozen=True, slots=True)

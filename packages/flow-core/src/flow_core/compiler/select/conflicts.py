@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from flow_core.compiler.boxing import Layout
+from flow_core.base.errors import SourceLine
+from flow_core.compiler.reshard.planner import Layout
 from flow_core.compiler.select.candidates import NdSignature, too_short
 from flow_core.compiler.select.network import Infeasible, Network, Table
 from flow_core.compiler.select.price import NEVER
 from flow_core.compiler.select.problem import Problem, Selection, SelectionError, Space, meets
-from flow_core.errors import SourceLine
-from flow_core.ir import Graph, Op, Value
-from flow_core.sbp import NdSbp, format_nd_sbp
+from flow_core.ir.graph import Graph, Op, Value
+from flow_core.sharding.sbp import NdSbp, format_nd_sbp
 
 MOST_LISTED = 40
 """So many signatures are listed at most."""

@@ -20,15 +20,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from flow_core.compiler.boxing import BoxingError, Hop, Layout, plan_boxing
+from flow_core.base.dtypes import DType
+from flow_core.compiler.reshard.planner import BoxingError, Hop, Layout, plan_boxing
 from flow_core.compiler.select.candidates import NdSignature, first_device
 from flow_core.compiler.select.price import NEVER, NOTHING, Cost, picoseconds
 from flow_core.compiler.select.problem import Problem, Selection, fed_as
-from flow_core.dtypes import DType
-from flow_core.ir import Op, TensorType, Value, tensor_type
+from flow_core.ir.graph import Op, TensorType, Value, tensor_type
 from flow_core.plugins.specs import SbpContext
-from flow_core.sbp import B, NdSbp, Split, region_shape
-from flow_core.topology import Link, LinkModel, Placement, device_model
+from flow_core.sharding.sbp import B, NdSbp, Split, region_shape
+from flow_core.sharding.topology import Link, LinkModel, Placement, device_model
 
 BUCKET = 16 << 20
 """Bytes of a bucket, whatever the settings: buckets are to change nothing but times."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 
-from flow_core.compiler.boxing import Layout
+from flow_core.compiler.reshard.planner import Layout
 from flow_core.compiler.select.candidates import NdSignature, all_broadcast
 from flow_core.compiler.select.conflicts import explain
 from flow_core.compiler.select.costs import Costs
 from flow_core.compiler.select.problem import Problem, Selection, Space, replicated
 from flow_core.compiler.select.report import Report
-from flow_core.ir import Op, Value
-from flow_core.sbp import Partial
+from flow_core.ir.graph import Op, Value
+from flow_core.sharding.sbp import Partial
 
 
 def greedy(problem: Problem) -> Selection:

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from flow_core.compiler.select import ilp
 from flow_core.compiler.select.build import Builder
 from flow_core.compiler.select.costs import Costs
-from flow_core.compiler.select.effort import COLUMN, ENTRY, Effort, Spent
 from flow_core.compiler.select.greedy import walk
 from flow_core.compiler.select.network import Infeasible, Network
 from flow_core.compiler.select.ordering import best_order, narrow_order
 from flow_core.compiler.select.price import NEVER, Cost
 from flow_core.compiler.select.problem import Problem, Selection, SelectionError, Space
 from flow_core.compiler.select.report import Report
+from flow_core.compiler.select.search_budget import COLUMN, ENTRY, Effort, Spent
 
 LIMIT = 1 << 22
 """Entries of the largest table that elimination may make."""

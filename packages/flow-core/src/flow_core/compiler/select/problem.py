@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from flow_core.compiler.boxing import Layout
+from flow_core.base.errors import GraphError
+from flow_core.compiler.reshard.planner import Layout
 from flow_core.compiler.select.candidates import (
     NdSignature,
     all_broadcast,
@@ -16,11 +17,10 @@ from flow_core.compiler.select.candidates import (
     makes_extremes,
     signatures,
 )
-from flow_core.errors import GraphError
-from flow_core.ir import Graph, Op, Value
+from flow_core.ir.graph import Graph, Op, Value
 from flow_core.plugins.specs import OpSpec
-from flow_core.sbp import B, Broadcast, NdSbp, Split, coordinates
-from flow_core.topology import LinkModel, Placement
+from flow_core.sharding.sbp import B, Broadcast, NdSbp, Split, coordinates
+from flow_core.sharding.topology import LinkModel, Placement
 
 if TYPE_CHECKING:
     from flow_core.compiler.select.report import Report
@@ -116,7 +116,7 @@ def fed_as(layout: Layout) -> Layout | None:
 
     None for a layout without parts.
 
-    >>> from flow_core.sbp import B, S
+    >>> from flow_core.sharding.sbp import B, S
     >>> grid = Placement.parse("gpu", "0:0-3", (2, 2))
     >>> print(fed_as(Layout(grid, (S(0), B))), fed_as(Layout(grid, (B, S(1)))), sep="; ")
     gpu[0:0,0:2] S(0); gpu[0:0-1] S(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flow_core.shapes import normal_axis
+from flow_core.base.shapes import normal_axis
 
 __all__ = ["get_inversed_perm", "get_perm_when_transpose_axis_to_last_dim", "is_perm"]
 

@@ -1,0 +1,72 @@
+"""Writing to variables, and counting what is not finite: ops that training loops are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flow_core.base.errors import InferenceError, user_line
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.emit import emit
+
+__all__ = ["assign", "count_not_finite", "multi_count_not_finite", "system_assign"]
+
+
+def assign(ref: BlobDef, value: BlobDef, dtype: Any = None, name: str | None = None) -> None:
+    """Overwrites a variable at every step.
+
+    Args:
+        ref: what `flow.get_variable` returned.
+        value: a blob of its shape and element type.
+        dtype: kept for OneFlow's programs; has no effect there either.
+        name: name of the op.
+
+    Raises:
+        InferenceError: ``ref`` is no variable; shapes or element types that differ.
+    """
+    _assign(ref, value, name)
+
+
+def system_assign(
+    ref: BlobDef,
+    value: BlobDef,
+    validate_shape: Any = None,
+    use_locking: Any = None,
+    name: str | None = None,
+) -> BlobDef:
+    """`assign`, and gives ``ref`` back; the two options have no effect, as in OneFlow."""
+    _assign(ref, value, name)
+    return ref
+
+
+def _assign(ref: BlobDef, value: BlobDef, name: str | None) -> None:
+    if isinstance(ref, BlobDef):
+        made = {ref.job.builder.ops[part.op].type for part in ref.parts}
+        if made != {"variable"}:
+            raise InferenceError(
+                "assign",
+                at=user_line(),
+                found=f"the result of {' and '.join(sorted(made))} as what to overwrite",
+                allowed="what flow.get_variable returned",
+            )
+    emit("assign", ref, value, name=name)
+
+
+def _as_vector(count: BlobDef) -> BlobDef:
+    blob: BlobDef = emit("reshape", count, shape=(1,))
+    return blob
+
+
+def count_not_finite(x: BlobDef, name: str | None = None) -> BlobDef:
+    """How many elements of a floating blob are infinite or NaN: int64 of shape (1,)."""
+    return _as_vector(emit("count_not_finite", x, name=name))
+
+
+def multi_count_not_finite(x: Sequence[BlobDef] | None = None, name: str | None = None) -> BlobDef:
+    """How many elements of all blobs of a list are infinite or NaN: int64 of shape (1,)."""
+    if not x:
+        raise InferenceError(
+            "multi_count_not_finite", at=user_line(2), found=f"{x!r}", allowed="one or more blobs"
+        )
+    counts = [emit("count_not_finite", blob) for blob in x]
+    return _as_vector(emit("add_n", *counts, name=name))

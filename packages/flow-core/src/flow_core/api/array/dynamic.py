@@ -1,0 +1,58 @@
+"""Blobs of which as many rows count as a step says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flow_core.api.session.views import cast_to_current_logical_view
+from flow_core.base.dtypes import as_dtype, int32
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.repeat_acc import PeriodBlob, in_period, periods_of
+from flow_core.frontend.trace.valid_rows import RESIZE, Rows
+
+__all__ = ["argwhere", "nonzero", "sync_dynamic_resize"]
+
+
+def argwhere(condition: BlobDef, dtype: Any = None, name: str | None = None) -> BlobDef:
+    """The places of all elements that are not 0, a row each, in their order.
+
+    Args:
+        condition: a blob of rank 1 or more, of any numeric type.
+        dtype: element type of the places, int32 (the default) or int64.
+        name: name of the op.
+
+    Returns:
+        A blob of shape (elements of ``condition``, rank of ``condition``), of which as many rows
+        count as there are places: see `sync_dynamic_resize`.
+    """
+    wanted = int32 if dtype is None else as_dtype(dtype)
+    places, number = emit("argwhere", condition, dtype=wanted.name, name=name)
+    return sync_dynamic_resize(places, number)
+
+
+def nonzero(a: BlobDef, name: str | None = None) -> BlobDef:
+    """`argwhere` with a row per axis and a column per place, as numpy's ``nonzero`` has it."""
+    places: BlobDef = emit("transpose", argwhere(a, name=name), perm=(1, 0))
+    return places
+
+
+def sync_dynamic_resize(inputs: BlobDef, size: BlobDef, name: str | None = None) -> BlobDef:
+    """The first ``size`` rows of a blob, where ``size`` is known only while a step runs.
+
+    `BlobDef.shape` keeps showing the largest shape.  Ops that treat rows one by one pass the size
+    on, sums of rows add those that count, and what is fetched has as many rows.  Any other op is
+    an error; `flow.cast_to_static_shape` gives all rows, with zeros behind those that count.
+
+    Args:
+        inputs: a blob of rank 1 or more.
+        size: int32 or int64 of shape (1,), from 0 to the rows of ``inputs``.
+        name: name of the op.
+    """
+    number = periods_of((inputs, size))
+    if number is not None:
+        each = [(in_period(inputs, i), in_period(size, i)) for i in range(number)]
+        return PeriodBlob([sync_dynamic_resize(x, n, name) for x, n in each])
+    size = cast_to_current_logical_view(size)
+    blob: BlobDef = emit(RESIZE, inputs, size, axis=0, name=name)
+    return blob.with_rows(Rows(size, 0))

@@ -1,0 +1,120 @@
+"""Distinct values and numbers for tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flow_core.api.array.initializers import zeros_initializer
+from flow_core.base.dtypes import DType, as_dtype, int32
+from flow_core.frontend.config.scope import name_scope
+from flow_core.frontend.session.variables import get_variable
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.emit import emit
+
+__all__ = [
+    "categorical_ordinal_encode",
+    "categorical_ordinal_encoder",
+    "indexed_slices_reduce_sum",
+    "unique_with_counts",
+]
+
+
+def unique_with_counts(
+    x: BlobDef, out_idx: Any = int32, name: str | None = None
+) -> tuple[BlobDef, BlobDef, BlobDef, BlobDef]:
+    """Distinct values of a blob of rank 1, in the order of their first appearance.
+
+    Args:
+        x: a blob of shape (n,).
+        out_idx: element type of the last three results, int32 or int64.
+        name: name of the op.
+
+    Returns:
+        The values (n,), of which the first ``num_unique`` count and the rest is 0; the place of
+        each element of ``x`` among them (n,); how often each appears (n,); num_unique (1,).
+    """
+    y, idx, count, number = emit("unique_with_counts", x, out_idx=as_dtype(out_idx).name, name=name)
+    return y, idx, count, number
+
+
+def indexed_slices_reduce_sum(
+    indices: BlobDef, values: BlobDef, name: str | None = None
+) -> tuple[BlobDef, BlobDef, BlobDef]:
+    """Sums the rows that have the same index.
+
+    Args:
+        indices: int32 or int64, shape (n,).
+        values: shape (n, ...).
+        name: name of the op.
+
+    Returns:
+        Distinct indices (n,) and the sum of the rows of each (n, ...), of which the first
+        ``num_unique`` count and the rest is 0; num_unique as int64 of shape (1,).
+    """
+    y_indices, y_values, number = emit("indexed_slices_reduce_sum", indices, values, name=name)
+    return y_indices, y_values, number
+
+
+def categorical_ordinal_encode(
+    table: BlobDef,
+    size: BlobDef,
+    input_tensor: BlobDef,
+    hash_precomputed: bool = True,
+    name: str | None = None,
+) -> BlobDef:
+    """Numbers tokens in the order in which they are first seen, from 1; token 0 is always 0.
+
+    Args:
+        table: a variable of shape (2 * capacity,) that remembers the numbers, zeros at first.
+        size: a variable of shape (1,) that counts them, zero at first.
+        input_tensor: tokens, int32 or int64 like both variables; any shape.
+        hash_precomputed: must be True: the tokens themselves are their hashes.
+        name: name of the op.
+
+    Raises:
+        InferenceError: types or shapes that do not fit.
+        DataError: when it runs with more distinct tokens than the table has room for.
+    """
+    blob: BlobDef = emit(
+        "CategoricalOrdinalEncode",
+        table,
+        size,
+        input_tensor,
+        hash_precomputed=hash_precomputed,
+        name=name,
+    )
+    return blob
+
+
+def categorical_ordinal_encoder(
+    input_tensor: BlobDef,
+    capacity: int,
+    hash_precomputed: bool = True,
+    name: str = "CategoricalOrdinalEncoder",
+) -> BlobDef:
+    """`categorical_ordinal_encode` with variables of its own, ``name-Table`` and ``name-Size``.
+
+    Args:
+        input_tensor, hash_precomputed: see `categorical_ordinal_encode`.
+        capacity: how many distinct tokens there is room for.
+        name: name of the op, and first part of the variables' names.
+
+    Returns:
+        The numbers of the tokens, in the shape and element type of ``input_tensor``.
+
+    Raises:
+        InferenceError: tokens that are no int32 or int64.
+        VariableError: a second encoder of this name in a job.
+        DataError: when it runs with more distinct tokens than ``capacity``.
+    """
+    with name_scope(name):
+        table, size = (
+            _memory(kind, n, input_tensor.dtype)
+            for kind, n in (("Table", 2 * capacity), ("Size", 1))
+        )
+        return categorical_ordinal_encode(table, size, input_tensor, hash_precomputed, "Encode")
+
+
+def _memory(name: str, size: int, dtype: DType) -> BlobDef:
+    zeros = zeros_initializer(dtype)
+    return get_variable(name, (size,), dtype=dtype, initializer=zeros, trainable=False, reuse=False)

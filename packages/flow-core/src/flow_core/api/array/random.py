@@ -1,0 +1,128 @@
+"""``flow.random``: random numbers, the same for the same seed, op name and step."""
+
+from __future__ import annotations
+
+import random as python_random
+import sys
+from typing import Any
+
+from flow_core.api.array.index import gather
+from flow_core.api.array.shape import check
+from flow_core.base.dtypes import as_dtype
+from flow_core.frontend.config.scope import current_scope
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.emit import emit
+
+__all__ = [
+    "CoinFlip",
+    "bernoulli",
+    "coin_flip",
+    "gen_seed",
+    "generate_random_batch_permutation_indices",
+    "shuffle",
+]
+
+
+def _seed(seed: int | None) -> dict[str, Any]:
+    """The seed attributes of an op; without a seed it draws from the job's."""
+    return {"seed": -1 if seed is None else int(seed), "has_seed": seed is not None}
+
+
+def bernoulli(
+    x: BlobDef, seed: int | None = None, dtype: Any = None, name: str = "Bernoulli"
+) -> BlobDef:
+    """1 with the probability that ``x`` gives for each element, otherwise 0.
+
+    Args:
+        x: probabilities.
+        seed: own seed of the op; by default it follows from the job's seed and the op's name.
+        dtype: element type of the result, by default that of ``x``.
+        name: name of the op.
+    """
+    wanted = x.dtype if dtype is None else as_dtype(dtype)
+    own_name = None if name == "Bernoulli" else name
+    blob: BlobDef = emit("bernoulli", x, dtype=wanted.name, **_seed(seed), name=own_name)
+    return blob
+
+
+def coin_flip(
+    batch_size: int = 1,
+    seed: int | None = None,
+    probability: float = 0.5,
+    name: str = "CoinFlip",
+) -> BlobDef:
+    """Coins that are thrown anew in each step.
+
+    Args:
+        batch_size: how many.
+        seed: own seed of the op; by default it follows from the job's seed and the op's name.
+        probability: of a 1, between 0 and 1.
+        name: name of the op.
+
+    Returns:
+        int8 of shape (batch_size,): 1 or 0.
+
+    Example:
+        ``mirror`` of ``flow.image.CropMirrorNormalize``.
+    """
+    own_name = None if name == "CoinFlip" else name
+    blob: BlobDef = emit(
+        "coin_flip",
+        batch_size=batch_size,
+        probability=float(probability),
+        **_seed(seed),
+        name=own_name,
+    )
+    return blob
+
+
+CoinFlip = coin_flip
+
+
+def gen_seed(seed: int | None = None) -> tuple[int, bool]:
+    """A seed, drawn where none is given, and whether ops are to use it.
+
+    In the mirrored view an op without a seed gets (-1, False): its devices differ.
+    """
+    if seed is not None:
+        return seed, True
+    if current_scope().mirrored:
+        return -1, False
+    return python_random.randint(-sys.maxsize, sys.maxsize), True
+
+
+def generate_random_batch_permutation_indices(
+    value: BlobDef, seed: int | None = None, name: str | None = None
+) -> BlobDef:
+    """A random order of the rows of a blob, another one in each step.
+
+    Args:
+        value: a blob; only the size of axis 0 counts.
+        seed: own seed of the op; by default it follows from the job's seed and the op's name.
+        name: name of the op.
+
+    Returns:
+        int32 of shape ``value.shape[:1]``: each row's number once.
+    """
+    blob: BlobDef = emit(
+        "generate_random_batch_permutation_indices", value, **_seed(seed), name=name
+    )
+    return blob
+
+
+def shuffle(value: BlobDef, seed: int | None = None, name: str | None = None) -> BlobDef:
+    """The rows of a blob (axis 0) in a random order, another one in each step.
+
+    Args:
+        value: a blob of at least one axis.
+        seed: own seed of the op; by default it follows from the job's seed and the op's name.
+        name: name of the op.
+
+    Returns:
+        A blob like ``value``.
+
+    Raises:
+        InferenceError: a blob without axes.
+    """
+    check(len(value.shape) > 0, "random.shuffle", f"shape {value.shape}", "at least one axis")
+    return gather(value, generate_random_batch_permutation_indices(value, seed), name=name)

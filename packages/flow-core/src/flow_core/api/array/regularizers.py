@@ -1,0 +1,42 @@
+"""Regularizers of variables: ``flow.regularizers.l2(0.0005)``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from flow_core.api.optim.learning_rates import check_numbers
+
+__all__ = ["l1", "l1_l2", "l2"]
+
+
+@dataclass(frozen=True, slots=True)
+class Regularizer:
+    """Adds ``l1 * sign(w) + l2 * w`` to the gradient of a variable w."""
+
+    l1: float
+    l2: float
+
+    def to_attr(self) -> tuple[Any, ...]:
+        """The literal ``("l1_l2", l1, l2)``."""
+        return ("l1_l2", self.l1, self.l2)
+
+
+def l1_l2(l1: float = 0.01, l2: float = 0.01) -> Regularizer:
+    """Pulls a variable w towards 0: its gradient gets ``l1 * sign(w) + l2 * w`` on top.
+
+    >>> l1_l2(0.1, 0.2).to_attr()
+    ('l1_l2', 0.1, 0.2)
+    """
+    check_numbers("regularizers", l1=l1, l2=l2)
+    return Regularizer(float(l1), float(l2))
+
+
+def l1(l: float = 0.01) -> Regularizer:  # noqa: E741 - OneFlow's name
+    """`l1_l2` without its second part."""
+    return l1_l2(l, 0.0)
+
+
+def l2(l: float = 0.01) -> Regularizer:  # noqa: E741 - OneFlow's name
+    """`l1_l2` without its first part."""
+    return l1_l2(0.0, l)

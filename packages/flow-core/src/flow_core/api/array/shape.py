@@ -1,0 +1,231 @@
+"""Functions that change the shape of a blob, not its elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flow_core.base.errors import InferenceError, UnsupportedError, user_line
+from flow_core.base.shapes import broadcast_shapes, normal_axis
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.emit import emit
+
+__all__ = [
+    "amp_white_identity",
+    "broadcast_like",
+    "broadcast_to_compatible_with",
+    "cast_to_static_shape",
+    "dynamic_reshape",
+    "expand_dims",
+    "flatten",
+    "identity",
+    "identity_n",
+    "reshape",
+    "reshape_like",
+    "squeeze",
+    "transpose",
+]
+
+
+def check(
+    ok: object, function: str, found: object, allowed: object, hint: str | None = None
+) -> None:
+    """Raises `InferenceError` about ``flow.<function>`` at the user's line unless ``ok``."""
+    if not ok:
+        raise InferenceError(
+            f"flow.{function}", at=user_line(), found=found, allowed=allowed, hint=hint
+        )
+
+
+def axis_of(function: str, axis: int, rank: int) -> int:
+    """A non-negative axis, or an error at the user's line."""
+    allowed = f"-{rank} <= axis < {rank}"
+    fits = hasattr(axis, "__index__") and -rank <= axis < rank
+    check(fits, function, f"axis {axis!r} for {rank} axes", allowed)
+    return normal_axis(axis, rank)
+
+
+def inner(name: str | None, suffix: str) -> str | None:
+    """The name of an inner step of a function, None where the function got no name."""
+    return None if name is None else f"{name}{suffix}"
+
+
+def reshape(x: BlobDef, shape: Sequence[int], name: str | None = None) -> BlobDef:
+    """The same elements, in the same order, in another shape.
+
+    Args:
+        x: a blob.
+        shape: the new shape; one size may be -1 and is worked out.
+        name: name of the op.
+
+    Raises:
+        InferenceError: the number of elements differs, or there is more than one -1.
+    """
+    listed = hasattr(shape, "__len__") and not isinstance(shape, str)
+    check(listed, "reshape", f"shape {shape!r:.60}", "a list or tuple of sizes", "[size]")
+    blob: BlobDef = emit("reshape", x, shape=tuple(shape), name=name)
+    return blob
+
+
+def dynamic_reshape(x: BlobDef, shape: Sequence[int], name: str | None = None) -> BlobDef:
+    """`reshape`: all shapes are known when a job is compiled."""
+    return reshape(x, shape, name)
+
+
+def reshape_like(x: BlobDef, like: BlobDef, name: str | None = None) -> BlobDef:
+    """``x`` in the shape of another blob.
+
+    Args:
+        x: a blob.
+        like: a blob of as many elements; these do not count.
+        name: name of the op.
+
+    Returns:
+        A blob of like's shape and of x's element type.
+
+    Raises:
+        InferenceError: the numbers of elements differ.
+    """
+    blob: BlobDef = emit("reshape_like", x, like, name=name)
+    return blob
+
+
+def flatten(
+    input: BlobDef, start_dim: int = 0, end_dim: int = -1, name: str | None = None
+) -> BlobDef:
+    """Makes one axis of several neighbours.
+
+    Args:
+        input: a blob.
+        start_dim, end_dim: the first and the last of them, negative to count from the last axis.
+        name: name of the op.
+
+    Raises:
+        InferenceError: an axis out of range, or ``start_dim`` after ``end_dim``.
+
+    Example:
+        A blob of shape (4, 4, 3, 2) with ``start_dim=1`` becomes (4, 24).
+    """
+    blob: BlobDef = emit("flatten", input, start_dim=start_dim, end_dim=end_dim, name=name)
+    return blob
+
+
+def squeeze(input: BlobDef, axis: Sequence[int] | None = None, name: str | None = None) -> BlobDef:
+    """Removes axes of size 1: the given ones, or all; one axis is kept if no other is left.
+
+    Raises:
+        InferenceError: a given axis is out of range or of another size.
+    """
+    if axis is None:
+        axis = [i for i, size in enumerate(input.shape) if size == 1]
+    blob: BlobDef = emit("squeeze", input, axes=tuple(axis), name=name)
+    return blob
+
+
+def expand_dims(input: BlobDef, axis: int, name: str | None = None) -> BlobDef:
+    """Puts in an axis of size 1.
+
+    Args:
+        input: a blob.
+        axis: where it is in the result; -1 puts it last.
+        name: name of the op.
+
+    Raises:
+        InferenceError: an axis out of range.
+
+    Example:
+        A blob of shape (2, 3) becomes (1, 2, 3) with 0, (2, 1, 3) with 1, (2, 3, 1) with -1.
+    """
+    blob: BlobDef = emit("expand_dims", input, axis=axis, name=name)
+    return blob
+
+
+def identity(x: BlobDef, name: str | None = None) -> BlobDef:
+    """A blob with the same elements."""
+    blob: BlobDef = emit("identity", x, name=name)
+    return blob
+
+
+def identity_n(inputs: Sequence[BlobDef], name: str | None = None) -> list[BlobDef]:
+    """`identity` of several blobs, in one op: none of them is there before all are."""
+    return list(emit("tuple_identity", *inputs, name=name))
+
+
+def amp_white_identity(x: BlobDef, name: str | None = None) -> BlobDef:
+    """`identity`; under mixed precision ``x`` is in half precision here."""
+    blob: BlobDef = emit("amp_white_identity", x, name=name)
+    return blob
+
+
+def cast_to_static_shape(x: BlobDef, name: str | None = None) -> BlobDef:
+    """``x`` as a blob of fixed shape; itself, where its shape is fixed already."""
+    if not x.is_dynamic:
+        return x
+    blob: BlobDef = emit("cast_to_static_shape", x, name=name)
+    return blob
+
+
+def transpose(
+    a: BlobDef,
+    perm: Sequence[int] | None = None,
+    conjugate: bool = False,
+    batch_axis_non_change: bool = False,
+    name: str | None = None,
+) -> BlobDef:
+    """Reorders axes: axis i of the result is axis ``perm[i]`` of ``a``.
+
+    Args:
+        a: a blob.
+        perm: a permutation of the axes, by default in reverse order.
+        conjugate: not available; there are no complex types.
+        batch_axis_non_change: whether the batch axis of the result stays where it was.
+        name: name of the op.
+    """
+    if conjugate:
+        raise UnsupportedError("flow.transpose", at=user_line(), found="conjugate=True")
+    rank = len(a.shape)
+    order = range(rank)[::-1] if perm is None else perm
+    axes = tuple(axis_of("transpose", axis, rank) for axis in order)
+    blob: BlobDef = emit(
+        "transpose", a, perm=axes, batch_axis_non_change=batch_axis_non_change, name=name
+    )
+    return blob
+
+
+def broadcast_like(
+    x: BlobDef,
+    like: BlobDef,
+    broadcast_axes: Sequence[int] | None = None,
+    name: str | None = None,
+) -> BlobDef:
+    """Repeats ``x`` to the shape of ``like``.
+
+    Args:
+        x: a blob whose shape broadcasts to that of ``like``, or is it without ``broadcast_axes``.
+        like: a blob of the wanted shape.
+        broadcast_axes: axes of ``like`` along which ``x`` is repeated; by numpy's rules if None.
+        name: name of the op.
+    """
+    axes = () if broadcast_axes is None else tuple(broadcast_axes)
+    blob: BlobDef = emit("broadcast_like", x, like, broadcast_axes=axes, name=name)
+    return blob
+
+
+def broadcast_to_compatible_with(
+    x: BlobDef, compatible: Sequence[BlobDef], name: str | None = None
+) -> BlobDef:
+    """Repeats ``x`` to the shape to which ``x`` and all ``compatible`` blobs broadcast together.
+
+    Shapes (4, 1, 1), with (1, 2, 1) and (1, 1, 3), give (4, 2, 3).
+    """
+    shapes = [x.shape, *(blob.shape for blob in compatible)]
+    try:
+        shape = broadcast_shapes(*shapes)
+    except ValueError as error:
+        raise InferenceError(
+            "flow.broadcast_to_compatible_with",
+            at=user_line(),
+            found=str(error),
+            allowed="shapes that broadcast as numpy's do",
+        ) from None
+    blob: BlobDef = emit("broadcast_to", x, shape=shape, name=name)
+    return blob

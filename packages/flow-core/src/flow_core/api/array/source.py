@@ -1,0 +1,168 @@
+"""Functions that make blobs of constants and numbers in a row, and tril.
+
+`range` hides Python's own in this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from flow_core.api.array.shape import check, inner
+from flow_core.base.dtypes import DType, as_dtype, float32, int32
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.emit import emit
+
+__all__ = [
+    "constant",
+    "constant_like",
+    "constant_scalar",
+    "elem_cnt",
+    "ones",
+    "ones_like",
+    "range",
+    "zeros",
+    "zeros_like",
+]
+
+
+def _number(function: str, value: Any, dtype: DType) -> bool | int | float:
+    """A number in the kind of an element type; fractions are cut for integers, as in OneFlow."""
+    check(isinstance(value, int | float), function, f"value {value!r}", "an int or a float")
+    finite = value == value and abs(value) != float("inf")
+    check(dtype.is_floating or finite, function, f"value {value} for {dtype}", "a finite number")
+    if dtype.is_floating:
+        return float(value)
+    return bool(value) if dtype.kind == "b" else int(value)
+
+
+def constant(
+    value: int | float,
+    dtype: Any = None,
+    shape: Sequence[int] | None = None,
+    name: str | None = None,
+) -> BlobDef:
+    """A blob filled with a number.
+
+    Args:
+        value: the number.
+        dtype: element type; required.
+        shape: its shape, (1,) by default.
+        name: name of the op.
+    """
+    check(dtype is not None, "constant", "no dtype", "an element type", "dtype=flow.float32")
+    wanted, sizes = as_dtype(dtype), tuple(shape or (1,))
+    number = _number("constant", value, wanted)
+    blob: BlobDef = emit("constant", value=number, dtype=wanted.name, shape=sizes, name=name)
+    return blob
+
+
+def constant_scalar(value: int | float, dtype: Any = None, name: str | None = None) -> BlobDef:
+    """A constant of shape (1,)."""
+    return constant(value, dtype, (1,), name)
+
+
+def constant_like(
+    like: BlobDef, value: int | float, dtype: Any = None, name: str | None = None
+) -> BlobDef:
+    """A blob of the shape (and, unless ``dtype`` is given, the type) of ``like``, all ``value``."""
+    wanted = like.dtype if dtype is None else as_dtype(dtype)
+    number = _number("constant_like", value, wanted)
+    blob: BlobDef = emit("constant_like", like, value=number, dtype=wanted.name, name=name)
+    return blob
+
+
+def ones_like(like: BlobDef, dtype: Any = None, name: str | None = None) -> BlobDef:
+    """`constant_like` with ones."""
+    return constant_like(like, 1, dtype, name)
+
+
+def zeros_like(like: BlobDef, dtype: Any = None, name: str | None = None) -> BlobDef:
+    """`constant_like` with zeros."""
+    return constant_like(like, 0, dtype, name)
+
+
+def zeros(shape: Sequence[int], dtype: Any = None, name: str | None = None) -> BlobDef:
+    """Zeros of a shape; float32 by default."""
+    return constant(0, dtype or float32, shape, inner(name, "constant"))
+
+
+def ones(shape: Sequence[int], dtype: Any = None, name: str | None = None) -> BlobDef:
+    """Ones of a shape; float32 by default."""
+    return constant(1, dtype or float32, shape, inner(name, "constant"))
+
+
+def range(
+    start: int,
+    limit: int | None = None,
+    delta: int = 1,
+    dtype: Any = None,
+    name: str | None = "range",
+) -> BlobDef:
+    """Whole numbers from ``start`` (0 if only one bound is given) to below ``limit``.
+
+    Args:
+        start, limit, delta: as Python's range takes them.
+        dtype: element type; required.
+        name: name of the op.
+    """
+    check(dtype is not None, "range", "no dtype", "an element type", "dtype=flow.int64")
+    first, last = (0, start) if limit is None else (start, limit)
+    whole = all(isinstance(n, int) for n in (first, last, delta))
+    check(whole, "range", f"({start}, {limit}, {delta})", "ints")
+    blob: BlobDef = emit(
+        "range",
+        start=first,
+        limit=last,
+        delta=delta,
+        dtype=as_dtype(dtype).name,
+        name=None if name == "range" else name,
+    )
+    return blob
+
+
+def elem_cnt(inputs: BlobDef, dtype: Any = None, name: str | None = None) -> BlobDef:
+    """The number of elements of a blob as a constant of shape (1,), int32 by default."""
+    blob: BlobDef = emit(
+        "constant", value=prod(inputs.shape), dtype=(dtype or int32).name, shape=(1,), name=name
+    )
+    return blob
+
+
+def _fill_attrs(what: str, value: int | float, other: int) -> dict[str, Any]:
+    floating = isinstance(value, float)
+    return {
+        f"is_floating_{what}_value": floating,
+        f"floating_{what}_value": float(value if floating else other),
+        f"integer_{what}_value": int(other if floating else value),
+    }
+
+
+def tril(
+    x: BlobDef, diagonal: int = 0, fill_value: int | float = 0, name: str | None = None
+) -> BlobDef:
+    """The lower triangles of the matrices on the last two axes, ``fill_value`` above them.
+
+    Args:
+        x: a blob with 2 axes or more.
+        diagonal: the last diagonal that is kept: 0 the main one, 1 the one above it.
+        fill_value: what the rest becomes.
+        name: name of the op.
+    """
+    fill = _fill_attrs("fill", fill_value, 0)
+    blob: BlobDef = emit("tril", x, diagonal=diagonal, **fill, name=name)
+    return blob
+
+
+def fused_scale_tril(
+    x: BlobDef,
+    diagonal: int = 0,
+    fill_value: int | float = 0,
+    scale: int | float = 1,
+    name: str | None = None,
+) -> BlobDef:
+    """`tril` of ``x * scale``, in one op."""
+    attrs = {**_fill_attrs("fill", fill_value, 0), **_fill_attrs("scale", scale, 1)}
+    blob: BlobDef = emit("fused_scale_tril", x, diagonal=diagonal, **attrs, name=name)
+    return blob

@@ -1,0 +1,1 @@
+"""Names of other OneFlow releases, names that refuse with a reason, and ops by type."""

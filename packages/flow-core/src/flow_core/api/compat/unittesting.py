@@ -1,0 +1,176 @@
+"""Helpers of OneFlow's own tests: ``flow.unittest``."""
+
+from __future__ import annotations
+
+import os
+import unittest
+from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from flow_core.api.session.env import ctrl_port, data_port, machine
+from flow_core.base.errors import DataError
+from flow_core.frontend.session.session import clear_default_session
+
+__all__ = [
+    "TestCase",
+    "env",
+    "num_nodes_required",
+    "register_test_cases",
+    "skip_unless_1n1d",
+    "skip_unless_1n2d",
+    "skip_unless_1n4d",
+    "skip_unless_2n1d",
+    "skip_unless_2n2d",
+    "skip_unless_2n4d",
+]
+
+T = TypeVar("T")
+_NODES = "__oneflow_test_case_num_nodes_required__"
+Decorator = Callable[[T], T]
+
+
+class _Env:
+    """What the environment says about a test run: ``flow.unittest.env``."""
+
+    @staticmethod
+    def eager_execution_enabled() -> bool:
+        """Whether the tests ask for eager execution."""
+        return os.environ.get("ONEFLOW_TEST_ENABLE_EAGER") == "1"
+
+    @staticmethod
+    def typing_check_enabled() -> bool:
+        """Whether the tests ask for checks of annotations."""
+        return os.environ.get("ONEFLOW_TEST_ENABLE_TYPING_CHECK") == "1"
+
+    @staticmethod
+    def node_list() -> list[str]:
+        """Addresses of the machines of the test run."""
+        return os.environ["ONEFLOW_TEST_NODE_LIST"].split(",")
+
+    @staticmethod
+    def has_node_list() -> bool:
+        """Whether the test run names machines."""
+        return bool(os.environ.get("ONEFLOW_TEST_NODE_LIST"))
+
+    @staticmethod
+    def node_size() -> int:
+        """The number of machines of the test run."""
+        return len(_Env.node_list()) if _Env.has_node_list() else 1
+
+    @staticmethod
+    def device_num() -> int:
+        """The number of devices of each machine."""
+        return int(os.environ.get("ONEFLOW_TEST_DEVICE_NUM") or 1)
+
+
+env = _Env()
+_PORTS = {"ONEFLOW_TEST_CTRL_PORT": ctrl_port, "ONEFLOW_TEST_DATA_PORT": data_port}
+
+
+class TestCase(unittest.TestCase):
+    """A test that starts with a fresh session, on the machines of the test run."""
+
+    __test__ = False
+
+    def setUp(self) -> None:
+        """Drops all jobs and variables."""
+        if env.has_node_list():
+            machine(env.node_list())
+            for name, setting in _PORTS.items():
+                if os.environ.get(name):
+                    setting(int(os.environ[name]))
+        clear_default_session()
+
+
+def num_nodes_required(num_nodes: int) -> Decorator[Any]:
+    """Marks a test as one for so many machines."""
+
+    def mark(function: Any) -> Any:
+        setattr(function, _NODES, num_nodes)
+        return function
+
+    return mark
+
+
+class _FreshSession:
+    """What `register_test_cases` mixes into the cases it makes."""
+
+    def setUp(self) -> None:
+        """Drops all jobs and variables."""
+        clear_default_session()
+
+
+def register_test_cases(
+    scope: dict[str, Any],
+    directory: str,
+    filter_by_num_nodes: Callable[[int], bool],
+    base_class: type[unittest.TestCase] = unittest.TestCase,
+    test_case_mixin: type = _FreshSession,
+) -> None:
+    """Makes a test case of the ``test*`` functions of each ``test*.py`` file in a folder.
+
+    Args:
+        scope: where the classes go under their files' names, such as ``globals()``.
+        directory: the folder.
+        filter_by_num_nodes: takes the number of machines that a test is for.
+        base_class: base of the classes.
+        test_case_mixin: first base of the classes.
+    """
+    for path in sorted(Path(directory).glob("test*.py")):
+        functions = vars(_module(path)).items()
+        tests = {
+            name: value
+            for name, value in functions
+            if name.startswith("test")
+            and callable(value)
+            and filter_by_num_nodes(getattr(value, _NODES, 1))
+        }
+        scope[path.stem] = type(path.stem, (test_case_mixin, base_class), tests)
+
+
+def _module(path: Path) -> ModuleType:
+    spec = spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise DataError("register_test_cases", found=str(path), allowed="Python source files")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _skip_unless(nodes: int, devices: int) -> Decorator[Any]:
+    if (env.node_size(), env.device_num()) == (nodes, devices):
+        return lambda item: item
+    return unittest.skip(f"only runs with {nodes} machine(s) of {devices} device(s)")
+
+
+def skip_unless_1n1d() -> Decorator[Any]:
+    """Skips a test unless there are one machine and one device."""
+    return _skip_unless(1, 1)
+
+
+def skip_unless_1n2d() -> Decorator[Any]:
+    """Skips a test unless there are one machine and two devices."""
+    return _skip_unless(1, 2)
+
+
+def skip_unless_1n4d() -> Decorator[Any]:
+    """Skips a test unless there are one machine and four devices."""
+    return _skip_unless(1, 4)
+
+
+def skip_unless_2n1d() -> Decorator[Any]:
+    """Skips a test unless there are two machines with one device each."""
+    return _skip_unless(2, 1)
+
+
+def skip_unless_2n2d() -> Decorator[Any]:
+    """Skips a test unless there are two machines with two devices each."""
+    return _skip_unless(2, 2)
+
+
+def skip_unless_2n4d() -> Decorator[Any]:
+    """Skips a test unless there are two machines with four devices each."""
+    return _skip_unless(2, 4)

@@ -1,0 +1,303 @@
+"""Ops by their type: ``flow.user_op_builder``, the way to ops that plugins bring along.
+
+A builder collects inputs, outputs and attributes by the names that the op's spec gives them::
+
+    def fast_relu(x, name):
+        builder = flow.user_op_builder(name).Op("fast_relu").Input("in", [x]).Output("out")
+        return builder.Build().InferAndTryRun().SoleOutputBlob()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from flow_core.api.nn.basic import Module
+from flow_core.base.dtypes import DType
+from flow_core.base.errors import GraphError, nearest, user_line
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.job_build import JobBuild, current_job
+from flow_core.ops.system.python_kernel import PYTHON_KERNEL, PythonOp, known
+from flow_core.plugins.specs import OpSpec
+
+__all__ = [
+    "consistent_user_op_builder",
+    "consistent_user_op_module_builder",
+    "find_or_create_module",
+    "user_op_builder",
+    "user_op_module_builder",
+]
+
+
+def user_op_builder(op_name: str) -> UserOpBuilder:
+    """Starts an op of that name (below the current name scope); see `UserOpBuilder`."""
+    current_job("user_op_builder")
+    return UserOpBuilder(op_name)
+
+
+def consistent_user_op_builder(op_name: str) -> UserOpBuilder:
+    """Same as `user_op_builder`, always in the consistent view."""
+    current_job("consistent_user_op_builder")
+    return UserOpBuilder(op_name)
+
+
+def user_op_module_builder(op_type_name: str) -> UserOpModuleBuilder:
+    """Starts ops of one type for a `flow.nn.Module`; see `UserOpModuleBuilder`."""
+    current_job("user_op_module_builder")
+    return UserOpModuleBuilder(op_type_name, op_type_name)
+
+
+def consistent_user_op_module_builder(op_type_name: str) -> UserOpModuleBuilder:
+    """Same as `user_op_module_builder`, always in the consistent view."""
+    current_job("consistent_user_op_module_builder")
+    return UserOpModuleBuilder(op_type_name, op_type_name)
+
+
+def _fail(op_type: str, found: str, allowed: str, hint: str = "") -> GraphError:
+    attempted = f"building an op of type {op_type!r}"
+    return GraphError(attempted, at=user_line(2), found=found, allowed=allowed, hint=hint or None)
+
+
+def _names(slots: Iterable[str]) -> list[str]:
+    return [slot.rstrip("?*") for slot in slots]
+
+
+Builder = TypeVar("Builder", bound="UserOpBuilder")
+
+
+@dataclass
+class UserOpBuilder:
+    """Collects what an op needs; every method but `Build` gives the builder back.
+
+    Attributes:
+        op_name: name of the op below the current name scope.
+        op_type: type of the op.
+    """
+
+    op_name: str
+    op_type: str = ""
+    _inputs: dict[str, tuple[BlobDef, ...]] = field(default_factory=dict)
+    _outputs: dict[str, int] = field(default_factory=dict)
+    _attrs: dict[str, Any] = field(default_factory=dict)
+
+    def OpName(self: Builder, op_name: str) -> Builder:
+        """Changes the name of the op."""
+        self.op_name = op_name
+        return self
+
+    def Op(self: Builder, op_type_name: str) -> Builder:
+        """Says of which type the op is."""
+        self.op_type = op_type_name
+        return self
+
+    def Input(self: Builder, input_name: str, input_blob_list: Sequence[BlobDef]) -> Builder:
+        """Connects blobs to an input.
+
+        Raises:
+            GraphError: something other than a list or tuple of blobs.
+        """
+        if not isinstance(input_blob_list, list | tuple):
+            found = f"input {input_name!r} from {input_blob_list!r:.60}"
+            raise _fail(self.op_type, found, "a list or tuple of blobs")
+        self._inputs[input_name] = tuple(input_blob_list)
+        return self
+
+    def Output(self: Builder, output_name: str, num: int = 1) -> Builder:
+        """Asks for an output, of ``num`` blobs where the op has any number of them."""
+        self._outputs[output_name] = num
+        return self
+
+    def Attr(
+        self: Builder, attr_name: str, attr_value: Any, attr_type_name: str | None = None
+    ) -> Builder:
+        """Sets an attribute; ``attr_type_name`` is not needed and has no effect."""
+        is_list = isinstance(attr_value, list | tuple)
+        self._attrs[attr_name] = (
+            [_literal(v) for v in attr_value] if is_list else _literal(attr_value)
+        )
+        return self
+
+    def Build(self) -> UserOp:
+        """The op, checked against its spec; `UserOp.InferAndTryRun` adds it to the job.
+
+        Raises:
+            GraphError: an unknown op type, or inputs or outputs that do not fit its spec.
+        """
+        job, line = current_job("user_op_builder"), user_line(2)
+        python = known.get(self.op_type)
+        if python is None:
+            spec, attrs = job.emitter.spec(self.op_type, line), dict(self._attrs)
+        else:
+            spec, attrs = _declared(python, job.emitter.spec(PYTHON_KERNEL, line), self._attrs)
+        inputs = _ordered_inputs(spec, self._inputs)
+        _check_names(spec, "outputs", self._outputs, spec.outputs)
+        return UserOp(self.op_name, spec, inputs, dict(self._outputs), attrs)
+
+
+def _declared(
+    op: PythonOp, spec: OpSpec, given: Mapping[str, Any]
+) -> tuple[OpSpec, dict[str, Any]]:
+    """The spec of ops in Python with one op's names, and the attribute that says which it is."""
+    unknown = [name for name in given if name not in op.attrs]
+    if unknown:
+        raise _fail(op.name, f"attributes {unknown}", f"attributes {list(op.attrs)}")
+    return replace(spec, inputs=op.inputs, outputs=op.outputs), {"op": op.name}
+
+
+def _literal(value: Any) -> Any:
+    return value.name if isinstance(value, DType) else value
+
+
+def _check_names(spec: OpSpec, what: str, given: Iterable[str], slots: Sequence[str]) -> None:
+    known = _names(slots)
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        hint = nearest(unknown[0], known)
+        raise _fail(spec.type, f"{what} {unknown}", f"{what} {known}", hint)
+
+
+def _ordered_inputs(spec: OpSpec, given: dict[str, tuple[BlobDef, ...]]) -> tuple[BlobDef, ...]:
+    """All blobs in the order of the spec's inputs."""
+    _check_names(spec, "inputs", given, spec.inputs)
+    blobs: list[BlobDef] = []
+    absent = ""
+    for slot in spec.inputs:
+        name = slot.rstrip("?*")
+        found = given.get(name, ())
+        if not slot.endswith("*") and len(found) != 1 and (found or not slot.endswith("?")):
+            raise _fail(spec.type, f"{len(found)} blobs for input {name!r}", "one")
+        if found and absent:
+            raise _fail(spec.type, f"input {name!r} without {absent!r}", "both, or neither")
+        absent = absent or ("" if found else name)
+        blobs += found
+    return tuple(blobs)
+
+
+@dataclass
+class UserOp:
+    """An op that is ready to be added to the job.
+
+    Attributes:
+        op_name: its name below the current name scope.
+        spec: the spec of its type.
+        inputs: its inputs in the spec's order.
+        outputs: how many blobs were asked for, by output.
+        attrs: its attributes.
+    """
+
+    op_name: str
+    spec: OpSpec
+    inputs: tuple[BlobDef, ...]
+    outputs: dict[str, int]
+    attrs: dict[str, Any]
+    _results: dict[str, tuple[BlobDef, ...]] | None = None
+
+    def InferAndTryRun(self) -> UserOp:
+        """Adds the op to the job; shapes and element types of the outputs are known then."""
+        result = emit(self.spec.type, *self.inputs, name=self.op_name, **self.attrs)
+        blobs = result if isinstance(result, tuple) else (result,)
+        names = _names(self.spec.outputs)
+        last = len(names) - 1
+        self._results = {
+            name: blobs[i:] if i == last else blobs[i : i + 1] for i, name in enumerate(names)
+        }
+        self._check_counts(self._results)
+        return self
+
+    def _check_counts(self, results: dict[str, tuple[BlobDef, ...]]) -> None:
+        for name, count in self.outputs.items():
+            if len(results[name]) != count:
+                found = f"{count} blobs asked of output {name!r}"
+                raise _fail(self.spec.type, found, f"{len(results[name])} of it")
+
+    def RemoteBlobDict(self) -> dict[str, list[BlobDef]]:
+        """The blobs of each output that was asked for."""
+        if self._results is None:
+            raise _fail(self.spec.type, "no op yet", "InferAndTryRun() first")
+        results = self._results
+        return {name: list(results[name]) for name in self.outputs}
+
+    def RemoteBlobList(self) -> tuple[BlobDef, ...]:
+        """All blobs, in the order in which outputs were asked for."""
+        return tuple(blob for blobs in self.RemoteBlobDict().values() for blob in blobs)
+
+    def SoleOutputBlob(self) -> BlobDef:
+        """The only output blob.
+
+        Raises:
+            GraphError: no output, or several.
+        """
+        blobs = self.RemoteBlobList()
+        if len(blobs) != 1:
+            raise _fail(self.spec.type, f"{len(blobs)} output blobs", "one", "use RemoteBlobList")
+        return blobs[0]
+
+
+class UserOpModuleBuilder(UserOpBuilder):
+    """A builder that a `flow.nn.Module` keeps and builds one op after another with.
+
+    ``OpName`` and ``Input`` are called anew before each ``Build``.
+    """
+
+    def InputSize(self, input_name: str, input_blob_size: int) -> UserOpModuleBuilder:
+        """Announces how many blobs an input will take; they come with `Input` later."""
+        spec = current_job("user_op_module_builder").emitter.spec(self.op_type, user_line(2))
+        _check_names(spec, "inputs", [input_name], spec.inputs)
+        return self
+
+    @property
+    def user_op_module(self) -> UserOpModule:
+        """The state that the op's kernels keep."""
+        return UserOpModule()
+
+
+class UserOpModule:
+    """State of the kernels of a module's ops: none, since plans own all memory."""
+
+    def InitOpKernel(self) -> None:
+        """Kept for OneFlow's programs: kernels are bound when the job is compiled."""
+
+
+_modules: WeakKeyDictionary[JobBuild, dict[str, Module]] = WeakKeyDictionary()
+
+
+def find_or_create_module(
+    module_name: str, create: Callable[[], Module], reuse: bool = False
+) -> Module:
+    """The module of that name in the job under definition.
+
+    Args:
+        module_name: unique within the job.
+        create: makes it when it is not there yet.
+        reuse: whether it may be there.
+
+    Raises:
+        GraphError: a module of that name without ``reuse``, or a ``create`` that makes no module.
+    """
+    modules = _modules.setdefault(current_job("find_or_create_module"), {})
+    module = modules.get(module_name)
+    if module is None:
+        return modules.setdefault(module_name, _created(module_name, create))
+    if not reuse:
+        raise GraphError(
+            f"making module {module_name!r}",
+            at=user_line(2),
+            found="a module of that name in this job",
+            allowed="a new name, or reuse=True",
+        )
+    return module
+
+
+def _created(module_name: str, create: Callable[[], Module]) -> Module:
+    module = create() if callable(create) else create
+    if not isinstance(module, Module):
+        raise GraphError(
+            f"making module {module_name!r}",
+            at=user_line(3),
+            found=f"{create!r:.60} gives {type(module).__name__}",
+            allowed="a function that makes a flow.nn.Module",
+        )
+    return module

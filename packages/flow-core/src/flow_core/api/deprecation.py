@@ -1,0 +1,23 @@
+"""Marks of names that are kept for older programs only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["deprecates", "is_deprecated"]
+
+_deprecated: set[Any] = set()
+
+
+def deprecates(function_or_class: Any) -> Any:
+    """Marks an older name, for `is_deprecated`; gives it back."""
+    _deprecated.add(function_or_class)
+    return function_or_class
+
+
+def is_deprecated(func_or_class: Any) -> bool:
+    """Whether a function or class of OneFlow is kept for older programs only."""
+    try:
+        return func_or_class in _deprecated
+    except TypeError:  # not hashable, so never marked
+        return False

@@ -1,0 +1,16 @@
+"""``flow.math``, in four parts; `cast`, `where` and the clips are also names of ``flow`` itself."""
+
+from __future__ import annotations
+
+from flow_core.api.math import array, binary, reduce, unary
+from flow_core.api.math.array import *  # noqa: F403 - a star join, by __all__
+from flow_core.api.math.binary import *  # noqa: F403
+from flow_core.api.math.reduce import *  # noqa: F403
+from flow_core.api.math.unary import *  # noqa: F403
+
+__all__ = [
+    *array.__all__,
+    *binary.__all__,
+    *reduce.__all__,
+    *unary.__all__,
+]

@@ -1,0 +1,82 @@
+"""Functions of ``flow.math`` that choose, order or count elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from flow_core.api.array.index import (
+    argmax,
+    in_top_k,
+    top_k,
+    unsorted_batch_segment_sum,
+    unsorted_segment_sum,
+    unsorted_segment_sum_like,
+)
+from flow_core.api.array.shape import broadcast_to_compatible_with
+from flow_core.api.array.source import fused_scale_tril, tril
+from flow_core.api.math.unary import one
+from flow_core.base.dtypes import DType, as_dtype, int32
+from flow_core.base.errors import InferenceError, user_line
+from flow_core.base.shapes import normal_axis
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.emit import emit
+
+__all__ = [
+    "argmax",
+    "broadcast_to_compatible_with",
+    "fused_scale_tril",
+    "in_top_k",
+    "l2_normalize",
+    "reduced_shape_elem_cnt",
+    "top_k",
+    "tril",
+    "unsorted_batch_segment_sum",
+    "unsorted_segment_sum",
+    "unsorted_segment_sum_like",
+]
+
+
+def _axis(x: BlobDef, axis: Any, function: str) -> int:
+    rank = len(x.shape)
+    try:
+        return normal_axis(axis, rank)
+    except (TypeError, ValueError) as error:
+        raise InferenceError(
+            f"flow.math.{function}",
+            at=user_line(),
+            found=f"axis={axis!r} for shape {x.shape}",
+            allowed=f"an axis from -{rank} to {rank - 1}",
+        ) from error
+
+
+def l2_normalize(
+    input: BlobDef,
+    axis: int | None = None,
+    epsilon: float = 1e-12,
+    name: str | None = None,
+) -> BlobDef:
+    """``input`` divided by its Euclidean norm along an axis, or by the root of ``epsilon``.
+
+    Raises:
+        InferenceError: no axis, or one out of range.
+    """
+    where = _axis(input, axis, "l2_normalize")
+    y: BlobDef = emit("l2_normalize", input, axis=where, epsilon=float(epsilon), name=name)[0]
+    return y
+
+
+def reduced_shape_elem_cnt(
+    input_blob: BlobDef,
+    axis: Sequence[int] | None = None,
+    dtype: DType | None = None,
+    name: str | None = None,
+) -> BlobDef:
+    """How many elements a reduction over some axes (None: all) reads per result; shape (1,)."""
+    shape = input_blob.shape
+    axes = range(len(shape)) if axis is None else axis
+    count = prod(shape[_axis(input_blob, a, "reduced_shape_elem_cnt")] for a in axes)
+    target = int32 if dtype is None else as_dtype(dtype)
+    value = float(count) if target.is_floating else count
+    return one("constant", value=value, dtype=target.name, shape=(1,), name=name)

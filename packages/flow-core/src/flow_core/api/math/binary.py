@@ -1,0 +1,305 @@
+"""Elementwise functions of two blobs, of a blob and numbers, and choices.
+
+Shapes broadcast as numpy's do; element types must be the same.  A Python number takes the
+element type of the blob beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from flow_core.api.array.dynamic import argwhere
+from flow_core.api.math.unary import inner, one, reciprocal_no_nan, square
+from flow_core.base.dtypes import DType, as_dtype
+from flow_core.base.errors import InferenceError, user_line
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.operators import as_blob, operand_of
+
+__all__ = [
+    "add",
+    "add_n",
+    "atan2",
+    "cast",
+    "clamp",
+    "clip",
+    "clip_by_scalar",
+    "clip_by_value",
+    "divide",
+    "equal",
+    "floordiv",
+    "greater",
+    "greater_equal",
+    "less",
+    "less_equal",
+    "logical_and",
+    "masked_fill",
+    "maximum",
+    "minimum",
+    "mod",
+    "multiply",
+    "not_equal",
+    "polyval",
+    "pow",
+    "squared_difference",
+    "subtract",
+    "where",
+    "xdivy",
+    "xlogy",
+]
+
+Operand = BlobDef | float
+INT64 = 2**63
+
+
+def _both(x: Operand, y: Operand, function: str) -> tuple[BlobDef, BlobDef]:
+    """Two blobs, a number being made a constant like the other one."""
+    if isinstance(x, BlobDef):
+        return x, as_blob(y, like=x)
+    if isinstance(y, BlobDef):
+        return as_blob(x, like=y), y
+    raise InferenceError(
+        f"flow.math.{function}",
+        at=user_line(),
+        found=f"{x!r:.60} and {y!r:.60}",
+        allowed="at least one blob",
+    )
+
+
+def _pair(kind: str, x: Operand, y: Operand, name: str | None) -> BlobDef:
+    first, second = _both(x, y, kind)
+    return one(f"broadcast_{kind}", first, second, name=name)
+
+
+def _with_number(
+    op_type: str,
+    x: BlobDef,
+    value: float,
+    name: str | None,
+    change: Callable[[float], float] = lambda number: number,
+) -> BlobDef:
+    return one(op_type, x, operand=operand_of(x, value, change), name=name)
+
+
+def _inverse(number: float) -> float:
+    return 1.0 / number if number else 0.0
+
+
+def add(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
+    """``x + y``; one of them may be a number."""
+    if isinstance(x, BlobDef) and not isinstance(y, BlobDef):
+        return _with_number("scalar_add", x, y, name)
+    if isinstance(y, BlobDef) and not isinstance(x, BlobDef):
+        return _with_number("scalar_add", y, x, name)
+    return _pair("add", x, y, name)
+
+
+def subtract(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
+    """``x - y``; one of them may be a number."""
+    if isinstance(x, BlobDef) and not isinstance(y, BlobDef):
+        return _with_number("scalar_add", x, y, name, lambda number: -number)
+    if isinstance(y, BlobDef) and not isinstance(x, BlobDef):
+        opposite = one("negative", y, name=inner(name, "negative"))
+        return _with_number("scalar_add", opposite, x, name)
+    return _pair("sub", x, y, name)
+
+
+def multiply(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
+    """``x * y``; one of them may be a number."""
+    if isinstance(x, BlobDef) and not isinstance(y, BlobDef):
+        return _with_number("scalar_mul", x, y, name)
+    if isinstance(y, BlobDef) and not isinstance(x, BlobDef):
+        return _with_number("scalar_mul", y, x, name)
+    return _pair("mul", x, y, name)
+
+
+def divide(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
+    """``x / y``; one of them may be a number.  Quotients of integers are cut towards zero.
+
+    As in OneFlow, a floating blob divided by the number 0 is 0, and a number divided by a blob
+    is 0 where the blob is 0.
+    """
+    if isinstance(x, BlobDef) and not isinstance(y, BlobDef) and x.dtype.is_floating:
+        return _with_number("scalar_mul", x, y, name, _inverse)
+    if isinstance(y, BlobDef) and not isinstance(x, BlobDef) and y.dtype.is_floating:
+        inverse = reciprocal_no_nan(y, name=inner(name, "reciprocal"))
+        return _with_number("scalar_mul", inverse, x, name)
+    return _pair("div", x, y, name)
+
+
+def mod(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
+    """The remainder of ``x / y``, with the sign of ``y``."""
+    return _pair("floor_mod", x, y, name)
+
+
+def floordiv(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
+    """``x / y`` rounded down."""
+    return _pair("floordiv", x, y, name)
+
+
+def pow(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
+    """``x`` to the power ``y``, which may be a number; floating types only."""
+    if isinstance(x, BlobDef) and not isinstance(y, BlobDef):
+        return one("scalar_pow", x, exponent=float(y), name=name)
+    return _pair("pow", x, y, name)
+
+
+def atan2(x: BlobDef, y: BlobDef, name: str | None = None) -> BlobDef:
+    """The angle of the points (y, x) in radians, from -pi to pi: the arc tangent of ``x / y``."""
+    return one("atan2", x, y, name=name)
+
+
+def xdivy(x: BlobDef, y: BlobDef, name: str | None = None) -> BlobDef:
+    """``x / y``, 0 where ``x`` is 0 whatever ``y`` is."""
+    return one("xdivy", x, y, name=name)
+
+
+def xlogy(x: BlobDef, y: BlobDef, name: str | None = None) -> BlobDef:
+    """``x * log(y)``, 0 where ``x`` is 0 whatever ``y`` is."""
+    return one("xlogy", x, y, name=name)
+
+
+def maximum(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
+    """The greater of each two elements; where they tie, ``y`` gets the gradient."""
+    return _pair("maximum", x, y, name)
+
+
+def minimum(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
+    """The lesser of each two elements; where they tie, ``y`` gets the gradient."""
+    return _pair("minimum", x, y, name)
+
+
+def squared_difference(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
+    """``(x - y) ** 2``; one of them may be a number."""
+    return square(subtract(x, y, name=inner(name, "subtract")), name=name)
+
+
+def equal(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
+    """1 where the elements are equal, else 0; int8."""
+    return _pair("equal", x, y, name)
+
+
+def not_equal(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
+    """1 where the elements differ, else 0; int8."""
+    return _pair("not_equal", x, y, name)
+
+
+def less(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
+    """1 where ``x < y``, else 0; int8."""
+    return _pair("less", x, y, name)
+
+
+def less_equal(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
+    """1 where ``x <= y``, else 0; int8."""
+    return _pair("less_equal", x, y, name)
+
+
+def greater(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
+    """1 where ``x > y``, else 0; int8."""
+    return _pair("greater", x, y, name)
+
+
+def greater_equal(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
+    """1 where ``x >= y``, else 0; int8."""
+    return _pair("greater_equal", x, y, name)
+
+
+def logical_and(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
+    """1 where neither element is 0, else 0; int8."""
+    return _pair("logical_and", x, y, name)
+
+
+def add_n(inputs: Sequence[BlobDef], name: str | None = None) -> BlobDef:
+    """The sum of blobs of one shape and element type.
+
+    Raises:
+        InferenceError: no blobs, or blobs of different types.
+    """
+    return one("add_n", *inputs, name=name)
+
+
+def polyval(coeffs: Sequence[float], x: BlobDef, name: str | None = None) -> BlobDef:
+    """A polynomial of each element; ``coeffs`` has the coefficient of the highest power first.
+
+    Raises:
+        InferenceError: ``coeffs`` is not a list or tuple.
+    """
+    if not isinstance(coeffs, list | tuple):
+        raise InferenceError(
+            "flow.math.polyval",
+            at=user_line(),
+            found=f"coefficients {coeffs!r:.60}",
+            allowed="a list or tuple of numbers",
+        )
+    total = one("zero_like", x, name=None if coeffs else name)
+    for i, coefficient in enumerate(coeffs):
+        last = i == len(coeffs) - 1
+        scaled = multiply(total, x) if i else total
+        total = add(scaled, coefficient, name if last else None)
+    return total
+
+
+def _integral(value: float) -> int:
+    """A limit for integer types; infinities become the limits of int64."""
+    return int(max(-INT64, min(value, INT64 - 1)))
+
+
+def clip_by_value(
+    values: BlobDef,
+    min_value: float | None = None,
+    max_value: float | None = None,
+    name: str | None = None,
+) -> BlobDef:
+    """Each element, raised to ``min_value`` and lowered to ``max_value`` where these are given.
+
+    Raises:
+        InferenceError: neither limit is given.
+    """
+    bounds = {"min": min_value, "max": max_value}
+    given = {side: value for side, value in bounds.items() if value is not None}
+    if not given:
+        raise InferenceError(
+            "flow.clip_by_value",
+            at=user_line(),
+            found="min_value=None and max_value=None",
+            allowed="at least one limit",
+        )
+    attrs: dict[str, float] = {f"floating_{side}": float(v) for side, v in given.items()}
+    attrs |= {f"integral_{side}": _integral(v) for side, v in given.items()}
+    suffix = "" if len(given) == 2 else f"_{next(iter(given))}"
+    return one(f"clip_by_scalar{suffix}", values, name=name, **attrs)
+
+
+clip_by_scalar = clip = clamp = clip_by_value
+
+
+def cast(x: BlobDef, dtype: DType, name: str | None = None) -> BlobDef:
+    """``x`` in another element type; floating numbers are cut towards zero for integer types."""
+    target = as_dtype(dtype)
+    return x if x.dtype is target else one("cast", x, dtype=target.name, name=name)
+
+
+def where(
+    condition: BlobDef,
+    x: BlobDef | None = None,
+    y: BlobDef | None = None,
+    name: str | None = None,
+) -> BlobDef:
+    """Elements of ``x`` where ``condition`` is not 0, of ``y`` elsewhere; shapes broadcast.
+
+    Without ``x`` and ``y``, `flow.argwhere` of the condition.
+
+    Raises:
+        InferenceError: only one of ``x`` and ``y`` is given, or their element types differ.
+    """
+    if x is not None and y is not None:
+        return one("where", condition, x, y, name=name)
+    if x is None and y is None:
+        return argwhere(condition, name=name)
+    raise InferenceError(
+        "flow.where", at=user_line(), found="only one of x and y", allowed="both of them"
+    )
+
+
+def masked_fill(x: BlobDef, mask: BlobDef, value: float, name: str | None = None) -> BlobDef:
+    """``value`` where ``mask`` is not 0, elements of ``x`` elsewhere; shapes broadcast."""
+    return one("where_scalar_x", mask, x, operand=operand_of(x, value), name=name)

@@ -1,0 +1,57 @@
+"""``flow.linalg`` and ``flow.matmul``."""
+
+from __future__ import annotations
+
+from math import prod
+
+from flow_core.api.array.shape import reshape
+from flow_core.base.errors import InferenceError, user_line
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.emit import emit
+
+__all__ = ["matmul"]
+
+
+def matmul(
+    a: BlobDef,
+    b: BlobDef,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    name: str | None = None,
+    alpha: float = 1.0,
+) -> BlobDef:
+    """Matrix product of two matrices, of each pair in two stacks, or of a stack and one matrix.
+
+    Args:
+        a: shape (..., m, k), or (..., k, m) with ``transpose_a``.
+        b: shape (..., k, n), or (..., n, k) with ``transpose_b``; same element type, same rank
+            and same leading axes as ``a``.  A single matrix is that of a whole stack, unless
+            ``transpose_a``.
+        transpose_a: whether the last two axes of ``a`` are swapped first.
+        transpose_b: whether the last two axes of ``b`` are swapped first.
+        name: name of the op.
+        alpha: a number that the product is multiplied by.
+
+    Returns:
+        A blob of shape (..., m, n).
+
+    Raises:
+        InferenceError: ranks, leading axes, inner sizes or element types do not agree.
+    """
+    if len(a.shape) > len(b.shape) == 2 and not transpose_a:
+        rows = reshape(a, (prod(a.shape[:-1]), a.shape[-1]))
+        flat = matmul(rows, b, transpose_b=transpose_b, name=name, alpha=alpha)
+        return reshape(flat, (*a.shape[:-1], flat.shape[-1]))
+    if len(a.shape) != len(b.shape) or len(a.shape) < 2:
+        raise InferenceError(
+            "flow.matmul",
+            at=user_line(),
+            found=f"shapes {a.shape} and {b.shape}",
+            allowed="two matrices, two stacks of matrices of the same rank, or a stack that is not "
+            "transposed and a matrix",
+        )
+    op_type = "matmul" if len(a.shape) == 2 else "batch_matmul"
+    blob: BlobDef = emit(
+        op_type, a, b, transpose_a=bool(transpose_a), transpose_b=bool(transpose_b), name=name
+    )
+    return blob if alpha == 1 else blob * alpha

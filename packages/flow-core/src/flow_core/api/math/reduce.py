@@ -1,0 +1,263 @@
+"""Reductions of ``flow.math``.
+
+``axis`` is an axis, several, or None for all.  The reduced axes vanish, or stay with size 1 when
+``keepdims`` is set; a reduction of all axes without ``keepdims`` has shape (1,).  With no axes at
+all (``axis=[]``) a reduction changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from flow_core.api.math.binary import add, divide, maximum, multiply, subtract
+from flow_core.api.math.unary import exp, inner, log, one, sqrt, square
+from flow_core.base.errors import InferenceError, user_line
+from flow_core.base.shapes import normal_axis
+from flow_core.exchange import neutral
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.repeat_acc import per_period
+
+__all__ = [
+    "reduce_all",
+    "reduce_any",
+    "reduce_euclidean_norm",
+    "reduce_logsumexp",
+    "reduce_max",
+    "reduce_mean",
+    "reduce_min",
+    "reduce_prod",
+    "reduce_std",
+    "reduce_sum",
+    "reduce_variance",
+    "two_stage_reduce_max",
+    "two_stage_reduce_min",
+]
+
+Axis = int | Sequence[int] | None
+
+
+def _axes(x: BlobDef, axis: Axis, function: str) -> tuple[int, ...]:
+    """Non-negative axes."""
+    rank = len(x.shape)
+    if axis is None:
+        return tuple(range(rank))
+    try:
+        return tuple(normal_axis(a, rank) for a in ([axis] if isinstance(axis, int) else axis))
+    except (TypeError, ValueError) as error:
+        raise InferenceError(
+            f"flow.math.{function}",
+            at=user_line(),
+            found=f"axis={axis!r} for shape {x.shape}",
+            allowed=f"None, or axes from -{rank} to {rank - 1}",
+        ) from error
+
+
+def _reduce(op: str, x: BlobDef, axis: Axis, keepdims: bool, name: str | None) -> BlobDef:
+    axes = _axes(x, axis, op)
+    return one(op, x, axis=axes, keepdims=bool(keepdims), name=name) if axes else x
+
+
+def _filled(operation: str, x: BlobDef, axis: Axis) -> BlobDef:
+    """``x`` with numbers that change no maximum or minimum in place of rows that do not count."""
+    if x.rows is None or x.rows.axis not in _axes(x, axis, f"reduce_{operation}"):
+        return x
+    whole = one("cast_to_static_shape", x)
+    counts = one("cast_to_static_shape", one("constant_like", x, value=1, dtype="int8"))
+    number = neutral(operation, x.dtype)
+    rest = one("constant_like", whole, value=number, dtype=x.dtype.name)
+    return one("where", counts, whole, rest)
+
+
+def reduce_sum(
+    input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> BlobDef:
+    """The sums along some axes, in the element type of ``input_tensor``.
+
+    Args:
+        input_tensor: a blob of numbers.
+        axis: an axis, several, or None for all; negative to count from the last one.
+        keepdims: whether the reduced axes stay, with size 1.
+        name: name of the op.
+
+    Returns:
+        A blob without the reduced axes; of shape (1,) if none is left, itself with ``axis=[]``.
+
+    Raises:
+        InferenceError: an axis out of range.
+
+    Example:
+        For ``x`` of shape (2, 3), ``flow.math.reduce_sum(x, 1)`` has shape (2,).
+    """
+    return _reduce("reduce_sum", input_tensor, axis, keepdims, name)
+
+
+def reduce_max(
+    x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> BlobDef:
+    """The greatest elements along some axes; those that tie share the gradient.
+
+    Args:
+        x, axis, keepdims, name: see `reduce_sum`, for shape and errors, too.
+    """
+    return _reduce("reduce_max", _filled("max", x, axis), axis, keepdims, name)
+
+
+def reduce_min(
+    x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> BlobDef:
+    """The least elements along some axes; those that tie share the gradient.
+
+    Args:
+        x, axis, keepdims, name: see `reduce_sum`, for shape and errors, too.
+    """
+    return _reduce("reduce_min", _filled("min", x, axis), axis, keepdims, name)
+
+
+def reduce_prod(
+    x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> BlobDef:
+    """The products along some axes.
+
+    Args:
+        x, axis, keepdims, name: see `reduce_sum`, for shape and errors, too.
+    """
+    return _reduce("reduce_prod", x, axis, keepdims, name)
+
+
+def _truth(op: str, x: BlobDef, axis: Axis, keepdims: bool, name: str | None) -> BlobDef:
+    if _axes(x, axis, op):
+        return _reduce(op, x, axis, keepdims, name)
+    return one("scalar_logical_not_equal", x, operand=0, name=name)
+
+
+def reduce_any(
+    x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> BlobDef:
+    """1 where some element along the axes is not 0, else 0; int8.
+
+    Args:
+        x, axis, keepdims, name: see `reduce_sum`, for shape and errors, too.
+    """
+    return _truth("reduce_any", x, axis, keepdims, name)
+
+
+def reduce_all(
+    x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> BlobDef:
+    """1 where no element along the axes is 0, else 0; int8.
+
+    Args:
+        x, axis, keepdims, name: see `reduce_sum`, for shape and errors, too.
+    """
+    return _truth("reduce_all", x, axis, keepdims, name)
+
+
+@per_period
+def reduce_mean(
+    input_blob: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> BlobDef:
+    """The means along some axes; those of integers are cut towards zero.
+
+    Args:
+        input_blob, axis, keepdims, name: see `reduce_sum`, for shape and errors, too.
+    """
+    axes = _axes(input_blob, axis, "reduce_mean")
+    if not axes:
+        return input_blob
+    total = reduce_sum(input_blob, axes, keepdims, inner(name, "reduce_sum"))
+    rows = input_blob.rows
+    if rows is not None and rows.axis in axes:
+        return _mean_of_rows(input_blob, total, axes, name)
+    count = prod(input_blob.shape[i] for i in axes)
+    if input_blob.dtype.is_floating:
+        return multiply(total, 1.0 / count if count else float("nan"), name)
+    return divide(total, max(count, 1), name)
+
+
+def _mean_of_rows(x: BlobDef, total: BlobDef, axes: Sequence[int], name: str | None) -> BlobDef:
+    """A sum divided by how many elements count; 0 where none does."""
+    rows = x.rows
+    rest = prod(x.shape[i] for i in axes if i != rows.axis)
+    count = one("cast", maximum(rows.count, 1), dtype=x.dtype.name)
+    return divide(total, multiply(count, rest), name)
+
+
+def reduce_variance(
+    input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> BlobDef:
+    """The variances (divided by the number of elements) along some axes; 0 without axes.
+
+    Args:
+        input_tensor, axis, keepdims, name: see `reduce_sum`, for shape and errors,
+            too; floating types only.
+    """
+    axes = _axes(input_tensor, axis, "reduce_variance")
+    if not axes:
+        return one("zero_like", input_tensor, name=name)
+    mean = reduce_mean(input_tensor, axes, True, inner(name, "mean"))
+    centred = subtract(input_tensor, mean, inner(name, "subtract"))
+    return reduce_mean(square(centred, inner(name, "square")), axes, keepdims, name)
+
+
+def reduce_std(
+    input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> BlobDef:
+    """The square roots of the variances along some axes; 0 without axes.
+
+    Args:
+        input_tensor, axis, keepdims, name: see `reduce_sum`, for shape and errors,
+            too; floating types only.
+    """
+    axes = _axes(input_tensor, axis, "reduce_std")
+    if not axes:
+        return one("zero_like", input_tensor, name=name)
+    variance = reduce_variance(input_tensor, axes, keepdims, inner(name, "reduce_variance"))
+    return sqrt(variance, name)
+
+
+def reduce_euclidean_norm(
+    input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> BlobDef:
+    """The square roots of the sums of squares along some axes.
+
+    Args:
+        input_tensor, axis, keepdims, name: see `reduce_sum`, for shape and errors,
+            too; floating types only.
+    """
+    squares = square(input_tensor, inner(name, "square"))
+    return sqrt(reduce_sum(squares, axis, keepdims, inner(name, "reduce_sum")), name)
+
+
+def reduce_logsumexp(
+    input_tensor: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> BlobDef:
+    """The logarithms of the sums of exponentials along some axes, without overflow.
+
+    Args:
+        input_tensor, axis, keepdims, name: see `reduce_sum`, for shape and errors,
+            too; floating types only.
+    """
+    axes = _axes(input_tensor, axis, "reduce_logsumexp")
+    if not axes:
+        return input_tensor
+    greatest = reduce_max(input_tensor, axes, True, inner(name, "reduce_max"))
+    parts = exp(subtract(input_tensor, greatest, inner(name, "subtract")), inner(name, "exp"))
+    total = log(reduce_sum(parts, axes, keepdims, inner(name, "reduce_sum")), inner(name, "log"))
+    if greatest.shape != total.shape:
+        greatest = one("reshape", greatest, shape=total.shape, name=inner(name, "reshape"))
+    return add(total, greatest, name)
+
+
+def two_stage_reduce_max(
+    x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> BlobDef:
+    """`reduce_max`: where ``x`` is split along a reduced axis, it reduces in two stages anyway."""
+    return reduce_max(x, axis, keepdims, name)
+
+
+def two_stage_reduce_min(
+    x: BlobDef, axis: Axis = None, keepdims: bool = False, name: str | None = None
+) -> BlobDef:
+    """`reduce_min`: where ``x`` is split along a reduced axis, it reduces in two stages anyway."""
+    return reduce_min(x, axis, keepdims, name)

@@ -1,0 +1,11 @@
+"""``flow.nn``: functions of neural networks, in four parts."""
+
+from __future__ import annotations
+
+from flow_core.api.nn import activation, basic, conv, losses
+from flow_core.api.nn.activation import *  # noqa: F403 - a star join, by __all__
+from flow_core.api.nn.basic import *  # noqa: F403
+from flow_core.api.nn.conv import *  # noqa: F403
+from flow_core.api.nn.losses import *  # noqa: F403
+
+__all__ = [*activation.__all__, *basic.__all__, *conv.__all__, *losses.__all__]

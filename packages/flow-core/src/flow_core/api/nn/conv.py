@@ -1,0 +1,483 @@
+"""``flow.nn``: convolutions, transposed convolutions and pooling.
+
+``data_format`` is "NCW", "NCHW", "NCDHW" (channels first) or "NWC", "NHWC", "NDHWC" (channels
+last).  Sizes, strides and dilations are one integer for all axes of space, or one for each.
+``padding`` is "VALID" (none), "SAME_UPPER" (ceil(size / stride) outputs; an odd element of padding
+goes after), "SAME_LOWER" (before), "SAME" (like "SAME_LOWER"), or a pair of numbers (or one number)
+for every axis of the input, (0, 0) for batch and channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flow_core.api.nn.common import check
+from flow_core.base.shapes import same_padding
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.emit import emit
+from flow_core.ops.nn.windows import channel_axis, space_axes
+
+__all__ = [
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
+    "compat_conv2d",
+    "conv1d",
+    "conv2d",
+    "conv2d_transpose",
+    "conv3d",
+    "max_pool1d",
+    "max_pool2d",
+    "max_pool3d",
+    "torch_conv2d_transpose",
+]
+
+Ints = int | Sequence[int]
+Padding = str | Sequence[Any]
+
+FORMATS = {1: ("NCW", "NWC"), 2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
+
+
+def _per_axis(function: str, what: str, value: Ints | None, dims: int) -> tuple[int, ...]:
+    """One integer per axis of space; 1 each for None."""
+    values = [1] if value is None else [value] if isinstance(value, int) else list(value)
+    numbers = all(isinstance(v, int) and v > 0 for v in values)
+    allowed = f"a positive integer, or {dims} of them"
+    check(numbers and len(values) in (1, dims), function, f"{what}={value!r}", allowed)
+    return tuple(values * dims if len(values) == 1 else values)
+
+
+def _window(function: str, ksize: Ints | None, dims: int) -> tuple[int, ...]:
+    check(ksize is not None, function, "ksize=None", f"a positive integer, or {dims} of them")
+    return _per_axis(function, "ksize", ksize, dims)
+
+
+def layout(function: str, data_format: str, dims: int) -> str:
+    """The layout attribute that a data format of so many axes of space stands for."""
+    text = str(data_format).upper()
+    allowed = " or ".join(FORMATS[dims])
+    check(text in FORMATS[dims], function, f"data_format={data_format!r}", allowed)
+    return "channels_first" if text == FORMATS[dims][0] else "channels_last"
+
+
+def _check_rank(function: str, dims: int, **blobs: BlobDef) -> None:
+    for name, blob in blobs.items():
+        rank = len(blob.shape)
+        check(rank == dims + 2, function, f"{name} of shape {blob.shape}", f"rank {dims + 2}")
+
+
+def _explicit(function: str, padding: Padding, dims: int, form: str) -> list[tuple[int, int]]:
+    """Pairs per axis of space from numbers or pairs per axis of the input."""
+    pairs = [(p, p) if isinstance(p, int) else tuple(p) for p in padding]
+    space = space_axes(dims + 2, form)
+    ok = len(pairs) == dims + 2 and all(
+        len(p) == 2 and min(p) >= 0 and (i in space or p == (0, 0)) for i, p in enumerate(pairs)
+    )
+    allowed = f"{dims + 2} pairs of numbers of at least 0, (0, 0) on axes other than {space}"
+    check(ok, function, f"padding={padding!r}", allowed)
+    return [(pairs[i][0], pairs[i][1]) for i in space]
+
+
+def _padding_name(function: str, padding: str) -> str:
+    text = padding.upper()
+    names = ("SAME", "SAME_LOWER", "SAME_UPPER", "VALID")
+    check(text in names, function, f"padding={padding!r}", f"{', '.join(names)}, or pairs")
+    return "SAME_LOWER" if text == "SAME" else text
+
+
+def _conv(
+    dims: int,
+    x: BlobDef,
+    filters: BlobDef,
+    strides: Ints,
+    padding: Padding,
+    data_format: str,
+    dilations: Ints | None,
+    groups: int,
+    name: str | None,
+) -> BlobDef:
+    function = f"conv{dims}d"
+    form = layout(function, data_format, dims)
+    _check_rank(function, dims, input=x, filters=filters)
+    step = _per_axis(function, "strides", strides, dims)
+    dilation = _per_axis(function, "dilations", dilations, dims)
+    axes = space_axes(dims + 2, form)
+    size, kernel = ([blob.shape[i] for i in axes] for blob in (x, filters))
+    if isinstance(padding, str):
+        mode = _padding_name(function, padding)
+        columns = zip(size, kernel, step, dilation, strict=True)
+        lower = mode == "SAME_LOWER"
+        pads = [(0, 0) if mode == "VALID" else same_padding(*c, lower) for c in columns]
+    else:
+        pads = _explicit(function, padding, dims, form)
+    channels = x.shape[channel_axis(dims + 2, form)]
+    check(
+        isinstance(groups, int) and groups > 0 and channels % groups == 0,
+        function,
+        f"groups={groups!r} for {channels} channels",
+        "a positive integer that divides the channels",
+    )
+    blob: BlobDef = emit(
+        function, x, filters,
+        filters=filters.shape[0], kernel_size=tuple(kernel), strides=step, dilation_rate=dilation,
+        padding_before=tuple(p[0] for p in pads), padding_after=tuple(p[1] for p in pads),
+        data_format=form, groups=groups, name=name,
+    )  # fmt: skip
+    return blob
+
+
+def conv1d(
+    input: BlobDef,
+    filters: BlobDef,
+    strides: Ints,
+    padding: Padding,
+    data_format: str = "NCW",
+    dilations: Ints | None = None,
+    groups: int = 1,
+    name: str | None = None,
+) -> BlobDef:
+    """Convolution over one axis of space; `conv2d` describes the arguments."""
+    return _conv(1, input, filters, strides, padding, data_format, dilations, groups, name)
+
+
+def conv2d(
+    input: BlobDef,
+    filters: BlobDef,
+    strides: Ints,
+    padding: Padding,
+    data_format: str = "NCHW",
+    dilations: Ints | None = None,
+    groups: int = 1,
+    name: str | None = None,
+) -> BlobDef:
+    """Convolution over two axes of space (a cross-correlation: kernels are not flipped).
+
+    Args:
+        input: floating point, (batch, channels, height, width) for "NCHW", channels last for
+            "NHWC".
+        filters: same element type, (filters, channels / groups, height, width) for "NCHW",
+            (filters, height, width, channels / groups) for "NHWC".
+        strides: steps between outputs.
+        padding: see the module's text.
+        data_format: "NCHW" or "NHWC".
+        dilations: steps between kernel elements; 1 by default.
+        groups: the channels and the filters are cut into so many groups, group i of the
+            channels feeds group i of the filters only.
+        name: name of the op.
+
+    Returns:
+        A blob of (size + padding - dilated kernel) // stride + 1 positions per axis.
+
+    Raises:
+        InferenceError: shapes, element types or arguments that do not fit.
+
+    Example:
+        For ``x`` of shape (1, 64, 32, 32) and filters of shape (128, 64, 3, 3),
+        ``flow.nn.conv2d(x, filters, strides=1, padding="SAME")`` has shape (1, 128, 32, 32).
+    """
+    return _conv(2, input, filters, strides, padding, data_format, dilations, groups, name)
+
+
+def conv3d(
+    input: BlobDef,
+    filters: BlobDef,
+    strides: Ints,
+    padding: Padding,
+    data_format: str = "NCDHW",
+    dilations: Ints | None = None,
+    groups: int = 1,
+    name: str | None = None,
+) -> BlobDef:
+    """Convolution over three axes of space; `conv2d` describes the arguments."""
+    return _conv(3, input, filters, strides, padding, data_format, dilations, groups, name)
+
+
+def compat_conv2d(
+    input: BlobDef,
+    filters: BlobDef,
+    strides: Ints,
+    padding: str,
+    data_format: str = "NCHW",
+    dilations: Ints | None = None,
+    groups: int = 1,
+    name: str | None = None,
+) -> BlobDef:
+    """`conv2d` whose "SAME" is "SAME_UPPER", as in TensorFlow."""
+    if isinstance(padding, str) and padding.upper() == "SAME":
+        padding = "SAME_UPPER"
+    return conv2d(input, filters, strides, padding, data_format, dilations, groups, name)
+
+
+# ------------------------------------------------------------------------------ transposed
+
+
+def _one_of(function: str, old: BlobDef | None, new: BlobDef | None, names: str) -> BlobDef:
+    given = [blob for blob in (old, new) if blob is not None]
+    check(len(given) == 1, function, f"{len(given)} of them", f"exactly one of {names}")
+    return given[0]
+
+
+def conv2d_transpose(
+    value: BlobDef | None = None,
+    filter: BlobDef | None = None,
+    output_shape: Sequence[int] | None = None,
+    strides: Ints | None = None,
+    padding: str = "VALID",
+    data_format: str = "NCHW",
+    name: str | None = None,
+    input: BlobDef | None = None,
+    filters: BlobDef | None = None,
+    dilations: Ints | None = None,
+) -> BlobDef:
+    """The transpose (gradient) of `conv2d`: from its outputs' positions to its inputs'.
+
+    Args:
+        value: (batch, channels, height, width) or channels last; ``input`` is another name.
+        filter: the filters of that convolution: (channels, output channels, height, width), or
+            (channels, height, width, output channels) for "NHWC"; ``filters`` is another name.
+        output_shape: shape of the result, four numbers.
+        strides: strides of that convolution.
+        padding: "VALID" or "SAME" (an odd element of padding goes after).
+        data_format: "NCHW" or "NHWC".
+        name: name of the op.
+        input, filters: see above.
+        dilations: dilations of that convolution.
+
+    Raises:
+        InferenceError: an ``output_shape`` which that convolution does not map to the input's
+            shape, or other arguments that do not fit.
+    """
+    function = "conv2d_transpose"
+    x = _one_of(function, value, input, "value and input")
+    weight = _one_of(function, filter, filters, "filter and filters")
+    form = layout(function, data_format, 2)
+    _check_rank(function, 2, input=x, filters=weight)
+    given = () if output_shape is None else tuple(output_shape)
+    allowed = "four numbers: the batch, channels, height and width of the result"
+    check(len(given) == 4, function, f"output_shape={output_shape!r}", allowed)
+    channels = channel_axis(4, form)
+    fits = given[0] == x.shape[0] and given[channels] == weight.shape[channels]
+    check(fits, function, f"output_shape={given} for input {x.shape}, filters {weight.shape}",
+           f"batch {x.shape[0]}, {weight.shape[channels]} channels")  # fmt: skip
+    step = _per_axis(function, "strides", strides, 2)
+    dilation = _per_axis(function, "dilations", dilations, 2)
+    mode = padding.upper()
+    check(mode in ("SAME", "VALID"), function, f"padding={padding!r}", "SAME or VALID")
+    pads, extra = [], []
+    for i, s, d in zip(space_axes(4, form), step, dilation, strict=True):
+        needed = _transposed_padding(given[i], x.shape[i], (weight.shape[i] - 1) * d + 1, s, mode)
+        pads.append((needed // 2, needed - needed // 2))
+        extra.append(given[i] - ((x.shape[i] - 1) * s + (weight.shape[i] - 1) * d + 1 - needed))
+    return _deconv(x, weight, step, dilation, pads, extra, form, name)
+
+
+def _transposed_padding(out: int, size: int, effective: int, stride: int, mode: str) -> int:
+    """Padding of the convolution from ``out`` to ``size`` positions on one axis."""
+    reached = -(-out // stride) if mode == "SAME" else (out - effective) // stride + 1
+    check(
+        reached == size,
+        "conv2d_transpose",
+        f"output_shape with {out} positions on an axis where the input has {size}",
+        f"a size which a {mode} convolution of stride {stride} maps to {size}",
+    )
+    return max(0, (size - 1) * stride + effective - out) if mode == "SAME" else 0
+
+
+def _deconv(
+    x: BlobDef,
+    weight: BlobDef,
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+    pads: Sequence[tuple[int, int]],
+    extra: Sequence[int],
+    form: str,
+    name: str | None,
+) -> BlobDef:
+    blob: BlobDef = emit(
+        "deconv2d", x, weight,
+        filters=weight.shape[channel_axis(4, form)],
+        kernel_size=tuple(weight.shape[i] for i in space_axes(4, form)),
+        strides=strides, dilation_rate=dilations, output_padding=tuple(extra),
+        padding_before=tuple(p[0] for p in pads), padding_after=tuple(p[1] for p in pads),
+        data_format=form, name=name,
+    )  # fmt: skip
+    return blob
+
+
+def torch_conv2d_transpose(
+    value: BlobDef | None = None,
+    filter: BlobDef | None = None,
+    output_padding: Sequence[int] | None = None,
+    strides: Ints | None = None,
+    padding_needed: Sequence[int] | None = None,
+    data_format: str = "NCHW",
+    name: str | None = None,
+    input: BlobDef | None = None,
+    filters: BlobDef | None = None,
+    dilations: Ints | None = None,
+) -> BlobDef:
+    """`conv2d_transpose` that is told the padding in place of the result's shape.
+
+    Args:
+        value, filter, strides, data_format, name, input, filters, dilations: see
+            `conv2d_transpose`.
+        output_padding: positions added at the end of each axis, less than the strides; 0 by
+            default.
+        padding_needed: padding of both sides together on each axis, even numbers.
+
+    Returns:
+        A blob of (size - 1) * stride - padding_needed + dilated kernel + output_padding
+        positions per axis.
+
+    Raises:
+        InferenceError: arguments that do not fit.
+    """
+    function = "torch_conv2d_transpose"
+    x = _one_of(function, value, input, "value and input")
+    weight = _one_of(function, filter, filters, "filter and filters")
+    form = layout(function, data_format, 2)
+    _check_rank(function, 2, input=x, filters=weight)
+    needed = () if padding_needed is None else tuple(padding_needed)
+    ok = len(needed) == 2 and all(p >= 0 and p % 2 == 0 for p in needed)
+    check(ok, function, f"padding_needed={padding_needed!r}", "two even numbers")
+    step = _per_axis(function, "strides", strides, 2)
+    dilation = _per_axis(function, "dilations", dilations, 2)
+    pads = [(p // 2, p // 2) for p in needed]
+    extra = (0, 0) if output_padding is None else tuple(output_padding)
+    return _deconv(x, weight, step, dilation, pads, extra, form, name)
+
+
+# ------------------------------------------------------------------------------ pooling
+
+
+def _pool(
+    mode: str,
+    dims: int,
+    x: BlobDef,
+    ksize: Ints,
+    strides: Ints | None,
+    padding: Padding,
+    data_format: str,
+    ceil_mode: bool,
+    name: str | None,
+) -> BlobDef:
+    function = f"{mode}_pool{dims}d"
+    form = layout(function, data_format, dims)
+    _check_rank(function, dims, input=x)
+    if isinstance(padding, str):
+        kind, pads = _padding_name(function, padding).lower(), [(0, 0)] * dims
+    else:
+        kind, pads = "customized", _explicit(function, padding, dims, form)
+    blob: BlobDef = emit(
+        f"{mode}_pool_{dims}d", x,
+        pool_size=_window(function, ksize, dims),
+        strides=_per_axis(function, "strides", strides, dims),
+        padding=kind, padding_before=tuple(p[0] for p in pads),
+        padding_after=tuple(p[1] for p in pads),
+        data_format=form, ceil_mode=bool(ceil_mode), name=name,
+    )  # fmt: skip
+    return blob
+
+
+def max_pool1d(
+    input: BlobDef,
+    ksize: Ints,
+    strides: Ints,
+    padding: Padding,
+    data_format: str = "NWC",
+    name: str | None = None,
+) -> BlobDef:
+    """The maximum of every window on one axis of space; see `max_pool2d`."""
+    return _pool("max", 1, input, ksize, strides, padding, data_format, False, name)
+
+
+def max_pool2d(
+    input: BlobDef,
+    ksize: Ints,
+    strides: Ints,
+    padding: Padding,
+    data_format: str = "NCHW",
+    ceil_mode: bool = False,
+    name: str | None = None,
+) -> BlobDef:
+    """The maximum of every window.
+
+    Padding never is the maximum.  The first of several largest elements gets the gradient.
+
+    Args:
+        input: (batch, channels, height, width), or channels last for "NHWC".
+        ksize: sizes of a window.
+        strides: steps between windows.
+        padding: see the module's text.
+        data_format: "NCHW" or "NHWC".
+        ceil_mode: with explicit padding, also keep windows that reach over the end.
+        name: name of the op.
+
+    Raises:
+        InferenceError: arguments that do not fit, or a window altogether in the padding.
+
+    Example:
+        For ``x`` of shape (1, 32, 128, 128), ``flow.nn.max_pool2d(x, 3, 2, "SAME")`` has shape
+        (1, 32, 64, 64).
+    """
+    return _pool("max", 2, input, ksize, strides, padding, data_format, ceil_mode, name)
+
+
+def max_pool3d(
+    input: BlobDef,
+    ksize: Ints,
+    strides: Ints,
+    padding: Padding,
+    data_format: str = "NCDHW",
+    ceil_mode: bool = False,
+    name: str | None = None,
+) -> BlobDef:
+    """The maximum of every window in three axes of space; see `max_pool2d`."""
+    return _pool("max", 3, input, ksize, strides, padding, data_format, ceil_mode, name)
+
+
+def avg_pool1d(
+    input: BlobDef,
+    ksize: Ints,
+    strides: Ints,
+    padding: Padding,
+    data_format: str = "NCW",
+    name: str | None = None,
+) -> BlobDef:
+    """The mean of every window on one axis of space; see `avg_pool2d`."""
+    return _pool("avg", 1, input, ksize, strides, padding, data_format, False, name)
+
+
+def avg_pool2d(
+    input: BlobDef,
+    ksize: Ints,
+    strides: Ints,
+    padding: Padding,
+    data_format: str = "NCHW",
+    ceil_mode: bool = False,
+    name: str | None = None,
+) -> BlobDef:
+    """The mean of the elements of every window; padding does not count.
+
+    Args:
+        input, ksize, strides, padding, data_format, ceil_mode, name: see `max_pool2d`; the
+            input is floating point.
+
+    Raises:
+        InferenceError: arguments that do not fit, or a window altogether in the padding.
+    """
+    return _pool("avg", 2, input, ksize, strides, padding, data_format, ceil_mode, name)
+
+
+def avg_pool3d(
+    input: BlobDef,
+    ksize: Ints,
+    strides: Ints,
+    padding: Padding,
+    data_format: str = "NCDHW",
+    ceil_mode: bool = False,
+    name: str | None = None,
+) -> BlobDef:
+    """The mean of every window in three axes of space; see `avg_pool2d`."""
+    return _pool("avg", 3, input, ksize, strides, padding, data_format, ceil_mode, name)

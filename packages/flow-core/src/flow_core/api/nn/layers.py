@@ -1,0 +1,396 @@
+"""``flow.layers``: functions with variables of their own.
+
+The variables of a layer named "conv1" are "conv1-weight", "conv1-bias" and so on, below the name
+scope in force: the names under which OneFlow's checkpoints keep them.  A layer makes its variables
+anew, so that a job uses every layer name once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from flow_core.api.array.initializers import constant_initializer, xavier_uniform_initializer
+from flow_core.api.nn import layers_norm
+from flow_core.api.nn.basic import bias_add
+from flow_core.api.nn.conv import Ints, Padding, layout
+from flow_core.api.nn.conv import conv1d as nn_conv1d
+from flow_core.api.nn.conv import conv2d as nn_conv2d
+from flow_core.api.nn.conv import conv3d as nn_conv3d
+from flow_core.api.nn.layers_common import BROADCAST, activated, check, check_input, new_variable
+from flow_core.api.nn.layers_norm import *  # noqa: F403 - a star join, by __all__
+from flow_core.api.session.distribute import Distribution
+from flow_core.base.dtypes import DType
+from flow_core.frontend.config.scope import name_scope
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.emit import emit
+from flow_core.ir.initializers import Initializer
+from flow_core.ops.nn.windows import channel_axis
+
+__all__ = [
+    *layers_norm.__all__,
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "dense",
+    "prelu",
+    "upsample_2d",
+]
+
+Activation = Callable[..., BlobDef]
+
+
+# ------------------------------------------------------------------------------ dense
+
+
+def dense(
+    inputs: BlobDef,
+    units: int,
+    activation: Activation | None = None,
+    use_bias: bool = True,
+    kernel_initializer: Initializer | None = None,
+    bias_initializer: Initializer | None = None,
+    kernel_regularizer: Any = None,
+    bias_regularizer: Any = None,
+    trainable: bool = True,
+    name: str = "Dense",
+    model_distribute: Distribution = BROADCAST,
+) -> BlobDef:
+    """A matrix product of the last axis with a weight, plus a bias.
+
+    Variables: ``weight`` (units, inputs.shape[-1]) and ``bias`` (units,), zeros by default.
+
+    Args:
+        inputs: a floating point blob of rank 2 or more.
+        units: size of the last axis of the result.
+        activation: called with the result, and ``name=`` if it takes one.
+        use_bias: whether there is a bias.
+        kernel_initializer, kernel_regularizer: of the weight.
+        bias_initializer, bias_regularizer: of the bias.
+        trainable: whether optimizers update the variables.
+        name: name of the layer.
+        model_distribute: distribution of the variables: broadcast, split(0) (rank 2 only) or auto.
+
+    Returns:
+        A blob of shape (*inputs.shape[:-1], units).
+
+    Raises:
+        InferenceError: arguments that do not fit.
+        VariableError: a second layer of this name in a job.
+
+    Example:
+        ``hidden = flow.layers.dense(x, 512, activation=flow.nn.relu, name="hidden")``
+    """
+    check_input("dense", inputs)
+    shape = inputs.shape
+    check(len(shape) >= 2, "dense", f"inputs of shape {shape}", "rank 2 or more")
+    _check_distribution(model_distribute, len(shape))
+    x = inputs if len(shape) == 2 else _reshape(inputs, (-1, shape[-1]))
+    shared = {"trainable": trainable, "distribute": model_distribute}
+    with name_scope(name):
+        weight = new_variable(
+            "weight", (units, shape[-1]), x.dtype, kernel_initializer or constant_initializer(0),
+            regularizer=kernel_regularizer, **shared,
+        )  # fmt: skip
+        flags = {"transpose_a": False, "transpose_b": True, "alpha": 1.0}
+        y: BlobDef = emit("matmul", x, weight, name="matmul", **flags)
+        if use_bias:
+            bias = new_variable(
+                "bias", (units,), x.dtype, bias_initializer or constant_initializer(0),
+                regularizer=bias_regularizer, **shared,
+            )  # fmt: skip
+            y = bias_add(y, bias, name="bias_add")
+        y = activated("dense", y, activation)
+    return y if len(shape) == 2 else _reshape(y, (*shape[:-1], units))
+
+
+def _check_distribution(distribute: Distribution, rank: int) -> None:
+    split = distribute == Distribution("split", 0)
+    check(
+        split or getattr(distribute, "kind", None) in ("auto", "broadcast"),
+        "dense",
+        f"model_distribute={distribute!r:.60}",
+        "flow.distribute.broadcast(), split(0) or auto()",
+    )
+    check(rank == 2 or not split, "dense", f"split(0) and inputs of rank {rank}", "rank 2")
+
+
+def _reshape(x: BlobDef, shape: Sequence[int]) -> BlobDef:
+    blob: BlobDef = emit("reshape", x, shape=tuple(shape))
+    return blob
+
+
+# ------------------------------------------------------------------------------ convolutions
+
+_CONVOLUTIONS = {1: nn_conv1d, 2: nn_conv2d, 3: nn_conv3d}
+
+
+def _conv(
+    dims: int,
+    x: BlobDef,
+    filters: int,
+    sizes: tuple[Ints, Ints, Ints | None],
+    padding: Padding,
+    data_format: str,
+    groups: int,
+    activation: Activation | None,
+    use_bias: bool,
+    kernel: tuple[Initializer | None, Any, str | None],
+    bias: tuple[Initializer | None, Any, str | None],
+    trainable: bool,
+    name: str,
+) -> BlobDef:
+    """The layer of so many axes of space.
+
+    ``sizes`` are kernel size, strides and dilation; ``kernel`` and ``bias`` are initializer,
+    regularizer and name of a variable.
+    """
+    kernel_size, strides, dilation = sizes
+    data_format = data_format.upper()
+    shape = _weight_shape(dims, x, filters, kernel_size, data_format, groups)
+    default = xavier_uniform_initializer(data_format=data_format)
+    weight = _layer_variable(name, "weight", shape, x.dtype, kernel, default, trainable)
+    convolution = _CONVOLUTIONS[dims]
+    y = convolution(x, weight, strides, padding, data_format, dilation, groups=groups, name=name)
+    if use_bias:
+        zeros = constant_initializer(0)
+        vector = _layer_variable(name, "bias", (filters,), x.dtype, bias, zeros, trainable)
+        with name_scope(name):
+            y = bias_add(y, vector, data_format, name="bias_add")
+    with name_scope(name):
+        return activated(f"conv{dims}d", y, activation)
+
+
+def _weight_shape(
+    dims: int, x: BlobDef, filters: int, kernel_size: Ints, data_format: str, groups: int
+) -> tuple[int, ...]:
+    function = f"conv{dims}d"
+    check_input(function, x)
+    form = layout(function, data_format, dims)
+    check(len(x.shape) == dims + 2, function, f"inputs of shape {x.shape}", f"rank {dims + 2}")
+    kernel = tuple(kernel_size) if isinstance(kernel_size, Iterable) else (kernel_size,) * dims
+    whole = len(kernel) == dims and all(hasattr(n, "__index__") for n in kernel)
+    check(whole, function, f"kernel_size={kernel_size!r}", f"{dims} integers")
+    channels = x.shape[channel_axis(dims + 2, form)]
+    check(
+        isinstance(groups, int) and groups > 0 and filters % groups == channels % groups == 0,
+        function,
+        f"groups={groups!r} for {channels} channels and {filters} filters",
+        "a positive integer that divides both",
+    )
+    depth = channels // groups
+    return (filters, depth, *kernel) if form == "channels_first" else (filters, *kernel, depth)
+
+
+def _layer_variable(
+    layer: str,
+    name: str,
+    shape: Sequence[int],
+    dtype: DType,
+    how: tuple[Initializer | None, Any, str | None],
+    default: Initializer,
+    trainable: bool,
+) -> BlobDef:
+    """A variable below the layer's name, or under a full name that the user gave."""
+    initializer, regularizer, full = how
+    more = {"regularizer": regularizer, "trainable": trainable}
+    initializer = initializer or default
+    if full is not None:
+        return new_variable(full, shape, dtype, initializer, **more)
+    with name_scope(layer):
+        return new_variable(name, shape, dtype, initializer, **more)
+
+
+def conv1d(
+    inputs: BlobDef,
+    filters: int,
+    kernel_size: Ints = 1,
+    strides: Ints = 1,
+    padding: Padding = "VALID",
+    data_format: str = "NCW",
+    dilation_rate: Ints | None = None,
+    groups: int = 1,
+    activation: Activation | None = None,
+    use_bias: bool = True,
+    kernel_initializer: Initializer | None = None,
+    bias_initializer: Initializer | None = None,
+    kernel_regularizer: Any = None,
+    bias_regularizer: Any = None,
+    trainable: bool = True,
+    name: str = "Conv1d",
+    weight_name: str | None = None,
+    bias_name: str | None = None,
+) -> BlobDef:
+    """A convolution over one axis of space with its variables; see `conv2d`."""
+    return _conv(
+        1, inputs, filters, (kernel_size, strides, dilation_rate), padding, data_format, groups,
+        activation, use_bias, (kernel_initializer, kernel_regularizer, weight_name),
+        (bias_initializer, bias_regularizer, bias_name), trainable, name,
+    )  # fmt: skip
+
+
+def conv2d(
+    inputs: BlobDef,
+    filters: int,
+    kernel_size: Ints = 1,
+    strides: Ints = 1,
+    padding: Padding = "VALID",
+    data_format: str = "NCHW",
+    dilation_rate: Ints | None = None,
+    groups: int = 1,
+    activation: Activation | None = None,
+    use_bias: bool = True,
+    kernel_initializer: Initializer | None = None,
+    bias_initializer: Initializer | None = None,
+    kernel_regularizer: Any = None,
+    bias_regularizer: Any = None,
+    trainable: bool = True,
+    name: str = "Conv2d",
+    weight_name: str | None = None,
+    bias_name: str | None = None,
+) -> BlobDef:
+    """A convolution over two axes of space with its variables, a bias and an activation.
+
+    Variables: ``weight`` (filters, channels / groups, *kernel), channels last for "NHWC", by
+    default with ``xavier_uniform_initializer``; ``bias`` (filters,), zeros by default.
+
+    Args:
+        inputs: a floating point blob of rank 4.
+        filters: channels of the result.
+        kernel_size: sizes of the kernel.
+        strides, padding, data_format, dilation_rate, groups: as for ``flow.nn.conv2d``.
+        activation: called with the result, and ``name=`` if it takes one.
+        use_bias: whether there is a bias.
+        kernel_initializer, kernel_regularizer: of the weight.
+        bias_initializer, bias_regularizer: of the bias.
+        trainable: whether optimizers update the variables.
+        name: name of the layer.
+        weight_name, bias_name: names of the variables in place of ``<name>-weight`` and
+            ``<name>-bias``.
+
+    Raises:
+        InferenceError: arguments that do not fit.
+        VariableError: a second layer of this name in a job.
+
+    Example:
+        ``flow.layers.conv2d(x, 32, 5, padding="SAME", activation=flow.nn.relu, name="conv1")``
+    """
+    return _conv(
+        2, inputs, filters, (kernel_size, strides, dilation_rate), padding, data_format, groups,
+        activation, use_bias, (kernel_initializer, kernel_regularizer, weight_name),
+        (bias_initializer, bias_regularizer, bias_name), trainable, name,
+    )  # fmt: skip
+
+
+def conv3d(
+    inputs: BlobDef,
+    filters: int,
+    kernel_size: Ints = 1,
+    strides: Ints = 1,
+    padding: Padding = "VALID",
+    data_format: str = "NCDHW",
+    dilation_rate: Ints | None = None,
+    groups: int = 1,
+    activation: Activation | None = None,
+    use_bias: bool = True,
+    kernel_initializer: Initializer | None = None,
+    bias_initializer: Initializer | None = None,
+    kernel_regularizer: Any = None,
+    bias_regularizer: Any = None,
+    trainable: bool = True,
+    name: str = "Conv3d",
+    weight_name: str | None = None,
+    bias_name: str | None = None,
+) -> BlobDef:
+    """A convolution over three axes of space with its variables; see `conv2d`.
+
+    The weight has channels first also for "NDHWC", as in OneFlow, whose checkpoints depend on it.
+    Explicit padding is then given in the order of "NCDHW".
+    """
+    last = data_format.upper() == "NDHWC"
+    y = _conv(
+        3, _transpose(inputs, (0, 4, 1, 2, 3)) if last else inputs, filters,
+        (kernel_size, strides, dilation_rate), padding, "NCDHW" if last else data_format, groups,
+        activation, use_bias, (kernel_initializer, kernel_regularizer, weight_name),
+        (bias_initializer, bias_regularizer, bias_name), trainable, name,
+    )  # fmt: skip
+    return _transpose(y, (0, 2, 3, 4, 1)) if last else y
+
+
+def _transpose(x: BlobDef, perm: tuple[int, ...]) -> BlobDef:
+    blob: BlobDef = emit("transpose", x, perm=perm)
+    return blob
+
+
+# ------------------------------------------------------------------------------ others
+
+
+def prelu(
+    inputs: BlobDef,
+    alpha_initializer: Initializer | None = None,
+    alpha_regularizer: Any = None,
+    shared_axes: Sequence[int] | None = None,
+    trainable: bool = True,
+    name: str = "PRelu",
+    model_distribute: Distribution = BROADCAST,
+) -> BlobDef:
+    """``inputs`` where positive, ``alpha * inputs`` elsewhere.
+
+    Variable: ``alpha`` of shape ``inputs.shape[1:]`` with 1 on the shared axes, zeros by default.
+
+    Args:
+        inputs: a floating point blob.
+        alpha_initializer, alpha_regularizer: of alpha.
+        shared_axes: axes of the input along which alpha is the same.
+        trainable: whether optimizers update alpha.
+        name: name of the layer.
+        model_distribute: distribution of alpha.
+
+    Raises:
+        InferenceError: a shared axis out of range.
+    """
+    shape, shared, rank = inputs.shape, tuple(shared_axes or ()), len(inputs.shape)
+    ok = all(1 <= i < rank for i in shared)
+    check(ok, "prelu", f"shared_axes={shared} for shape {shape}", f"axes 1 to {rank - 1}")
+    sizes = [1 if i in shared else n for i, n in enumerate(shape)][1:]
+    with name_scope(name):
+        alpha = new_variable(
+            "alpha", sizes, inputs.dtype, alpha_initializer or constant_initializer(0),
+            regularizer=alpha_regularizer, trainable=trainable, distribute=model_distribute,
+        )  # fmt: skip
+    blob: BlobDef = emit("prelu", inputs, alpha, name=name)
+    return blob
+
+
+def upsample_2d(
+    x: BlobDef,
+    size: Ints = (2, 2),
+    data_format: str = "NCHW",
+    interpolation: str = "nearest",
+    name: str = "Upsample2D",
+) -> BlobDef:
+    """Enlarges height and width.
+
+    Args:
+        x: a floating point blob of rank 4.
+        size: factors of height and width, or one for both.
+        data_format: "NCHW" or "NHWC".
+        interpolation: "nearest" or "bilinear" (between the centres of elements).
+        name: name of the op.
+
+    Raises:
+        InferenceError: arguments that do not fit.
+
+    Example:
+        A blob of shape (1, 32, 16, 16) becomes one of shape (1, 32, 32, 32).
+    """
+    factors = (size, size) if isinstance(size, int | float) else tuple(size)
+    check(len(factors) == 2, "upsample_2d", f"size={size!r}", "one or two factors")
+    last = layout("upsample_2d", data_format, 2) == "channels_last"
+    source = _transpose(x, (0, 3, 1, 2)) if last else x
+    y: BlobDef = emit(
+        "upsample", source,
+        height_scale=float(factors[0]), width_scale=float(factors[1]),
+        data_format="channels_first", interpolation=interpolation, name=name,
+    )  # fmt: skip
+    return _transpose(y, (0, 2, 3, 1)) if last else y

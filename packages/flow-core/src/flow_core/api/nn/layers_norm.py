@@ -1,0 +1,255 @@
+"""``flow.layers``: batch and layer normalisation with their variables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flow_core.api.array.initializers import ones_initializer, zeros_initializer
+from flow_core.api.nn.basic import layer_norm as nn_layer_norm
+from flow_core.api.nn.layers_common import checked_axis, new_variable
+from flow_core.base.dtypes import DType
+from flow_core.frontend.config.scope import name_scope
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.job_build import current_job
+from flow_core.ir.initializers import Initializer
+
+__all__ = [
+    "batch_normalization",
+    "batch_normalization_add_relu",
+    "batch_normalization_relu",
+    "layer_norm",
+    "layer_norm_grad",
+    "layer_norm_param_grad",
+]
+
+
+def layer_norm(
+    inputs: BlobDef,
+    center: bool = True,
+    scale: bool = True,
+    trainable: bool = True,
+    begin_norm_axis: int = 1,
+    begin_params_axis: int = -1,
+    epsilon: float = 1e-5,
+    name: str = "LayerNorm",
+) -> BlobDef:
+    """Normalises rows to mean 0 and variance 1, then scales and shifts them.
+
+    Variables of shape ``inputs.shape[begin_params_axis:]``: ``beta`` (zeros) if ``center``,
+    ``gamma`` (ones) if ``scale``.
+
+    Args:
+        inputs: a floating point blob; a row is all of the axes from ``begin_norm_axis`` on.
+        center: whether to add ``beta``.
+        scale: whether to multiply with ``gamma``.
+        trainable: whether optimizers update the variables.
+        begin_norm_axis: first axis of a row.
+        begin_params_axis: first axis of the variables.
+        epsilon: added to the variance.
+        name: name of the layer.
+
+    Raises:
+        InferenceError: an axis out of range.
+    """
+    shape = inputs.shape[checked_axis("layer_norm", inputs, begin_params_axis) :]
+    params: dict[str, BlobDef] = {}
+    more = {"trainable": trainable}
+    with name_scope(name):
+        if center:
+            params["beta"] = new_variable("beta", shape, inputs.dtype, zeros_initializer(), **more)
+        if scale:
+            params["gamma"] = new_variable("gamma", shape, inputs.dtype, ones_initializer(), **more)
+    axes = {"begin_norm_axis": begin_norm_axis, "begin_params_axis": begin_params_axis}
+    return nn_layer_norm(inputs, **params, **axes, epsilon=epsilon, name=name)  # type: ignore[arg-type]  # mypy joins the dicts' types
+
+
+def layer_norm_grad(
+    dy: BlobDef,
+    x: BlobDef,
+    mean: BlobDef,
+    inv_variance: BlobDef,
+    begin_norm_axis: int = 1,
+    name: str = "LayerNormGrad",
+) -> BlobDef:
+    """The gradient of x from that of the normalised values.
+
+    Args:
+        dy, x: blobs of one shape and type.
+        mean, inv_variance: of shape ``x.shape[:begin_norm_axis]``.
+        begin_norm_axis: first normalised axis.
+        name: name of the op.
+    """
+    axis = checked_axis("layer_norm_grad", x, begin_norm_axis)
+    attrs = {"begin_norm_axis": axis, "epsilon": 1e-5}
+    blob: BlobDef = emit("layer_norm_grad", dy, x, mean, inv_variance, name=name, **attrs)
+    return blob
+
+
+def layer_norm_param_grad(
+    dy: BlobDef,
+    norm: BlobDef,
+    gamma: BlobDef,
+    begin_params_axis: int = -1,
+    name: str = "LayerNormParamGrad",
+) -> tuple[BlobDef, BlobDef, BlobDef]:
+    """The gradients of the normalised values, of beta and of gamma.
+
+    Args:
+        dy, norm: the gradient of the result and the normalised values, of one shape and type.
+        gamma: of shape ``dy.shape[begin_params_axis:]``.
+        begin_params_axis: first axis of beta and gamma.
+        name: name of the op.
+    """
+    axis = checked_axis("layer_norm_param_grad", dy, begin_params_axis)
+    normalized, beta, scale = emit(
+        "layer_norm_param_grad", dy, norm, gamma, begin_params_axis=axis, name=name
+    )
+    return normalized, beta, scale
+
+
+def _statistics(
+    name: str,
+    size: int,
+    dtype: DType,
+    affine: tuple[bool, bool],
+    initializers: tuple[Initializer | None, ...],
+    regularizers: tuple[Any, Any],
+    trainable: bool,
+) -> list[BlobDef]:
+    """Moving mean, moving variance, gamma and beta; constants where one is switched off.
+
+    The other arguments are for beta, gamma and, of initializers, the moving statistics.
+    """
+    blobs = {}
+    names = ("beta", "gamma", "moving_mean", "moving_variance")
+    with name_scope(name):
+        for i, key in enumerate(names):
+            value = i % 2
+            initializer = initializers[i] or (zeros_initializer, ones_initializer)[value]()
+            more = {"regularizer": (*regularizers, None, None)[i]}
+            more |= {"trainable": trainable and i < 2}
+            if i < 2 and not affine[i]:
+                attrs = {"value": float(value), "dtype": dtype.name, "shape": (size,)}
+                blobs[key] = emit("constant", name=key, **attrs)
+            else:
+                blobs[key] = new_variable(key, (size,), dtype, initializer, **more)
+    return [blobs[key] for key in ("moving_mean", "moving_variance", "gamma", "beta")]
+
+
+def batch_normalization(
+    inputs: BlobDef,
+    axis: int = -1,
+    momentum: float = 0.99,
+    epsilon: float = 0.001,
+    center: bool = True,
+    scale: bool = True,
+    beta_initializer: Initializer | None = None,
+    gamma_initializer: Initializer | None = None,
+    beta_regularizer: Any = None,
+    gamma_regularizer: Any = None,
+    moving_mean_initializer: Initializer | None = None,
+    moving_variance_initializer: Initializer | None = None,
+    trainable: bool = True,
+    training: bool = True,
+    name: str = "BatchNorm",
+) -> BlobDef:
+    """Normalises each channel to mean 0 and variance 1, then scales and shifts it.
+
+    In train jobs (unless ``training`` or ``trainable`` is off) the statistics are those of the
+    batch, and every step moves the moving ones towards them; else the moving ones are used.
+    Variables of one number per channel, float32 for half types: ``beta`` (zeros), ``gamma``
+    (ones), and ``moving_mean`` (zeros) and ``moving_variance`` (ones), which no optimizer updates.
+
+    Args:
+        inputs: a floating point blob.
+        axis: the axis of the channels.
+        momentum: share of the old moving statistics in the new ones.
+        epsilon: added to the variance.
+        center: whether there is a ``beta``.
+        scale: whether there is a ``gamma``.
+        beta_initializer, gamma_initializer, beta_regularizer, gamma_regularizer,
+            moving_mean_initializer, moving_variance_initializer: of the variables.
+        trainable: whether optimizers update beta and gamma.
+        training: whether to use the statistics of the batch in train jobs.
+        name: name of the layer.
+
+    Raises:
+        InferenceError: an axis out of range.
+    """
+    axis = checked_axis("batch_normalization", inputs, axis)
+    job = current_job("flow.layers.batch_normalization")
+    initializers = (
+        beta_initializer, gamma_initializer, moving_mean_initializer, moving_variance_initializer
+    )  # fmt: skip
+    vectors = _statistics(
+        name, inputs.shape[axis], inputs.dtype.accumulate, (center, scale), initializers,
+        (beta_regularizer, gamma_regularizer), trainable,
+    )  # fmt: skip
+    training = training and trainable and job.kind == "train"
+    attrs = {"axis": axis, "momentum": float(momentum), "epsilon": float(epsilon)}
+    y: BlobDef = emit("normalization", inputs, *vectors, training=training, name=name, **attrs)[0]
+    return y
+
+
+def batch_normalization_add_relu(
+    inputs: BlobDef,
+    addend: BlobDef | None = None,
+    axis: int = -1,
+    momentum: float = 0.99,
+    epsilon: float = 0.001,
+    center: bool = True,
+    scale: bool = True,
+    beta_initializer: Initializer | None = None,
+    gamma_initializer: Initializer | None = None,
+    beta_regularizer: Any = None,
+    gamma_regularizer: Any = None,
+    moving_mean_initializer: Initializer | None = None,
+    moving_variance_initializer: Initializer | None = None,
+    trainable: bool = True,
+    training: bool = True,
+    name: str = "BatchNorm",
+) -> BlobDef:
+    """``relu(batch_normalization(inputs) + addend)``; see `batch_normalization`.
+
+    Args:
+        inputs: a floating point blob.
+        addend: a blob of the same shape and type, or None for none.
+        axis, momentum, epsilon, center, scale, beta_initializer, gamma_initializer,
+            beta_regularizer, gamma_regularizer, moving_mean_initializer,
+            moving_variance_initializer, trainable, training, name: as there.
+    """
+    y = batch_normalization(
+        inputs, axis, momentum, epsilon, center, scale, beta_initializer, gamma_initializer,
+        beta_regularizer, gamma_regularizer, moving_mean_initializer, moving_variance_initializer,
+        trainable, training, name,
+    )  # fmt: skip
+    with name_scope("BatchNormAddRelu"):
+        y = y if addend is None else y + addend
+        result: BlobDef = emit("relu", y)
+        return result
+
+
+def batch_normalization_relu(
+    inputs: BlobDef,
+    axis: int = -1,
+    momentum: float = 0.99,
+    epsilon: float = 0.001,
+    center: bool = True,
+    scale: bool = True,
+    beta_initializer: Initializer | None = None,
+    gamma_initializer: Initializer | None = None,
+    beta_regularizer: Any = None,
+    gamma_regularizer: Any = None,
+    moving_mean_initializer: Initializer | None = None,
+    moving_variance_initializer: Initializer | None = None,
+    trainable: bool = True,
+    training: bool = True,
+    name: str = "BatchNorm",
+) -> BlobDef:
+    """``relu(batch_normalization(inputs))``; see `batch_normalization`."""
+    return batch_normalization_add_relu(
+        inputs, None, axis, momentum, epsilon, center, scale, beta_initializer, gamma_initializer,
+        beta_regularizer, gamma_regularizer, moving_mean_initializer, moving_variance_initializer,
+        trainable, training, name,
+    )  # fmt: skip

@@ -1,0 +1,13 @@
+"""Losses as older programs name them: ``flow.losses``."""
+
+from __future__ import annotations
+
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.job_build import current_job
+
+__all__ = ["add_loss"]
+
+
+def add_loss(loss: BlobDef) -> None:
+    """Trains on a loss with the optimizer of ``function_config.train``."""
+    current_job("losses.add_loss").add_loss(loss)

@@ -1,0 +1,425 @@
+"""``flow.nn``: losses, and ``flow.smooth_l1_loss``.
+
+Losses with ``reduction`` give a scalar for "mean" and "sum", one number per element (or per
+example) for "none".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flow_core.api import math as flow_math
+from flow_core.api.nn.common import check, inner
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.emit import emit
+
+__all__ = [
+    "BCELoss",
+    "BCEWithLogitsLoss",
+    "KLDivLoss",
+    "L1Loss",
+    "MSELoss",
+    "MarginRankingLoss",
+    "TripletMarginLoss",
+    "sigmoid_cross_entropy_with_logits",
+    "softmax_cross_entropy_with_logits",
+    "sparse_cross_entropy",
+    "sparse_softmax_cross_entropy_with_logits",
+]
+
+
+def _same_shapes(function: str, first: BlobDef, second: BlobDef, what: str = "target") -> None:
+    check(
+        first.shape == second.shape,
+        function,
+        f"input of shape {first.shape} and {what} of shape {second.shape}",
+        "one shape",
+    )
+
+
+def _check_reduction(function: str, reduction: str) -> None:
+    known = reduction in ("none", "mean", "sum")
+    check(known, function, f"reduction={reduction!r}", '"none", "mean" or "sum"')
+
+
+def _reduced(loss: BlobDef, reduction: str, name: str | None) -> BlobDef:
+    if reduction == "none":
+        return loss
+    reduce = flow_math.reduce_mean if reduction == "mean" else flow_math.reduce_sum
+    result: BlobDef = reduce(loss, name=inner(name, f"reduce_{reduction}"))
+    return result
+
+
+# --- classification
+
+
+def _per_example(function: str, labels: BlobDef, scores: BlobDef) -> BlobDef:
+    """Labels of shape (..., 1) count as (...)."""
+    if len(labels.shape) == len(scores.shape) and labels.shape[-1:] == (1,):
+        labels = emit("reshape", labels, shape=labels.shape[:-1])
+    check(
+        labels.shape == scores.shape[:-1],
+        function,
+        f"labels of shape {labels.shape} for scores of shape {scores.shape}",
+        f"labels of shape {scores.shape[:-1]} or {(*scores.shape[:-1], 1)}",
+    )
+    return labels
+
+
+def sparse_cross_entropy(labels: BlobDef, prediction: BlobDef, name: str | None = None) -> BlobDef:
+    """``-log(prediction[label])`` per example, for predicted probabilities.
+
+    Args:
+        labels: int32, int64 or int8 of shape (...) or (..., 1); each in [0, classes), which is
+            checked in each step.
+        prediction: floating point, of shape (..., classes).
+        name: name of the op.
+
+    Returns:
+        A blob of shape (...) and of the type of ``prediction``.
+
+    Raises:
+        InferenceError: shapes or types do not fit.
+        DataError: in a step, a label is no class.
+    """
+    labels = _per_example("sparse_cross_entropy", labels, prediction)
+    depth = int(prediction.shape[-1])
+    blob: BlobDef = emit("sparse_cross_entropy", prediction, labels, depth=depth, name=name)
+    return blob
+
+
+def sparse_softmax_cross_entropy_with_logits(
+    labels: BlobDef, logits: BlobDef, name: str | None = None
+) -> BlobDef:
+    """``-log(softmax(logits)[label])`` per example.
+
+    Args:
+        labels: int32, int64 or int8 of shape (...) or (..., 1); each in [0, classes), which is
+            checked in each step.
+        logits: floating point, of shape (..., classes).
+        name: name of the op.
+
+    Returns:
+        A blob of shape (...) and of the type of ``logits``.
+
+    Raises:
+        InferenceError: shapes or types do not fit.
+        DataError: in a step, a label is no class.
+    """
+    labels = _per_example("sparse_softmax_cross_entropy_with_logits", labels, logits)
+    depth = int(logits.shape[-1])
+    out: BlobDef = emit("sparse_softmax_cross_entropy", logits, labels, depth=depth, name=name)[1]
+    return out
+
+
+def softmax_cross_entropy_with_logits(
+    labels: BlobDef, logits: BlobDef, name: str | None = None
+) -> BlobDef:
+    """``-sum(labels * log(softmax(logits)))`` over the last axis; no gradient for ``labels``.
+
+    Args:
+        labels: a distribution per example: shape and type of ``logits``.  The gradient is that of
+            labels that add up to 1, ``softmax(logits) - labels``, also where they do not.
+        logits: floating point, of shape (..., classes).
+        name: name of the op.
+
+    Returns:
+        A blob of shape (...) and of the type of ``logits``.
+
+    Raises:
+        InferenceError: shapes or types do not fit.
+    """
+    out: BlobDef = emit("softmax_cross_entropy", logits, labels, name=name)[1]
+    return out
+
+
+def sigmoid_cross_entropy_with_logits(
+    labels: BlobDef, logits: BlobDef, name: str | None = None
+) -> BlobDef:
+    """The cross entropy of independent yes/no predictions, per element.
+
+    Args:
+        labels: probabilities of the type of ``logits``, or integers 0 and 1; same shape.
+        logits: floating point.
+        name: name of the op.
+
+    Raises:
+        InferenceError: shapes or types do not fit.
+    """
+    blob: BlobDef = emit("sigmoid_cross_entropy", logits, labels, name=name)
+    return blob
+
+
+def BCELoss(
+    input: BlobDef,
+    target: BlobDef,
+    weight: BlobDef | None = None,
+    reduction: str = "mean",
+    name: str | None = None,
+) -> BlobDef:
+    """``-(target log(input) + (1 - target) log(1 - input))`` of probabilities.
+
+    Args:
+        input: probabilities, floating point.
+        target: same shape and type.
+        weight: factor per element, same shape and type.
+        reduction: "mean", "sum" or "none".
+        name: prefix of the names of the ops.
+
+    Raises:
+        InferenceError: shapes differ, or an unknown reduction.
+    """
+    _check_reduction("BCELoss", reduction)
+    _same_shapes("BCELoss", input, target)
+    rest = -input + 1
+    yes, no = flow_math.log(input), flow_math.log(rest)
+    loss = -(target * yes + (-target + 1) * no)
+    return _reduced(_weighted("BCELoss", loss, weight), reduction, name)
+
+
+def _weighted(function: str, loss: BlobDef, weight: BlobDef | None) -> BlobDef:
+    if weight is None:
+        return loss
+    _same_shapes(function, loss, weight, "weight")
+    return weight * loss
+
+
+def BCEWithLogitsLoss(
+    input: BlobDef,
+    target: BlobDef,
+    weight: BlobDef | None = None,
+    pos_weight: BlobDef | None = None,
+    reduction: str = "mean",
+    name: str | None = None,
+) -> BlobDef:
+    """`BCELoss` of ``sigmoid(input)``, computed so that large inputs do no harm.
+
+    Args:
+        input: logits, floating point.
+        target: same shape and type.
+        weight: factor per element, same shape and type.
+        pos_weight: factor of the positive part per class, of shape (classes,), where classes is
+            the last size of ``input``.
+        reduction: "mean", "sum" or "none".
+        name: prefix of the names of the ops.
+
+    Raises:
+        InferenceError: shapes do not fit, or an unknown reduction.
+    """
+    _check_reduction("BCEWithLogitsLoss", reduction)
+    _same_shapes("BCEWithLogitsLoss", input, target)
+    positive = _softplus(-input)
+    if pos_weight is not None:
+        check(
+            pos_weight.shape == input.shape[-1:],
+            "BCEWithLogitsLoss",
+            f"pos_weight of shape {pos_weight.shape} for input of shape {input.shape}",
+            f"shape {input.shape[-1:]}",
+        )
+        positive = positive * ((pos_weight - 1) * target + 1)
+    loss = (-target + 1) * input + positive
+    return _reduced(_weighted("BCEWithLogitsLoss", loss, weight), reduction, name)
+
+
+def _softplus(x: BlobDef) -> BlobDef:
+    """log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)), which does not overflow."""
+    result: BlobDef = flow_math.relu(x) + flow_math.log1p(flow_math.exp(-flow_math.abs(x)))
+    return result
+
+
+def KLDivLoss(
+    input: BlobDef,
+    target: BlobDef,
+    log_target: bool = False,
+    reduction: str = "mean",
+    name: str | None = None,
+) -> BlobDef:
+    """``target * (log(target) - input)``: the divergence of ``exp(input)`` from ``target``.
+
+    Args:
+        input: log probabilities, floating point.
+        target: probabilities (log probabilities with ``log_target``); where a probability is 0,
+            so is the loss.
+        log_target: whether ``target`` holds logarithms.
+        reduction: "mean" (over all elements), "sum" or "none".
+        name: prefix of the names of the ops.
+
+    Raises:
+        InferenceError: an unknown reduction, or shapes that do not broadcast.
+    """
+    _check_reduction("KLDivLoss", reduction)
+    if log_target:
+        loss = flow_math.exp(target, name=inner(name, "exp")) * (target - input)
+        return _reduced(loss, reduction, name)
+    loss = target * (flow_math.log(target, name=inner(name, "log")) - input)
+    zeros = _filled(loss, 0.0)
+    loss = emit("where", _broadcast_to(target, loss) > 0, loss, zeros, name=inner(name, "where"))
+    return _reduced(loss, reduction, name)
+
+
+def _filled(like: BlobDef, value: float) -> BlobDef:
+    blob: BlobDef = emit("constant", value=value, dtype=like.dtype.name, shape=like.shape)
+    return blob
+
+
+def _broadcast_to(x: BlobDef, like: BlobDef) -> BlobDef:
+    return x if x.shape == like.shape else x + _filled(like, 0.0)
+
+
+# --- distances
+
+
+def L1Loss(
+    input: BlobDef, target: BlobDef, reduction: str = "mean", name: str | None = None
+) -> BlobDef:
+    """``|target - input|``.
+
+    Args:
+        input: floating point.
+        target: same shape and type.
+        reduction: "mean", "sum" or "none".
+        name: prefix of the names of the ops.
+
+    Raises:
+        InferenceError: shapes differ, or an unknown reduction.
+    """
+    _check_reduction("L1Loss", reduction)
+    _same_shapes("L1Loss", input, target)
+    difference = flow_math.subtract(target, input, name=inner(name, "sub"))
+    return _reduced(flow_math.abs(difference, name=inner(name, "abs")), reduction, name)
+
+
+def MSELoss(
+    input: BlobDef, target: BlobDef, reduction: str = "mean", name: str | None = None
+) -> BlobDef:
+    """``(target - input)`` squared; arguments and errors as for `L1Loss`."""
+    _check_reduction("MSELoss", reduction)
+    _same_shapes("MSELoss", input, target)
+    loss = flow_math.squared_difference(target, input, name=inner(name, "mean_squared"))
+    return _reduced(loss, reduction, name)
+
+
+def MarginRankingLoss(
+    input1: BlobDef,
+    input2: BlobDef,
+    target: BlobDef,
+    margin: float = 0.0,
+    reduction: str = "mean",
+    name: str | None = None,
+) -> BlobDef:
+    """``max(0, margin - target * (input1 - input2))``.
+
+    Args:
+        input1, input2: floating point, one shape.
+        target: 1 where ``input1`` should be larger, -1 where ``input2`` should.
+        margin: how much larger.
+        reduction: "mean", "sum" or "none".
+        name: prefix of the names of the ops.
+
+    Raises:
+        InferenceError: shapes differ, or an unknown reduction.
+    """
+    _check_reduction("MarginRankingLoss", reduction)
+    _same_shapes("MarginRankingLoss", input1, input2, "input2")
+    loss = flow_math.relu(target * (input2 - input1) + float(margin))
+    return _reduced(loss, reduction, name)
+
+
+def TripletMarginLoss(
+    anchor: BlobDef,
+    positive: BlobDef,
+    negative: BlobDef,
+    margin: float = 1.0,
+    p: float = 2.0,
+    eps: float = 1e-6,
+    swap: bool = False,
+    reduction: str = "mean",
+    name: str | None = None,
+) -> BlobDef:
+    """``max(0, margin + |anchor - positive| - |anchor - negative|)`` per example.
+
+    Args:
+        anchor, positive, negative: floating point, one shape (examples, features, ...); axis 1
+            is reduced.
+        margin: how much farther the negative should be.
+        p: degree of the norm.
+        eps: added to the differences, so that the norm has a gradient everywhere.
+        swap: whether the negative's distance to the positive counts where it is smaller.
+        reduction: "mean", "sum" or "none".
+        name: prefix of the names of the ops.
+
+    Raises:
+        InferenceError: an unknown reduction, or shapes that do not broadcast.
+    """
+    _check_reduction("TripletMarginLoss", reduction)
+    near = _distance(anchor, positive, p, eps)
+    far = _distance(anchor, negative, p, eps)
+    if swap:
+        far = flow_math.minimum(far, _distance(positive, negative, p, eps))
+    return _reduced(flow_math.relu(near - far + float(margin)), reduction, name)
+
+
+def _distance(a: BlobDef, b: BlobDef, p: float, eps: float) -> BlobDef:
+    difference = a - b + float(eps)
+    if p == 2:
+        squares = flow_math.reduce_sum(flow_math.square(difference), axis=1)
+        result: BlobDef = flow_math.sqrt(squares)
+        return result
+    powers: Any = flow_math.abs(difference) ** float(p)
+    total: Any = flow_math.reduce_sum(powers, axis=1)
+    root: BlobDef = total ** (1.0 / p)
+    return root
+
+
+def smooth_l1_loss(
+    prediction: BlobDef, label: BlobDef, beta: float = 1.0, name: str | None = None
+) -> BlobDef:
+    """``|d| - beta/2`` for differences d beyond ``beta``, ``d*d / (2 beta)`` within.
+
+    This is ``flow.smooth_l1_loss``; it is no part of ``flow.nn``.
+
+    Args:
+        prediction: floating point.
+        label: same shape and type; it has no gradient.
+        beta: at least 0.
+        name: name of the op.
+
+    Raises:
+        InferenceError: shapes or types differ, or ``beta`` is negative.
+    """
+    blob: BlobDef = emit("smooth_l1_loss", prediction, label, beta=float(beta), name=name)
+    return blob
+
+
+def combined_margin_loss(
+    x: BlobDef,
+    label: BlobDef,
+    m1: float = 1,
+    m2: float = 0,
+    m3: float = 0,
+    name: str | None = None,
+) -> BlobDef:
+    """Cosines with a margin at each example's label: ``cos(m1 * acos(x) + m2) - m3`` there.
+
+    This is ``flow.combined_margin_loss``; it is no part of ``flow.nn``.  With margins (1, 0, m)
+    it is CosFace's, with (1, m, 0) ArcFace's; a softmax cross entropy follows.
+
+    Args:
+        x: cosines of shape (n, classes), floating point.
+        label: class numbers of shape (n,), int32 or int64.
+        m1, m2, m3: the margins.
+        name: name of the last op.
+
+    Raises:
+        InferenceError: shapes that do not fit.
+    """
+    shapes = f"x of shape {x.shape} and label of shape {label.shape}"
+    fits = len(x.shape) == 2 and label.shape == x.shape[:1]
+    check(fits, "combined_margin_loss", shapes, "(n, classes) and (n,)")
+    chosen: BlobDef = emit("one_hot", label, depth=x.shape[1], dtype="int8")
+    if m1 == 1 and m2 == 0:
+        return flow_math.where(chosen, x - float(m3), x, name=name)
+    # acos has no gradient at -1 and 1, where the cosines of other classes may well lie
+    angle = flow_math.acos(emit("where_scalar_y", chosen, x, operand=0.0))
+    margin = flow_math.cos(angle * float(m1) + float(m2)) - float(m3)
+    return flow_math.where(chosen, margin, x, name=name)

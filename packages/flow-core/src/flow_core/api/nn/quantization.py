@@ -1,0 +1,129 @@
+"""Quantization in training: ``flow.quantization``."""
+
+from __future__ import annotations
+
+from flow_core.api.array.initializers import zeros_initializer
+from flow_core.base.dtypes import DType, int64
+from flow_core.frontend.config.scope import name_scope
+from flow_core.frontend.session.variables import get_variable
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.job_build import current_job
+
+__all__ = ["fake_quantization", "min_max_observer", "moving_average_min_max_observer"]
+
+ITERATIONS = 1
+"""While a job's own step number is at most this, the averages move; OneFlow's programs set it."""
+
+
+def min_max_observer(
+    input: BlobDef,
+    quantization_bit: int = 8,
+    quantization_scheme: str = "symmetric",
+    per_layer_quantization: bool = True,
+    name: str | None = None,
+) -> tuple[BlobDef, BlobDef]:
+    """The grid of whole numbers that holds all elements of a floating blob.
+
+    Args:
+        input: any shape of rank 1 or more.
+        quantization_bit: 2 to 8.
+        quantization_scheme: "symmetric" (signed numbers, 0 stands for 0) or "affine" (unsigned).
+        per_layer_quantization: one grid for the blob, or else one for each row of axis 0.
+        name: name of the op.
+
+    Returns:
+        Scale and zero point, of shape (1,), or (``input.shape[0]``,) for a grid per row.
+
+    Raises:
+        InferenceError: another number of bits or scheme, or a blob that is not floating.
+    """
+    scale, zero_point = emit(
+        "min_max_observer",
+        input,
+        quantization_bit=quantization_bit,
+        quantization_scheme=quantization_scheme,
+        per_layer_quantization=bool(per_layer_quantization),
+        name=name,
+    )
+    return scale, zero_point
+
+
+def moving_average_min_max_observer(
+    input: BlobDef,
+    quantization_bit: int = 8,
+    quantization_scheme: str = "symmetric",
+    momentum: float = 0.95,
+    name: str | None = None,
+) -> tuple[BlobDef, BlobDef]:
+    """`min_max_observer` of moving averages of maximum and minimum, which train jobs move.
+
+    The averages are variables below ``name``: ``moving_max`` and ``moving_min``, and
+    ``current_train_step``.  The first batch is taken as it is.
+
+    Args:
+        input: a floating blob.
+        quantization_bit: 2 to 8.
+        quantization_scheme: "symmetric" or "affine".
+        momentum: how much of an average a new batch leaves.
+        name: name of the op.
+
+    Returns:
+        Scale and zero point, of shape (1,).
+    """
+    job = current_job("moving_average_min_max_observer")
+    full = name or job.free_name("moving_average_min_max_observer").rsplit("-", 1)[-1]
+    with name_scope(full):
+        high, low = (_state(what, input.dtype) for what in ("moving_max", "moving_min"))
+        step = _state("current_train_step", int64)
+    scale, zero_point = emit(
+        "moving_average_min_max_observer",
+        input,
+        step,
+        high,
+        low,
+        training=job.kind == "train",
+        stop_update_after_iters=ITERATIONS,
+        quantization_bit=quantization_bit,
+        quantization_scheme=quantization_scheme,
+        momentum=float(momentum),
+        name=full,
+    )
+    return scale, zero_point
+
+
+def _state(name: str, dtype: DType) -> BlobDef:
+    return get_variable(
+        name, (1,), dtype=dtype, initializer=zeros_initializer(dtype), trainable=False
+    )
+
+
+def fake_quantization(
+    input: BlobDef,
+    scale: BlobDef,
+    zero_point: BlobDef,
+    quantization_bit: int = 8,
+    quantization_scheme: str = "symmetric",
+    name: str | None = None,
+) -> BlobDef:
+    """What is left of a blob after it was rounded to a grid of whole numbers and back.
+
+    The gradient goes through as if nothing had been rounded.
+
+    Args:
+        input: a floating blob.
+        scale, zero_point: the grid: of shape (1,), or one per row of axis 0.
+        quantization_bit: 2 to 8.
+        quantization_scheme: "symmetric" or "affine".
+        name: name of the op.
+    """
+    blob: BlobDef = emit(
+        "fake_quantization",
+        input,
+        scale,
+        zero_point,
+        quantization_bit=quantization_bit,
+        quantization_scheme=quantization_scheme,
+        name=name,
+    )
+    return blob

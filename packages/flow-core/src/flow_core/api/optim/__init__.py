@@ -1,0 +1,1 @@
+"""Optimizers, learning rates and gradient limits: ``flow.optimizer``."""

@@ -1,0 +1,118 @@
+"""Parts of a job that run several times in each step: `unpack`, `pack`, `repeat`, `acc`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flow_core.api.session.views import cast_to_current_logical_view
+from flow_core.base.errors import InferenceError, SourceLine, user_line
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.repeat_acc import PeriodBlob, groups, innermost
+
+__all__ = ["acc", "pack", "repeat", "unpack"]
+
+
+def _fail(function: str, line: SourceLine | None, found: str, allowed: str) -> None:
+    raise InferenceError(f"flow.{function}", at=line, found=found, allowed=allowed)
+
+
+def _check_number(function: str, number: Any) -> None:
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        _fail(function, user_line(3), f"{number!r} periods", "a number of at least 1")
+
+
+def unpack(input: BlobDef, unpack_num: int, name: str | None = None) -> BlobDef:
+    """Takes a blob in periods: its rows in ``unpack_num`` equal parts, one after another.
+
+    Ops on the result run once per period, until `pack` or `acc`.  The parts of a step share its
+    devices, memory and variables; the gradient of `unpack` is `pack`.
+
+    Args:
+        input: a blob of rank 1 or more.
+        unpack_num: how many periods; it must divide axis 0.
+        name: name of the op.
+
+    Returns:
+        A blob of shape ``(input.shape[0] / unpack_num, ...)`` in each period.
+
+    Raises:
+        InferenceError: ``unpack_num`` does not divide axis 0.
+    """
+    _check_number("unpack", unpack_num)
+    if isinstance(input, PeriodBlob):
+        return PeriodBlob([unpack(p, unpack_num, name) for p in input.periods])
+    input = cast_to_current_logical_view(input)
+    if not input.shape or input.shape[0] % unpack_num:
+        _fail("unpack", user_line(), f"{input!r} in {unpack_num} parts", "a number that divides it")
+    sizes = (input.shape[0] // unpack_num,) * unpack_num
+    parts = emit("split", input, axis=0, sizes=sizes, name=name or "unpack")
+    for part in parts:
+        part.batch_axis = input.batch_axis
+    return PeriodBlob(parts)
+
+
+def pack(input: BlobDef, pack_num: int, name: str | None = None) -> BlobDef:
+    """Puts the values of ``pack_num`` periods together along axis 0; the reverse of `unpack`.
+
+    Args:
+        input: a blob of rank 1 or more with ``pack_num`` periods.
+        pack_num: how many periods; it must be the number of them.
+        name: name of the op.
+
+    Raises:
+        InferenceError: another number of periods, or numbers without an axis.
+    """
+    _check_number("pack", pack_num)
+    line = user_line()
+
+    def joined(blob: PeriodBlob) -> BlobDef:
+        if len(blob.periods) != pack_num or not blob.shape:
+            found = f"{blob!r} for pack_num={pack_num}"
+            _fail("pack", line, found, "as many periods, and rank 1 or more")
+        whole: BlobDef = emit("concat", *blob.periods, axis=0, name=name or "pack")
+        whole.batch_axis = blob.batch_axis
+        return whole
+
+    return innermost(input, joined)
+
+
+def repeat(input: BlobDef, repeat_num: int, name: str | None = None) -> BlobDef:
+    """Gives a blob in each of ``repeat_num`` periods; the gradient of `repeat` is `acc`.
+
+    Blobs with one value per step go with any number of periods, variables among them, so that
+    this is needed only where nothing else says how many there are.
+    """
+    _check_number("repeat", repeat_num)
+    return PeriodBlob([input] * repeat_num)
+
+
+def acc(one: BlobDef, max_acc_num: int, name: str | None = None) -> BlobDef:
+    """Adds up the values of each ``max_acc_num`` consecutive periods.
+
+    Args:
+        one: a blob of several periods.
+        max_acc_num: how many are added up; it must divide their number.
+        name: name of the op.
+
+    Returns:
+        A blob with one value per step where that are all periods, else with fewer periods.
+
+    Raises:
+        InferenceError: ``max_acc_num`` does not divide the number of periods.
+    """
+    _check_number("acc", max_acc_num)
+    line = user_line()
+
+    def added(blob: PeriodBlob) -> BlobDef:
+        if len(blob.periods) % max_acc_num:
+            _fail("acc", line, f"{blob!r} for max_acc_num={max_acc_num}", "a number that divides")
+        sums = [_sum(group, name) for group in groups(blob, max_acc_num)]
+        return sums[0] if len(sums) == 1 else PeriodBlob(sums)
+
+    return innermost(one, added)
+
+
+def _sum(values: tuple[BlobDef, ...], name: str | None) -> BlobDef:
+    total: BlobDef = emit("add_n", *values, name=name or "acc")
+    return total

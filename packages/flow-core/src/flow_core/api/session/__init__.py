@@ -1,0 +1,1 @@
+"""Jobs, scopes, settings and placement of the session."""

@@ -1,0 +1,146 @@
+"""Values of single devices and the logical values they are parts of: ``flow.advanced``.
+
+These functions of the consistent view take the devices of the placement in scope apart: each
+result of `distribute_clone` and `distribute_split` lies on one of them, in their order, and
+`distribute_add` and `distribute_concat` take such blobs together.  None of them moves what is
+where it should be already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from flow_core.base.errors import InferenceError, JobError, SourceLine, user_line
+from flow_core.frontend.config.scope import Entering, current_scope
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.emit import input_value
+from flow_core.frontend.trace.job_build import JobBuild, current_job
+from flow_core.frontend.trace.mirrored_view import flat, parts_of, whole_of
+from flow_core.frontend.trace.valid_rows import all_rows
+from flow_core.sharding.sbp import B, P, Sbp, Split
+from flow_core.sharding.topology import Placement
+
+__all__ = [
+    "distribute_add",
+    "distribute_clone",
+    "distribute_concat",
+    "distribute_map",
+    "distribute_split",
+]
+
+
+def distribute_clone(x: BlobDef, name: str | None = None) -> tuple[BlobDef, ...]:
+    """All of ``x`` for each device in scope; the gradients are added up."""
+    return _apart("distribute_clone", x, B, name, x.batch_axis)
+
+
+def distribute_split(x: BlobDef, axis: int = 0, name: str | None = None) -> tuple[BlobDef, ...]:
+    """Balanced parts of ``x`` along an axis, one for each device in scope.
+
+    Raises:
+        InferenceError: there is no such axis, or it is shorter than the number of devices.
+    """
+    return _apart("distribute_split", x, _split("distribute_split", x, axis), name, x.batch_axis)
+
+
+def distribute_add(xs: Sequence[BlobDef], name: str | None = None) -> BlobDef:
+    """The sum of one blob per device in scope, all of one shape; each gets the whole gradient.
+
+    Raises:
+        InferenceError: the number of blobs is not that of the devices, or shapes differ.
+    """
+    return _together("distribute_add", xs, P, name)
+
+
+def distribute_concat(xs: Sequence[BlobDef], axis: int = 0, name: str | None = None) -> BlobDef:
+    """One blob per device in scope, joined along an axis.
+
+    Raises:
+        InferenceError: the number of blobs is not that of the devices, or shapes do not fit.
+    """
+    _check_sequence("distribute_concat", xs)
+    return _together("distribute_concat", xs, _split("distribute_concat", xs[0], axis), name)
+
+
+def distribute_map(
+    xs: BlobDef | Sequence[BlobDef], f: Callable[..., Any], axis: int = 0
+) -> BlobDef | tuple[BlobDef, ...]:
+    """Applies a function to the parts of blobs, on each device to its own parts.
+
+    Args:
+        xs: a blob, or several of them, which are split along ``axis``.
+        f: takes a part of each blob; gives a blob, or a tuple or list of blobs.
+        axis: along which blobs are split, and results joined.
+
+    Returns:
+        What ``f`` gives: a blob, or a tuple of blobs.
+    """
+    blobs = [xs] if isinstance(xs, BlobDef) else list(xs)
+    _check_sequence("distribute_map", blobs)
+    parts = zip(*(distribute_split(x, axis) for x in blobs), strict=True)
+    job = current_job("distribute_map")
+    results = []
+    for device, arguments in zip(_each_device(_devices(job)), parts, strict=True):
+        with device:
+            results.append(f(*arguments))
+    if all(isinstance(result, BlobDef) for result in results):
+        return distribute_concat(results, axis)
+    return tuple(distribute_concat(list(found), axis) for found in zip(*results, strict=True))
+
+
+def _each_device(devices: Placement) -> Iterator[Entering]:
+    return (Entering(placement=devices.only(rank)) for rank in range(devices.size))
+
+
+def _devices(job: JobBuild) -> Placement:
+    return flat(current_scope().placement or job.default_placement)
+
+
+def _apart(
+    function: str, x: BlobDef, sbp: Sbp, name: str | None, batch_axis: int | None
+) -> tuple[BlobDef, ...]:
+    job, line = current_job(f"advanced.{function}"), user_line(3)
+    devices, value = _devices(job), input_value(job, function, all_rows(function, x, line))
+    if devices.size == 1:
+        return (BlobDef(job, value, batch_axis, x.is_dynamic),)
+    full = job.free_name(name or function)
+    parts = parts_of(job, value, (sbp,), devices, line, full)
+    return tuple(BlobDef(job, part, batch_axis, x.is_dynamic) for part in parts)
+
+
+def _together(function: str, xs: Sequence[BlobDef], sbp: Sbp, name: str | None) -> BlobDef:
+    _check_sequence(function, xs)
+    job, line = current_job(f"advanced.{function}"), user_line(3)
+    devices = _devices(job)
+    values = [input_value(job, function, all_rows(function, x, line)) for x in xs]
+    if len(xs) != devices.size:
+        _fail(function, line, f"{len(xs)} blobs on {devices}", f"{devices.size} blobs")
+    first = xs[0]
+    if devices.size == 1:
+        return BlobDef(job, values[0], first.batch_axis, first.is_dynamic)
+    value = whole_of(job, values, sbp, devices, line, job.free_name(name or function))
+    return BlobDef(job, value, first.batch_axis, any(x.is_dynamic for x in xs))
+
+
+def _split(function: str, x: BlobDef, axis: int) -> Split:
+    rank = len(x.shape)
+    if not -rank <= axis < rank:
+        _fail(
+            function, user_line(3), f"axis {axis} of shape {x.shape}", f"-{rank} <= axis < {rank}"
+        )
+    return Split(axis % rank)
+
+
+def _check_sequence(function: str, xs: object) -> None:
+    if not isinstance(xs, list | tuple) or not xs or not isinstance(xs[0], BlobDef):
+        raise JobError(
+            f"advanced.{function}",
+            at=user_line(3),
+            found=f"{xs!r:.80}",
+            allowed="a list or tuple of at least one blob",
+        )
+
+
+def _fail(function: str, line: SourceLine | None, found: str, allowed: str) -> None:
+    raise InferenceError(f"advanced.{function}", at=line, found=found, allowed=allowed)

@@ -1,0 +1,199 @@
+"""Settings of the whole session: ``flow.config``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flow_core.base.errors import ConfigError, UnsupportedError, shown, user_line
+from flow_core.frontend.job.compile import TENSOR_FLOAT_32
+from flow_core.frontend.session.session import default_session
+from flow_core.passes.bucket_all_reduces import FUSIBLE
+from flow_core.sharding.topology import MOST_DEVICES
+
+REMEMBERED: tuple[str, ...] = (
+    "collect_act_event",
+    "comm_net_worker_num",
+    "compute_thread_pool_size",
+    "enable_debug_mode",
+    "enable_legacy_model_io",
+    "enable_model_io_v2",
+    "enable_numa_aware_cuda_malloc_host",
+    "max_mdsave_worker_num",
+    "nccl_use_compute_stream",
+    "persistence_buf_byte",
+    "rdma_mem_block_mbyte",
+    "rdma_recv_msg_buf_mbyte",
+    "reserved_host_mem_mbyte",
+    "save_downloaded_file_to_local_fs",
+    "thread_enable_local_message_queue",
+    "use_rdma",
+)
+"""Settings of OneFlow 0.3.4, and one of 0.4, that are kept, and mean nothing to core."""
+
+COLLECTIVE_BOXING: tuple[str, ...] = (
+    "enable_fusion",
+    "nccl_enable_all_to_all",
+    "nccl_enable_mixed_fusion",
+    "nccl_fusion_all_gather",
+    "nccl_fusion_all_reduce",
+    "nccl_fusion_all_reduce_use_buffer",
+    "nccl_fusion_broadcast",
+    "nccl_fusion_max_ops",
+    "nccl_fusion_reduce",
+    "nccl_fusion_reduce_scatter",
+    "nccl_fusion_threshold_mb",
+    "nccl_num_streams",
+    "num_callback_threads",
+)
+"""The same, below ``flow.config.collective_boxing``."""
+
+
+EFFECTIVE: dict[str, Callable[[Any], bool]] = {
+    "enable_fusion": lambda val: isinstance(val, bool),
+    **{f"nccl_fusion_{name}": lambda val: isinstance(val, bool) for name in FUSIBLE},
+    "nccl_fusion_all_reduce_use_buffer": lambda val: val is False,
+    "nccl_fusion_max_ops": lambda val: type(val) is int and val > 0,
+    "nccl_fusion_threshold_mb": lambda val: type(val) in (int, float) and val >= 0,
+}
+"""Settings of `COLLECTIVE_BOXING` that say what goes into buckets, and what they take."""
+
+ALLOWED: dict[str, str] = {
+    "nccl_fusion_all_reduce_use_buffer": "False: buckets are reduced where their gradients lie",
+    "nccl_fusion_max_ops": "an integer of at least 1",
+    "nccl_fusion_threshold_mb": "a number that is not negative",
+}
+"""What they take, in words; the others True or False."""
+
+
+def _checked(name: str) -> Callable[..., None]:
+    fits = EFFECTIVE[name]
+
+    def setter(val: Any = True) -> None:
+        if not fits(val):
+            raise ConfigError(
+                f"config.collective_boxing.{name}",
+                at=user_line(2),
+                found=shown(val),
+                allowed=ALLOWED.get(name, "True or False"),
+            )
+        default_session().resources.others[f"collective_boxing.{name}"] = val
+
+    setter.__name__ = setter.__qualname__ = name
+    setter.__doc__ = f"Sets ``{name}`` of buckets of gradients, for jobs compiled from now on."
+    return setter
+
+
+def _setter(name: str) -> Callable[..., None]:
+    def setter(val: Any = True) -> None:
+        default_session().resources.others[name] = val
+
+    setter.__name__ = setter.__qualname__ = name.rsplit(".", 1)[-1]
+    setter.__doc__ = f"Keeps ``{name}``, which means nothing to core."
+    return setter
+
+
+class CollectiveBoxing:
+    """Settings of collective communication: of buckets, and some kept for plugins.
+
+    Gradients are all-reduced in buckets of at most ``nccl_fusion_threshold_mb`` megabytes (16)
+    and ``nccl_fusion_max_ops`` gradients (64), unless ``enable_fusion`` or
+    ``nccl_fusion_all_reduce`` is False.  Other collectives between the same devices go together
+    where ``nccl_fusion_reduce``, ``nccl_fusion_reduce_scatter``, ``nccl_fusion_all_gather`` or
+    ``nccl_fusion_broadcast`` is True: fewer exchanges, which end together.
+    """
+
+
+for _name in COLLECTIVE_BOXING:
+    _function = _checked(_name) if _name in EFFECTIVE else _setter(f"collective_boxing.{_name}")
+    setattr(CollectiveBoxing, _name, staticmethod(_function))
+for _name in REMEMBERED:
+    globals()[_name] = _setter(_name)
+
+collective_boxing = CollectiveBoxing()
+
+__all__ = [
+    "collective_boxing",
+    "cpu_device_num",
+    "enable_tensor_float_32_compute",
+    "gpu_device_num",
+    "legacy_model_io_enabled",
+    "load_library",
+    "load_library_now",
+    "machine_num",
+    "reserved_device_mem_mbyte",
+]
+__all__ += REMEMBERED
+
+
+def _count(name: str, val: int, least: int = 1, most: int = MOST_DEVICES) -> int:
+    if not isinstance(val, int) or isinstance(val, bool) or not least <= val <= most:
+        allowed = f"an integer from {least} to {most:,}"
+        raise ConfigError(f"config.{name}", at=user_line(3), found=shown(val), allowed=allowed)
+    return val
+
+
+def gpu_device_num(val: int) -> None:
+    """How many gpus of each machine the session uses; 0 puts ops outside any scope on the CPU.
+
+    Raises:
+        DeviceUnavailableError: there are fewer; the error says why, and how to emulate them.
+    """
+    session = default_session()
+    count = _count("gpu_device_num", val, least=0)
+    if count:
+        session.registry.require_device("gpu", count, user_line(2))
+    session.resources.gpu_device_num = count
+
+
+def cpu_device_num(val: int) -> None:
+    """How many CPU devices of each machine the session uses; gpus go first."""
+    default_session().resources.cpu_device_num = _count("cpu_device_num", val)
+
+
+def reserved_device_mem_mbyte(val: int) -> None:
+    """Megabytes of each device but the CPU that plans must leave to others."""
+    val = _count("reserved_device_mem_mbyte", val, least=0, most=1 << 40)
+    default_session().resources.others["reserved_device_mem_mbyte"] = val
+
+
+def machine_num(val: int) -> None:
+    """How many machines the session uses; by default as many as ``flow.env.machine`` names."""
+    resources = default_session().resources
+    resources.machine_num = _count("machine_num", val)
+    resources.others["env.machine_num"] = val
+
+
+def enable_tensor_float_32_compute(val: bool = True) -> None:
+    """Whether devices may compute float32 products with 10 bits of mantissa: True if not said.
+
+    It holds for the jobs that are compiled from now on.  Kernels of CPUs do not heed it.
+    """
+    if not isinstance(val, bool):
+        attempted = f"config.{TENSOR_FLOAT_32}"
+        raise ConfigError(attempted, at=user_line(2), found=shown(val), allowed="True or False")
+    default_session().resources.others[TENSOR_FLOAT_32] = val
+
+
+def load_library(val: str) -> None:
+    """Compiled ops of OneFlow cannot be loaded: always an error.
+
+    Raises:
+        UnsupportedError: always.
+    """
+    raise UnsupportedError(
+        "config.load_library",
+        at=user_line(2),
+        found=f"{val!r}, a library for OneFlow's own runtime",
+        allowed="ops and kernels of plugins",
+        hint="kernels in Python: flow.experimental.custom_op_module; others: write a plugin that "
+        "registers the op, see `flow doctor` and the page of all hooks",
+    )
+
+
+load_library_now = load_library
+
+
+def legacy_model_io_enabled() -> bool:
+    """Whether ``enable_legacy_model_io`` was set."""
+    return bool(default_session().resources.others.get("enable_legacy_model_io", False))

@@ -1,0 +1,36 @@
+"""What a job function can ask about the job under definition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flow_core.frontend.trace.job_build import current_job
+
+__all__ = ["GlobalFunctionDesc", "current_global_function_desc"]
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalFunctionDesc:
+    """Description of a job function.
+
+    Attributes:
+        name: the job's name.
+        kind: "train" or "predict".
+    """
+
+    name: str
+    kind: str
+
+    def IsTrainable(self) -> bool:
+        """Whether it is a job of type "train".
+
+        >>> GlobalFunctionDesc("job", "predict").IsTrainable()
+        False
+        """
+        return self.kind == "train"
+
+
+def current_global_function_desc() -> GlobalFunctionDesc:
+    """The description of the job under definition; an error outside of job functions."""
+    job = current_job("current_global_function_desc")
+    return GlobalFunctionDesc(job.name, job.kind)

@@ -1,0 +1,114 @@
+"""Predict jobs in files that other programs run: ``flow.onnx.export``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from os import PathLike, fspath
+from typing import Any
+
+from flow_core.base.errors import ConfigError, FlowError, SourceLine, UnsupportedError, user_line
+from flow_core.base.planning import end_script
+from flow_core.checkpoint import store
+from flow_core.frontend.job.exported import traced_for_export
+from flow_core.frontend.job.multiprocess import in_the_first
+from flow_core.frontend.session.session import default_session
+from flow_core.plugins.specs import ExportedJob, load
+
+__all__ = ["export_onnx"]
+
+
+def export_onnx(
+    job_func: Any,
+    model_save_dir: Any,
+    onnx_filename: Any,
+    continue_on_error: bool = False,
+    opset: Any = None,
+    extra_opset: Any = None,
+    shape_override: Any = None,
+    external_data: bool = False,
+) -> None:
+    """Writes a predict job, with the weights of a checkpoint, as an ONNX model.
+
+    Inputs of the model have the names of the job's parameters, weights those of its variables,
+    results those of the ops that make them.  Of several processes the first one writes.
+
+    Args:
+        job_func: a predict job.
+        model_save_dir: a checkpoint of its variables, as ``flow.train.CheckPoint().save`` or
+            ``flow.checkpoint.save`` writes them; more variables do not matter.
+        onnx_filename: the file; one that is there is replaced.
+        continue_on_error: leaves ops without a counterpart in ONNX in the model, under their own
+            names in the domain ``flow`` (or the first of ``extra_opset``), with a warning.
+        opset: the version of ONNX's operators.
+        extra_opset: further domains that the model names, as (domain, version) pairs.
+        shape_override: shapes of inputs by name; a text or None in the place of a size leaves
+            that size open, for batches of any size.
+        external_data: puts large weights into a file beside the model.
+
+    Raises:
+        UnsupportedError: flow-onnx is not installed, or the job has ops without a counterpart: all
+            of them, with the lines that made them.
+        JobError: this is no predict job.
+        CheckpointError: there is no checkpoint, or variables that do not fit.
+        ConfigError: an option is not one of those allowed.
+    """
+    attempted, at = f"flow.onnx.export to {onnx_filename}", user_line(2)
+    for name, path in (("model_save_dir", model_save_dir), ("onnx_filename", onnx_filename)):
+        _check_path(name, path, attempted, at)
+    end_script(attempted)
+    session = default_session()
+    spec = session.registry.exporters.get("onnx")
+    if spec is None:
+        raise UnsupportedError(
+            attempted,
+            at=at,
+            found="no exporter named 'onnx'",
+            allowed=f"exporters of plugins: {', '.join(session.registry.exporters) or 'none'}",
+            hint="uv add flow-onnx, which provides it; see `flow doctor` if it is installed",
+        )
+    job, write = traced_for_export(job_func, attempted, at), spec.load
+
+    def export() -> None:
+        load(write)(
+            _with_weights(job, model_save_dir),
+            fspath(onnx_filename),
+            continue_on_error=continue_on_error,
+            opset=opset,
+            extra_opset=extra_opset,
+            shape_override=shape_override,
+            external_data=external_data,
+        )
+
+    _once(export, attempted)
+
+
+def _check_path(name: str, path: Any, attempted: str, at: SourceLine | None) -> None:
+    if not isinstance(path, str | PathLike):
+        found = f"{name}={path!r:.60}"
+        raise ConfigError(attempted, at=at, found=found, allowed="a path, as text or os.PathLike")
+
+
+def _once(export: Callable[[], None], attempted: str) -> None:
+    world = default_session().world
+    if world is None:
+        export()
+    else:
+        in_the_first(world, export, attempted)
+
+
+def _with_weights(job: ExportedJob, path: Any) -> ExportedJob:
+    """The job with the arrays of a checkpoint, checked to fit."""
+    formats = tuple(default_session().registry.formats.values())
+    wanted = {op.name: job.graph.types[op.name][0] for op in job.graph.of_type("variable")}
+
+    def read() -> dict[str, Any]:
+        found = store.load(path, formats, wanted, strict=False)
+        store.match(wanted, found, attempted=f"exporting the variables in {path}", at=job.at)
+        return {name: found[name] for name in wanted}
+
+    try:
+        variables = store.steadily(path, read)
+    except FlowError as error:
+        raise error.told(at=job.at) from None
+    return replace(job, variables=variables)

@@ -1,0 +1,274 @@
+"""Job functions, variables, watching and the session: OneFlow's top-level names."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from flow_core.annotations import PlaceholderSpec, parse_handler, placeholder
+from flow_core.api.session.train import tell_mismatch
+from flow_core.base.dtypes import DType, as_asked, float32
+from flow_core.base.errors import CheckpointError, InferenceError, JobError, user_line
+from flow_core.checkpoint import store
+from flow_core.checkpoint.snapshot import StoredVariable
+from flow_core.checkpoint.store import Mismatch
+from flow_core.frontend.config.function_config import FunctionConfig
+from flow_core.frontend.config.scope import current_scope, name_scope
+from flow_core.frontend.job.function import global_function
+from flow_core.frontend.session.session import (
+    clear_default_session,
+    default_session,
+    sync_default_session,
+)
+from flow_core.frontend.session.variables import get_variable
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.job_build import Watch, current_job, described
+from flow_core.frontend.trace.results import FORMS
+from flow_core.frontend.trace.sbp_hints import hierarchical_parallel_cast, parallel_cast
+from flow_core.ir.graph import TensorType
+
+function_config = FunctionConfig
+
+INVALID_BATCH_AXIS = None
+"""The ``batch_axis`` of a blob that has none."""
+INVALID_SPLIT_AXIS = None
+"""The ``split_axis`` of a blob that is not split."""
+
+__all__ = [
+    "INVALID_BATCH_AXIS",
+    "INVALID_SPLIT_AXIS",
+    "FixedTensorDef",
+    "FunctionConfig",
+    "MirroredTensorDef",
+    "MirroredTensorListDef",
+    "clear_default_session",
+    "current_machine_id",
+    "current_scope",
+    "eager_execution_enabled",
+    "enable_eager_execution",
+    "enable_typing_check",
+    "function_config",
+    "get_all_variables",
+    "get_variable",
+    "global_function",
+    "hierarchical_parallel_cast",
+    "load_variables",
+    "name_scope",
+    "parallel_cast",
+    "square_sum",
+    "sync_default_session",
+    "unique_str",
+    "watch",
+    "watch_diff",
+]
+
+
+def FixedTensorDef(
+    shape: Sequence[int],
+    dtype: DType = float32,
+    batch_axis: int | None = 0,
+    name: str | None = None,
+) -> PlaceholderSpec:
+    """A placeholder of fixed shape, as default value of a job's parameter."""
+    return placeholder("numpy", tuple(shape), dtype, batch_axis)
+
+
+def MirroredTensorDef(
+    shape: Sequence[int],
+    dtype: DType = float32,
+    batch_axis: int | None = 0,
+    name: str | None = None,
+) -> PlaceholderSpec:
+    """A placeholder that is fed a list of arrays, one per device."""
+    return placeholder("list", tuple(shape), dtype, batch_axis)
+
+
+def MirroredTensorListDef(
+    shape: Sequence[int],
+    dtype: DType = float32,
+    batch_axis: int | None = 0,
+    name: str | None = None,
+) -> PlaceholderSpec:
+    """A placeholder that is fed a list of lists of arrays."""
+    return placeholder("list_list", tuple(shape), dtype, batch_axis)
+
+
+def watch(blob_watched: BlobDef, handler_or_prompt: Callable[..., Any] | str | None = None) -> None:
+    """Shows a blob at every step.
+
+    Args:
+        blob_watched: the blob.
+        handler_or_prompt: a function of the value (a numpy array when its parameter is
+            annotated, else an object with ``numpy()``), or a text to print before the value.
+    """
+    _watch("watch", blob_watched, handler_or_prompt, gradient=False)
+
+
+def watch_diff(
+    blob_watched: BlobDef, handler_or_prompt: Callable[..., Any] | str | None = None
+) -> None:
+    """Shows the gradient of a blob at every step of a train job; arguments as `watch`."""
+    _watch("watch_diff", blob_watched, handler_or_prompt, gradient=True)
+
+
+def _watch(
+    what: str, blob: BlobDef, handler: Callable[..., Any] | str | None, gradient: bool
+) -> None:
+    job = current_job(what)
+    if not isinstance(blob, BlobDef) or blob.job is not job:
+        found, allowed = described(blob), f"a blob of this job, {job.name!r}"
+        raise JobError(what, at=user_line(3), found=found, allowed=allowed)
+    line = user_line(3)
+    if gradient and job.kind != "train":
+        raise JobError(
+            what, at=line, found='a job of type "predict"', allowed='jobs of type "train"'
+        )
+    job.watches.append(Watch(blob, _handler(handler, blob.op_name), gradient, line))
+
+
+def _handler(handler: Callable[..., Any] | str | None, name: str) -> Callable[[Any], None]:
+    if not callable(handler):
+        prompt = name if handler is None else handler
+        return lambda array: print(prompt, array, sep="\n")  # noqa: T201 - what a prompt asks for
+    specs = tuple(default_session().registry.annotations.values())
+    form = FORMS[parse_handler(handler, specs).kind]
+    return lambda array: handler(form(array))
+
+
+class VariableBlob:
+    """A variable of the session, outside of jobs."""
+
+    def __init__(self, name: str, stored: Any) -> None:
+        self._stored = stored
+        self.name = name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Logical shape."""
+        return tuple(self._stored.info.type.shape)
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+        dtype: DType = self._stored.info.type.dtype
+        return dtype
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """A copy of the value."""
+        with default_session().still():
+            array: np.ndarray[Any, Any] = self._stored.numpy()
+        return array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """A copy of the value, for numpy; there is none without copying (``copy=False``)."""
+        if copy is False:
+            raise InferenceError(
+                f"numpy's view of variable {self.name!r}",
+                at=user_line(2),
+                found="copy=False",
+                allowed="copy=None or copy=True: the value lies in a device's memory",
+            )
+        return as_asked(self.numpy(), dtype, None)
+
+    def __reduce__(self) -> NoReturn:
+        raise JobError(
+            f"pickling or copying variable {self.name!r}",
+            at=user_line(2),
+            found="a variable that lives in the session",
+            allowed="its value: variable.numpy()",
+            hint="flow.checkpoint.save(path) saves all variables",
+        )
+
+    def __repr__(self) -> str:
+        return f"VariableBlob({self.name!r}, {self._stored.info.type})"
+
+
+def get_all_variables() -> dict[str, VariableBlob]:
+    """All variables of the session by name."""
+    session = default_session()
+    session.sync()
+    return {name: VariableBlob(name, stored) for name, stored in session.stored().items()}
+
+
+def load_variables(value_dict: Mapping[str, Any], ignore_mismatch: bool | None = None) -> None:
+    """Overwrite variables with values.
+
+    Args:
+        value_dict: arrays (or objects with ``numpy()``) by variable name.
+        ignore_mismatch: what is done with names that no variable has.  True: they are ignored.
+            None: they are ignored, and one warning lists them.  False: they are an error.
+
+    Raises:
+        CheckpointError: no dict; shapes or types that do not fit, values that cannot be read, and
+            names unless ignored, all listed.  Nothing is overwritten then.
+    """
+    if not isinstance(value_dict, Mapping):
+        raise CheckpointError(
+            "loading variables",
+            at=user_line(2),
+            found=f"{type(value_dict).__name__} {value_dict!r:.60}",
+            allowed="a dict of arrays by variable name",
+            hint="of a checkpoint: flow.load_variables(flow.checkpoint.get(path))",
+        )
+    session = default_session()
+    wanted = session.types()
+    values = {name: _plain(value) for name, value in value_dict.items()}
+    line = user_line(2)
+    odd = store.match(wanted, values, missing=False, extra=ignore_mismatch is False, at=line)
+    session.assign({k: _read(values[k], wanted[k]) for k in values if k in wanted})
+    if ignore_mismatch is None:
+        tell_mismatch(f"loading variables (at {line})", Mismatch((), odd.extra), wanted)
+
+
+def _read(value: Any, wanted: TensorType) -> Any:
+    return value.typed(wanted).numpy() if isinstance(value, StoredVariable) else value
+
+
+def _plain(value: Any) -> Any:
+    """An array or a stored variable as it is; the array of any other object with ``numpy()``."""
+    if isinstance(value, StoredVariable | np.ndarray):
+        return value
+    return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
+
+
+def enable_eager_execution(val: bool = True) -> None:
+    """Lets a program define a job anew for every step, as OneFlow's eager mode has it.
+
+    Each definition is traced and compiled, which takes milliseconds, and goes on with the
+    variables and the step counter of the last job of its name.  Ops outside of job functions
+    stay an error.
+    """
+    default_session().eager = bool(val)
+
+
+def eager_execution_enabled() -> bool:
+    """Whether jobs may be defined anew for every step."""
+    return default_session().eager
+
+
+def current_machine_id() -> int:
+    """The id of this machine among those of the session: 0 in one process."""
+    world = default_session().world
+    return 0 if world is None else world.machine
+
+
+def enable_typing_check(val: bool = True) -> None:
+    """Kept for OneFlow's programs; annotations are always checked."""
+
+
+def square_sum(x: BlobDef, name: str | None = None) -> BlobDef:
+    """The sum of the squares of all elements, of shape (1,)."""
+    blob: BlobDef = emit("reshape", emit("square_sum", x, name=name), shape=(1,))
+    return blob
+
+
+_numbers = itertools.count()
+
+
+def unique_str(prefix: str) -> str:
+    """A name that has not been given before."""
+    return f"{prefix}{next(_numbers)}"

@@ -1,0 +1,133 @@
+"""Files of events for TensorBoard: ``flow.summary``.
+
+In a job, `create_summary_writer` starts the process's file; `scalar`, `histogram`, `image` and `pb`
+write into it at every step.  `text` and `hparams` make messages outside of jobs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flow_core.api.array.source import constant
+from flow_core.api.summary.hparams import (
+    Hparam,
+    IntegerRange,
+    Metric,
+    RealRange,
+    ValueSet,
+    hparams,
+    text,
+)
+from flow_core.api.summary.projector import Graph, Projector
+from flow_core.base.dtypes import int64
+from flow_core.frontend.config.scope import Entering, current_scope
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.job_build import current_job
+
+__all__ = [
+    "Graph",
+    "HParam",
+    "Hparam",
+    "IntegerRange",
+    "Metric",
+    "Projector",
+    "RealRange",
+    "ValueSet",
+    "create_summary_writer",
+    "flush_summary_writer",
+    "histogram",
+    "hparams",
+    "image",
+    "pb",
+    "scalar",
+    "text",
+]
+
+HParam = Hparam
+"""The name that OneFlow's own example uses."""
+
+
+def _once() -> Entering:
+    """In the consistent view of several devices, the first of them writes."""
+    scope = current_scope()
+    placement = scope.placement or current_job("flow.summary").default_placement
+    single = scope.mirrored or placement.size == 1
+    return Entering() if single else Entering(placement=placement.only(0))
+
+
+def _write(op: str, value: BlobDef, step: BlobDef | None, tag: Any, name: str | None) -> None:
+    with _once():
+        number = constant(0, int64, (1,)) if step is None else step
+        if isinstance(tag, BlobDef):
+            emit(op, value, number, tag, name=name)
+        else:
+            emit(op, value, number, tag_text=str(tag or ""), name=name)
+
+
+def create_summary_writer(logdir: str, name: str | None = None) -> None:
+    """Starts a file of events when the job runs: ``event/event.*.tfevents.log`` below ``logdir``.
+
+    Args:
+        logdir: a folder, which is made when it is not there.
+        name: name of the op.
+    """
+    with _once():
+        emit("create_summary_writer", logdir=str(logdir), name=name)
+
+
+def flush_summary_writer(name: str | None = None) -> None:
+    """Writes what waits to be written; ten events wait at most, and none at the program's end."""
+    with _once():
+        emit("flush_summary_writer", name=name)
+
+
+def scalar(value: BlobDef, step: BlobDef, tag: Any, name: str | None = None) -> None:
+    """Writes a number at every step.
+
+    Args:
+        value: a blob of one number.
+        step: int64 of shape (1,), the number of the step that readers show.
+        tag: the bytes of a name in an int8 blob, or a text.
+        name: name of the op.
+
+    Raises:
+        InferenceError: types or shapes that do not fit.
+        DataError: when it runs without `create_summary_writer` before.
+    """
+    _write("summary_write_scalar", value, step, tag, name)
+
+
+def histogram(value: BlobDef, step: BlobDef, tag: Any, name: str | None = None) -> None:
+    """Writes how the numbers of a blob are distributed; arguments and errors as `scalar`."""
+    _write("summary_write_histogram", value, step, tag, name)
+
+
+def image(
+    value: BlobDef, step: BlobDef | None = None, tag: Any = None, name: str | None = None
+) -> None:
+    """Writes images, uint8 of shape (N, H, W, channels) with 1, 3 or 4 channels.
+
+    Args:
+        value: the images; several get their number behind the tag.
+        step: as in `scalar`, 0 by default.
+        tag: as in `scalar`, "image" by default.
+        name: name of the op.
+    """
+    _write("summary_write_image", value, step, "image" if tag is None else tag, name)
+
+
+def pb(value: BlobDef, step: BlobDef | None = None, name: str | None = None) -> None:
+    """Writes a message of `text` or `hparams`.
+
+    Args:
+        value: the bytes of ``str(message)`` in an int8 blob.
+        step: as in `scalar`, 0 by default.
+        name: name of the op.
+
+    Raises:
+        DataError: when it runs, and the bytes are not the text of a summary.
+    """
+    with _once():
+        number = constant(0, int64, (1,)) if step is None else step
+        emit("summary_write_pb", value, number, name=name)

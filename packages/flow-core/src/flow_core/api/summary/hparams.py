@@ -1,0 +1,200 @@
+"""Messages of ``flow.summary``: texts and hyperparameters."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flow_core.base.errors import FlowError, user_line
+from flow_core.summary.messages import Fields, Message, encoded
+
+__all__ = ["Hparam", "IntegerRange", "Metric", "RealRange", "ValueSet", "hparams", "text"]
+
+
+class SummaryError(FlowError, ValueError, TypeError):
+    """A hyperparameter, range or metric of a type or value that summaries do not have."""
+
+
+def _check(ok: object, what: str, found: object, allowed: object) -> None:
+    if not ok:
+        raise SummaryError(f"flow.summary.{what}", at=user_line(3), found=found, allowed=allowed)
+
+
+def _is(value: object, *kinds: type) -> bool:
+    """Whether a value is of some types; truth values are no numbers."""
+    return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+
+
+class IntegerRange:
+    """Whole numbers from ``min_value`` to ``max_value``.
+
+    Attributes:
+        min_value, max_value: the ends.
+
+    Raises:
+        SummaryError: no whole numbers, or ends in the wrong order.
+    """
+
+    def __init__(self, min_value: int, max_value: int) -> None:
+        ends = (min_value, max_value)
+        _check(all(_is(x, int) for x in ends), "IntegerRange", ends, "whole numbers")
+        _check(min_value <= max_value, "IntegerRange", ends, "the smaller number first")
+        self.min_value = min_value
+        self.max_value = max_value
+
+
+class RealRange:
+    """Numbers from ``min_value`` to ``max_value``.
+
+    Attributes:
+        min_value, max_value: the ends.
+
+    Raises:
+        SummaryError: no floats, or ends in the wrong order.
+    """
+
+    def __init__(self, min_value: float, max_value: float) -> None:
+        ends = (min_value, max_value)
+        _check(all(_is(x, float) for x in ends), "RealRange", ends, "floats")
+        _check(min_value <= max_value, "RealRange", ends, "the smaller number first")
+        self.min_value = min_value
+        self.max_value = max_value
+
+
+class ValueSet:
+    """Some values of one type, which are kept sorted.
+
+    Attributes:
+        dtype: int, float, bool or str; that of the first value by default.
+
+    Raises:
+        SummaryError: another type, or values of several.
+    """
+
+    def __init__(self, values: Sequence[Any], dtype: type | None = None) -> None:
+        found = list(values)
+        kind = dtype or (type(found[0]) if found else None)
+        _check(kind in (int, float, bool, str), "ValueSet", f"type {kind}", "int, float, bool, str")
+        self.dtype: type = kind or str
+        _check(all(isinstance(v, self.dtype) for v in found), "ValueSet", found, f"all {kind}")
+        self._values = sorted(found)
+
+    @property
+    def values(self) -> list[Any]:
+        """The values, sorted."""
+        return list(self._values)
+
+
+class Hparam:
+    """A hyperparameter.
+
+    Attributes:
+        name: its name.
+        dtype: what it can be, None for anything.
+
+    Raises:
+        SummaryError: ``dtype`` is neither a range nor a set of values.
+    """
+
+    def __init__(self, name: str, dtype: Any = None) -> None:
+        known = dtype is None or isinstance(dtype, IntegerRange | RealRange | ValueSet)
+        _check(known, "Hparam", f"dtype {dtype!r:.60}", "IntegerRange, RealRange, ValueSet or None")
+        self.name = name
+        self.dtype = dtype
+
+
+class Metric:
+    """A result of training that is told beside the hyperparameters.
+
+    Attributes:
+        name: its name.
+        dtype: int or float, which is the default.
+
+    Raises:
+        SummaryError: another type.
+    """
+
+    def __init__(self, name: str, dtype: type | None = None) -> None:
+        kind = dtype or float
+        _check(kind in (int, float), "Metric", f"dtype {dtype!r:.60}", "int or float")
+        self.name = name
+        self.dtype: type = kind
+
+
+def text(text: Sequence[str], tag: str | None = None) -> Message:
+    """The message of some texts, for `flow.summary.pb`.
+
+    Args:
+        text: a list or tuple of texts.
+        tag: the name that readers show, "text" by default.
+
+    Raises:
+        SummaryError: no texts.
+    """
+    some = isinstance(text, list | tuple) and text and all(isinstance(t, str) for t in text)
+    _check(some, "text", f"{text!r:.60}", "a list of one or more texts")
+    tensor = {
+        "dtype": "DT_STRING",
+        "tensor_shape": {"dim": [{"size": len(text)}]},
+        "string_val": list(text),
+    }
+    value = {
+        "tag": tag if isinstance(tag, str) else "text",
+        "metadata": {"plugin_data": {"plugin_name": "text"}},
+        "tensor": tensor,
+    }
+    return Message("Summary", {"value": [value]})
+
+
+def hparams(hparams: Mapping[Any, Any]) -> Message:
+    """The message of hyperparameters and metrics, for `flow.summary.pb`.
+
+    Args:
+        hparams: values by `Hparam`, `Metric` or name.
+
+    Raises:
+        SummaryError: values of other types than str, bool, int and float, or metrics that are no
+            numbers.
+    """
+    given, metrics = _sorted_out(hparams)
+    words = json.dumps(given, sort_keys=True, separators=(",", ":"))
+    started = {
+        "hparams": [{"key": k, "value": _scalar(given[k])} for k in sorted(given)],
+        "group_name": hashlib.sha256(words.encode()).hexdigest(),
+        "start_time_secs": time.time(),
+        "metrics": [{"key": k, "value": _scalar(v)} for k, v in metrics.items()],
+    }
+    content = encoded("HParamsPluginData", {"version": 0, "session_start_info": started})
+    value = {
+        "tag": "_hparams_/session_start_info",
+        "metadata": {"plugin_data": {"plugin_name": "hparams", "content": content}},
+        "tensor": {"dtype": "DT_FLOAT", "tensor_shape": {"dim": [{"size": 0}]}},
+    }
+    return Message("Summary", {"value": [value]})
+
+
+def _sorted_out(hparams: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Hyperparameters and metrics by name."""
+    given: dict[str, Any] = {}
+    metrics: dict[str, Any] = {}
+    for key, value in hparams.items():
+        plain = value.item() if hasattr(value, "item") else value
+        if isinstance(key, Metric):
+            _check(_is(plain, int, float), "hparams", f"metric {key.name}={value!r}", "a number")
+            metrics[key.name] = plain
+            continue
+        name = key.name if isinstance(key, Hparam) else str(key)
+        fits = isinstance(plain, str | bool | int | float)
+        _check(fits, "hparams", f"{name}={value!r:.60}", "str, bool, int or float")
+        _check(name not in given, "hparams", f"{name!r} twice", "each name once")
+        given[name] = plain
+    return given, metrics
+
+
+def _scalar(value: Any) -> Fields:
+    if isinstance(value, str):
+        return {"string_value": value}
+    return {"bool_value": value} if isinstance(value, bool) else {"number_value": float(value)}

@@ -1,0 +1,112 @@
+"""Process-wide settings, read from the environment once and then frozen."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from flow_core.base.errors import ConfigError
+from flow_core.base.thread_budget import Budget, asked
+
+CHECK_FEEDS = ("sometimes", "always", "never")
+"""How often processes compare what they feed; the first one is the default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings that the environment gives to a process.
+
+    Attributes:
+        emulate_gpus: number of "gpu" devices to emulate on the CPU (ONEFLOW_EMULATE_GPUS).
+        emulate_gpu_memory: bytes that each of them has (ONEFLOW_EMULATE_GPU_MEMORY, such as 2GiB),
+            None for no limit.  Then they share no memory, as devices of a cluster.
+        plugins: allow-list of plugins, None for all (FLOW_PLUGINS).
+        disabled_plugins: plugins not to load (FLOW_DISABLE_PLUGINS).
+        plugin_strict: raise a plugin's failure at once (FLOW_PLUGIN_STRICT).
+        trace_plugins: report each hook call on standard error (FLOW_TRACE_PLUGINS).
+        verify_passes: verify the graph after every pass (FLOW_VERIFY_PASSES).
+        stream_threads: threads for the streams of a plan, None for as many as pay
+            (FLOW_STREAM_THREADS: "auto" or a number).
+        check_feeds: how often the processes of a program compare what they feed, one of
+            `CHECK_FEEDS` (FLOW_CHECK_FEEDS).
+        cores: how many cores the process may keep busy (ONEFLOW_CPU_THREADS, else
+            OMP_NUM_THREADS), None for as many as there are.
+    """
+
+    emulate_gpus: int = 0
+    emulate_gpu_memory: int | None = None
+    plugins: tuple[str, ...] | None = None
+    disabled_plugins: tuple[str, ...] = ()
+    plugin_strict: bool = False
+    trace_plugins: bool = False
+    verify_passes: bool = False
+    stream_threads: int | None = None
+    check_feeds: str = "sometimes"
+    cores: Budget | None = None
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] | None = None) -> Settings:
+        """Settings of an environment (default: the process's own).
+
+        >>> Settings.from_env({"ONEFLOW_EMULATE_GPUS": "4"}).emulate_gpus
+        4
+        """
+        env = os.environ if env is None else env
+        return cls(
+            emulate_gpus=_count(env, "ONEFLOW_EMULATE_GPUS"),
+            emulate_gpu_memory=_bytes(env, "ONEFLOW_EMULATE_GPU_MEMORY"),
+            plugins=_names(env["FLOW_PLUGINS"]) if "FLOW_PLUGINS" in env else None,
+            disabled_plugins=_names(env.get("FLOW_DISABLE_PLUGINS", "")),
+            plugin_strict=_flag(env, "FLOW_PLUGIN_STRICT"),
+            trace_plugins=_flag(env, "FLOW_TRACE_PLUGINS"),
+            verify_passes=_flag(env, "FLOW_VERIFY_PASSES"),
+            stream_threads=_count(env, "FLOW_STREAM_THREADS", "auto") or None,
+            check_feeds=_word(env, "FLOW_CHECK_FEEDS", CHECK_FEEDS),
+            cores=asked(env),
+        )
+
+
+def _count(env: Mapping[str, str], name: str, word: str = "0") -> int:
+    """A number, 0 when it is not set or is ``word``."""
+    text = env.get(name, "0") or "0"
+    if text == word:
+        return 0
+    if not text.isdigit():
+        raise ConfigError(f"setting {name}", found=repr(text), allowed="a non-negative integer")
+    return int(text)
+
+
+def _word(env: Mapping[str, str], name: str, words: Sequence[str]) -> str:
+    """One of some words, the first one when it is not set."""
+    text = env.get(name) or words[0]
+    if text not in words:
+        raise ConfigError(f"setting {name}", found=repr(text), allowed=" or ".join(words))
+    return text
+
+
+UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
+UNITS |= {f"{unit}i": 1024 ** (i + 1) for i, unit in enumerate("kmgt")}
+_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
+
+
+def _bytes(env: Mapping[str, str], name: str) -> int | None:
+    """A number of bytes, None when it is not set."""
+    text = env.get(name, "").strip()
+    if not text:
+        return None
+    found = _BYTES.fullmatch(text)
+    unit = None if found is None else UNITS.get(found[2].lower())
+    if found is None or unit is None:
+        allowed = "a number of bytes, such as 800MB or 2GiB"
+        raise ConfigError(f"setting {name}", found=repr(text), allowed=allowed)
+    return int(float(found[1]) * unit)
+
+
+def _flag(env: Mapping[str, str], name: str) -> bool:
+    return env.get(name, "0") not in ("", "0", "false", "no")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -1,0 +1,245 @@
+"""Kernels of sorting, arg-sorting, top-k and one_hot.
+
+Orders are found by sorting 64-bit keys in place: a number's rank-preserving 32-bit pattern above
+its index.  numpy sorts these with vector instructions and allocates nothing.  Types of 64 bits
+have no room for that; `numpy.argsort` makes a new array for them in each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from flow_core.base.dtypes import bfloat16
+from flow_core.base.errors import DataError
+from flow_core.builtin.calls import call
+from flow_core.builtin.numpy_kernels.array.row_index import (
+    Addressing,
+    RowNumbers,
+    either,
+    numbers_bytes,
+    per_batch,
+    row_numbers,
+    take_rows,
+)
+from flow_core.builtin.numpy_kernels.array.select import copy, fill
+from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel
+from flow_core.device import Launch
+from flow_core.ops.array.sort import hot_value, stable_order
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+
+INFINITE = 0x7F800000
+"""The bits of inf in float32."""
+FROM_LEAST = INFINITE + 1 - (1 << 31)
+"""What takes the pattern of -inf to the least integer."""
+
+
+def _sort(ctx: BindContext) -> Sequence[Launch]:
+    (x,), (out,) = ctx.inputs, ctx.outputs
+    parts = _sort_parts(ctx.query)
+    if not parts:
+        return copy(out, x), partial(out.sort, axis=-1)
+    (rising,) = carve(ctx.workspace, *parts)
+    found = rising if ctx.attrs["direction"] == "ASCENDING" else rising[..., ::-1]
+    return (
+        partial(np.copyto, rising, x),
+        partial(rising.sort, axis=-1),
+        partial(np.copyto, out, found, casting="unsafe"),
+    )
+
+
+def _sort_parts(query: KernelQuery) -> tuple[tuple[tuple[int, ...], Any], ...]:
+    """Where x is sorted: float32 in place of bfloat16, of which numpy does not sort NaN."""
+    x = query.inputs[0]
+    half = x.dtype is bfloat16
+    if query.attrs["direction"] == "ASCENDING" and not half:
+        return ()
+    return ((x.shape, np.float32 if half else x.dtype.numpy),)
+
+
+def _sort_bytes(query: KernelQuery) -> int:
+    return carved_bytes(*_sort_parts(query))
+
+
+# ------------------------------------------------------------------------------- orders by keys
+
+
+def _order_parts(query: KernelQuery) -> tuple[tuple[tuple[int, ...], Any], ...]:
+    x = query.inputs[0]
+    if x.dtype.itemsize == 8:
+        return ()
+    return (x.shape, np.int32), (x.shape, np.int32), (x.shape, np.int64)
+
+
+def _order_bytes(query: KernelQuery) -> int:
+    return carved_bytes(*_order_parts(query))
+
+
+def _patterns(x: Any, patterns: Any, signs: Any, floating: bool) -> Iterator[Launch]:
+    """Puts int32 numbers in the order of x's numbers into ``patterns``."""
+    if not floating:
+        yield partial(np.copyto, patterns, x)
+        return
+    numbers = patterns.view(np.float32)
+    yield partial(np.copyto, numbers, x)
+    yield call(np.add, numbers, np.array(0, np.float32), out=numbers)  # -0.0 becomes 0.0
+    yield call(np.right_shift, patterns, np.array(31, np.int32), out=signs)
+    yield call(np.bitwise_and, signs, np.array(0x7FFFFFFF, np.int32), out=signs)
+    yield call(np.bitwise_xor, patterns, signs, out=patterns)
+    # NaN with a sign is below -inf, from where it wraps around to the others, at the end
+    yield call(np.add, patterns, np.array(FROM_LEAST, np.int32), out=patterns)
+    yield call(np.minimum, patterns, np.array(INFINITE + FROM_LEAST + 1, np.int32), out=patterns)
+
+
+def _order_by_keys(
+    ctx: BindContext, descending: bool, finish: Callable[[Any], Sequence[Launch]]
+) -> Sequence[Launch]:
+    """Launches that sort keys as ``finish(keys)`` says and give the lowest 32 bits of the first."""
+    (x,), (out,) = ctx.inputs, ctx.outputs
+    patterns, signs, keys = carve(ctx.workspace, *_order_parts(ctx.query))
+    first = keys[..., : out.shape[-1]]
+    index = np.arange(x.shape[-1])
+    floating = ctx.query.inputs[0].dtype.is_floating
+    return (
+        *_patterns(x, patterns, signs, floating),
+        *((call(np.invert, patterns, out=patterns),) if descending else ()),
+        partial(np.copyto, keys, patterns),
+        call(np.left_shift, keys, np.array(32), out=keys),
+        call(np.bitwise_or, keys, index, out=keys),
+        *finish(keys),
+        call(np.bitwise_and, first, np.array(0xFFFFFFFF), out=first),
+        partial(np.copyto, out, first, casting="same_kind"),
+    )
+
+
+def _order_of_wide(x: Any, out: Any, descending: bool) -> None:
+    np.copyto(out, stable_order(x, descending)[..., : out.shape[-1]], casting="same_kind")
+
+
+def _arg_sort(ctx: BindContext) -> Launch | Sequence[Launch]:
+    descending = ctx.attrs["direction"] == "DESCENDING"
+    if ctx.query.inputs[0].dtype.itemsize == 8:
+        return partial(_order_of_wide, ctx.inputs[0], ctx.outputs[0], descending)
+    return _order_by_keys(ctx, descending, lambda keys: (partial(keys.sort, axis=-1),))
+
+
+def _top_k(ctx: BindContext) -> Launch | Sequence[Launch]:
+    if ctx.query.inputs[0].dtype.itemsize == 8:
+        return partial(_order_of_wide, ctx.inputs[0], ctx.outputs[0], True)
+    k = ctx.outputs[0].shape[-1]
+    return _order_by_keys(
+        ctx,
+        True,
+        lambda keys: (
+            partial(keys.partition, k - 1, axis=-1),
+            partial(keys[..., :k].sort, axis=-1),
+        ),
+    )
+
+
+# ----------------------------------------------------------------------------- largest and chosen
+
+
+def _argmax(ctx: BindContext) -> Sequence[Launch]:
+    (x,), (out,) = ctx.inputs, ctx.outputs
+    rows = x.reshape(-1, x.shape[-1])
+    (found,) = carve(ctx.workspace, ((rows.shape[0],), np.intp))
+    return (
+        partial(np.argmax, rows, 1, found),
+        partial(np.copyto, out.reshape(-1), found, casting="same_kind"),
+    )
+
+
+def _argmax_bytes(query: KernelQuery) -> int:
+    return carved_bytes(((prod(query.outputs[0].shape),), np.intp))
+
+
+def _class_addressing(query: KernelQuery) -> Addressing:
+    targets, predictions = query.inputs
+    return per_batch(predictions.shape, (*targets.shape, 1))
+
+
+def _in_top_k_parts(query: KernelQuery) -> tuple[tuple[tuple[int, ...], Any], ...]:
+    predictions = query.inputs[1]
+    rows, classes = predictions.shape
+    return (
+        ((rows, 1), predictions.dtype.numpy),
+        ((rows, classes), np.bool_),
+        ((rows, classes), np.int32),
+        ((rows,), np.int32),
+        ((rows,), np.bool_),
+    )
+
+
+def _in_top_k(ctx: BindContext) -> Sequence[Launch]:
+    """Counts the classes that beat the target; see the op's reference for the odd cases."""
+    (targets, predictions), (out,) = ctx.inputs, ctx.outputs
+    addressing, parts = _class_addressing(ctx.query), _in_top_k_parts(ctx.query)
+    chosen, flags, ones, counts, good = carve(ctx.workspace, *parts)
+    numbers = row_numbers(addressing, targets, ctx.workspace[carved_bytes(*parts) :])
+    k, yes = np.array(ctx.attrs["k"], np.int32), out.view(np.bool_)
+    return (
+        *take_rows(predictions, addressing, numbers, chosen),
+        call(np.isfinite, predictions, out=flags),
+        partial(np.logical_and.reduce, flags, axis=1, out=good),
+        call(np.greater, predictions, chosen, out=flags),
+        partial(np.copyto, ones, flags),
+        partial(np.add.reduce, ones, axis=1, dtype=np.int32, out=counts),
+        call(np.less, counts, k, out=yes),
+        call(np.logical_and, yes, good, out=yes),
+        call(np.greater, yes, numbers.bad, out=yes),
+    )
+
+
+def _in_top_k_bytes(query: KernelQuery) -> int:
+    parts = _in_top_k_parts(query)
+    return carved_bytes(*parts) + numbers_bytes(_class_addressing(query))
+
+
+def _hot_addressing(query: KernelQuery) -> Addressing:
+    out = query.outputs[0].shape
+    return per_batch((prod(out[:-1]), out[-1]), (prod(out[:-1]), 1), query.attrs["first"])
+
+
+def _one_hot(ctx: BindContext) -> Sequence[Launch]:
+    (indices,), (out,) = ctx.inputs, ctx.outputs
+    numbers = row_numbers(_hot_addressing(ctx.query), indices, ctx.workspace)
+    flat, on = out.reshape(-1), np.array(hot_value(ctx.attrs, "on"), out.dtype)
+    some = _set_some if ctx.attrs["classes"] else _refuse
+    rare = partial(some, flat, numbers, on, indices, ctx.attrs["classes"] or ctx.attrs["depth"])
+    return (
+        fill(out, hot_value(ctx.attrs, "off")),
+        *numbers.launches,
+        partial(either, numbers.any_bad, rare, (partial(flat.__setitem__, numbers.rows, on),)),
+    )
+
+
+def _refuse(flat: Any, numbers: RowNumbers, on: Any, indices: Any, classes: int) -> None:
+    flat_indices = indices.reshape(-1)
+    raise DataError(
+        "one_hot of an index out of range",
+        found=int(flat_indices[(flat_indices < 0) | (flat_indices >= classes)][0]),
+        allowed=f"0 <= index < {classes}",
+        hint="a larger depth, or indices of the classes that there are",
+    )
+
+
+def _set_some(flat: Any, numbers: RowNumbers, on: Any, indices: Any, classes: int) -> None:
+    """Classes that this device does not have are those of other devices, or errors."""
+    if indices.size and not 0 <= indices.min() <= indices.max() < classes:
+        _refuse(flat, numbers, on, indices, classes)
+    flat[numbers.rows[~numbers.bad]] = on
+
+
+KERNELS: tuple[KernelSpec, ...] = (
+    kernel("sort", _sort, workspace=_sort_bytes),
+    kernel("arg_sort", _arg_sort, workspace=_order_bytes),
+    kernel("top_k", _top_k, workspace=_order_bytes),
+    kernel("argmax", _argmax, workspace=_argmax_bytes),
+    kernel("in_top_k", _in_top_k, workspace=_in_top_k_bytes),
+    kernel("one_hot", _one_hot, workspace=lambda query: numbers_bytes(_hot_addressing(query))),
+)

@@ -1,0 +1,124 @@
+"""Kernels of constants, ranges and random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from flow_core.base.philox import Place, Uniform
+from flow_core.builtin.calls import call
+from flow_core.builtin.numpy_kernels.array.select import copy, fill
+from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel
+from flow_core.builtin.numpy_kernels.drawing import Part, drawing, put, scratch_part
+from flow_core.device import Launch
+from flow_core.ops.array.source import permutation_layout
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+
+
+def _constant(ctx: BindContext) -> Launch:
+    return fill(ctx.outputs[0], ctx.attrs["value"])
+
+
+def _zeros(ctx: BindContext) -> Launch:
+    return fill(ctx.outputs[0], 0)
+
+
+def _range(ctx: BindContext) -> Launch:
+    out, bounds = ctx.outputs[0], [ctx.attrs[key] for key in ("start", "limit", "delta")]
+    return copy(out, np.arange(*bounds).astype(out.dtype))
+
+
+def _place(query: KernelQuery) -> Place | None:
+    place: Place | None = query.attrs.get("place")
+    return place
+
+
+def _scratch(query: KernelQuery) -> Part:
+    return scratch_part(query.outputs[0].shape, _place(query))
+
+
+def _uniform(ctx: BindContext, out: Any, scratch: Any, draw: int = 0) -> Launch:
+    """A launch that fills a float32 array for the running step."""
+    generator = Uniform(ctx.attrs["seed"] if ctx.attrs["has_seed"] else ctx.seed)
+    return drawing(generator, out, _place(ctx.query), scratch, ctx.step, put, draw)
+
+
+def _decide_parts(query: KernelQuery) -> tuple[Part, ...]:
+    shape = query.outputs[0].shape
+    return (shape, np.float32), (shape, np.float32), (shape, np.bool_), _scratch(query)
+
+
+def _decide_bytes(query: KernelQuery) -> int:
+    return carved_bytes(*_decide_parts(query))
+
+
+def _decide(ctx: BindContext, probability: Any) -> Sequence[Launch]:
+    """1 with a probability, which is an array or a number; the rest is 0."""
+    drawn, limit, decided, scratch = carve(ctx.workspace, *_decide_parts(ctx.query))
+    return (
+        _uniform(ctx, drawn, scratch),
+        partial(np.copyto, limit, probability, casting="same_kind"),
+        call(np.less, drawn, limit, out=decided),
+        partial(np.copyto, ctx.outputs[0], decided, casting="unsafe"),
+    )
+
+
+def _bernoulli(ctx: BindContext) -> Sequence[Launch]:
+    return _decide(ctx, ctx.inputs[0])
+
+
+def _coin_flip(ctx: BindContext) -> Sequence[Launch]:
+    return _decide(ctx, np.array(ctx.attrs["probability"], np.float32))
+
+
+def _permutation_parts(query: KernelQuery) -> tuple[Part, ...]:
+    shape = query.outputs[0].shape
+    return (shape, np.float32), (shape, np.int64), (shape, np.int64), _scratch(query)
+
+
+def _permutation_bytes(query: KernelQuery) -> int:
+    return carved_bytes(*_permutation_parts(query))
+
+
+def _permutation(ctx: BindContext) -> Sequence[Launch]:
+    """Sorts random keys with their indices in the low bits; see the op's reference."""
+    drawn, keys, low, scratch = carve(ctx.workspace, *_permutation_parts(ctx.query))
+    out, count = ctx.outputs[0], ctx.outputs[0].size
+    bits, cut = permutation_layout(count)
+    return (
+        *_random_bits(ctx, drawn, scratch, keys, 0),
+        call(np.left_shift, keys, np.array(24), out=keys),
+        *_random_bits(ctx, drawn, scratch, low, 1),
+        call(np.bitwise_or, keys, low, out=keys),
+        call(np.right_shift, keys, np.array(cut), out=keys),
+        call(np.left_shift, keys, np.array(bits), out=keys),
+        call(np.bitwise_or, keys, np.arange(count), out=keys),
+        keys.sort,
+        call(np.bitwise_and, keys, np.array((1 << bits) - 1), out=keys),
+        partial(np.copyto, out, keys, casting="same_kind"),
+    )
+
+
+def _random_bits(
+    ctx: BindContext, drawn: Any, scratch: Any, bits: Any, draw: int
+) -> Sequence[Launch]:
+    """24 random bits per element: all that a uniform float32 has."""
+    return (
+        _uniform(ctx, drawn, scratch, draw),
+        call(np.multiply, drawn, np.array(2**24, np.float32), out=drawn),
+        partial(np.copyto, bits, drawn, casting="unsafe"),
+    )
+
+
+KERNELS: tuple[KernelSpec, ...] = (
+    kernel("constant", _constant),
+    kernel("constant_like", _constant),
+    kernel("zero_like", _zeros),
+    kernel("range", _range),
+    kernel("bernoulli", _bernoulli, workspace=_decide_bytes),
+    kernel("coin_flip", _coin_flip, workspace=_decide_bytes),
+    kernel("generate_random_batch_permutation_indices", _permutation, workspace=_permutation_bytes),
+)

@@ -1,0 +1,55 @@
+"""Kernels of distinct values: `numpy.unique`, which makes new arrays in each step."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from flow_core.builtin.numpy_kernels.binding import kernel
+from flow_core.builtin.numpy_kernels.widening import widened
+from flow_core.device import Launch
+from flow_core.ops.array.unique import first_seen, number_tokens
+from flow_core.plugins.specs import BindContext, KernelSpec
+
+
+def _put(target: Any, rows: Any) -> None:
+    target[: len(rows)] = rows
+    target[len(rows) :].fill(0)
+
+
+def _unique(ctx: BindContext) -> Launch:
+    return partial(_count, *ctx.inputs, *ctx.outputs)
+
+
+def _count(x: Any, y: Any, idx: Any, count: Any, num_unique: Any) -> None:
+    values, places, counts = first_seen(x)
+    _put(y, values)
+    idx[:] = places
+    _put(count, counts)
+    num_unique[0] = len(values)
+
+
+def _rows_sum(ctx: BindContext) -> Launch:
+    return partial(_sum_rows, *ctx.inputs, *ctx.outputs)
+
+
+def _sum_rows(indices: Any, values: Any, y_indices: Any, sums: Any, num_unique: Any) -> None:
+    distinct, places, _ = first_seen(indices)
+    _put(y_indices, distinct)
+    sums.fill(0)
+    np.add.at(sums, places, values)
+    num_unique[0] = len(distinct)
+
+
+def _encode(ctx: BindContext) -> Launch:
+    table, size, tokens = ctx.inputs
+    return partial(number_tokens, table, size, tokens, ctx.outputs[0])
+
+
+KERNELS: tuple[KernelSpec, ...] = (
+    widened("unique_with_counts", _unique),
+    widened("indexed_slices_reduce_sum", _rows_sum),
+    kernel("CategoricalOrdinalEncode", _encode),
+)

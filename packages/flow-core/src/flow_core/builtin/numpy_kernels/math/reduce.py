@@ -1,0 +1,224 @@
+"""Kernels of the reductions.
+
+Neighbouring axes of one fate are merged first, so that nearly all reductions become one of a few
+patterns of (k)ept and (r)educed axes.  Sums of floating types are products with a vector of ones
+where BLAS is faster than numpy's own loops; long ones are cut into blocks, which keeps float32
+sums accurate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from itertools import groupby
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from flow_core.builtin.calls import call
+from flow_core.builtin.numpy_kernels.binding import ALIGN, kernel
+from flow_core.builtin.numpy_kernels.widening import widened
+from flow_core.device import Launch
+from flow_core.ops.math.reduce import highest, lowest, normal_axes
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+
+DOT_LIMIT = 65536
+"""Up to here the sum of a vector is faster as a dot product; numpy's is more accurate beyond."""
+ROW_LIMIT = 8192
+"""The longest row that is summed by a matrix-vector product."""
+BLOCK = 4096
+"""Rows that are added up in one go."""
+BATCH_MINIMUM = 1024
+"""Elements per matrix from which a batched product beats numpy's loop over middle axes."""
+
+Groups = tuple[tuple[int, bool], ...]
+
+
+def grouped(shape: Sequence[int], axes: Sequence[int]) -> Groups:
+    """Sizes of runs of axes that are all kept (False) or all reduced (True); axes of 1 vanish.
+
+    >>> grouped((2, 3, 4, 1, 5), (1, 2))
+    ((2, False), (12, True), (5, False))
+    """
+    sized = ((n, i in axes) for i, n in enumerate(shape) if n != 1)
+    return tuple((prod(n for n, _ in run), fate) for fate, run in groupby(sized, lambda g: g[1]))
+
+
+def _groups(query: KernelQuery) -> Groups:
+    x = query.inputs[0].shape
+    return grouped(x, normal_axes(query.attrs["axis"], len(x)))
+
+
+def _views(ctx: BindContext) -> tuple[Any, Any, str, tuple[int, ...]]:
+    """Input and output in merged shapes, the pattern, and the merged axes to reduce."""
+    groups = _groups(ctx.query)
+    x = ctx.inputs[0].reshape([n for n, _ in groups])
+    out = ctx.outputs[0].reshape([n for n, fate in groups if not fate])
+    pattern = "".join("r" if fate else "k" for _, fate in groups)
+    return x, out, pattern, tuple(i for i, (_, fate) in enumerate(groups) if fate)
+
+
+@lru_cache(maxsize=8)
+def _longest_ones(dtype: Any) -> Any:
+    ones = np.ones(DOT_LIMIT, dtype)
+    ones.flags.writeable = False
+    return ones
+
+
+def _ones(n: int, dtype: Any) -> Any:
+    return _longest_ones(dtype)[:n]
+
+
+def ufunc_reduce(
+    function: Any, x: Any, axes: tuple[int, ...], out: Any, *initial: Any
+) -> Sequence[Launch]:
+    """One ``reduce`` of a ufunc in the array's own type."""
+    return (partial(function.reduce, x, axes, x.dtype, out, False, *initial),)
+
+
+def _sum(ctx: BindContext) -> Sequence[Launch]:
+    x, out, pattern, axes = _views(ctx)
+    if x.size == 0:
+        return (partial(out.fill, 0),)
+    if not axes:
+        return (partial(np.copyto, out, x),)
+    rule = _SUMS.get(pattern) if x.dtype.kind == "f" else None
+    launches = rule(x, out, ctx.workspace) if rule else None
+    return launches or ufunc_reduce(np.add, x, axes, out)
+
+
+def _sum_all(x: Any, out: Any, _: Any) -> Sequence[Launch] | None:
+    return (partial(np.dot, x, _ones(x.size, x.dtype), out),) if x.size <= DOT_LIMIT else None
+
+
+def _sum_leading(x: Any, out: Any, workspace: Any) -> Sequence[Launch]:
+    rows, columns = x.shape
+    if rows <= BLOCK:
+        return (partial(np.dot, _ones(rows, x.dtype), x, out),)
+    blocks, rest = divmod(rows, BLOCK)
+    sums = _typed(workspace, x.dtype, (blocks + bool(rest), columns))
+    whole = x[: blocks * BLOCK].reshape(blocks, BLOCK, columns)
+    launches = [partial(np.matmul, _ones(BLOCK, x.dtype), whole, sums[:blocks])]
+    if rest:
+        launches.append(partial(np.dot, _ones(rest, x.dtype), x[-rest:], sums[blocks]))
+    return (*launches, *ufunc_reduce(np.add, sums, (0,), out))
+
+
+def _sum_trailing(x: Any, out: Any, _: Any) -> Sequence[Launch] | None:
+    columns = x.shape[1]
+    if columns > ROW_LIMIT:
+        return None
+    return (partial(np.dot, x, _ones(columns, x.dtype), out),)
+
+
+def _sum_both_ends(x: Any, out: Any, workspace: Any) -> Sequence[Launch] | None:
+    """Such as a bias gradient over images: rows first, then what is left of them."""
+    first, kept, last = x.shape
+    sums = _typed(workspace, x.dtype, (first * kept,))
+    rows = _sum_trailing(x.reshape(-1, last), sums, None)
+    used = -(-sums.nbytes // ALIGN) * ALIGN
+    return rows and (*rows, *_sum_leading(sums.reshape(first, kept), out, workspace[used:]))
+
+
+def _sum_middle(x: Any, out: Any, _: Any) -> Sequence[Launch] | None:
+    rows = x.shape[1]
+    if rows > BLOCK or rows * x.shape[2] < BATCH_MINIMUM:
+        return None
+    return (partial(np.matmul, _ones(rows, x.dtype), x, out),)
+
+
+_SUMS: dict[str, Callable[[Any, Any, Any], Sequence[Launch] | None]] = {
+    "r": _sum_all, "rk": _sum_leading, "kr": _sum_trailing, "rkr": _sum_both_ends,
+    "krk": _sum_middle,
+}  # fmt: skip
+
+
+def _typed(workspace: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
+    return workspace[: prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
+
+
+def _sum_workspace(query: KernelQuery) -> int:
+    """Room for the sums of blocks, and of rows when both ends are reduced."""
+    groups = _groups(query)
+    sizes = [n for n, _ in groups]
+    pattern = "".join("r" if fate else "k" for _, fate in groups)
+    size = query.inputs[0].dtype.itemsize
+    if pattern not in ("rk", "rkr"):
+        return 0
+    blocks = (sizes[0] // BLOCK + 1) * sizes[1] * size
+    return blocks + (sizes[0] * sizes[1] * size + ALIGN if pattern == "rkr" else 0)
+
+
+def _extreme(function: Any, identity: Callable[[Any], Any]) -> Callable[[BindContext], Any]:
+    def bind(ctx: BindContext) -> Sequence[Launch]:
+        x, out, _, axes = _views(ctx)
+        if not axes:
+            return (partial(np.copyto, out, x),)
+        return ufunc_reduce(function, x, axes, out, identity(x.dtype))
+
+    return bind
+
+
+def _prod(ctx: BindContext) -> Sequence[Launch]:
+    x, out, _, axes = _views(ctx)
+    return ufunc_reduce(np.multiply, x, axes, out) if axes else (partial(np.copyto, out, x),)
+
+
+def _is_bytes(query: KernelQuery) -> bool:
+    return query.inputs[0].dtype.itemsize == 1
+
+
+def _truth(function: Any, identity: int) -> Callable[[BindContext], Sequence[Launch]]:
+    """The extreme of bytes that are 0 for false: faster than logical reductions, no buffers."""
+
+    def bind(ctx: BindContext) -> Sequence[Launch]:
+        x, out, _, axes = _views(ctx)
+        found = out.view(np.uint8)
+        last = call(np.not_equal, found, np.array(0, np.uint8), out=out.view(np.bool_))
+        if _is_bytes(ctx.query):
+            source, first = x.view(np.uint8), []
+        else:
+            source = ctx.workspace[: x.size].reshape(x.shape)
+            mask = source.view(np.bool_)
+            first = [call(np.not_equal, x, np.array(0).astype(x.dtype), out=mask)]
+        middle = ufunc_reduce(function, source, axes, found, identity)
+        return (*first, *(middle if axes else (partial(np.copyto, found, source),)), last)
+
+    return bind
+
+
+def _truth_workspace(query: KernelQuery) -> int:
+    return 0 if _is_bytes(query) else query.inputs[0].size
+
+
+def _prod_grad(ctx: BindContext) -> Sequence[Launch]:
+    """Products of the elements before and after each one, which need no division."""
+    (x, dy), (dx,) = ctx.inputs, ctx.outputs
+    axes = normal_axes(ctx.attrs["axis"], x.ndim)
+    order = (*axes, *(i for i in range(x.ndim) if i not in axes))
+    seen = x.transpose(order)
+    shape = (prod(seen.shape[: len(axes)]), prod(seen.shape[len(axes) :]))
+    rows, left, right = _typed(ctx.workspace, x.dtype, (3, *shape))
+    return (
+        partial(np.copyto, rows.reshape(seen.shape), seen),
+        partial(left[:1].fill, 1),
+        partial(right[-1:].fill, 1),
+        partial(np.multiply.accumulate, rows[:-1], 0, None, left[1:]),
+        partial(np.multiply.accumulate, rows[:0:-1], 0, None, right[-2::-1]),
+        call(np.multiply, left, right, out=left),
+        call(np.multiply, left, dy.reshape(1, shape[1]), out=left),
+        partial(np.copyto, dx.transpose(order), left.reshape(seen.shape)),
+    )
+
+
+KERNELS: tuple[KernelSpec, ...] = (
+    widened("reduce_sum", _sum, workspace=_sum_workspace),
+    widened("reduce_sum_like", _sum, workspace=_sum_workspace),
+    widened("reduce_max", _extreme(np.maximum, lowest)),
+    widened("reduce_min", _extreme(np.minimum, highest)),
+    widened("reduce_prod", _prod),
+    kernel("reduce_any", _truth(np.maximum, 0), workspace=_truth_workspace),
+    kernel("reduce_all", _truth(np.minimum, 255), workspace=_truth_workspace),
+    widened("reduce_prod_grad", _prod_grad, workspace=lambda q: 3 * q.inputs[0].nbytes),
+)

@@ -1,0 +1,307 @@
+"""The geometry of convolutions and how it is cut into tiles that fit the caches.
+
+Everything is computed from shapes, so that the parts of split tensors work as whole ones do.
+Arrays are seen in canonical axes whatever their layout: data (batch, group, channel, *space),
+weights (group, filter, channel, *kernel), and flattened (batch, group, channel, position).
+One-dimensional space gets a second axis of size 1, so that "rows" exist in every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from flow_core.base.shapes import balanced_range
+from flow_core.builtin.calls import call
+from flow_core.device import Launch
+from flow_core.ir.graph import TensorType
+from flow_core.plugins.specs import KernelQuery
+
+Ints = tuple[int, ...]
+
+BUDGET = 6 << 20
+"""Bytes of columns that one tile may take: what OpenBLAS streams well from the outer caches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Images ``n0:n1`` and output rows ``h0:h1`` (of the first axis of space)."""
+
+    n0: int
+    n1: int
+    h0: int
+    h1: int
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """A convolution of x (batch, groups x channels, *size) to y (batch, groups x filters, *out).
+
+    Attributes:
+        first: whether channels come before space.
+        n: batch size.
+        groups: number of groups.
+        channels, filters: per group.
+        size, out, kernel, strides, dilation: per axis of space.
+        before: padding before each axis; a negative one drops elements.
+    """
+
+    first: bool
+    n: int
+    groups: int
+    channels: int
+    filters: int
+    size: Ints
+    out: Ints
+    kernel: Ints
+    strides: Ints
+    dilation: Ints
+    before: Ints
+
+    @property
+    def positions(self) -> int:
+        """Output positions per image."""
+        return prod(self.out)
+
+    @property
+    def row(self) -> int:
+        """Output positions per row."""
+        return prod(self.out[1:])
+
+    @property
+    def depth(self) -> int:
+        """Numbers that are summed for one output element."""
+        return self.channels * prod(self.kernel)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to sum or nothing to sum for."""
+        return 0 in (self.n, self.groups, self.channels, self.filters, *self.size, *self.out)
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether x itself is the matrix of columns."""
+        return (
+            set(self.kernel) == {1}
+            and set(self.strides) == {1}
+            and set(self.before) == {0}
+            and self.size == self.out
+        )
+
+    def transposed(self) -> Geometry:
+        """The convolution, for strides of 1, that takes dy to dx with flipped weights."""
+        effective = [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True)]
+        return replace(
+            self,
+            channels=self.filters,
+            filters=self.channels,
+            size=self.out,
+            out=self.size,
+            before=tuple(e - 1 - b for e, b in zip(effective, self.before, strict=True)),
+        )
+
+    def span(self, tile: Tile) -> list[tuple[int, int]]:
+        """Start and length of the part of x, padding included, that a tile reads, per axis."""
+        columns = zip(
+            self._rows(tile), self.kernel, self.strides, self.dilation, self.before, strict=True
+        )
+        return [(a * s - p, (o - 1) * s + (k - 1) * d + 1) for (a, o), k, s, d, p in columns]
+
+    def _rows(self, tile: Tile) -> list[tuple[int, int]]:
+        """First output position and number of them, per axis."""
+        return [(tile.h0, tile.h1 - tile.h0), *((0, n) for n in self.out[1:])]
+
+    def tile_out(self, tile: Tile) -> Ints:
+        """Output sizes of a tile."""
+        return tuple(count for _, count in self._rows(tile))
+
+    def columns(self, tile: Tile) -> int:
+        """Output positions of a tile in all its images."""
+        return (tile.n1 - tile.n0) * (tile.h1 - tile.h0) * self.row
+
+    def tiles(self, image_bytes: int) -> list[Tile]:
+        """A cut into equal tiles of whole images or, when one is too large, of rows of one.
+
+        Args:
+            image_bytes: bytes of workspace that an image takes.
+        """
+        if image_bytes <= BUDGET:
+            count = -(-self.n * image_bytes // BUDGET) or 1
+            ranges = [balanced_range(self.n, count, i) for i in range(count)]
+            return [Tile(a, b, 0, self.out[0]) for a, b in ranges]
+        count = min(self.out[0], -(-image_bytes // BUDGET))
+        rows = [balanced_range(self.out[0], count, i) for i in range(count)]
+        return [Tile(n, n + 1, a, b) for n in range(self.n) for a, b in rows]
+
+
+def geometry(query: KernelQuery, x: TensorType, weight: TensorType, y: TensorType) -> Geometry:
+    """The geometry of a convolution of ``x`` with ``weight`` to ``y``."""
+    first = query.attrs["data_format"] == "channels_first"
+
+    def parts(type_: TensorType) -> tuple[int, Ints]:
+        shape = type_.shape
+        return (shape[1], shape[2:]) if first else (shape[-1], shape[1:-1])
+
+    (depth, size), (channels, kernel), (filters, out) = parts(x), parts(weight), parts(y)
+    groups = depth // channels if channels else 1
+    flat = len(size) == 1
+    more = ((1,), (0,)) if flat else ((), ())
+    return Geometry(
+        first, x.shape[0], groups, channels, filters // groups if groups else 0,
+        size + more[0], out + more[0], kernel + more[0],
+        query.attrs["strides"] + more[0], query.attrs["dilation_rate"] + more[0],
+        query.attrs["padding_before"] + more[1],
+    )  # fmt: skip
+
+
+def data_view(array: Any, first: bool, groups: int, space: Ints) -> Any:
+    """A data array in canonical axes (batch, group, channel, *space)."""
+    n = array.shape[0]
+    channels = array.shape[1 if first else -1] // groups
+    if first:
+        return array.reshape(n, groups, channels, *space)
+    return np.moveaxis(array.reshape(n, *space, groups, channels), (-2, -1), (1, 2))
+
+
+def weight_view(array: Any, geo: Geometry) -> Any:
+    """Weights in canonical axes (group, filter, channel, *kernel)."""
+    if geo.first:
+        return array.reshape(geo.groups, geo.filters, geo.channels, *geo.kernel)
+    return np.moveaxis(array.reshape(geo.groups, geo.filters, *geo.kernel, geo.channels), -1, 2)
+
+
+def matrix_view(array: Any, first: bool, groups: int, tile: Tile, row: int) -> Any:
+    """The positions of a tile as matrices (batch, group, channel, position).
+
+    Channels-last tensors of one group give one matrix for all images: (1, 1, channel, position).
+    """
+    n, positions = array.shape[0], prod(array.shape[2:] if first else array.shape[1:-1])
+    channels = array.shape[1 if first else -1] // groups
+    images, part = slice(tile.n0, tile.n1), slice(tile.h0 * row, tile.h1 * row)
+    if first:
+        return array.reshape(n, groups, channels, positions)[images, :, :, part]
+    if groups == 1:
+        start, stop = tile.n0 * positions + tile.h0 * row, (tile.n1 - 1) * positions + tile.h1 * row
+        return array.reshape(n * positions, channels)[start:stop].T[None, None]
+    return array.reshape(n, positions, groups, channels).transpose(0, 2, 3, 1)[images, :, :, part]
+
+
+def column_matrix(buffer: Any, first: bool, groups: int, depth: int, positions: int) -> Any:
+    """A buffer of columns as matrices (batch, group, depth, position), as `matrix_view` does."""
+    if first:
+        return buffer.reshape(-1, groups, depth, positions)
+    if groups == 1:
+        return buffer.reshape(1, 1, -1, depth).swapaxes(-1, -2)
+    return buffer.reshape(-1, groups, positions, depth).swapaxes(-1, -2)
+
+
+def column_shape(geo: Geometry, tile: Tile) -> Ints:
+    """The shape of a tile's buffer of columns."""
+    n, out = tile.n1 - tile.n0, geo.tile_out(tile)
+    if geo.first:
+        return (n, geo.groups, geo.channels, *geo.kernel, *out)
+    return (n, geo.groups, *out, *geo.kernel, geo.channels)
+
+
+def column_view(buffer: Any, geo: Geometry) -> Any:
+    """A buffer of columns in the axes of `windows`."""
+    if geo.first:
+        return buffer
+    dims = len(geo.out)
+    order = (0, 1, buffer.ndim - 1, *range(2 + dims, 2 + 2 * dims), *range(2, 2 + dims))
+    return buffer.transpose(order)
+
+
+def windows(source: Any, geo: Geometry, out: Ints) -> Any:
+    """The windows of padded data as (batch, group, channel, *kernel, *out), without a copy."""
+    space = source.strides[3:]
+    inner = tuple(s * d for s, d in zip(space, geo.dilation, strict=True))
+    outer = tuple(s * d for s, d in zip(space, geo.strides, strict=True))
+    shape = (*source.shape[:3], *geo.kernel, *out)
+    return as_strided(source, shape, source.strides[:3] + inner + outer)
+
+
+def inside(span: Sequence[tuple[int, int]], size: Ints) -> bool:
+    """Whether a span needs no padding."""
+    return all(a >= 0 and a + length <= n for (a, length), n in zip(span, size, strict=True))
+
+
+def padded_shape(geo: Geometry, tile: Tile) -> Ints:
+    """The shape of a tile's padded copy of x."""
+    n, space = tile.n1 - tile.n0, tuple(length for _, length in geo.span(tile))
+    depth = geo.groups * geo.channels
+    return (n, depth, *space) if geo.first else (n, *space, depth)
+
+
+def padded(x: Any, geo: Geometry, tile: Tile, buffer: Any) -> tuple[list[Launch], Any]:
+    """A tile's part of x, padding included, in canonical axes, and the launches that make it.
+
+    Args:
+        x: the whole data array in canonical axes.
+        geo: the geometry.
+        tile: the tile.
+        buffer: an array of `padded_shape` for the copy; None when x itself will do.
+    """
+    span = geo.span(tile)
+    images = x[tile.n0 : tile.n1]
+    if buffer is None:
+        return [], images[(..., *(slice(a, a + length) for a, length in span))]
+    view = data_view(buffer, geo.first, geo.groups, tuple(length for _, length in span))
+    columns = zip(span, geo.size, strict=True)
+    taken = [slice(max(a, 0), max(a, 0, min(a + length, n))) for (a, length), n in columns]
+    given = [slice(t.start - a, t.stop - a) for t, (a, _) in zip(taken, span, strict=True)]
+    copy = partial(np.copyto, view[(..., *given)], images[(..., *taken)], casting="unsafe")
+    return [partial(buffer.fill, 0), copy], view
+
+
+def flat(array: Any) -> bool:
+    """Whether numpy walks an array with one stride, so that ufuncs on it need no buffers.
+
+    >>> x = np.zeros((4, 6))
+    >>> flat(x[:, ::2]), flat(x[:, :2])
+    (True, False)
+    """
+    axes = [(n, s) for n, s in zip(array.shape, array.strides, strict=True) if n != 1]
+    return all(outer == n * inner for (_, outer), (n, inner) in pairwise(axes))
+
+
+def apply(
+    function: Callable[..., Any], inputs: Sequence[Any], out: Any, temporaries: Sequence[Any]
+) -> Iterator[Launch]:
+    """Launches of a ufunc by way of temporaries, for views on which it would allocate buffers.
+
+    Args:
+        function: the ufunc.
+        inputs: arrays of one shape.
+        out: array of that shape; may be one of the inputs.
+        temporaries: contiguous vectors of as many bytes as the largest array, one per input
+            that is not `flat`, and one more if ``out`` is not and no such input has its type.
+    """
+    free, taken = iter(temporaries), []
+    arguments = []
+    for array in inputs:
+        if not flat(array):
+            copy = _like(next(free), array)
+            yield partial(np.copyto, copy, array)
+            taken.append(copy)
+            array = copy
+        arguments.append(array)
+    if flat(out):
+        yield call(function, *arguments, out=out)
+        return
+    same = [copy for copy in taken if copy.dtype == out.dtype]
+    result = same[0] if same else _like(next(free), out)
+    yield call(function, *arguments, out=result)
+    yield partial(np.copyto, out, result)
+
+
+def _like(vector: Any, array: Any) -> Any:
+    """The start of a vector's memory, as an array like another one."""
+    return vector.view(array.dtype)[: array.size].reshape(array.shape)

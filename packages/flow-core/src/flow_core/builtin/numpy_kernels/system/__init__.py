@@ -1,0 +1,1 @@
+"""Numpy kernels of `flow_core.ops.system`."""

@@ -1,0 +1,553 @@
+"""Kernels of the update ops: a few passes per variable, over tiles that stay in cache.
+
+Half-precision variables are updated in float32: a tile is widened into scratch memory, updated
+there and rounded back once.  Numbers that depend on the step (the learning rate above all) are
+put into 0-d arrays by a first launch, so that all others are plain numpy calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from flow_core.base.dtypes import DType
+from flow_core.builtin.calls import call
+from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel, scalar
+from flow_core.builtin.numpy_kernels.training.schedules import TILE, number
+from flow_core.device import Launch
+from flow_core.ir.graph import tensor_type
+from flow_core.ops.training.optim import BY_TYPE, DIFF, MODEL, RATE, Update, optional_inputs
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+
+NUMBERS = 8
+Part = tuple[tuple[int, ...], Any]
+Body = Callable[["Frame"], Iterator[Launch]]
+
+
+def _regularized(query: KernelQuery) -> bool:
+    return bool(query.attrs["l1"] or query.attrs["l2"])
+
+
+def _parts(query: KernelQuery, whole: bool) -> dict[str, Part]:
+    """The scratch arrays of an update, by name; ``whole`` asks for one of the model's size."""
+    row, model = BY_TYPE[query.op], query.inputs[MODEL]
+    wide = model.dtype.accumulate
+    size, tile = model.size, (min(model.size, TILE),)
+    parts: dict[str, Part] = {"numbers": ((NUMBERS,), wide.numpy), "temp": (tile, wide.numpy)}
+    if _regularized(query) or query.inputs[DIFF].dtype != wide:
+        parts["diff"] = (tile, wide.numpy)
+    for index in (MODEL, *_state_indices(row)):
+        if query.inputs[index].dtype != wide:
+            parts[f"input{index}"] = (tile, wide.numpy)
+    if not row.local:
+        parts["squares"] = ((2, -(-size // TILE)), wide.numpy)
+    if whole:
+        parts["whole"] = ((size,), wide.numpy)
+    return parts
+
+
+def _state_indices(row: Update) -> range:
+    return range(row.first_state, row.first_state + len(row.states))
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Views of one part of a variable, all of the wide type, and how to get them in and out.
+
+    Attributes:
+        index: number of the tile.
+        enter: launches that fill ``diff`` and the widened copies.
+        leave: launches that round the widened copies back.
+        model, diff, states, temp, whole: the views; ``whole`` is None where not asked for.
+    """
+
+    index: int
+    enter: tuple[Launch, ...]
+    leave: tuple[Launch, ...]
+    model: Any
+    diff: Any
+    states: tuple[Any, ...]
+    temp: Any
+    whole: Any
+
+
+class Frame:
+    """One update op bound to its arrays."""
+
+    def __init__(self, ctx: BindContext, whole: bool) -> None:
+        query = ctx.query
+        self.row = BY_TYPE[query.op]
+        self.attrs = ctx.attrs
+        self.size = query.inputs[MODEL].size
+        self.wide: DType = query.inputs[MODEL].dtype.accumulate
+        parts = _parts(query, whole)
+        self._scratch = dict(zip(parts, carve(ctx.workspace, *parts.values()), strict=True))
+        self._inputs = ctx.inputs
+        self._flat = {
+            i: ctx.inputs[i].reshape(-1) for i in (*_state_indices(self.row), MODEL, DIFF)
+        }
+        self._numbers = iter([number(self._scratch["numbers"][i : i + 1]) for i in range(NUMBERS)])
+        self.rate = number(ctx.inputs[RATE])
+        scale, self._skip = optional_inputs(self.row, query.inputs)
+        self._scale = None if scale is None else number(ctx.inputs[scale])
+        self._regularized = _regularized(query)
+        (self._factor,) = self.numbers(1)
+        self._l1, self._l2 = self.constants(self.attrs["l1"], self.attrs["l2"])
+
+    def input(self, index: int) -> Any:
+        """An input of one element, as 0-d array."""
+        return number(self._inputs[index])
+
+    def numbers(self, count: int) -> tuple[Any, ...]:
+        """New 0-d arrays of the wide type."""
+        return tuple(next(self._numbers) for _ in range(count))
+
+    def constants(self, *values: float) -> tuple[Any, ...]:
+        """0-d arrays that never change."""
+        return tuple(np.array(value, self.wide.numpy) for value in values)
+
+    @property
+    def squares(self) -> Any:
+        """Two rows with a number per tile, for norms."""
+        return self._scratch["squares"]
+
+    def scale(self) -> float:
+        """What ``diff`` of the tiles is still to be multiplied with at the running step."""
+        return 1.0 if self._regularized else self._full_scale()
+
+    def _full_scale(self) -> float:
+        scale: float = self.attrs["scale"]
+        return scale if self._scale is None else scale * float(self._scale)
+
+    def prepare(self) -> tuple[Launch, ...]:
+        """Launches that come before all tiles."""
+        if not self._regularized:
+            return ()
+        return (_setting((self._factor,), lambda: (self._full_scale(),)),)
+
+    def tiles(self) -> Iterator[Tile]:
+        """The tiles, in order."""
+        for index, start in enumerate(range(0, self.size, TILE)):
+            yield self._tile(index, slice(start, min(self.size, start + TILE)))
+
+    def _tile(self, index: int, part: slice) -> Tile:
+        enter: list[Launch] = []
+        leave: list[Launch] = []
+        temp = self._scratch["temp"][: part.stop - part.start]
+        model, *states = [
+            self._widened(i, part, enter, leave) for i in (MODEL, *_state_indices(self.row))
+        ]
+        diff = self._diff(part, model, temp, enter)
+        whole = self._scratch["whole"][part] if "whole" in self._scratch else None
+        return Tile(index, tuple(enter), tuple(leave), model, diff, tuple(states), temp, whole)
+
+    def _widened(self, index: int, part: slice, enter: list[Launch], leave: list[Launch]) -> Any:
+        view = self._flat[index][part]
+        wide = self._scratch.get(f"input{index}")
+        if wide is None:
+            return view
+        wide = wide[: view.size]
+        enter.append(partial(np.copyto, wide, view))
+        leave.append(partial(np.copyto, view, wide, "unsafe"))
+        return wide
+
+    def _diff(self, part: slice, model: Any, temp: Any, enter: list[Launch]) -> Any:
+        """The gradient of a tile, widened and regularized where that is asked for."""
+        view = self._flat[DIFF][part]
+        if "diff" not in self._scratch:
+            return view
+        diff = self._scratch["diff"][: view.size]
+        if view.dtype != diff.dtype:
+            enter.append(partial(np.copyto, diff, view, "unsafe"))
+            view = diff
+        if self._regularized:
+            enter.extend(self._penalties(view, model, temp, diff))
+        return diff
+
+    def _penalties(self, view: Any, model: Any, temp: Any, diff: Any) -> Iterator[Launch]:
+        yield call(np.multiply, view, self._factor, out=diff)
+        if self.attrs["l2"]:
+            yield call(np.multiply, model, self._l2, out=temp)
+            yield call(np.add, diff, temp, out=diff)
+        if self.attrs["l1"]:
+            yield call(np.sign, model, out=temp)
+            yield call(np.multiply, temp, self._l1, out=temp)
+            yield call(np.add, diff, temp, out=diff)
+
+    def decay(self, tile: Tile, keep: Any) -> tuple[Launch, ...]:
+        """The launch that shrinks the model by weight decay, if there is any."""
+        if not self.attrs["weight_decay"]:
+            return ()
+        return (call(np.multiply, tile.model, keep, out=tile.model),)
+
+    def guarded(self, launches: Iterable[Launch]) -> Launch | Sequence[Launch]:
+        """The launches, or one that runs them unless ``skip_if`` says not to."""
+        if self._skip is None:
+            return tuple(launches)
+        return partial(_run_unless, number(self._inputs[self._skip]), tuple(launches))
+
+
+def _run_unless(skip: Any, launches: Sequence[Launch]) -> None:
+    if not skip.item():
+        for launch in launches:
+            launch()
+
+
+def _setting(targets: Sequence[Any], compute: Callable[[], tuple[float, ...]]) -> Launch:
+    """A launch that writes numbers into 0-d arrays."""
+
+    def write() -> None:
+        for target, value in zip(targets, compute(), strict=True):
+            target[()] = value
+
+    return write
+
+
+def _sgd(f: Frame) -> Iterator[Launch]:
+    rate, keep = f.numbers(2)
+    decay = f.attrs["weight_decay"]
+
+    def numbers() -> tuple[float, ...]:
+        now = f.rate.item()
+        return now * f.scale(), 1.0 - now * decay
+
+    yield _setting((rate, keep), numbers)
+    for t in f.tiles():
+        yield from t.enter
+        yield call(np.multiply, t.diff, rate, out=t.temp)
+        yield from f.decay(t, keep)
+        yield call(np.subtract, t.model, t.temp, out=t.model)
+        yield from t.leave
+
+
+def _momentum(f: Frame) -> Iterator[Launch]:
+    rate, keep = f.numbers(2)
+    (beta,) = f.constants(f.attrs["beta"])
+    decay = f.attrs["weight_decay"]
+
+    def numbers() -> tuple[float, ...]:
+        now = f.rate.item()
+        return now * f.scale(), 1.0 - now * decay
+
+    yield _setting((rate, keep), numbers)
+    for t in f.tiles():
+        (momentum,) = t.states
+        yield from t.enter
+        yield call(np.multiply, t.diff, rate, out=t.temp)
+        yield call(np.multiply, momentum, beta, out=momentum)
+        yield call(np.subtract, momentum, t.temp, out=momentum)
+        yield from f.decay(t, keep)
+        yield call(np.add, t.model, momentum, out=t.model)
+        yield from t.leave
+
+
+def _average(t: Tile, state: Any, beta: Any, part: Any) -> Iterator[Launch]:
+    """state = beta * state + part * diff; leaves part * diff in temp."""
+    yield call(np.multiply, t.diff, part, out=t.temp)
+    yield call(np.multiply, state, beta, out=state)
+    yield call(np.add, state, t.temp, out=state)
+
+
+def _average_square(t: Tile, state: Any, beta: Any, part: Any) -> Iterator[Launch]:
+    """state = beta * state + (part * diff) ** 2, with part the root of the square's share."""
+    yield call(np.multiply, t.diff, part, out=t.temp)
+    yield call(np.multiply, t.temp, t.temp, out=t.temp)
+    yield call(np.multiply, state, beta, out=state)
+    yield call(np.add, state, t.temp, out=state)
+
+
+def _step(f: Frame, t: Tile, rate: Any, keep: Any) -> Iterator[Launch]:
+    """model = keep * model - rate * temp."""
+    yield call(np.multiply, t.temp, rate, out=t.temp)
+    yield from f.decay(t, keep)
+    yield call(np.subtract, t.model, t.temp, out=t.model)
+
+
+def _moments(f: Frame) -> tuple[Callable[[], tuple[float, float]], tuple[Any, ...]]:
+    """The scaled shares of the gradient in Adam's moments, and the betas."""
+    beta1, beta2 = f.attrs["beta1"], f.attrs["beta2"]
+
+    def shares() -> tuple[float, float]:
+        scale = f.scale()
+        return (1.0 - beta1) * scale, sqrt(1.0 - beta2) * scale
+
+    return shares, f.constants(beta1, beta2)
+
+
+def _adam(f: Frame) -> Iterator[Launch]:
+    rate, keep, part1, part2 = f.numbers(4)
+    shares, (beta1, beta2) = _moments(f)
+    (epsilon,) = f.constants(f.attrs["epsilon"])
+    decay = f.attrs["weight_decay"]
+
+    def numbers() -> tuple[float, ...]:
+        now = f.rate.item()
+        return now, 1.0 - now * decay, *shares()
+
+    yield _setting((rate, keep, part1, part2), numbers)
+    for t in f.tiles():
+        m, v = t.states
+        yield from t.enter
+        yield from _average(t, m, beta1, part1)
+        yield from _average_square(t, v, beta2, part2)
+        yield call(np.sqrt, v, out=t.temp)
+        yield call(np.add, t.temp, epsilon, out=t.temp)
+        yield call(np.divide, m, t.temp, out=t.temp)
+        yield from _step(f, t, rate, keep)
+        yield from t.leave
+
+
+def _rmsprop(f: Frame) -> Iterator[Launch]:
+    rate, keep, part, part_square = f.numbers(4)
+    share, decay = 1.0 - f.attrs["decay_rate"], f.attrs["weight_decay"]
+    beta, epsilon = f.constants(f.attrs["decay_rate"], f.attrs["epsilon"])
+
+    def numbers() -> tuple[float, ...]:
+        now, scale = f.rate.item(), f.scale()
+        return now * scale, 1.0 - now * decay, share * scale, sqrt(share) * scale
+
+    yield _setting((rate, keep, part, part_square), numbers)
+    for t in f.tiles():
+        yield from t.enter
+        yield from _average_square(t, t.states[0], beta, part_square)
+        yield from _variance(f, t, beta, part, epsilon)
+        yield call(np.sqrt, t.temp, out=t.temp)
+        yield call(np.divide, t.diff, t.temp, out=t.temp)
+        yield from _step(f, t, rate, keep)
+        yield from t.leave
+
+
+def _variance(f: Frame, t: Tile, beta: Any, part: Any, epsilon: Any) -> Iterator[Launch]:
+    """temp = mean_square [- mean_gradient ** 2] + epsilon."""
+    mean_square, *rest = t.states
+    if not rest:
+        yield call(np.add, mean_square, epsilon, out=t.temp)
+        return
+    (mean_gradient,) = rest
+    yield from _average(t, mean_gradient, beta, part)
+    yield call(np.multiply, mean_gradient, mean_gradient, out=t.temp)
+    yield call(np.subtract, mean_square, t.temp, out=t.temp)
+    # a variance is not negative, but its rounded value may be
+    yield call(np.maximum, t.temp, f.constants(0.0)[0], out=t.temp)
+    yield call(np.add, t.temp, epsilon, out=t.temp)
+
+
+def _square(f: Frame, row: int, t: Tile, values: Any) -> Launch:
+    """Puts the sum of squares of one tile's values into `Frame.squares`."""
+    return partial(np.dot, values, values, number(f.squares[row, t.index : t.index + 1]))
+
+
+def _norms(f: Frame) -> tuple[float, float]:
+    first, second = f.squares
+    return sqrt(np.add.reduce(first)), sqrt(np.add.reduce(second))
+
+
+def _lars(f: Frame) -> Iterator[Launch]:
+    local, decay = f.numbers(2)
+    (beta,) = f.constants(f.attrs["momentum_beta"])
+    step = f.input(RATE + 1)
+    root = sqrt(max(f.size, 1))
+
+    def numbers() -> tuple[float, ...]:
+        scale = f.scale()
+        model, diff = (norm / root for norm in _norms(f))
+        below = f.attrs["epsilon"] + diff * abs(scale)
+        if step.item():
+            below += f.attrs["weight_decay"] * model
+        now = f.rate.item() * f.attrs["lars_coefficient"] * model / below if below else 0.0
+        return now * scale, now * f.attrs["weight_decay"]
+
+    for t in f.tiles():
+        yield from t.enter
+        yield _square(f, 0, t, t.model)
+        yield _square(f, 1, t, t.diff)
+    yield _setting((local, decay), numbers)
+    for t in f.tiles():
+        yield from t.enter
+        yield from _lars_tile(f, t, local, decay, beta)
+        yield from t.leave
+
+
+def _lars_tile(f: Frame, t: Tile, local: Any, decay: Any, beta: Any) -> Iterator[Launch]:
+    (momentum,) = t.states
+    yield call(np.multiply, momentum, beta, out=momentum)
+    yield call(np.multiply, t.diff, local, out=t.temp)
+    yield call(np.subtract, momentum, t.temp, out=momentum)
+    if f.attrs["weight_decay"]:
+        yield call(np.multiply, t.model, decay, out=t.temp)
+        yield call(np.subtract, momentum, t.temp, out=momentum)
+    yield call(np.add, t.model, momentum, out=t.model)
+
+
+def _lamb(f: Frame) -> Iterator[Launch]:
+    rate, keep, part1, part2, grow1, grow2 = f.numbers(6)
+    shares, betas = _moments(f)
+    (epsilon,) = f.constants(f.attrs["epsilon"])
+    powers = [f.input(f.row.first_state + 2 + i) for i in range(2)]
+    attrs = f.attrs
+
+    def before() -> tuple[float, ...]:
+        for power, beta in zip(powers, ("beta1", "beta2"), strict=True):
+            power[()] = float(power) * attrs[beta]
+        return *shares(), *(1.0 / (1.0 - float(power)) for power in powers)
+
+    def after() -> tuple[float, ...]:
+        model, change = _norms(f)
+        now = f.rate.item() * (model / change if model > 0 and change > 0 else 1.0)
+        return now, 1.0 - now * attrs["weight_decay"]
+
+    yield _setting((part1, part2, grow1, grow2), before)
+    for t in f.tiles():
+        yield from t.enter
+        yield from _lamb_change(f, t, betas, (part1, part2), (grow1, grow2), epsilon)
+        yield from t.leave
+    yield _setting((rate, keep), after)
+    for t in f.tiles():
+        yield from _lamb_step(f, t, rate, keep)
+
+
+def _lamb_change(
+    f: Frame, t: Tile, betas: Any, parts: Any, grow: Any, epsilon: Any
+) -> Iterator[Launch]:
+    """Adam's change of a tile goes to ``whole``, its norm and the model's to ``squares``."""
+    m, v = t.states
+    yield from _average(t, m, betas[0], parts[0])
+    yield from _average_square(t, v, betas[1], parts[1])
+    yield call(np.multiply, v, grow[1], out=t.temp)
+    yield call(np.add, t.temp, epsilon, out=t.temp)
+    yield call(np.sqrt, t.temp, out=t.temp)
+    yield call(np.divide, m, t.temp, out=t.whole)
+    yield call(np.multiply, t.whole, grow[0], out=t.whole)
+    yield _square(f, 0, t, t.model)
+    yield _square(f, 1, t, t.whole)
+
+
+def _lamb_step(f: Frame, t: Tile, rate: Any, keep: Any) -> Iterator[Launch]:
+    yield from t.enter
+    yield call(np.multiply, t.whole, rate, out=t.temp)
+    yield from f.decay(t, keep)
+    yield call(np.subtract, t.model, t.temp, out=t.model)
+    yield from t.leave
+
+
+def _bound(body: Body, whole: bool) -> Callable[[BindContext], Launch | Sequence[Launch]]:
+    def bind(ctx: BindContext) -> Launch | Sequence[Launch]:
+        frame = Frame(ctx, whole)
+        return frame.guarded((*frame.prepare(), *body(frame)))
+
+    return bind
+
+
+def _update_kernel(op: str, body: Body, whole: bool = False) -> KernelSpec:
+    return kernel(
+        op,
+        _bound(body, whole),
+        workspace=lambda query: carved_bytes(*_parts(query, whole).values()),
+    )
+
+
+def _regularize(ctx: BindContext) -> Iterator[Launch]:
+    (model, diff), (out,) = ctx.inputs, ctx.outputs
+    (term,) = carve(ctx.workspace, (out.shape, out.dtype))
+    l1, l2 = (scalar(ctx.attrs[name], out) for name in ("l1", "l2"))
+    yield call(np.sign, model, out=term)
+    yield call(np.multiply, term, l1, out=term)
+    yield call(np.add, diff, term, out=out)
+    yield call(np.multiply, model, l2, out=term)
+    yield call(np.add, out, term, out=out)
+
+
+def _square_sum_parts(query: KernelQuery) -> tuple[Part, Part]:
+    (x,) = query.inputs
+    wide = x.dtype.accumulate.numpy
+    scratch = min(x.size, TILE) if wide != x.dtype.numpy else 0
+    return ((scratch,), wide), ((-(-x.size // TILE),), wide)
+
+
+def _square_sum(ctx: BindContext) -> Iterator[Launch]:
+    flat, (out,) = ctx.inputs[0].reshape(-1), ctx.outputs
+    wide, sums = carve(ctx.workspace, *_square_sum_parts(ctx.query))
+    for index, start in enumerate(range(0, flat.size, TILE)):
+        view = flat[start : start + TILE]
+        if view.dtype != sums.dtype:
+            yield partial(np.copyto, wide[: view.size], view)
+            view = wide[: view.size]
+        yield partial(np.dot, view, view, number(sums[index : index + 1]))
+    if out.dtype == sums.dtype:
+        yield partial(np.add.reduce, sums, 0, None, out)
+    else:
+        yield partial(_rounded_sum, sums, out)
+
+
+def _multi_square_sum_query(query: KernelQuery, index: int) -> KernelQuery:
+    (out,) = query.outputs
+    wide = tensor_type(out.shape, out.dtype.accumulate)
+    return replace(query, op="square_sum", inputs=(query.inputs[index],), outputs=(wide,))
+
+
+def _multi_square_sum_bytes(query: KernelQuery) -> tuple[int, Part]:
+    """Workspace of the largest input, and the part that keeps a sum per input."""
+    count = len(query.inputs)
+    asked = (_multi_square_sum_query(query, i) for i in range(count))
+    own = max(carved_bytes(*_square_sum_parts(q)) for q in asked)
+    return own, ((count,), query.outputs[0].dtype.accumulate.numpy)
+
+
+def _multi_square_sum(ctx: BindContext) -> Iterator[Launch]:
+    own, part = _multi_square_sum_bytes(ctx.query)
+    (sums,) = carve(ctx.workspace[own:], part)
+    for i, x in enumerate(ctx.inputs):
+        query = _multi_square_sum_query(ctx.query, i)
+        yield from _square_sum(
+            replace(ctx, query=query, inputs=(x,), outputs=(number(sums[i : i + 1]),))
+        )
+    yield partial(_rounded_sum, sums, ctx.outputs[0])
+
+
+def _rounded_sum(sums: Any, out: Any) -> None:
+    out[()] = np.add.reduce(sums)
+
+
+def _clip_factor(ctx: BindContext) -> tuple[Launch, ...]:
+    (x,), (out,) = ctx.inputs, ctx.outputs
+    return (
+        call(np.sqrt, x, out=out),
+        call(np.divide, scalar(ctx.attrs["clip_norm"], out), out, out=out),
+        call(np.minimum, out, scalar(1.0, out), out=out),
+    )
+
+
+def _listed(bind: Callable[[BindContext], Iterable[Launch]]) -> Any:
+    return lambda ctx: tuple(bind(ctx))
+
+
+KERNELS: tuple[KernelSpec, ...] = (
+    _update_kernel("sgd_update", _sgd),
+    _update_kernel("momentum_update", _momentum),
+    _update_kernel("adam_update", _adam),
+    _update_kernel("rmsprop_update", _rmsprop),
+    _update_kernel("centered_rmsprop_update", _rmsprop),
+    _update_kernel("lars_update", _lars),
+    _update_kernel("lamb_update", _lamb, whole=True),
+    kernel(
+        "l1_l2_regularize_gradient", _listed(_regularize), workspace=lambda q: q.outputs[0].nbytes
+    ),
+    kernel(
+        "square_sum",
+        _listed(_square_sum),
+        workspace=lambda q: carved_bytes(*_square_sum_parts(q)),
+    ),
+    kernel(
+        "multi_square_sum",
+        _listed(_multi_square_sum),
+        workspace=lambda q: (
+            _multi_square_sum_bytes(q)[0] + carved_bytes(_multi_square_sum_bytes(q)[1])
+        ),
+    ),
+    kernel("global_norm_clip_factor", _clip_factor),
+)

@@ -1,0 +1,311 @@
+"""From the logical graph to the physical one: an op per device, and boxing between them.
+
+The physical graph is a graph like any other: values have local shapes, each op has one device,
+but for ``boxing`` ops, which read values of several devices and have an output on each of the
+devices of their placement.  A job on a single device is its own physical graph.
+
+A fed array has an ``input`` op per part that devices want of it: with ``of``, the name of the
+logical input, and ``region``, the part.  Nothing of it goes from device to device that can be
+copied in where it is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from flow_core.base.errors import SourceLine
+from flow_core.compiler.lower.collectives import exchange_op
+from flow_core.compiler.reshard.ledger import BoxingEntry, others_than
+from flow_core.compiler.reshard.planner import Hop, Layout, groups_of, is_there
+from flow_core.compiler.reshard.plugin_steps import Ways
+from flow_core.compiler.select import SELECTORS, NdSignature, Problem, Selection, Selector
+from flow_core.compiler.select.costs import result_layout
+from flow_core.compiler.select.problem import fed_as
+from flow_core.compiler.select.report import Report
+from flow_core.ir.graph import Attrs, Graph, Op, TensorType, Value, tensor_type
+from flow_core.plugins.specs import LocalContext, Part, local_attrs
+from flow_core.sharding.sbp import Region, region_shape
+from flow_core.sharding.topology import LinkModel, Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What a physical variable holds of a logical one.
+
+    Attributes:
+        variable: name of the logical variable.
+        region: the part that it holds.
+    """
+
+    variable: str
+    region: Region
+
+
+@dataclass(slots=True)
+class Physical:
+    """The physical graph and what is known about it.
+
+    Attributes:
+        graph: an op per device.
+        origins: logical op of each physical one.
+        shards: what physical variables hold.
+        ledger: all boxing, in order.
+        layouts: of the logical values, when there are several devices.
+        signatures: of the logical ops, when there are several devices.
+        passed: values that no op of their own makes: whose values they are.
+        report: how the signatures were found, when there are several devices.
+        problem: what the selector was asked, when there are several devices.
+    """
+
+    graph: Graph
+    origins: dict[str, str] = field(default_factory=dict)
+    shards: dict[str, Shard] = field(default_factory=dict)
+    ledger: list[BoxingEntry] = field(default_factory=list)
+    layouts: Mapping[Value, Layout] = field(default_factory=dict)
+    signatures: Mapping[str, NdSignature] = field(default_factory=dict)
+    passed: dict[Value, tuple[Value, ...]] = field(default_factory=dict)
+    report: Report | None = None
+    problem: Problem | None = None
+
+
+NO_PLUGINS = Ways()
+
+
+def to_physical(
+    problem: Problem, selector: str | Selector = "auto", ways: Ways = NO_PLUGINS
+) -> Physical:
+    """The physical graph of a logical one, signatures chosen by a selector, boxed by some way."""
+    select = SELECTORS[selector] if isinstance(selector, str) else selector
+    graph = problem.graph
+    devices = {op.placement for op in graph.ops.values()}
+    devices |= {problem.home(op) for op in graph.of_type("variable")}
+    if len(devices) <= 1 and all(p.size == 1 for p in devices):
+        return Physical(graph)
+    return _Expansion(problem, graph, select(problem), problem.links, ways).run()
+
+
+@dataclass(slots=True)
+class _Expansion:
+    """The state of one expansion."""
+
+    problem: Problem
+    graph: Graph
+    selection: Selection
+    links: LinkModel
+    ways: Ways
+    ops: dict[str, Op] = field(default_factory=dict)
+    types: dict[str, tuple[TensorType, ...]] = field(default_factory=dict)
+    lines: dict[str, SourceLine] = field(default_factory=dict)
+    local: dict[tuple[Value, Layout], tuple[Value, ...]] = field(default_factory=dict)
+    copies: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    fed: dict[str, int] = field(default_factory=dict)
+    found: Physical = field(default_factory=lambda: Physical(Graph({}, {})))
+
+    def run(self) -> Physical:
+        for op in self.graph.ops.values():
+            self._expand(op)
+        results = tuple(self._result(v) for v in self.graph.results)
+        effects = tuple(name for e in self.graph.effects for name in self.copies[e])
+        self.found.layouts = self.selection.layouts
+        self.found.signatures = self.selection.signatures
+        self.found.report = self.selection.report
+        self.found.problem = self.problem
+        self.found.graph = Graph(self.ops, self.types, results, effects, self.lines)
+        return self.found
+
+    def _result(self, value: Value) -> Value:
+        layout = result_layout(self.selection.layouts[value].placement)
+        return self._in(value, layout, None)[0]
+
+    def _expand(self, op: Op) -> None:
+        if op.type == "input":
+            return  # copied in as its readers want it: see `_fed`
+        spec, chosen = self.problem.specs[op.type], self.selection.signatures[op.name]
+        line = self.graph.lines.get(op.name)
+        inputs = [
+            self._in(v, Layout(self.problem.reads(op, i), sbp), op)
+            for i, (v, sbp) in enumerate(zip(op.inputs, chosen.inputs, strict=True))
+        ]
+        if spec.spreads(op.placement):
+            self._pass_on(op, [part for parts in inputs for part in parts])
+            return
+        placement = self.problem.home(op)
+        layouts = [Layout(placement, sbp) for sbp in chosen.outputs]
+        names = tuple(self._name(op.name, placement, r) for r in range(placement.size))
+        self.copies[op.name] = names
+        for rank, name in enumerate(names):
+            control = tuple(self._same_rank(c, rank) for c in op.control)
+            local = replace(
+                op,
+                name=name,
+                inputs=tuple(parts[rank] for parts in inputs),
+                attrs=self._attrs(op, chosen, layouts, rank),
+                placement=_device(placement, rank),
+                sbp=(),
+                control=control,
+            )
+            self._add(local, self._types(op, layouts, rank), op.name, line)
+            self._remember_shard(op, name, layouts, rank)
+        for index, layout in enumerate(layouts):
+            self.local[Value(op.name, index), layout] = tuple(Value(n, index) for n in names)
+
+    def _attrs(self, op: Op, chosen: NdSignature, outputs: list[Layout], rank: int) -> Attrs:
+        """The attributes of a device's part of an op."""
+        if len(self.copies[op.name]) == 1:
+            return op.attrs
+        inputs = [Layout(op.placement, sbp) for sbp in chosen.inputs]
+        types = self.graph.input_types(op), self.graph.types[op.name]
+        parts = [
+            tuple(Part(t, at.region(t.shape, rank)) for t, at in zip(*row, strict=True))
+            for row in zip(types, (inputs, outputs), strict=True)
+        ]
+        return Attrs(local_attrs(self.problem.specs[op.type], LocalContext(op.attrs, *parts)))
+
+    def _pass_on(self, op: Op, parts: list[Value]) -> None:
+        """Values per device are the parts of a logical value: no op is needed."""
+        outputs = [Value(op.name, i) for i in range(len(self.graph.types[op.name]))]
+        split = zip(outputs, parts, strict=True) if len(outputs) > 1 else [(outputs[0], parts)]
+        for value, held in split:
+            local = tuple(held) if isinstance(held, list) else (held,)
+            self.local[value, self.selection.layouts[value]] = local
+            self.found.passed[value] = local
+        self.copies[op.name] = tuple(part.op for part in parts)
+
+    def _name(self, name: str, placement: Placement, rank: int) -> str:
+        return name if placement.size == 1 else f"{name}@{rank}"
+
+    def _same_rank(self, name: str, rank: int) -> str:
+        names = self.copies[name]
+        return names[min(rank, len(names) - 1)]
+
+    def _types(self, op: Op, layouts: list[Layout], rank: int) -> tuple[TensorType, ...]:
+        return tuple(
+            tensor_type(region_shape(layout.region(t.shape, rank)), t.dtype)
+            for t, layout in zip(self.graph.types[op.name], layouts, strict=True)
+        )
+
+    def _remember_shard(self, op: Op, name: str, layouts: list[Layout], rank: int) -> None:
+        if op.type == "variable":
+            shape = self.graph.types[op.name][0].shape
+            self.found.shards[name] = Shard(op.name, layouts[0].region(shape, rank))
+
+    def _add(
+        self, op: Op, types: tuple[TensorType, ...], origin: str, line: SourceLine | None
+    ) -> None:
+        self.ops[op.name] = op
+        self.types[op.name] = types
+        self.found.origins[op.name] = origin
+        if line is not None:
+            self.lines[op.name] = line
+
+    def _in(self, value: Value, layout: Layout, reader: Op | None) -> tuple[Value, ...]:
+        """The local values of a logical one in some layout, boxed there when needed.
+
+        Args:
+            value: the logical value.
+            layout: where it shall be.
+            reader: the logical op that wants it there, None for the job's results.
+        """
+        known = self.local.get((value, layout))
+        if known is None:
+            known = self._box(value, layout, reader)
+            self.local[value, layout] = known
+        return known
+
+    def _box(self, value: Value, layout: Layout, reader: Op | None) -> tuple[Value, ...]:
+        type_ = self.graph.type_of(value)
+        is_fed = self.graph.ops[value.op].type == "input"
+        source = self._fed(value, layout) if is_fed else self.selection.layouts[value]
+        values = self.local[value, source]
+        size = type_.dtype.itemsize
+        hops = self.ways.hops(type_, source, layout, self.links)
+        others = tuple(others_than(hops, type_.shape, size, source, layout, self.links))
+        for step, hop in enumerate(hops, 1):
+            again = self.local.get((value, hop.target))
+            if again is None:
+                entry = self._entry(value, hop, source, layout, reader)
+                entry = replace(entry, step=step, steps=len(hops), runners_up=others)
+                again = self._hop(value, type_, hop, values, entry)
+            values = self.local[value, hop.target] = again
+        return values
+
+    def _entry(
+        self, value: Value, hop: Hop, source: Layout, layout: Layout, reader: Op | None
+    ) -> BoxingEntry:
+        size = self.graph.type_of(value).dtype.itemsize
+        line = self.graph.lines.get(reader.name if reader else value.op)
+        return BoxingEntry(
+            str(value),
+            hop.name,
+            str(hop.source),
+            str(hop.target),
+            hop.elements() * size,
+            hop.seconds(size, self.links),
+            str(line or ""),
+            reader.name if reader else "",
+            self._why(value, source, layout, reader),
+        )
+
+    def _why(self, value: Value, source: Layout, layout: Layout, reader: Op | None) -> str:
+        maker = self.graph.ops[value.op]
+        made = f"{maker.type} {maker.name!r} makes {source}"
+        if reader is None:
+            return f"{made}; the job returns it whole"
+        wanted = zip(reader.inputs, self.selection.signatures[reader.name].inputs, strict=True)
+        index = list(wanted).index((value, layout.sbp))
+        return f"{made}; {reader.type} {reader.name!r} wants {layout} as input {index}"
+
+    def _fed(self, value: Value, layout: Layout) -> Layout:
+        """Feeds an array where a layout wants it; gives the layout in which it is fed."""
+        source = fed_as(layout) or self.selection.layouts[value]
+        if (value, source) not in self.local:
+            number = self.fed.get(value.op, 0)
+            self.fed[value.op] = number + 1
+            suffix = f".{number}" if number else ""
+            ranks = range(source.placement.size)
+            parts = [self._fed_part(value, source, rank, suffix) for rank in ranks]
+            self.local[value, source] = tuple(parts)
+        return source
+
+    def _fed_part(self, value: Value, layout: Layout, rank: int, suffix: str) -> Value:
+        op, type_ = self.graph.ops[value.op], self.graph.type_of(value)
+        region, attrs = layout.region(type_.shape, rank), op.attrs
+        name = self._name(op.name, layout.placement, rank)
+        if name != op.name:
+            name += suffix
+            attrs = attrs.with_(shape=region_shape(region), of=op.name, region=region)
+        local = replace(op, name=name, attrs=attrs, placement=_device(layout.placement, rank))
+        types = (tensor_type(region_shape(region), type_.dtype),)
+        self._add(local, types, op.name, self.graph.lines.get(op.name))
+        return local.output()
+
+    def _hop(
+        self,
+        value: Value,
+        type_: TensorType,
+        hop: Hop,
+        values: tuple[Value, ...],
+        entry: BoxingEntry,
+    ) -> tuple[Value, ...]:
+        """The local values after a hop: those that are there already, and outputs of exchanges."""
+        there: dict[int, Value] = {
+            rank: values[pieces[0].source]
+            for rank, pieces in enumerate(hop.pieces)
+            if is_there(hop, rank)
+        }
+        names = []
+        groups = groups_of(hop)
+        for number, group in enumerate(groups):
+            last = f".{number}" if len(groups) > 1 else ""
+            op, types = exchange_op(hop, group, type_, values)
+            op = replace(op, name=f"{value.op}/box{len(self.found.ledger) + 1}{last}")
+            self._add(op, types, value.op, self.graph.lines.get(entry.op or value.op))
+            names.append(op.name)
+            there.update({rank: op.output(i) for i, rank in enumerate(group.targets)})
+        self.found.ledger.append(replace(entry, exchanges=tuple(names)))
+        return tuple(there[rank] for rank in range(hop.target.placement.size))
+
+
+def _device(placement: Placement, rank: int) -> Placement:
+    return placement.only(rank)

@@ -1,0 +1,173 @@
+"""Buffers, and where in its device's memory each of them lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from flow_core.base.errors import SourceLine
+from flow_core.compiler.memory.arena import Block, Layout, aligned, plan_arena
+from flow_core.ir.graph import TensorType, Value
+from flow_core.plan import ArenaPlan, Buffer
+
+Limit = Callable[[str], int | None]
+"""Bytes that a device has for a plan, by the device's text form; None for no limit."""
+
+There = Callable[[str, str], bool]
+"""Whether a physical variable has its memory on a device already."""
+
+Rows = Sequence[tuple[int, str, str]]
+"""Bytes, what holds them, and the user's line."""
+
+
+@dataclass(slots=True)
+class Buffers:
+    """Buffers under construction, and the arena blocks behind some of them.
+
+    Attributes:
+        items: all buffers.
+        blocks: those with memory of their own in an arena.
+        views: those without, and whose memory they are in, how many bytes from its start.
+        owners: by value, the buffer that holds it and what lies side by side with it.
+        of: by value and type, the buffer through which it is seen.
+    """
+
+    items: list[Buffer] = field(default_factory=list)
+    blocks: list[tuple[int, Block]] = field(default_factory=list)
+    views: dict[int, tuple[int, int]] = field(default_factory=dict)
+    owners: dict[Value, int] = field(default_factory=dict)
+    of: dict[tuple[Value, TensorType], int] = field(default_factory=dict)
+
+    def add(self, buffer: Buffer) -> int:
+        """The position of a new buffer with memory of its own."""
+        self.items.append(buffer)
+        index = len(self.items) - 1
+        if buffer.kind != "variable" and not buffer.type.dtype.is_object:
+            block = Block(buffer.type.nbytes, buffer.first, buffer.last)
+            self.blocks.append((index, block))
+        return index
+
+    def view(self, value: Value, type_: TensorType, device: str, owner: Value, shift: int) -> int:
+        """The buffer through which a device sees a value: in the memory of another one.
+
+        It is the other one's buffer where nothing tells the two apart.
+        """
+        key = (value, type_)
+        if key in self.of:
+            return self.of[key]
+        at = self.owners[owner]
+        base = self.items[at]
+        if base.type == type_ and base.device == device:
+            self.of[key] = at
+            return at
+        home = base.device if base.device != device else ""
+        kind, first, last = base.kind, base.first, base.last
+        self.items.append(Buffer(str(value), kind, device, -1, type_, first, last, home))
+        self.of[key] = len(self.items) - 1
+        self.views[self.of[key]] = (at, shift)
+        return self.of[key]
+
+
+def place(
+    buffers: Buffers,
+    lines: Mapping[str, SourceLine],
+    limit: Limit | None,
+    there: There,
+) -> tuple[tuple[ArenaPlan, ...], tuple[Buffer, ...]]:
+    """The arena of each device, and all buffers with their offsets.
+
+    Args:
+        buffers: all of them.
+        lines: the user's lines, by op.
+        limit: what devices have.
+        there: the variables' parts that have their memory already.
+
+    Raises:
+        OutOfMemoryError: an arena and what is new of variables do not fit into a device's memory.
+    """
+    by_device: dict[str, list[tuple[int, Block]]] = {}
+    for index, block in buffers.blocks:
+        by_device.setdefault(buffers.items[index].device, []).append((index, block))
+    for buffer in buffers.items:
+        by_device.setdefault(buffer.device, [])
+    if not by_device:  # a job that does nothing
+        by_device["cpu:0:0"] = []
+    arenas: list[ArenaPlan] = []
+    known: dict[tuple[Block, ...], Layout] = {}
+    offsets: dict[int, int] = {}
+    types = list(dict.fromkeys(device.split(":")[0] for device in by_device))
+    for device in sorted(by_device, key=partial(_position, types)):
+        blocks = by_device[device]
+        layout = _layout([block for _, block in blocks], known)
+        offsets.update(zip([i for i, _ in blocks], layout.offsets, strict=True))
+        owners = _owners(buffers, lines, blocks, layout.peak)
+        arena = ArenaPlan(device, layout.nbytes, layout.lower_bound, layout.peak, owners)
+        if limit is not None:
+            _check_memory(arena, limit(device), _new_variables(buffers, lines, device, there))
+        arenas.append(arena)
+    return tuple(arenas), _placed(buffers, offsets)
+
+
+def _position(types: Sequence[str], device: str) -> tuple[int, int, int]:
+    """Where the arena of a device comes among all: those of one type by their numbers."""
+    kind, machine, index = device.split(":")
+    return types.index(kind), int(machine), int(index)
+
+
+def _layout(blocks: Sequence[Block], known: dict[tuple[Block, ...], Layout]) -> Layout:
+    """The layout of a device: that of another one which needs the same in the same order."""
+    times = sorted({time for b in blocks for time in (b.first, b.last)})
+    rank = {time: i for i, time in enumerate(times)}
+    alike = tuple(Block(b.nbytes, rank[b.first], rank[b.last]) for b in blocks)
+    if alike not in known:
+        known[alike] = plan_arena(alike)
+    layout = known[alike]
+    return replace(layout, peak=times[layout.peak] if times else 0)
+
+
+def _placed(buffers: Buffers, offsets: Mapping[int, int]) -> tuple[Buffer, ...]:
+    placed: list[Buffer] = []
+    for index, buffer in enumerate(buffers.items):
+        source, shift = buffers.views.get(index, (index, 0))
+        is_variable = buffer.kind == "variable"
+        name = buffers.items[source].name if is_variable else buffer.name
+        offset = offsets[source] + shift if source in offsets else -1
+        placed.append(replace(buffer, offset=offset, name=name))
+    return tuple(placed)
+
+
+def _owners(
+    buffers: Buffers,
+    lines: Mapping[str, SourceLine],
+    blocks: Sequence[tuple[int, Block]],
+    peak: int,
+) -> tuple[tuple[int, str, str], ...]:
+    rows = []
+    for index, block in blocks:
+        if block.first <= peak <= block.last:
+            name = buffers.items[index].name
+            op = name.rsplit(":", 1)[0].removesuffix("/workspace")
+            rows.append((aligned(block.nbytes), name, str(lines.get(op, ""))))
+    return tuple(sorted(rows, reverse=True)[:20])
+
+
+def _new_variables(
+    buffers: Buffers, lines: Mapping[str, SourceLine], device: str, there: There
+) -> Rows:
+    """The variables that a device is to hold and does not yet."""
+    rows = []
+    for index, buffer in enumerate(buffers.items):
+        own = buffer.kind == "variable" and index not in buffers.views
+        if own and buffer.device == device:
+            op = buffer.name.rsplit(":", 1)[0]
+            if not there(op, device):
+                size = aligned(buffer.type.nbytes)
+                rows.append((size, f"{buffer.name}, a variable", str(lines.get(op, ""))))
+    return rows
+
+
+def _check_memory(arena: ArenaPlan, limit: int | None, variables: Rows) -> None:
+    needed = arena.nbytes + sum(n for n, _, __ in variables)
+    if limit is not None and needed > limit:
+        raise arena.too_large("planning", f"{limit:,} bytes", variables)

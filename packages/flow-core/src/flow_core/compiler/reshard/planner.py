@@ -1,0 +1,255 @@
+"""Boxing: how a tensor gets from one layout to another.
+
+The planner looks for the cheapest sequence of hops under the link model, by Dijkstra's
+algorithm over the layouts that can help: where partial results go to other devices, for example,
+they are combined in parts first.  Most transitions need no search: a hop in which no device
+sends longer than the busiest one must receive cannot be beaten.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import count, product
+
+from flow_core.base.errors import GraphError
+from flow_core.base.shapes import Shape
+from flow_core.compiler.reshard.steps import (
+    Group,
+    Hop,
+    Layout,
+    Piece,
+    aligned,
+    busiest,
+    direct,
+    groups_of,
+    holds_partial,
+    is_there,
+)
+from flow_core.sharding.sbp import B, Partial, Sbp, Split
+from flow_core.sharding.topology import LinkModel, Placement
+
+__all__ = [
+    "BoxingError",
+    "Group",
+    "Hop",
+    "Layout",
+    "Piece",
+    "Route",
+    "boxing_seconds",
+    "direct",
+    "groups_of",
+    "holds_partial",
+    "is_there",
+    "plan_boxing",
+    "plan_routes",
+]
+
+MOST_HOPS = 7
+MOST_ROUTES = 4
+PER_HOP = 1e-7
+"""Seconds that a hop costs besides its bytes, so that fewer are preferred."""
+
+
+class BoxingError(GraphError):
+    """Two layouts between which nothing leads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A way between two layouts.
+
+    Attributes:
+        hops: its steps.
+        nbytes: bytes that cross devices.
+        seconds: predicted time.
+    """
+
+    hops: tuple[Hop, ...]
+    nbytes: int
+    seconds: float
+
+
+@lru_cache(maxsize=65536)
+def plan_boxing(
+    shape: Shape, itemsize: int, source: Layout, target: Layout, links: LinkModel
+) -> tuple[Hop, ...]:
+    """The cheapest hops between two layouts; none when nothing has to move.
+
+    >>> from flow_core.sharding.sbp import P, S
+    >>> gpus = Placement.parse("gpu", "0:0-3")
+    >>> hops = plan_boxing((8, 4), 4, Layout(gpus, (P,)), Layout(gpus, (B,)), LinkModel())
+    >>> [hop.name for hop in hops], sum(hop.elements() for hop in hops)
+    (['all_reduce'], 192)
+    >>> cpu = Placement.parse("cpu", "0:0-1")
+    >>> hops = plan_boxing((8, 4), 4, Layout(gpus, (P,)), Layout(cpu, (B,)), LinkModel())
+    >>> [hop.name for hop in hops]
+    ['reduce', 'copy_d2h']
+
+    Raises:
+        BoxingError: no way leads there.
+    """
+    source, target = aligned(shape, source, target)
+    if source == target:
+        return ()
+    hop = _obvious(shape, itemsize, source, target, links)
+    if hop is not None:
+        return (hop,)
+    return _Search(shape, itemsize, source, target, links, 1).run()[0]
+
+
+@lru_cache(maxsize=4096)
+def plan_routes(
+    shape: Shape, itemsize: int, source: Layout, target: Layout, links: LinkModel
+) -> tuple[Route, ...]:
+    """What `plan_boxing` chooses, and after it the runners-up, the cheapest first.
+
+    >>> gpus = Placement.parse("gpu", "0:0-3")
+    >>> from flow_core.sharding.sbp import P
+    >>> routes = plan_routes((8, 4), 4, Layout(gpus, (P,)), Layout(gpus, (B,)), LinkModel())
+    >>> [[hop.name for hop in route.hops] for route in routes][:2]
+    [['all_reduce'], ['reduce_scatter', 'all_gather']]
+    """
+    chosen = plan_boxing(shape, itemsize, source, target, links)
+    source, target = aligned(shape, source, target)
+    others = _Search(shape, itemsize, source, target, links, MOST_ROUTES).run() if chosen else []
+    found = dict.fromkeys((chosen, *others))
+    return tuple([_route(hops, itemsize, links) for hops in found][:MOST_ROUTES])
+
+
+def _route(hops: tuple[Hop, ...], itemsize: int, links: LinkModel) -> Route:
+    nbytes = sum(hop.elements() for hop in hops) * itemsize
+    return Route(hops, nbytes, sum(hop.seconds(itemsize, links) for hop in hops))
+
+
+def _obvious(
+    shape: Shape, itemsize: int, source: Layout, target: Layout, links: LinkModel
+) -> Hop | None:
+    """The one hop that nothing can beat, None when that is not clear.
+
+    Every device must receive what it lacks.  A hop brings it just that, so if no device is
+    busier sending, no way is faster; nor is any than an all-reduce on one machine.
+    """
+    hop = direct(shape, source, target)
+    if hop is None:
+        return None
+    if hop.groups:
+        machines = {machine for machine, _ in source.placement.devices}
+        return hop if len(machines) == 1 else None
+    out, into = busiest(hop, itemsize, links)
+    return hop if out <= into * (1 + 1e-9) else None
+
+
+@dataclass(slots=True)
+class _Search:
+    """Dijkstra's algorithm over layouts; stops at so many ways to the target."""
+
+    shape: Shape
+    itemsize: int
+    source: Layout
+    target: Layout
+    links: LinkModel
+    wanted: int
+    bounds: list[float] = field(default_factory=list)
+
+    def run(self) -> list[tuple[Hop, ...]]:
+        """The ways found, the cheapest first.
+
+        Raises:
+            BoxingError: there are none.
+        """
+        layouts = _candidates(self.shape, self.source, self.target)
+        order = count()
+        queue: list[tuple[float, int, Layout, tuple[Hop, ...]]] = [
+            (0.0, next(order), self.source, ())
+        ]
+        done: set[Layout] = set()
+        found: list[tuple[Hop, ...]] = []
+        while queue and len(found) < self.wanted:
+            cost, _, layout, hops = heapq.heappop(queue)
+            if layout == self.target:
+                found.append(hops)
+            elif layout not in done and len(hops) < MOST_HOPS:
+                done.add(layout)
+                for total, hop in self._onward(cost, layout, layouts, done):
+                    heapq.heappush(queue, (total, next(order), hop.target, (*hops, hop)))
+        if not found:
+            raise self._no_way()
+        return found
+
+    def _onward(
+        self, cost: float, layout: Layout, layouts: list[Layout], done: set[Layout]
+    ) -> Iterator[tuple[float, Hop]]:
+        for other in layouts:
+            if other in done or self._too_late(cost):
+                continue
+            leg = _leg(self.shape, self.itemsize, layout, other, self.links)
+            if leg is None:
+                continue
+            hop, seconds = leg
+            total = cost + seconds + PER_HOP
+            if self._too_late(total):
+                continue
+            if other == self.target:
+                self.bounds = sorted([*self.bounds, total])[: self.wanted]
+            yield total, hop
+
+    def _too_late(self, cost: float) -> bool:
+        """Whether enough cheaper ways to the target are known."""
+        return len(self.bounds) == self.wanted and cost > self.bounds[-1]
+
+    def _no_way(self) -> BoxingError:
+        return BoxingError(
+            f"boxing a tensor of shape {self.shape}",
+            found=f"no way from {self.source} to {self.target}",
+            allowed=f"ways of at most {MOST_HOPS} steps",
+        )
+
+
+@lru_cache(maxsize=8192)
+def _leg(
+    shape: Shape, itemsize: int, source: Layout, target: Layout, links: LinkModel
+) -> tuple[Hop, float] | None:
+    """A step of some way and its time: ways between other layouts have it, too."""
+    hop = direct(shape, source, target)
+    return None if hop is None else (hop, hop.seconds(itemsize, links))
+
+
+def _candidates(shape: Shape, source: Layout, target: Layout) -> list[Layout]:
+    """The target, and on either placement the layouts that may lie between."""
+    found = dict.fromkeys((target,))
+    for layout in (source, target):
+        others = _others(shape, 2 if len(layout.sbp) < 3 else 1)
+        options = [list(dict.fromkeys((s, *others))) for s in layout.sbp]
+        mixed = sum(isinstance(s, Partial) for s in layout.sbp) > 1
+        for sbp in product(*options):
+            if mixed or not any(isinstance(s, Partial) for s in sbp):
+                found[Layout(layout.placement, sbp)] = None
+    if holds_partial(source):
+        found[Layout(_first_device(target.placement), (B,))] = None
+        found[Layout(_first_device(source.placement), (B,))] = None
+    found.pop(source, None)
+    return list(found)
+
+
+def _first_device(placement: Placement) -> Placement:
+    return Placement(placement.device_type, placement.devices[:1])
+
+
+def _others(shape: Shape, axes: int) -> list[Sbp]:
+    """What may help in a hierarchy dimension: to be whole, or split on one of the longest axes."""
+    longest = sorted(range(len(shape)), key=lambda i: -shape[i])[:axes]
+    return [B, *map(Split, longest)]
+
+
+def boxing_seconds(
+    shape: Shape, itemsize: int, source: Layout, target: Layout, links: LinkModel
+) -> float:
+    """Predicted time of the cheapest boxing; infinite when there is none."""
+    try:
+        hops = plan_boxing(shape, itemsize, source, target, links)
+    except BoxingError:
+        return float("inf")
+    return sum(hop.seconds(itemsize, links) for hop in hops)

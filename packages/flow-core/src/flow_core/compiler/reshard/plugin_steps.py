@@ -1,0 +1,139 @@
+"""Ways of boxing that plugins know, beside the planner's own, and who chooses among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from itertools import pairwise
+from typing import Any, Protocol
+
+from flow_core.compiler.reshard.planner import (
+    PER_HOP,
+    BoxingError,
+    Hop,
+    Layout,
+    direct,
+    plan_boxing,
+    plan_routes,
+)
+from flow_core.ir.graph import TensorType
+from flow_core.plugins.specs import BoxingSpec, load
+from flow_core.sharding.sbp import NdSbp, format_nd_sbp
+from flow_core.sharding.topology import LinkModel
+
+Choose = Callable[[Layout, Layout, TensorType, Sequence[BoxingSpec]], str | None]
+
+
+class Registered(Protocol):
+    """What plugins registered: the registry."""
+
+    @property
+    def boxing(self) -> Any:
+        """The `BoxingSpec` records, by name."""
+
+    def observers(self, hook: str) -> tuple[Callable[..., Any], ...]:
+        """The implementations of a hook."""
+
+    def choose_boxing(
+        self, src: Any, dst: Any, tensor: Any, candidates: Sequence[BoxingSpec]
+    ) -> str | None:
+        """The name that a plugin chooses, None when none cares."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    spec: BoxingSpec
+    hops: tuple[Hop, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """All ways between layouts: the planner's, and those of plugins.
+
+    Attributes:
+        specs: ways of plugins.
+        choose: asks plugins for the name of one, None where no plugin wants to be asked.
+    """
+
+    specs: tuple[BoxingSpec, ...] = ()
+    choose: Choose | None = None
+
+    @classmethod
+    def of(cls, registry: Registered) -> Ways:
+        """What a registry has."""
+        asked = registry.observers("flow_choose_boxing")
+        return cls(tuple(registry.boxing.values()), registry.choose_boxing if asked else None)
+
+    def hops(
+        self, tensor: TensorType, source: Layout, target: Layout, links: LinkModel
+    ) -> tuple[Hop, ...]:
+        """The hops of the way that a plugin chooses, else of the fastest.
+
+        Raises:
+            BoxingError: nothing leads there, or a plugin's way goes where no hop does.
+        """
+        planned = plan_boxing(tensor.shape, tensor.dtype.itemsize, source, target, links)
+        fitting = [spec for spec in self.specs if _fits(spec, source, target)]
+        if not planned or not (fitting or self.choose):
+            return planned
+        ways = [*_own(tensor, source, target, links)]
+        ways += [_foreign(spec, tensor, source, target) for spec in fitting]
+        ways.sort(key=lambda way: way.seconds)
+        specs = [way.spec for way in ways]
+        name = self.choose and self.choose(source, target, tensor, specs)
+        return next((way.hops for way in ways if way.spec.name == name), ways[0].hops)
+
+
+def _fits(spec: BoxingSpec, source: Layout, target: Layout) -> bool:
+    types = {source.placement.device_type, target.placement.device_type}
+    ends = (spec.source, source.sbp), (spec.target, target.sbp)
+    return types <= set(spec.device_types) and all(_matches(p, sbp) for p, sbp in ends)
+
+
+def _matches(pattern: str, sbp: NdSbp) -> bool:
+    """Whether a pattern is that of an SBP: its text, its letters, or with ``*`` for anything.
+
+    >>> from flow_core.sharding.sbp import B, S
+    >>> [_matches(pattern, (S(0), B)) for pattern in ("(S(0), B)", "(S, B)", "*", "S")]
+    [True, True, True, False]
+    """
+    letters = [str(s)[0] for s in sbp]
+    short = letters[0] if len(letters) == 1 else f"({', '.join(letters)})"
+    return any(fnmatchcase(text, pattern) for text in (format_nd_sbp(sbp), short))
+
+
+def _own(tensor: TensorType, source: Layout, target: Layout, links: LinkModel) -> Iterator[_Way]:
+    """The planner's ways, named by their steps, with a number where these are the same."""
+    seen: dict[str, int] = {}
+    ends = format_nd_sbp(source.sbp), format_nd_sbp(target.sbp)
+    types = source.placement.device_type, target.placement.device_type
+    for route in plan_routes(tensor.shape, tensor.dtype.itemsize, source, target, links):
+        name = "+".join(hop.name for hop in route.hops)
+        seen[name] = seen.get(name, 0) + 1
+        name = name if seen[name] == 1 else f"{name}#{seen[name]}"
+        seconds = route.seconds + PER_HOP * len(route.hops)
+        cost = partial(float, seconds)
+        spec = BoxingSpec(name, *ends, tuple(dict.fromkeys(types)), cost, tuple)
+        yield _Way(spec, route.hops, seconds)
+
+
+def _foreign(spec: BoxingSpec, tensor: TensorType, source: Layout, target: Layout) -> _Way:
+    ends = (source.placement, source.sbp), (target.placement, target.sbp)
+    between = [Layout(*layout) for layout in load(spec.load)(tensor, *ends)]
+    stops = [source, *between, target]
+    hops = tuple(_direct(spec, tensor, a, b) for a, b in pairwise(stops) if a != b)
+    return _Way(spec, hops, float(load(spec.cost)(tensor, *ends)))
+
+
+def _direct(spec: BoxingSpec, tensor: TensorType, source: Layout, target: Layout) -> Hop:
+    hop = direct(tensor.shape, source, target)
+    if hop is None:
+        raise BoxingError(
+            f"boxing a tensor of type {tensor} by {spec.name!r}",
+            found=f"a step from {source} to {target}",
+            allowed="steps that can be done at once: see flow_core.compiler.reshard.steps.direct",
+        )
+    return hop

@@ -1,0 +1,110 @@
+"""The order in which ops run.
+
+Reads see the state at the start of the step: an op that overwrites a variable runs after all
+readers of it (aliases included) and as early as that allows, so that gradients die young.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+
+from flow_core.base.errors import GraphError
+from flow_core.compiler.memory.aliases import alias_roots, overwritten
+from flow_core.compiler.memory.replica_dedup import NOTHING_SHARED, Sharing
+from flow_core.ir.graph import Graph, Op, Value
+from flow_core.plugins.specs import OpSpec
+
+TINY = 16
+"""Results of at most so many elements are computed as early as they can be."""
+
+
+def schedule(graph: Graph, specs: Mapping[str, OpSpec]) -> list[Op]:
+    """The ops in running order: graph order, but updates right after their last predecessor."""
+    before, rank = constraints(graph, specs)
+    waiting = {name: len(names) for name, names in before.items()}
+    followers: dict[str, list[str]] = {}
+    for name, names in before.items():
+        for other in names:
+            followers.setdefault(other, []).append(name)
+    ready = [(rank[name], name) for name, count in waiting.items() if count == 0]
+    heapq.heapify(ready)
+    order: list[Op] = []
+    while ready:
+        _, name = heapq.heappop(ready)
+        order.append(graph.ops[name])
+        for other in followers.get(name, ()):
+            waiting[other] -= 1
+            if waiting[other] == 0:
+                heapq.heappush(ready, (rank[other], other))
+    if len(order) != len(graph.ops):
+        stuck = next(name for name, count in waiting.items() if count)
+        raise GraphError(
+            "ordering the ops of a job",
+            at=graph.lines.get(stuck),
+            found=f"op {stuck!r} must run before and after itself",
+            hint="an update of a variable may not feed a reader of its old value",
+        )
+    return order
+
+
+def constraints(
+    graph: Graph, specs: Mapping[str, OpSpec], sharing: Sharing = NOTHING_SHARED
+) -> tuple[dict[str, set[str]], dict[str, float]]:
+    """The ops that each op must come after, and the rank by which ready ones are taken."""
+    before = _predecessors(graph, specs, sharing)
+    return before, _ranks(graph, before, specs)
+
+
+def _predecessors(
+    graph: Graph, specs: Mapping[str, OpSpec], sharing: Sharing
+) -> dict[str, set[str]]:
+    before = {
+        name: {v.op for v in sharing.reads(graph, op)} | set(op.control)
+        for name, op in graph.ops.items()
+    }
+    for name, first in (*sharing.merged.items(), *sharing.onto.items()):
+        before[name].add(first)
+    for parts in sharing.rows.values():
+        for value in parts[1:]:
+            before[value.op].add(parts[0].op)
+    roots = alias_roots(graph, specs, sharing)
+    running = [op for op in graph.ops.values() if op.name not in sharing.merged]
+    readers: dict[Value, set[str]] = {}
+    for op in running:
+        for value in sharing.reads(graph, op):
+            readers.setdefault(roots.get(value, value), set()).add(op.name)
+    changed: dict[Value, str] = {}
+    for op in running:
+        for target in overwritten(op, specs, roots):
+            others = readers[target] - {op.name}
+            before[op.name] |= {
+                o for o in others if target not in overwritten(graph.ops[o], specs, roots)
+            }
+            if target in changed:  # those that overwrite the same keep their order in the graph
+                before[op.name].add(changed[target])
+            changed[target] = op.name
+    return before
+
+
+def _ranks(
+    graph: Graph, before: Mapping[str, set[str]], specs: Mapping[str, OpSpec]
+) -> dict[str, float]:
+    """Graph position; for updates and tiny results, just after the last predecessor.
+
+    Tiny results, such as the learning rate, cost nothing to keep and would hold up updates, as
+    would the states of optimizers, which come late in the graph.
+    """
+    rank: dict[str, float] = {
+        name: -1.0 if op.type == "variable" else float(i)
+        for i, (name, op) in enumerate(graph.ops.items())
+    }
+    step = 0.5 / (len(rank) + 1)
+    for i, (name, op) in enumerate(graph.ops.items()):
+        if before[name] and (specs[op.type].mutates or _tiny(graph, name)):
+            rank[name] = max(rank[other] for other in before[name]) + step * (i + 1)
+    return rank
+
+
+def _tiny(graph: Graph, name: str) -> bool:
+    return all(t.size <= TINY for t in graph.types[name])

@@ -1,0 +1,343 @@
+"""Streams: which queue each op goes to, in which order, and what it must wait for.
+
+Each device has a stream for its compute, and each group of devices that exchange data one for
+its transfers.  The order of the ops is that in which the streams would start them if all ran at
+once (a list schedule under a coarse cost model), micro-batches bounded as in 1F1B: a stage
+starts the forward pass of another micro-batch only while fewer are in flight there than there
+are stages from it to the last.  Memory is planned for that order, and a task waits for the tasks
+of other streams whose results it reads or whose memory it takes over: whatever the streams'
+real speed, results are the same bits.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from math import prod, sqrt
+from typing import NoReturn
+
+from flow_core.base.errors import GraphError
+from flow_core.compiler.memory.replica_dedup import NOTHING_SHARED, Sharing
+from flow_core.ir.graph import Graph, Op, Value
+from flow_core.passes.gradient_accumulation import ONCE, logical_name, micro_index
+
+COMPUTE, TRANSFER = "compute", "transfer"
+FLOPS, BANDWIDTH, LAUNCH = 8e10, 8e9, 3e-6
+"""A CPU core: float32 operations of a matrix product and bytes per second, seconds per kernel."""
+
+
+def stream_name(op: Op) -> str:
+    """The stream of a physical op.
+
+    >>> from flow_core.ir.graph import NO_ATTRS
+    >>> from flow_core.sharding.topology import Placement
+    >>> stream_name(Op("x", "matmul", (), NO_ATTRS, Placement.parse("gpu", "0:1")))
+    'gpu[0:1] compute'
+    """
+    return f"{op.placement} {TRANSFER if op.type == 'boxing' else COMPUTE}"
+
+
+def op_seconds(graph: Graph, op: Op) -> float:
+    """Coarse time of an op on one CPU core: its bytes, and multiply-adds where there are many."""
+    inputs, outputs = graph.input_types(op), graph.types[op.name]
+    moved = sum(t.nbytes for t in (*inputs, *outputs))
+    seconds = LAUNCH + moved / BANDWIDTH
+    if is_product(op) and len(inputs) > 1 and outputs:
+        sizes = [t.size for t in (*inputs[:2], outputs[0])]
+        batch = prod(outputs[0].shape[:-2]) if "matmul" in op.type else 1
+        seconds += 2 * sqrt(prod(sizes) / max(1, batch)) / FLOPS
+    return seconds
+
+
+def is_product(op: Op) -> bool:
+    """Whether an op is made of matrix products, which use several cores with any library."""
+    return "matmul" in op.type or "conv" in op.type
+
+
+def micro_batches(graph: Graph) -> dict[str, int]:
+    """The micro-batch of each op: the last one that it depends on."""
+    number: dict[str, int] = {}
+    for op in graph.ops.values():
+        own = micro_index(op.name) if not op.inputs else ONCE
+        number[op.name] = max((number[v.op] for v in op.inputs), default=own)
+    return number
+
+
+@dataclass(slots=True)
+class Timetable:
+    """The order of a step's ops, as the streams would start them.
+
+    Attributes:
+        order: the ops.
+        until: per op, the position of the last op that starts before it ends.
+        total: seconds of all ops together.
+        span: seconds from the first start to the last end.
+        streams: how many streams compute.
+    """
+
+    order: list[Op]
+    until: list[int]
+    total: float
+    span: float
+    streams: int = 1
+
+
+@dataclass(slots=True)
+class _Stream:
+    """A stream in the simulation.
+
+    Attributes:
+        limit: micro-batches that may be open at once, 0 for any number.
+        ready: ops that could start, by micro-batch: (rank, name).
+        left: ops to be done, by micro-batch.
+        open: micro-batches that have begun and are not over.
+        later: those that have not begun, in order.
+        busy: whether an op is running.
+    """
+
+    limit: int = 0
+    ready: dict[int, list[tuple[float, str]]] = field(default_factory=dict)
+    left: dict[int, int] = field(default_factory=dict)
+    open: set[int] = field(default_factory=set)
+    later: list[int] = field(default_factory=list)
+    busy: bool = False
+
+    def put(self, micro: int, rank: float, name: str) -> None:
+        heapq.heappush(self.ready.setdefault(micro, []), (rank, name))
+
+    def take(self) -> str | None:
+        """The ready op of lowest rank that the limit lets start."""
+        allowed = [m for m in (ONCE, *self.open) if self.ready.get(m)]
+        following = self.later[0] if self.later else ONCE
+        may_open = not self.limit or len(self.open) < self.limit
+        if may_open and following != ONCE and self.ready.get(following):
+            allowed.append(following)
+        if not allowed:
+            return None
+        micro = min(allowed, key=lambda m: self.ready[m][0])
+        if micro == following != ONCE:
+            self.open.add(micro)
+            self.later.pop(0)
+        return heapq.heappop(self.ready[micro])[1]
+
+    def done(self, micro: int) -> None:
+        self.left[micro] -= 1
+        if self.left[micro] == 0:
+            self.open.discard(micro)
+
+
+def timetable(
+    graph: Graph,
+    before: Mapping[str, set[str]],
+    rank: Mapping[str, float],
+    origins: Mapping[str, str],
+    free: Set[str] = frozenset(),
+) -> Timetable:
+    """The order in which the streams start the ops.
+
+    Args:
+        graph: the physical graph.
+        before: the ops that each op must come after.
+        rank: which of several ready ops goes first.
+        origins: logical op of each physical one.
+        free: ops that take no time: they are views of what they read, or run once per plan.
+    """
+    seconds = {
+        name: 0.0 if name in free or op.type in _LEAVES else op_seconds(graph, op)
+        for name, op in graph.ops.items()
+    }
+    return _Simulation(graph, before, rank, origins, seconds).run()
+
+
+class _Simulation:
+    """All streams at work; time stands still while something can start."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        before: Mapping[str, set[str]],
+        rank: Mapping[str, float],
+        origins: Mapping[str, str],
+        seconds: Mapping[str, float],
+    ) -> None:
+        self.graph, self.rank, self.seconds = graph, rank, seconds
+        self.stream_of = {name: stream_name(op) for name, op in graph.ops.items()}
+        self.micro = micro_batches(graph)
+        self.streams: dict[str, _Stream] = {}
+        fed = {n: m for n, m in self.micro.items() if graph.ops[n].type != "input"}
+        limits = _limits(fed, self.stream_of, origins)
+        for name, stream in self.stream_of.items():
+            known = self.streams.setdefault(stream, _Stream(limits.get(stream, 0)))
+            micro = self._gate(name)
+            known.left[micro] = known.left.get(micro, 0) + 1
+        for stream_ in self.streams.values():
+            stream_.later = sorted(m for m in stream_.left if m != ONCE)
+        self.waiting = {name: len(names) for name, names in before.items()}
+        self.followers: dict[str, list[str]] = {}
+        for name, names in before.items():
+            for other in names:
+                self.followers.setdefault(other, []).append(name)
+        self.running: list[tuple[float, float, str]] = []
+        self.starts: list[float] = []
+        self.ends: list[float] = []
+        self.order: list[Op] = []
+
+    def _gate(self, name: str) -> int:
+        """The micro-batch by which an op's start is bounded: transfers' are not."""
+        return self.micro[name] if self.stream_of[name].endswith(COMPUTE) else ONCE
+
+    def run(self) -> Timetable:
+        for name, count in self.waiting.items():
+            if count == 0:
+                self._ready(name)
+        now = 0.0
+        while True:
+            self._start(now)
+            if not self.running:
+                break
+            now, _, name = heapq.heappop(self.running)
+            self._finish(name)
+            while self.running and self.running[0][0] <= now:
+                self._finish(heapq.heappop(self.running)[2])
+        if len(self.order) != len(self.graph.ops):
+            _stuck(self.graph, self.waiting)
+        until = [max(i, bisect_left(self.starts, end) - 1) for i, end in enumerate(self.ends)]
+        seconds = [b - a for a, b in zip(self.starts, self.ends, strict=True)]
+        computing = sum(name.endswith(COMPUTE) for name in self.streams)
+        return Timetable(self.order, until, sum(seconds), now, computing)
+
+    def _ready(self, name: str) -> None:
+        self.streams[self.stream_of[name]].put(self._gate(name), self.rank[name], name)
+
+    def _start(self, now: float) -> None:
+        for stream in self.streams.values():
+            name = None if stream.busy else stream.take()
+            if name is not None:
+                stream.busy = True
+                op = self.graph.ops[name]
+                end = now + self.seconds[name]
+                heapq.heappush(self.running, (end, self.rank[name], name))
+                self.order.append(op)
+                self.starts.append(now)
+                self.ends.append(end)
+
+    def _finish(self, name: str) -> None:
+        stream = self.streams[self.stream_of[name]]
+        stream.busy = False
+        stream.done(self._gate(name))
+        for other in self.followers.get(name, ()):
+            self.waiting[other] -= 1
+            if self.waiting[other] == 0:
+                self._ready(other)
+
+
+WORTH_IT = 1.3
+"""Streams get threads when they are so many times faster than one after the other ..."""
+LONG = 8e-5
+"""... and an op takes so many seconds on average: shorter ones mostly wait for one another."""
+
+
+def useful_workers(table: Timetable, cores: int) -> int:
+    """How many threads pay for the streams of a plan: 1 when they would only get in the way.
+
+    Args:
+        table: the timetable.
+        cores: how many streams have cores for their kernels at once.
+    """
+    workers = max(1, min(cores, table.streams))
+    overlap = max(table.span / table.total, 1 / workers) if table.total else 1.0
+    long_enough = table.total >= LONG * len(table.order)
+    return workers if overlap * WORTH_IT <= 1 and long_enough else 1
+
+
+def _stuck(graph: Graph, waiting: Mapping[str, int]) -> NoReturn:
+    stuck = next(name for name, count in waiting.items() if count)
+    raise GraphError(
+        "ordering the ops of a job",
+        at=graph.lines.get(stuck),
+        found=f"op {stuck!r} must run before and after itself",
+        hint="an update of a variable may not feed a reader of its old value",
+    )
+
+
+def _limits(
+    micro: Mapping[str, int], stream_of: Mapping[str, str], origins: Mapping[str, str]
+) -> dict[str, int]:
+    """Micro-batches that may be in flight at each compute stream: as in 1F1B.
+
+    Streams that run parts of one logical op of a micro-batch belong to one stage; stages are in
+    the order in which micro-batches reach them.
+    """
+    stage: dict[str, str] = {}
+    seen: dict[str, str] = {}
+
+    def find(name: str) -> str:
+        while stage[name] != name:
+            name = stage[name]
+        return name
+
+    for name, number in micro.items():
+        stream = stream_of[name]
+        if number == ONCE or not stream.endswith(COMPUTE):
+            continue
+        stage.setdefault(stream, stream)
+        first = seen.setdefault(origins.get(name, name), stream)
+        stage[find(stream)] = find(first)
+    stages = list(dict.fromkeys(map(find, stage)))
+    return {stream: len(stages) - stages.index(find(stream)) for stream in stage}
+
+
+_LEAVES = ("input", "variable")
+
+
+def flows(
+    graph: Graph,
+    order: Sequence[Op],
+    sharing: Sharing = NOTHING_SHARED,
+    once: Set[str] = frozenset(),
+) -> dict[tuple[str, str], tuple[set[str], int]]:
+    """What goes from stream to stream: per producer and logical value, consumers and slots.
+
+    A slot is held from the value's making to its last reader; the most that are held at once
+    is how many the register has.
+
+    Args:
+        graph: the physical graph.
+        order: its ops, in the order in which the streams start them.
+        sharing: what devices have, and do, only once.
+        once: ops that run when the plan is loaded, before all streams.
+    """
+    position = {op.name: i for i, op in enumerate(order)}
+    lives: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    takers: dict[tuple[str, str], set[str]] = {}
+    for value, readers in _readers(graph, sharing, once).items():
+        producer = stream_name(graph.ops[value.op])
+        others = {stream_name(op) for op in readers} - {producer}
+        if not others or graph.ops[value.op].type in _LEAVES:
+            continue
+        key = (producer, logical_name(str(value)))
+        takers.setdefault(key, set()).update(others)
+        end = max(position[op.name] for op in readers)
+        lives.setdefault(key, []).append((position[value.op], end))
+    return {key: (takers[key], _most_at_once(spans)) for key, spans in lives.items()}
+
+
+def _readers(graph: Graph, sharing: Sharing, once: Set[str]) -> dict[Value, list[Op]]:
+    """The ops that read each value, or one that is the same on another device."""
+    found: dict[Value, list[Op]] = {}
+    for value, readers in graph.consumers().items():
+        running = [op for op in readers if op.name not in once and op.name not in sharing.merged]
+        if running and value.op not in once:
+            found.setdefault(sharing.same.get(value, value), []).extend(running)
+    return found
+
+
+def _most_at_once(spans: Sequence[tuple[int, int]]) -> int:
+    changes = sorted([(a, 1) for a, _ in spans] + [(b + 1, -1) for _, b in spans])
+    held = most = 0
+    for _, change in changes:
+        held += change
+        most = max(most, held)
+    return most

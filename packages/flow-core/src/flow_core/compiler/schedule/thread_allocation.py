@@ -1,0 +1,104 @@
+"""Who has how many of the process's cores in a plan: what to divide the budget by."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from enum import Enum
+
+from flow_core.base.thread_budget import Budget, Cores, divide
+from flow_core.compiler.schedule.streams import LONG, is_product, op_seconds
+from flow_core.exchange import BOXING
+from flow_core.ir.graph import Graph, Op
+from flow_core.plugins.specs import KernelSpec, OpSpec
+from flow_core.sharding.topology import Placement
+
+HOST = "cpu"
+"""The device type whose kernels keep this process's cores busy; numpy's have priority 0."""
+
+SPIN = 5e-3
+"""Seconds that a kernel loses to BLAS's threads: these look for more work for tens of milliseconds
+after a product, on the cores that others' threads want, and all of those wait for the slowest."""
+
+SHORT = 2e-5
+"""Seconds of a kernel that no library starts threads for."""
+
+
+class User(Enum):
+    """Whose threads a kernel of this process may have."""
+
+    BLAS = "numpy's"
+    OTHER = "another library's"
+
+
+def divided(
+    graph: Graph,
+    order: Sequence[Op],
+    found: Mapping[str, KernelSpec],
+    specs: Mapping[str, OpSpec],
+    budget: Budget,
+    streams: int,
+    kernels: int,
+) -> Cores:
+    """The division of a budget among the kernels of a plan, its streams and its loaders.
+
+    Args:
+        graph: the physical graph.
+        order: its ops.
+        found: their kernels; none before they are found, and then numpy's part is not known.
+        specs: the registry's.
+        budget: of the process.
+        streams: how many streams of this process compute at once.
+        kernels: threads of a kernel.
+    """
+    users = list(_users(order, found, specs))
+    gain = sum(op_seconds(graph, op) for op, user in users if user is User.BLAS and is_product(op))
+    gain *= 1 - 1 / kernels
+    lost = SPIN * _handovers(graph, users)
+    return divide(budget, streams, computes=bool(users), foreign=lost > gain, kernels=kernels)
+
+
+def kernel_threads(
+    graph: Graph, specs: Mapping[str, OpSpec], budget: Budget, apart: Collection[str] = ()
+) -> int:
+    """How many threads a kernel has: the same in all processes of a host.
+
+    All devices of one type compute at once, and divide the cores.  Where their ops are short, one
+    thread is faster than several that wait for each other, above all beside other programs.
+    Loaders do not count: they have the cores that the others leave.
+
+    Args:
+        graph: the physical graph, with the devices of all processes.
+        specs: the registry's.
+        budget: of the process.
+        apart: device types that compute elsewhere.
+    """
+    found: dict[str, set[Placement]] = {}
+    seconds, count = 0.0, 0
+    for op in graph.ops.values():
+        type_ = op.placement.device_type
+        if op.type != BOXING and type_ not in apart and not specs[op.type].host:
+            found.setdefault(type_, set()).add(op.placement)
+            seconds += op_seconds(graph, op)
+            count += 1
+    devices = max(map(len, found.values()), default=1)
+    return budget.per_device(devices) if devices == 1 or seconds >= LONG * count else 1
+
+
+def _users(
+    order: Sequence[Op], found: Mapping[str, KernelSpec], specs: Mapping[str, OpSpec]
+) -> Iterator[tuple[Op, User]]:
+    """The ops that compute on this process's cores, loaders left out."""
+    for op in order:
+        kernel = found.get(op.name)
+        if kernel is not None and kernel.device == HOST and not specs[op.type].host:
+            yield op, User.OTHER if kernel.priority > 0 else User.BLAS
+
+
+def _handovers(graph: Graph, users: Sequence[tuple[Op, User]]) -> int:
+    """How often another library's threads begin while BLAS's may still be looking for work."""
+    count, last = 0, User.OTHER
+    for op, user in users:
+        if op_seconds(graph, op) > SHORT:
+            count += (last, user) == (User.BLAS, User.OTHER)
+            last = user
+    return count

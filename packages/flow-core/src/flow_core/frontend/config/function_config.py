@@ -1,0 +1,518 @@
+"""Settings of one job: every name of OneFlow 0.3.4's function config, as one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flow_core.base.config import CHECK_FEEDS
+from flow_core.base.dtypes import DType, as_dtype, float32
+from flow_core.base.errors import ConfigError, InferenceError, nearest, user_line
+from flow_core.compiler.select import SELECTORS
+from flow_core.frontend.config.scope import Entering, Scope
+from flow_core.ir.initializers import Initializer
+from flow_core.passes.optimizer_placement import MODES, THRESHOLD, OptimizerPlacement
+from flow_core.passes.quantization_aware import QuantizationAware
+from flow_core.sharding.topology import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting.
+
+    Attributes:
+        name: dotted path below the function config.
+        default: value when it is called without one.
+        effect: what it does here; empty when it is accepted and means nothing here.
+        check: turns the given value into the kept one, or raises.
+    """
+
+    name: str
+    default: Any = True
+    effect: str = ""
+    check: Callable[[str, Any], Any] | None = None
+
+
+def _wrong(name: str, value: object, allowed: str) -> ConfigError:
+    return ConfigError(
+        f"function_config.{name}", at=user_line(4), found=repr(value), allowed=allowed
+    )
+
+
+def _dtype(name: str, value: Any) -> DType:
+    return as_dtype(value)
+
+
+HALVES = ("float16", "bfloat16")
+
+
+def _half(name: str, value: Any) -> str:
+    """The name of a half type, given as one or as ``flow.float16``."""
+    try:
+        found = as_dtype(value).name
+    except InferenceError:
+        found = ""
+    if found not in HALVES:
+        raise _wrong(name, value, " or ".join(f"flow.{half}" for half in HALVES))
+    return found
+
+
+def _positive(name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise _wrong(name, value, "an integer of at least 1")
+    return value
+
+
+def _whole(name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _wrong(name, value, "an integer")
+    return value
+
+
+def _fraction(name: str, value: Any) -> float:
+    if not 0 <= _number(name, value) <= 1:
+        raise _wrong(name, value, "a number from 0 to 1")
+    return float(value)
+
+
+def _whole_steps(name: str, value: Any) -> int:
+    if _number(name, value) < 0:
+        raise _wrong(name, value, "a number of steps")
+    return int(value)
+
+
+def _selector(name: str, value: Any) -> str:
+    if value not in SELECTORS:
+        raise _wrong(name, value, " or ".join(map(repr, SELECTORS)))
+    return str(value)
+
+
+MATH_MODES = ("float32", "bfloat16")
+
+
+def _math_mode(name: str, value: Any) -> str:
+    if value not in MATH_MODES:
+        raise _wrong(name, value, " or ".join(map(repr, MATH_MODES)))
+    return str(value)
+
+
+def _number(name: str, value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise _wrong(name, value, "a number")
+    return float(value)
+
+
+def _size(name: str, value: Any) -> float:
+    if _number(name, value) < 0:
+        raise _wrong(name, value, "a number of at least 0")
+    return float(value)
+
+
+def _seconds(name: str, value: Any) -> float:
+    seconds = _number(name, value)
+    if seconds <= 0:
+        raise _wrong(name, value, "more than 0 seconds")
+    return seconds
+
+
+def _check_feeds(name: str, value: Any) -> str:
+    if value not in CHECK_FEEDS:
+        raise _wrong(name, value, " or ".join(map(repr, CHECK_FEEDS)))
+    return str(value)
+
+
+def _mapping(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _wrong(name, value, "a dict")
+    return value
+
+
+def _tables(name: str, value: Any) -> tuple[str, ...]:
+    """The names of variables in OneFlow's dict, none where ``enable`` says so."""
+    try:
+        names = value["include_op_names"]["op_name"]
+        enabled = value.get("enable", True)
+    except (TypeError, KeyError):
+        names = enabled = None
+    if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
+        raise _wrong(name, value, '{"include_op_names": {"op_name": ["table", ...]}}')
+    return tuple(names) if enabled else ()
+
+
+def _initializer(name: str, value: Any) -> tuple[Any, ...]:
+    """The literal of an initializer, given as one or as OneFlow's dict of it."""
+    try:
+        return initializer_attr(value)
+    except InferenceError as error:
+        raise _wrong(name, value, str(error.allowed)) from None
+
+
+def _switch(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(name, value, "True or False")
+    return value
+
+
+def _optimizer_mode(name: str, value: Any) -> str:
+    if value not in MODES:
+        raise _wrong(name, value, " or ".join(map(repr, MODES)))
+    return str(value)
+
+
+def _placement(name: str, value: Any) -> Any:
+    if isinstance(value, Placement) or _scope_of(value).placement is not None:
+        return value
+    raise _wrong(name, value, 'flow.scope.placement("cpu", "0:0")')
+
+
+def _view(name: str, value: Any) -> Any:
+    if not isinstance(value, Entering):
+        raise _wrong(name, value, "flow.scope.consistent_view() or flow.scope.mirrored_view()")
+    return value
+
+
+def _scope_of(value: Any) -> Scope:
+    """The scope that ``with value:`` puts in force; an empty one if it is no scope."""
+    if not isinstance(value, Entering):
+        return Scope()
+    with value as scope:
+        return scope
+
+
+INDEXED_SLICES = "indexed_slices_optimizer_conf"
+MIXED = "enable_auto_mixed_precision"
+HALF = "mixed_precision_data_type"
+QAT = ("enable_quantization_aware_training", "enable_qat")
+STOP_MOVING = "qat.moving_min_max_stop_update_after_iters"
+MICRO_BATCHES = "train.num_gradient_accumulation_steps"
+
+PSEUDO_HALF = "cudnn_conv_enable_pseudo_half"
+TRUE_HALF = ("cudnn_conv_enable_true_half", "enable_true_half_config_when_conv")
+ALGORITHMS = {"fwd": (0, 1, 2, 4, 5, 6, 7), "bwd_data": range(6), "bwd_filter": (0, 1, 2, 3, 5, 6)}
+"""The numbers of algorithms that cuDNN has had."""
+
+
+def _algorithm(name: str, value: Any) -> int:
+    known = ALGORITHMS[name.removeprefix("cudnn_conv_force_").removesuffix("_algo")]
+    if _whole(name, value) not in known:
+        raise _wrong(name, value, f"a number of cuDNN's algorithms: {', '.join(map(str, known))}")
+    return int(value)
+
+
+FUSED_ADD_RELU = "enable_cudnn_fused_normalization_add_relu"
+CUDNN: tuple[Setting, ...] = (
+    Setting("enable_cudnn", True, "whether cuDNN computes convolutions on GPUs", _switch),
+    Setting("cudnn_buf_limit_mbyte", 1024, "megabytes of workspace of a convolution", _positive),
+    *(
+        Setting(f"cudnn_conv_force_{kind}_algo", None, "the only family of plans", _algorithm)
+        for kind in ALGORITHMS
+    ),
+    Setting("cudnn_conv_heuristic_search_algo", True, "guess the fastest, or measure", _switch),
+    Setting("cudnn_conv_use_deterministic_algo_only", False, "the same bits twice", _switch),
+    Setting(FUSED_ADD_RELU, True, "whether norms take a sum and relu along", _switch),
+    Setting(PSEUDO_HALF, True, "whether float16 is summed in float32", _switch),
+    Setting("enable_cudnn_conv_pseudo_half", True, "older name of the former", _switch),
+    *(Setting(name, True, f"the contrary of {PSEUDO_HALF}", _switch) for name in TRUE_HALF),
+)
+
+EFFECTIVE: tuple[Setting, ...] = (
+    Setting("default_data_type", float32, "type of variables made with dtype=None", _dtype),
+    Setting("default_initializer_conf", None, "initializer of variables without one", _initializer),
+    Setting("default_placement_scope", None, "where ops outside any scope run", _placement),
+    Setting("default_logical_view", None, "consistent or mirrored view of the job", _view),
+    Setting("default_distribute_strategy", None, "older name of default_logical_view", _view),
+    Setting("concurrency_width", 4, "steps of an asynchronous job in flight", _positive),
+    Setting("enable_inplace", True, "whether results may overwrite dying inputs", _switch),
+    Setting("enable_reused_mem", True, "whether memory is used again within a step", _switch),
+    Setting("train.primary_lr", None, "learning rate of train.model_update_conf", _number),
+    Setting("train.model_update_conf", None, "optimizer of older programs", _mapping),
+    Setting("train.loss_scale_factor", None, "factor on the losses of older programs", _number),
+    Setting("sbp_selector", "auto", "what lays ops out on several devices", _selector),
+    Setting("sbp_selector_seconds", 10.0, "how much the optimal selector may do", _seconds),
+    Setting("share_replicas", True, "whether devices of one memory share what is alike", _switch),
+    Setting("math_mode", MATH_MODES[0], "what float32 may be rounded to in products", _math_mode),
+    Setting("check_feeds", None, "how often processes compare what they feed", _check_feeds),
+    Setting("random_seed", 0, "seed of the job's random ops", _whole),
+    Setting("enable_all_reduce_group", True, "whether gradients travel in buckets", _switch),
+    Setting("all_reduce_group_min_mbyte", 16, "megabytes of a bucket of gradients", _size),
+    Setting(MICRO_BATCHES, None, "micro-batches of a step, whose gradients are added", _positive),
+    *(
+        Setting(f"{group}optimizer_placement_optimization_{name}", default, effect, check)
+        for group in ("", "train.")
+        for name, default, effect, check in (
+            ("mode", None, "how weights and optimizer states are divided", _optimizer_mode),
+            ("threshold", THRESHOLD, "elements per device that make it worth it", _whole),
+        )
+    ),
+    Setting(INDEXED_SLICES, None, "tables of which looked-up rows alone are updated", _tables),
+    Setting(MIXED, False, "whether products are computed in a half type", _switch),
+    Setting(HALF, None, "which one; if not said, the one that the devices are best at", _half),
+    *(Setting(name, True, "whether training sees the rounding of int8", _switch) for name in QAT),
+    Setting("qat.per_channel_weight_quantization", True, "a grid per row of a weight", _switch),
+    Setting("qat.symmetric", True, "whether zero stands for zero on the grids", _switch),
+    Setting("qat.moving_min_max_momentum", 0.95, "what the averages of ranges keep", _fraction),
+    Setting(STOP_MOVING, None, "the last step that moves the averages of ranges", _whole_steps),
+    Setting("enable_ssp", True, "whether the scope's stages make variables stale", _switch),
+    Setting("enable_non_distributed_optimizer", True, "older name of a mode", _switch),
+    *CUDNN,
+)
+
+_ACCEPTED = """
+exp_run_conf use_memory_allocation_algorithm_v2 static_mem_alloc_policy_white_list.has
+static_mem_alloc_policy_white_list.add static_mem_alloc_policy_white_list.remove
+static_mem_alloc_policy_white_list.policy_mem_size_first
+static_mem_alloc_policy_white_list.policy_mutual_exclusion_first
+static_mem_alloc_policy_white_list.policy_time_line static_mem_alloc_algo_white_list.show
+enable_fuse_add_to_output enable_fuse_cast_scale enable_inplace_in_reduce_struct enable_nccl
+use_nccl_inter_node_communication use_boxing_v2 do_parallel_cast_before_widening_type_cast
+all_reduce_group_num all_reduce_lazy_ratio
+all_reduce_group_size_warmup all_reduce_fp16 allow_cpu_return_op
+disable_all_reduce_sequence prune_parallel_cast_ops
+prune_cast_to_static_shape_ops
+non_distributed_optimizer_group_size_mbyte
+enable_float_compute_for_half_gemm enable_keep_header_only
+enable_fuse_model_update_ops enable_gradients_stats_aggregation
+train.secondary_lr use_xla_jit use_tensorrt
+tensorrt.use_fp16 tensorrt.use_int8 tensorrt.int8_calibration ssp_partition_strategy
+ssp_partition_scope_ids
+"""
+
+SETTINGS: dict[str, Setting] = {
+    s.name: s for s in (*EFFECTIVE, *(Setting(name) for name in _ACCEPTED.split()))
+}
+"""Every known setting by its dotted path."""
+
+_GROUPS = {name.split(".")[0] for name in SETTINGS if "." in name}
+
+
+class FunctionConfig:
+    """Settings of a job; call an attribute to set it, as in OneFlow.
+
+    >>> config = FunctionConfig()
+    >>> config.concurrency_width(2)
+    >>> config.get("concurrency_width"), config.get("enable_inplace")
+    (2, True)
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # of Python's own protocols, such as copying
+            raise AttributeError(name)
+        return _Path(self._values, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_"):
+            raise _assigned(name, value)
+        super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({name.split(".")[0] for name in SETTINGS} | {"get"})
+
+    def get(self, name: str) -> Any:
+        """The value of a setting: as set, or what holds when it is not set."""
+        if name in self._values:
+            return self._values[name]
+        return SETTINGS[name].default
+
+    def is_set(self, name: str) -> bool:
+        """Whether the program has set it."""
+        return name in self._values
+
+    @property
+    def function_desc(self) -> _Values:
+        """The settings as attributes, to be read: ``config.function_desc.enable_inplace``."""
+        return _Values(self)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the program has set, by name."""
+        return dict(self._values)
+
+    def copy(self) -> FunctionConfig:
+        """An independent copy, taken when a job is defined."""
+        other = FunctionConfig()
+        other._values.update(self._values)
+        return other
+
+
+def _assigned(name: str, value: Any) -> ConfigError:
+    return ConfigError(
+        f"function_config.{name}",
+        at=user_line(3),
+        found=f"an assignment of {value!r:.60}",
+        allowed="a call",
+        hint=f"config.{name}({value!r:.60})",
+    )
+
+
+class _Values:
+    """What a config's settings are, by name."""
+
+    __slots__ = ("_config",)
+
+    def __init__(self, config: FunctionConfig) -> None:
+        self._config = config
+
+    def __getattr__(self, name: str) -> Any:
+        _Path({}, name)
+        return self._config.get(name)
+
+
+_NOT_GIVEN: Any = object()
+
+
+class _Path:
+    """A name below a function config: a setter, or a group of them."""
+
+    __slots__ = ("_name", "_values")
+    _name: str
+    _values: dict[str, Any]
+
+    def __init__(self, values: dict[str, Any], name: str) -> None:
+        if name not in SETTINGS and name not in _GROUPS:
+            raise ConfigError(
+                f"function_config.{name}",
+                at=user_line(3),
+                found="an unknown name",
+                allowed="see `flow doctor --config` for all names",
+                hint=nearest(name, SETTINGS) or None,
+            )
+        object.__setattr__(self, "_values", values)
+        object.__setattr__(self, "_name", name)
+
+    def __getattr__(self, name: str) -> _Path:
+        return _Path(self._values, f"{self._name}.{name}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise _assigned(f"{self._name}.{name}", value)
+
+    def __call__(self, value: Any = _NOT_GIVEN) -> None:
+        setting = SETTINGS.get(self._name)
+        if setting is None:
+            below = sorted(n for n in SETTINGS if n.startswith(f"{self._name}."))
+            raise _wrong(self._name, "a call", ", ".join(below))
+        if value is _NOT_GIVEN:
+            value = setting.default
+            if value is None:
+                raise _wrong(self._name, "no value", "a value")
+        if setting.check is not None:
+            value = setting.check(self._name, value)
+        self._values[self._name] = value
+
+
+def default_placement(config: FunctionConfig) -> Placement | None:
+    """The placement that a job's config asks for, None when it does not."""
+    asked = config.get("default_placement_scope")
+    return asked if isinstance(asked, Placement) else _scope_of(asked).placement
+
+
+def optimizer_placement(config: FunctionConfig) -> OptimizerPlacement | None:
+    """The division of weights and optimizer states that a config asks for, None for none."""
+    names = ("train.optimizer_placement_optimization_{}", "optimizer_placement_optimization_{}")
+    mode = _first_set(config, [name.format("mode") for name in names])
+    if config.is_set("enable_non_distributed_optimizer") and mode is None:
+        mode = MODES[0] if config.get("enable_non_distributed_optimizer") else None
+    threshold = _first_set(config, [name.format("threshold") for name in names])
+    return None if mode is None else OptimizerPlacement(mode, threshold or THRESHOLD)
+
+
+def _first_set(config: FunctionConfig, names: list[str]) -> Any:
+    return next((config.get(name) for name in names if config.is_set(name)), None)
+
+
+def cudnn_options(config: FunctionConfig) -> dict[str, Any]:
+    """What a job asks of cuDNN, by the settings' main names."""
+    found = {setting.name: config.get(setting.name) for setting in CUDNN}
+    names = ("enable_cudnn_conv_pseudo_half", *TRUE_HALF)
+    others = {name: found.pop(name) for name in names}
+    for name in filter(config.is_set, names):
+        found[PSEUDO_HALF] = others[name] != (name in TRUE_HALF)
+    return found
+
+
+def indexed_tables(config: FunctionConfig) -> tuple[str, ...]:
+    """Names of the variables of which updates change the looked-up rows alone."""
+    return config.get(INDEXED_SLICES) or ()
+
+
+def micro_batches(config: FunctionConfig, kind: str = "train") -> int:
+    """The number of micro-batches of a step; those of jobs that do not train have one."""
+    return int(config.get(MICRO_BATCHES) or 1) if kind == "train" else 1
+
+
+def quantization(config: FunctionConfig, step: str | None) -> QuantizationAware | None:
+    """The pass that quantization-aware training asks for, None where it is off.
+
+    Args:
+        config: the settings.
+        step: name of the variable that counts the steps of a train job.
+    """
+    if _first_set(config, list(QAT)) is not True:
+        return None
+    per_channel = "qat.per_channel_weight_quantization"
+    return QuantizationAware(
+        step=step,
+        symmetric=config.get("qat.symmetric"),
+        per_channel=config.is_set(per_channel) and config.get(per_channel),
+        momentum=config.get("qat.moving_min_max_momentum"),
+        stop_after=config.get(STOP_MOVING),
+    )
+
+
+def default_view(config: FunctionConfig) -> Scope:
+    """The outermost scope of a job: the view that its config asks for."""
+    names = ("default_logical_view", "default_distribute_strategy")
+    asked = next((config.get(name) for name in names if config.is_set(name)), None)
+    return Scope(mirrored=_scope_of(asked).mirrored)
+
+
+_NORMS = ("fan_in", "fan_out", "fan_avg")
+_DISTRIBUTIONS = ("random_uniform", "random_normal", "truncated_normal")
+
+
+def _scaled(conf: Mapping[str, Any], scale: float, distribution: str) -> tuple[Any, ...]:
+    layout, norm = conf["data_format"], _NORMS[conf["variance_norm"]]
+    return ("variance_scaling", float(scale), norm, distribution, layout)
+
+
+_OLD_INITIALIZERS: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
+    "constant_conf": lambda c: ("constant", c.get("value", 0.0)),
+    "constant_int_conf": lambda c: ("constant", c.get("value", 0)),
+    "random_uniform_conf": lambda c: ("random_uniform", c.get("min", 0.0), c.get("max", 1.0)),
+    "random_uniform_int_conf": lambda c: ("random_uniform_int", c.get("min", 0), c.get("max", 1)),
+    "random_normal_conf": lambda c: ("random_normal", c.get("mean", 0.0), c.get("std", 1.0)),
+    "truncated_normal_conf": lambda c: ("truncated_normal", c.get("mean", 0.0), c.get("std", 0.05)),
+    "xavier_conf": lambda c: _scaled(c, 1.0, "random_uniform"),
+    "msra_conf": lambda c: _scaled(c, 2.0, "random_normal"),
+    "variance_scaling_conf": lambda c: _scaled(c, c["scale"], _DISTRIBUTIONS[c["distribution"]]),
+}
+"""OneFlow's messages of initializers, with the defaults of their fields."""
+
+
+def initializer_attr(value: Any) -> tuple[Any, ...]:
+    """The literal of an initializer: of one of ours, or of OneFlow's dict.
+
+    >>> initializer_attr({"random_normal_conf": {"std": 0.1}})
+    ('random_normal', 0.0, 0.1)
+
+    Raises:
+        InferenceError: it is neither.
+    """
+    if isinstance(value, Initializer):
+        return value.to_attr()
+    names = list(value) if isinstance(value, dict) else []
+    if len(names) == 1 and names[0] in _OLD_INITIALIZERS:
+        try:
+            return _OLD_INITIALIZERS[names[0]](value[names[0]])
+        except (KeyError, IndexError, TypeError, AttributeError):
+            pass  # a field is missing or wrong
+    raise InferenceError(
+        "use of an initializer",
+        at=user_line(2),
+        found=f"{value!r:.80}",
+        allowed="what flow.*_initializer returns, or a dict with one of "
+        + ", ".join(_OLD_INITIALIZERS),
+    )

@@ -1,0 +1,228 @@
+"""Scopes: where and under which names the ops of a job are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+from flow_core.base.errors import GraphError, OutsideJobError, shown, user_line
+from flow_core.sharding.topology import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelDesc:
+    """What OneFlow tells of the devices of a scope."""
+
+    placement: Placement
+
+    @property
+    def device_tag(self) -> str:
+        """The device type."""
+        return self.placement.device_type
+
+    @property
+    def parallel_num(self) -> int:
+        """The number of devices."""
+        return self.placement.size
+
+    @property
+    def machine_id2device_id_list(self) -> dict[int, list[int]]:
+        """The devices of each machine."""
+        found: dict[int, list[int]] = {}
+        for machine, device in self.placement.devices:
+            found.setdefault(machine, []).append(device)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelConf:
+    """The devices of a blob, as OneFlow's messages name them."""
+
+    placement: Placement
+
+    def device_tag(self) -> str:
+        """The device type."""
+        return self.placement.device_type
+
+    def device_name(self) -> list[str]:
+        """The devices, such as ``["0:0", "0:1"]``."""
+        return [f"{machine}:{device}" for machine, device in self.placement.devices]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is in force at a point of a program.
+
+    Attributes:
+        placement: devices of the ops made here, None for the session's default.
+        names: name scopes, outermost first.
+        mirrored: whether the mirrored view is on.
+        checkpointing: number of the segment whose activations are recomputed in the backward
+            pass, 0 for none.
+        stale: how many values of a variable of train jobs are there at the same time, the oldest
+            of which is used; 0 for one.
+        default: the session's default devices, None outside of jobs.
+    """
+
+    placement: Placement | None = None
+    names: tuple[str, ...] = ()
+    mirrored: bool = False
+    checkpointing: int = 0
+    stale: int = 0
+    default: Placement | None = None
+
+    @property
+    def device_parallel_desc_symbol(self) -> ParallelDesc:
+        """The devices in force, as OneFlow's programs ask for them."""
+        placement = self.placement or self.default
+        if placement is None:
+            raise outside("current_scope")
+        return ParallelDesc(placement)
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of names of ops and variables, in OneFlow's form."""
+        return "".join(f"{name}-" for name in self.names)
+
+
+def outside(attempted: str) -> OutsideJobError:
+    """The error of who needs a job where none is defined."""
+    return OutsideJobError(
+        attempted,
+        at=user_line(3),
+        found="no job function under definition",
+        allowed="inside a function decorated with @flow.global_function",
+        hint="what leaves a job are the arrays that it returns, not its blobs",
+    )
+
+
+_OUTERMOST = Scope()
+_segments = count(1)
+_current: ContextVar[Scope] = ContextVar("flow_scope", default=_OUTERMOST)
+
+
+def current_scope() -> Scope:
+    """The scope in force."""
+    return _current.get()
+
+
+@contextmanager
+def enter(scope: Scope) -> Iterator[Scope]:
+    """Puts a scope in force for the length of a ``with`` block."""
+    token = _current.set(scope)
+    try:
+        yield scope
+    finally:
+        _current.reset(token)
+
+
+def placement(
+    device_tag: str,
+    machine_device_ids: str | Sequence[str],
+    hierarchy: Sequence[int] | None = None,
+) -> Entering:
+    """Places the ops of a ``with`` block on devices.
+
+    Args:
+        device_tag: device type, "cpu" or "gpu" (or any that a plugin provides).
+        machine_device_ids: such as ``"0:0"``, ``"0:0-3"`` or ``["0:0-1", "1:0-1"]``.
+        hierarchy: shape of the device grid, for n-D SBP.
+
+    Raises:
+        GraphError: ids that cannot be read, a device twice, a grid of another size.
+    """
+    if not isinstance(device_tag, str) or not device_tag:
+        raise GraphError(
+            "making a placement",
+            at=user_line(2),
+            found=f"the device type {shown(device_tag)}",
+            allowed='"cpu", "gpu", or another type that a plugin provides',
+        )
+    try:
+        found = Placement.parse(device_tag, machine_device_ids, hierarchy)
+    except GraphError as error:
+        raise error.told(at=user_line(2)) from None
+    return Entering(placement=found)
+
+
+def name_scope(name: str) -> Entering:
+    """Prefixes the names of ops and variables made in a ``with`` block with ``name-``."""
+    if not isinstance(name, str):
+        raise GraphError(
+            "entering a name scope", at=user_line(2), found=shown(name), allowed="a text"
+        )
+    return Entering(names=name)
+
+
+class Entering:
+    """A reusable context manager which changes the scope in force when it is entered."""
+
+    def __init__(
+        self,
+        placement: Placement | None = None,
+        names: str | None = None,
+        mirrored: bool | None = None,
+        checkpointing: bool | None = None,
+        stale: int | None = None,
+    ) -> None:
+        self._changes = {
+            "placement": placement,
+            "mirrored": mirrored,
+            "checkpointing": checkpointing,
+            "stale": stale,
+        }
+        self._name = names
+        self._tokens: list[object] = []
+
+    def __enter__(self) -> Scope:
+        now = current_scope()
+        changes: dict[str, Any] = {k: v for k, v in self._changes.items() if v is not None}
+        if changes.get("checkpointing"):
+            changes["checkpointing"] = next(_segments)
+        if self._name is not None:
+            changes["names"] = (*now.names, self._name)
+        scope = replace(now, **changes)
+        self._tokens.append(_current.set(scope))
+        return scope
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._tokens.pop())  # type: ignore[arg-type]  # tokens of this variable
+
+
+def consistent_view() -> Entering:
+    """The consistent view: one logical program on all devices (the default)."""
+    return Entering(mirrored=False)
+
+
+def mirrored_view() -> Entering:
+    """The mirrored view: the same program on each device."""
+    return Entering(mirrored=True)
+
+
+def scope_config(
+    checkpointing: bool | None = None,
+    ssp_num_stages: int | None = None,
+    ssp_stage_id: int | None = None,
+    pipeline_stage_id_hint: int | None = None,
+) -> Entering:
+    """Scope options, as ``flow.experimental.scope.config(checkpointing=True)``.
+
+    Args:
+        checkpointing: whether what the ``with`` block computes is a segment, whose activations
+            the backward pass computes a second time, from the segment's inputs, instead of
+            keeping them.  Values that leave the segment are kept.
+        ssp_num_stages, ssp_stage_id: in jobs with ``function_config.enable_ssp(True)``, variables
+            of the block are used as they were ``ssp_num_stages - ssp_stage_id - 1`` steps before.
+        pipeline_stage_id_hint: taken from later programs of OneFlow; stages follow from placements.
+    """
+    for given in (ssp_num_stages, ssp_stage_id):
+        if given is not None and not isinstance(given, int):
+            raise GraphError(
+                "scope.config", at=user_line(2), found=shown(given), allowed="a number"
+            )
+    stale = None if ssp_num_stages is None else ssp_num_stages - (ssp_stage_id or 0)
+    return Entering(checkpointing=checkpointing, stale=stale)

@@ -1,0 +1,194 @@
+"""Training as older programs ask for it: ``function_config.train.*`` and ``losses.add_loss``.
+
+Such programs write OneFlow's configuration messages as dicts, such as
+``{"momentum_conf": {"beta": 0.9}, "warmup_conf": {"linear_conf": {...}}}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flow_core.base.errors import JobError, SourceLine, nearest
+from flow_core.frontend.config.function_config import FunctionConfig
+from flow_core.frontend.job.train import Schedule, State, TrainOptions, UpdateRule, WeightDecay
+
+REQUIRED: Any = object()
+"""Default of a field that has none."""
+
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """A message: its fields with their defaults, and what it stands for."""
+
+    fields: Fields
+    make: Callable[[Fields], Any]
+
+
+def _literal(kind: str, **fields: Any) -> _Message:
+    """A message that is written ``(kind, *fields)``."""
+    return _Message(fields, lambda c: (kind, *(_frozen(c[name]) for name in fields)))
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list | tuple) else value
+
+
+def _adam(conf: Fields) -> UpdateRule:
+    correct = (conf["beta1"], conf["beta2"]) if conf.get("do_bias_correction", True) else None
+    return UpdateRule("adam_update", _moments(conf), _MOMENTS, bias_correction=correct)
+
+
+def _lamb(conf: Fields) -> UpdateRule:
+    powers = [State(f"{name}_t", conf[name], single=True) for name in ("beta1", "beta2")]
+    return UpdateRule("lamb_update", _moments(conf), (*_MOMENTS, *powers))
+
+
+def _lars(conf: Fields) -> UpdateRule:
+    return UpdateRule("lars_update", dict(conf), (State("momentum"),), uses_step=True)
+
+
+def _rmsprop(conf: Fields) -> UpdateRule:
+    attrs = {"decay_rate": conf["decay_rate"], "epsilon": conf["epsilon"]}
+    states = (State("mean_square"), State("mean_gradient"))
+    if conf["centered"]:
+        return UpdateRule("centered_rmsprop_update", attrs, states)
+    return UpdateRule("rmsprop_update", attrs, states[:1])
+
+
+_MOMENTS = (State("m"), State("v"))
+_ADAM = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+_BATCHES = {"decay_batches": REQUIRED, "decay_rate": REQUIRED, "staircase": False}
+
+
+def _moments(conf: Fields) -> dict[str, float]:
+    return {name: float(conf[name]) for name in _ADAM}
+
+
+RULES: Mapping[str, _Message] = {
+    "naive_conf": _Message({}, lambda _: UpdateRule("sgd_update")),
+    "momentum_conf": _Message(
+        {"beta": 0.9}, lambda c: UpdateRule("momentum_update", dict(c), (State("momentum"),))
+    ),
+    "rmsprop_conf": _Message({"decay_rate": 0.99, "epsilon": 1e-8, "centered": False}, _rmsprop),
+    "lars_conf": _Message(
+        {"momentum_beta": 0.9, "epsilon": 1e-9, "lars_coefficient": 0.0001}, _lars
+    ),
+    "adam_conf": _Message({**_ADAM, "do_bias_correction": False}, _adam),
+    "lazy_adam_conf": _Message(_ADAM, _adam),
+    "lamb_conf": _Message(dict.fromkeys(_ADAM, REQUIRED), _lamb),
+}
+"""Update rules by the key of ``train.model_update_conf``."""
+
+DECAYS: Mapping[str, _Message] = {
+    "exponential_conf": _literal("exponential", **_BATCHES),
+    "inverse_time_conf": _literal("inverse_time", **_BATCHES),
+    "natural_exp_conf": _literal("natural_exp", **_BATCHES),
+    "piecewise_constant_conf": _literal("piecewise_constant", boundaries=(), values=()),
+    "piecewise_scaling_conf": _literal("piecewise_scaling", boundaries=(), scales=()),
+    "polynomial_conf": _literal(
+        "polynomial", decay_batches=REQUIRED, end_learning_rate=0.0001, power=1.0, cycle=False
+    ),
+    "cosine_conf": _literal("cosine", decay_batches=REQUIRED, alpha=0.0),
+    "linear_cosine_conf": _literal(
+        "linear_cosine", decay_batches=REQUIRED, num_periods=0.5, alpha=0.0, beta=0.001
+    ),
+}
+"""Decays by the key of ``learning_rate_decay``."""
+
+WARMUPS: Mapping[str, _Message] = {
+    "constant_conf": _literal("constant", warmup_batches=REQUIRED, multiplier=REQUIRED),
+    "linear_conf": _literal("linear", warmup_batches=REQUIRED, start_multiplier=REQUIRED),
+}
+"""Warm-ups by the key of ``warmup_conf``."""
+
+CLIPS: Mapping[str, _Message] = {
+    "clip_by_global_norm": _Message({"clip_norm": REQUIRED}, lambda c: float(c["clip_norm"])),
+}
+"""Limits of gradients by the key of ``clip_conf``."""
+
+
+def _weight_decay(conf: Fields) -> WeightDecay:
+    filters = [
+        None if conf[name] is None else tuple(conf[name]["pattern"])
+        for name in ("includes", "excludes")
+    ]
+    return WeightDecay(float(conf["weight_decay_rate"]), *filters)
+
+
+WEIGHT_DECAY = _Message(
+    {"weight_decay_rate": REQUIRED, "includes": None, "excludes": None}, _weight_decay
+)
+
+PARTS = ("learning_rate_decay", "warmup_conf", "clip_conf", "weight_decay_conf")
+"""What may stand in ``train.model_update_conf`` beside the rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads messages; errors name the path of the field and the user's line."""
+
+    line: SourceLine | None
+
+    def one_of(self, path: str, table: Mapping[str, _Message], conf: Any) -> Any:
+        """What the only message of a dict stands for, None for no dict at all."""
+        if conf is None:
+            return None
+        names = list(conf) if isinstance(conf, Mapping) else []
+        if len(names) != 1 or names[0] not in table:
+            self.fail(path, f"{conf!r:.80}", f"one of {', '.join(table)}")
+        return self.read(f"{path}.{names[0]}", table[names[0]], conf[names[0]])
+
+    def read(self, path: str, message: _Message, conf: Any) -> Any:
+        """What a message stands for."""
+        if not isinstance(conf, Mapping):
+            self.fail(path, f"{conf!r:.80}", "a dict")
+        unknown = [name for name in conf if name not in message.fields]
+        missing = [
+            n for n, default in message.fields.items() if default is REQUIRED and n not in conf
+        ]
+        if unknown or missing:
+            found = f"the field {unknown[0]!r}" if unknown else f"no field {missing[0]!r}"
+            hint = nearest(str(unknown[0]), message.fields) if unknown else ""
+            self.fail(path, found, ", ".join(message.fields) or "no fields", hint or None)
+        return message.make({**message.fields, **conf})
+
+    def fail(self, path: str, found: str, allowed: str, hint: str | None = None) -> None:
+        raise JobError(path, at=self.line, found=found, allowed=allowed, hint=hint)
+
+
+def configured_training(config: FunctionConfig, line: SourceLine | None) -> TrainOptions:
+    """The optimizer that a function config describes.
+
+    Raises:
+        JobError: it describes none, or one that is not known.
+    """
+    conf = config.get("train.model_update_conf") or {}
+    rate, reader = config.get("train.primary_lr"), _Reader(line)
+    path = "function_config.train.model_update_conf"
+    rules = {name: value for name, value in conf.items() if name not in PARTS}
+    if not rules or rate is None:
+        missing = "train.primary_lr" if rules else "train.model_update_conf"
+        reader.fail(
+            "losses.add_loss",
+            f"no function_config.{missing}",
+            "an optimizer and a learning rate",
+            "use flow.optimizer.SGD(...).minimize(loss) instead",
+        )
+    decay = conf.get("weight_decay_conf")
+    return TrainOptions(
+        reader.one_of(path, RULES, rules),
+        Schedule(
+            float(rate),
+            reader.one_of(f"{path}.learning_rate_decay", DECAYS, conf.get("learning_rate_decay")),
+            reader.one_of(f"{path}.warmup_conf", WARMUPS, conf.get("warmup_conf")),
+        ),
+        WeightDecay()
+        if decay is None
+        else reader.read(f"{path}.weight_decay_conf", WEIGHT_DECAY, decay),
+        loss_scale=config.get("train.loss_scale_factor"),
+        clip_norm=reader.one_of(f"{path}.clip_conf", CLIPS, conf.get("clip_conf")),
+    )

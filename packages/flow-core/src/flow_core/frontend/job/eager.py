@@ -1,0 +1,42 @@
+"""Values of blobs while a job function runs: what the eager mode's programs look at."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flow_core.frontend.job.compile import STEP_VARIABLE, compile_graph
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.job_build import JobBuild
+from flow_core.frontend.trace.results import Fetched, LocalBlob
+from flow_core.runtime.executable import Executable
+
+
+def value_now(blob: BlobDef) -> LocalBlob:
+    """What a blob is in the call that defines its job.
+
+    What leads to the blob is compiled and run by itself, on the arrays of that call; variables
+    have the values with which the call began.  The job's function runs anew at its next call.
+    """
+    build: JobBuild = blob.job
+    results = [*blob.parts, *(() if blob.rows is None else blob.rows.count.parts)]
+    session, kept = build.session, build.builder.results
+    compiled = compile_graph(build, results, build.inputs, effects=False)
+    build.builder.results = kept
+    executable = Executable(
+        compiled.plan,
+        session.registry,
+        session.driver,
+        session.variable,
+        comm=session.registry.comm,
+        step=np.array(_step(build), np.int64),
+    )
+    found = executable.run(build.fed or ())
+    return LocalBlob(Fetched(slice(0, len(blob.parts)), blob).of(found))
+
+
+def _step(build: JobBuild) -> int:
+    """The number of the step: a train job that is defined anew goes on counting."""
+    try:
+        return int(build.session.value(STEP_VARIABLE.format(job=build.name))[0])
+    except KeyError:
+        return int(build.step)

@@ -1,0 +1,98 @@
+"""What exporters get of a predict job: its graph, cut to what the results need, and its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from flow_core.base.errors import JobError, SourceLine, UnsupportedError
+from flow_core.frontend.job.function import JobFunction
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.ir.graph import Graph, TensorType, Value, rebuild
+from flow_core.plugins.specs import ExportedJob, OpSpec
+
+PREFIX = "Input_"
+
+
+def traced_for_export(job: Any, attempted: str, at: SourceLine | None) -> ExportedJob:
+    """A predict job, traced when that has not happened yet, without the arrays of its variables.
+
+    Raises:
+        JobError: this is no job function, or one that trains, or one that returns nothing.
+        UnsupportedError: it is fed or returns what is not one array.
+    """
+    _check_job(job, attempted, at)
+    traced = job.prepare()
+    build, blobs = traced.build, traced.returned.blobs
+    fed = {_parameter(name): Value(name, 0) for name in traced.inputs}
+    for blob in blobs:
+        _check_array(blob, attempted, at, job)
+    results = tuple(build.rounded.get(blob.parts[0], blob.parts[0]) for blob in blobs)
+    if not results:
+        found = f"job {job.name!r}, which returns nothing"
+        raise JobError(attempted, at=at, found=found, allowed="jobs that return blobs")
+    graph = _cut(replace(build.builder.build(), results=results), fed, build.emitter.specs)
+    for name, value in fed.items():
+        _check_type(graph.type_of(value), f"parameter {name!r}", attempted, at)
+    return ExportedJob(job.name, graph, fed, {}, build.emitter.specs, at)
+
+
+def _parameter(name: str) -> str:
+    """The parameter that an ``input`` op stands for.
+
+    >>> _parameter("Input_images"), _parameter("Input_pair-0")
+    ('images', 'pair-0')
+    """
+    return name.removeprefix(PREFIX)
+
+
+def _check_job(job: Any, attempted: str, at: SourceLine | None) -> None:
+    if not isinstance(job, JobFunction):
+        raise JobError(
+            attempted,
+            at=at,
+            found=f"{job!r:.60}",
+            allowed="a function decorated with @flow.global_function",
+        )
+    if job.kind != "predict":
+        raise JobError(
+            attempted,
+            at=at,
+            found=f"job {job.name!r} of type {job.kind!r}",
+            allowed='jobs of type "predict"',
+            hint="define a predict job that calls the same model: variables go by their names",
+        )
+
+
+def _check_array(blob: BlobDef, attempted: str, at: SourceLine | None, job: JobFunction) -> None:
+    """A result must be one array, all of whose rows count."""
+    if len(blob.parts) != 1 or blob.rows is not None:
+        many = "an array per device" if len(blob.parts) != 1 else "rows whose number the data say"
+        raise UnsupportedError(
+            attempted,
+            at=at,
+            found=f"result {blob.op_name!r} of job {job.name!r}, with {many}",
+            allowed="results that are one array each, in the consistent view",
+        )
+    _check_type(TensorType(blob.shape, blob.dtype), f"result {blob.op_name!r}", attempted, at)
+
+
+def _check_type(kind: TensorType, what: str, attempted: str, at: SourceLine | None) -> None:
+    if kind.dtype.is_object:
+        raise UnsupportedError(attempted, at=at, found=f"{what} of type {kind}", allowed="numbers")
+
+
+def _cut(graph: Graph, fed: Mapping[str, Value], specs: Mapping[str, OpSpec]) -> Graph:
+    """The graph without what neither results nor variables depend on; all that is fed stays."""
+    effects = tuple(
+        name
+        for name in graph.effects
+        if specs[graph.ops[name].type].overwrites(graph.ops[name].attrs)
+    )
+    needed = {value.op for value in (*graph.results, *fed.values())} | set(effects)
+    for name in reversed(list(graph.ops)):
+        if name in needed:
+            needed |= {value.op for value in graph.ops[name].inputs}
+    kept = (op for name, op in graph.ops.items() if name in needed)
+    return rebuild(graph, (replace(op, control=()) for op in kept), effects=effects)

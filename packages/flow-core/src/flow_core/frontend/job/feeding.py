@@ -1,0 +1,283 @@
+"""What a call feeds: arguments to host arrays, checked against the placeholders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from typing import Any, NoReturn
+
+import numpy as np
+
+from flow_core.annotations import JobSignature, PlaceholderSpec
+from flow_core.base.errors import FeedError, FlowError, user_line
+from flow_core.base.shapes import Shape
+
+Shapes = tuple[tuple[Shape, ...], ...]
+"""The shapes of what is fed in lists: per placeholder, per device."""
+
+
+_NUMBERS = "biuf"
+"""Kinds of numpy's types whose elements are numbers."""
+
+RAGGED = -1
+"""Stands in a shape for those of several tensors: ``(count, RAGGED)``."""
+
+
+def _shape(array: Any) -> Shape:
+    return (len(array), RAGGED) if array.dtype == object else array.shape
+
+
+def is_list(spec: PlaceholderSpec) -> bool:
+    """Whether a placeholder takes an array per device."""
+    return spec.kind in ("list", "list_list")
+
+
+def declared_shapes(placeholders: Any, devices: int) -> list[tuple[Shape, ...]]:
+    """The largest shapes of the list placeholders in a nest of placeholders, in order."""
+    if isinstance(placeholders, PlaceholderSpec):
+        return [(placeholders.shape,) * devices] if is_list(placeholders) else []
+    nested = placeholders.values() if isinstance(placeholders, Mapping) else placeholders
+    return [shapes for spec in nested for shapes in declared_shapes(spec, devices)]
+
+
+class Feeding:
+    """Takes the arguments of a job's calls apart into arrays.
+
+    Args:
+        job: name of the job.
+        signature: its parameters.
+        devices: how many arrays a list holds.
+
+    Attributes:
+        declared: the shapes that the placeholders of lists name, the largest ones.
+        names: of the fed arrays, as a user writes them: ``x``, ``pair[0]``.
+    """
+
+    __slots__ = ("_devices", "_feeders", "_job", "_lists", "_python", "declared", "names")
+
+    def __init__(self, job: str, signature: JobSignature, devices: int) -> None:
+        self._job = job
+        self._python = signature.python
+        self._devices = devices
+        parameters = signature.parameters.items()
+        self._feeders = [Feeder(job, name, spec, devices) for name, spec in parameters]
+        self._lists = [i for _, spec in parameters for i in _lists(spec, devices)]
+        self.names = [path for name, spec in parameters for path in _paths(name, spec, devices)]
+        self.declared: Shapes = tuple(
+            shapes for _, spec in parameters for shapes in declared_shapes(spec, devices)
+        )
+
+    def feed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """Checked host arrays of one call, in the order of the inputs."""
+        if len(args) == len(self._feeders) and not kwargs:
+            given: Sequence[Any] = args
+        else:
+            given = self._bind(args, kwargs)
+        arrays: list[Any] = []
+        for feeder, value in zip(self._feeders, given, strict=True):
+            feeder.collect(value, arrays)
+        return arrays
+
+    def shapes(self, arrays: Sequence[Any]) -> Shapes:
+        """The shapes of the arrays that came in lists; nothing to do where none do."""
+        if not self.declared:
+            return ()
+        found = [_shape(x) for x, listed in zip(arrays, self._lists, strict=True) if listed]
+        n = self._devices
+        return tuple(tuple(found[i : i + n]) for i in range(0, len(found), n))
+
+    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        unfed = [
+            p.replace(default=p.empty) for p in self._python.parameters.values()
+        ]  # placeholders given as defaults are no values
+        try:
+            bound = self._python.replace(parameters=unfed).bind(*args, **kwargs)
+        except TypeError as error:
+            raise FeedError(
+                f"calling job {self._job!r}",
+                at=user_line(4),
+                found=str(error),
+                allowed=f"{self._job}({', '.join(self._python.parameters)})",
+            ) from None
+        return [bound.arguments[name] for name in self._python.parameters]
+
+
+class Feeder:
+    """Takes the argument of one parameter apart into arrays."""
+
+    __slots__ = ("_devices", "_job", "_name", "_placeholders")
+
+    def __init__(self, job: str, name: str, placeholders: Any, devices: int) -> None:
+        self._job = job
+        self._name = name
+        self._placeholders = placeholders
+        self._devices = devices
+
+    def collect(self, value: Any, arrays: list[Any]) -> None:
+        """Appends the arrays of a fed value."""
+        spec = self._placeholders
+        if (
+            isinstance(spec, PlaceholderSpec)
+            and spec.kind == "numpy"
+            and type(value) is np.ndarray
+            and value.shape == spec.shape
+            and value.dtype == spec.dtype.numpy
+        ):
+            arrays.append(value)
+        else:
+            self._walk(spec, value, self._name, arrays)
+
+    def _walk(self, spec: Any, value: Any, path: str, arrays: list[Any]) -> None:
+        if isinstance(spec, PlaceholderSpec):
+            self._leaf(spec, value, path, arrays)
+        elif isinstance(spec, Mapping):
+            if not isinstance(value, Mapping) or set(value) != set(spec):
+                self._fail(path, _describe(value), f"a dict with keys {', '.join(spec)}")
+            for key, part in spec.items():
+                self._walk(part, value[key], f"{path}[{key!r}]", arrays)
+        else:
+            if not isinstance(value, list | tuple) or len(value) != len(spec):
+                self._fail(path, _describe(value), f"{len(spec)} values")
+            for i, part in enumerate(spec):
+                self._walk(part, value[i], f"{path}[{i}]", arrays)
+
+    def _leaf(self, spec: PlaceholderSpec, value: Any, path: str, arrays: list[Any]) -> None:
+        if not is_list(spec):
+            value = self._array(spec, value, path)
+            if value.shape != spec.shape:
+                hint = _about_size(spec, value.shape)
+                self._fail(path, f"shape {value.shape}", f"shape {spec.shape}", hint)
+            arrays.append(value)
+            return
+        if not isinstance(value, list | tuple) or len(value) != self._devices:
+            wanted = "one for the one device" if self._devices == 1 else f"{self._devices} of them"
+            self._fail(path, _describe(value), f"a list of arrays, one per device: {wanted}")
+        for device, item in enumerate(value):
+            arrays.append(self._item(spec, item, f"{path}[{device}]"))
+
+    def _item(self, spec: PlaceholderSpec, value: Any, path: str) -> Any:
+        """One device's array of a list placeholder."""
+        if spec.kind == "list_list":
+            if not isinstance(value, list | tuple) or not value:
+                self._fail(path, _describe(value), "a list of arrays")
+            if len(value) > 1:
+                return self._tensors(spec, value, path)
+            value, path = value[0], f"{path}[0]"
+        value = self._array(spec, value, path)
+        if len(value.shape) != len(spec.shape) or prod(value.shape) > prod(spec.shape):
+            allowed = f"{len(spec.shape)} axes and at most {prod(spec.shape)} elements, as {spec}"
+            self._fail(path, f"shape {value.shape}", allowed)
+        return value
+
+    def _tensors(self, spec: PlaceholderSpec, tensors: Sequence[Any], path: str) -> Any:
+        """Copies of the tensors of a list, without their leading axes, which are of size 1."""
+        count, bound = spec.shape[0], spec.shape[1:]
+        if len(tensors) != count:
+            self._fail(path, _describe(tensors), f"a list of {count} arrays")
+        copies = np.empty(count, object)
+        for i, given in enumerate(tensors):
+            x = self._array(spec, given, f"{path}[{i}]")
+            if x.ndim != len(spec.shape) or len(x) != 1 or x.size > prod(bound):
+                allowed = f"(1, ...), {len(spec.shape)} axes, at most {prod(bound)} elements"
+                self._fail(f"{path}[{i}]", f"shape {x.shape}", allowed)
+            copies[i] = x[0].copy()
+        return copies
+
+    def _array(self, spec: PlaceholderSpec, value: Any, path: str) -> Any:
+        """An array of the placeholder's element type: the value, or a cast copy of it."""
+        if not isinstance(value, np.ndarray):
+            value = self._converted(spec, value, path)
+        if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+            masked = int(np.ma.getmaskarray(value).sum())
+            found = f"an array of which {masked} elements are masked"
+            self._fail(path, found, "an array without a mask", f"{path}.filled(0)")
+        if value.dtype == spec.dtype.numpy:
+            return value
+        if spec.dtype.is_object or value.dtype.kind not in _NUMBERS:
+            self._fail(path, f"an array of {value.dtype}", f"{spec.dtype}")
+        return self._cast(spec, value, path)
+
+    def _converted(self, spec: PlaceholderSpec, value: Any, path: str) -> Any:
+        """The array of what numpy makes one of: numbers, and objects that say how."""
+        try:
+            array, problem = _array_of(value), ""
+        except FlowError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the object's own methods raise
+            array, problem = None, f", whose conversion ends with {type(error).__name__}: {error}"
+        if array is None or (array.dtype.kind not in _NUMBERS and array.dtype != spec.dtype.numpy):
+            self._fail(
+                path,
+                _describe(value) + problem,
+                f"a numpy array for {spec}, nested lists of numbers, or an object with __array__, "
+                "__dlpack__ or a buffer",
+            )
+        return array
+
+    def _cast(self, spec: PlaceholderSpec, value: Any, path: str) -> Any:
+        """Numbers in another element type, which may round fractions and nothing else."""
+        try:
+            with np.errstate(invalid="ignore", over="raise"):
+                cast = value.astype(spec.dtype.numpy)
+        except FloatingPointError:
+            largest = np.abs(value[np.isfinite(value)]).max()
+            found = f"an array of {value.dtype} with a number of size {largest}"
+            self._fail(path, found, f"numbers that {spec.dtype} has, or inf")
+        if not spec.dtype.is_floating and not np.array_equal(cast, value):
+            lost = value[cast != value].flat[0]
+            hint = f"{path}.astype(numpy.{spec.dtype}) cuts it"
+            found = f"an array of {value.dtype} with the number {lost}"
+            self._fail(path, found, f"{spec.dtype}, or numbers that it has", hint)
+        return cast
+
+    def _fail(self, path: str, found: str, allowed: str, hint: str | None = None) -> NoReturn:
+        raise FeedError(
+            f"feeding {path!r} of job {self._job!r}",
+            at=user_line(2),
+            found=found,
+            allowed=allowed,
+            hint=hint,
+        )
+
+
+def _array_of(value: Any) -> Any:
+    """The array that an object says it is, without a copy where that can be."""
+    if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+        return np.from_dlpack(value)
+    return np.asarray(value)
+
+
+def _lists(placeholders: Any, devices: int) -> list[bool]:
+    """For each array that a nest of placeholders takes, whether it comes in a list."""
+    if isinstance(placeholders, PlaceholderSpec):
+        return [True] * devices if is_list(placeholders) else [False]
+    nested = placeholders.values() if isinstance(placeholders, Mapping) else placeholders
+    return [listed for spec in nested for listed in _lists(spec, devices)]
+
+
+def _paths(path: str, placeholders: Any, devices: int) -> Iterator[str]:
+    """The names of the arrays that a nest of placeholders takes, in order."""
+    if isinstance(placeholders, PlaceholderSpec):
+        yield from [f"{path}[{i}]" for i in range(devices)] if is_list(placeholders) else [path]
+        return
+    nested = placeholders if isinstance(placeholders, Mapping) else dict(enumerate(placeholders))
+    for key, part in nested.items():
+        yield from _paths(f"{path}[{key!r}]", part, devices)
+
+
+def _about_size(spec: PlaceholderSpec, shape: Shape) -> str | None:
+    """What to do about a batch that is smaller or larger than the others."""
+    if not shape or len(shape) != len(spec.shape) or shape[1:] != spec.shape[1:]:
+        return None
+    return (
+        "shapes are fixed when a job is compiled: leave the batch out, fill it up, or define a job "
+        f"for its size; tp.ListNumpy.Placeholder({spec.shape}) takes [array] of up to that size"
+    )
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype} and shape {value.shape}"
+    if isinstance(value, list | tuple):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"{type(value).__name__} {value!r:.60}"

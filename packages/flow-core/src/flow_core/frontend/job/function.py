@@ -1,0 +1,416 @@
+"""Job functions: ``@flow.global_function`` and what it makes of a Python function."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from flow_core.annotations import JobSignature, parse_signature
+from flow_core.base.errors import JobError, SourceLine, nearest, user_line
+from flow_core.base.planning import end_script, is_planning
+from flow_core.compiler.select import Selector
+from flow_core.device import AgreedJob
+from flow_core.frontend.config.function_config import FunctionConfig, default_placement
+from flow_core.frontend.job.compile import STEP_VARIABLE, Compiled, compile_graph, updated_variables
+from flow_core.frontend.job.eager import value_now
+from flow_core.frontend.job.feeding import Feeding, Shapes
+from flow_core.frontend.job.multiprocess import compiled_alike, feeds_checked
+from flow_core.frontend.job.redefinition import takes_place
+from flow_core.frontend.job.tracing import Traced, trace
+from flow_core.frontend.job.zero_weights import warn_of_zero_weights
+from flow_core.frontend.session.session import Session, default_session
+from flow_core.frontend.trace.job_build import BlobMethods, JobBuild, maybe_current_job
+from flow_core.frontend.trace.results import Pending
+from flow_core.frontend.trace.sbp_hints import parallel_cast
+from flow_core.ir.graph import Graph
+from flow_core.plan import Plan
+from flow_core.runtime.executable import Executable
+from flow_core.runtime.pipeline import Credit, Step
+
+KINDS = ("train", "predict")
+
+PLANS_KEPT = 16
+"""How many plans a job that is fed lists keeps, for as many combinations of shapes."""
+
+_log = logging.getLogger("flow_core")
+
+
+class JobFunction:
+    """A job: a Python function that is traced once, compiled, and run at every call.
+
+    The function is traced and compiled at the first call (or when a checkpoint asks for the
+    variables); from then on a call only feeds, runs and fetches.
+
+    Args:
+        function: the Python function.
+        kind: "train" or "predict".
+        config: its settings; a copy is kept.
+        session: where it belongs; the default session when None.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        kind: str,
+        config: FunctionConfig | None = None,
+        session: Session | None = None,
+    ) -> None:
+        if not inspect.isroutine(inspect.unwrap(function)):
+            raise _wrong_use(f"{function!r:.60}", "a function written with def")
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.kind = kind
+        self.name = function.__name__
+        self.config = (config or FunctionConfig()).copy()
+        self.session: Session | None = session or default_session()
+        specs = tuple(self.session.registry.annotations.values())
+        self.signature: JobSignature = parse_signature(function, specs, job=self.name)
+        self._join(self.session)
+        self._forget()
+
+    @property
+    def line(self) -> SourceLine | None:
+        """Where the function is defined."""
+        return self.signature.at
+
+    def detach(self) -> None:
+        """Forgets everything about a session that is closed; the next call starts anew."""
+        self.session = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._feeding: Feeding | None = None
+        self._variants: OrderedDict[Shapes, _Variant] = OrderedDict()
+        self._last: _Variant | None = None
+        self._credit = Credit(int(self.config.get("concurrency_width")))
+        self._step = np.zeros((), np.int64)
+        self._bound = self._dropped = False
+        self._agreed: AgreedJob | None = None
+
+    def _session(self) -> Session:
+        if self.session is None:
+            session = default_session()
+            self._join(session)
+            self.session = session
+        return self.session
+
+    def _join(self, session: Session) -> None:
+        """Makes this one of the session's jobs; train jobs keep their state under their names.
+
+        A job that is defined anew, in eager mode or by a cell of a notebook, takes the place of
+        the last one of its name, and goes on with its variables and its step counter.
+        """
+        eager = session.eager
+        session.jobs[:] = [job for job in session.jobs if not takes_place(self, job, eager)]
+        for other in session.jobs if self.kind == "train" else ():
+            if other.kind == "train" and other.name == self.name:
+                raise JobError(
+                    f"defining train job {self.name!r}",
+                    at=self.line,
+                    found=f"another train job of that name at {other.line}",
+                    allowed="one train job of a name, as its step counter is saved under it",
+                    hint="rename one of them, or call flow.clear_default_session() before",
+                )
+        session.jobs.append(self)
+
+    # ------------------------------------------------------------------ phases
+
+    def prepare(self) -> Traced:
+        """Traces the function, if that has not happened yet; declares its variables."""
+        return self._variant().traced
+
+    def compile(self) -> Compiled:
+        """Traces and compiles; what the last call has run, where plans go by shapes."""
+        return self._compiled(self._variant())
+
+    @property
+    def compiled(self) -> Compiled | None:
+        """What compilation has given, None before it."""
+        return None if self._last is None else self._last.compiled
+
+    def plan(self) -> Plan:
+        """The physical plan; compiles when that has not happened yet."""
+        return self.compile().plan
+
+    def executable(self) -> Executable:
+        """The bound plan; compiles and binds when that has not happened yet."""
+        return self._executable(self._variant())
+
+    @property
+    def plans(self) -> tuple[Shapes, ...]:
+        """The shapes for which there is a plan, in the order of their last use.
+
+        Jobs that are fed lists get a plan for each combination of shapes; at most
+        `PLANS_KEPT` are kept.
+        """
+        return tuple(shapes for shapes, variant in self._variants.items() if variant.compiled)
+
+    def _feed(self) -> Feeding:
+        if self._feeding is None:
+            session = self._session()
+            placement = default_placement(self.config) or session.default_placement
+            self._feeding = Feeding(self.name, self.signature, placement.size)
+        return self._feeding
+
+    def _variant(self, shapes: Shapes | None = None, fed: Sequence[Any] | None = None) -> _Variant:
+        """The job for fed lists of some shapes, traced; by default the one used last."""
+        last = self._last
+        if last is not None and (shapes is None or shapes == last.shapes):
+            return last
+        session, wanted = self._session(), self._feed().declared if shapes is None else shapes
+        with session.compiling, session.declaring():
+            variant = self._variants.get(wanted)
+            if variant is None:
+                build = self._build(session)
+                build.fed, build.step = fed, self._step
+                width = self._credit.width
+                traced = trace(self.function, self.signature, build, wanted, width)
+                variant = _Variant(wanted, traced)
+                build.fed = None
+                self._variants[wanted] = variant
+                self._drop_oldest()
+            self._variants.move_to_end(wanted)
+            self._last = variant
+        return variant
+
+    def _drop_oldest(self) -> None:
+        """Keeps the number of plans bounded; says so once."""
+        if len(self._variants) <= PLANS_KEPT:
+            return
+        self._variants.popitem(last=False)
+        if not self._dropped:
+            self._dropped = True
+            _log.warning(
+                "job %r at %s was fed lists of more than %d combinations of shapes: plans are "
+                "dropped and compiled again; pad the arrays to fewer sizes",
+                self.name, self.line, PLANS_KEPT,
+            )  # fmt: skip
+
+    def _build(self, session: Session) -> JobBuild:
+        placement = default_placement(self.config) or session.default_placement
+        ops, methods = session.registry.ops, BlobMethods(value_now, parallel_cast)
+        return JobBuild(self.name, self.kind, ops, placement, self.config, session, methods)
+
+    def _compiled(self, variant: _Variant, select: Selector | None = None) -> Compiled:
+        if variant.compiled is None:
+            with self._session().compiling:
+                traced = variant.traced
+                variant.compiled = variant.compiled or compile_graph(
+                    traced.build, traced.results, traced.inputs, select=select
+                )
+                self._warn(variant.compiled.logical)
+        return variant.compiled
+
+    def _warn(self, graph: Graph) -> None:
+        """Issue the warnings about what the job will do, once per name of a job."""
+        session = self._session()
+        if self.kind == "train" and self.name not in session.weighed:
+            session.weighed.add(self.name)
+            warn_of_zero_weights(self.name, self.line, graph, session.registry.ops, session)
+
+    def _executable(self, variant: _Variant) -> Executable:
+        if variant.executable is None:
+            session = self._session()
+            with session.compiling:
+                compiled = compiled_alike(session, variant, self._compiled)
+                variant.executable = variant.executable or self._bind(session, compiled.plan)
+        return variant.executable
+
+    def _bind(self, session: Session, plan: Plan) -> Executable:
+        with session.binding():
+            return self._bound_to(session, plan)
+
+    def _bound_to(self, session: Session, plan: Plan) -> Executable:
+        registry = session.registry
+        executable = Executable(
+            plan, registry, session.driver, session.variable,
+            registry.observers("flow_step_finished"), registry.comm, self._step, session.world,
+        )  # fmt: skip
+        session.adopted()
+        session.check_replicas(self.name, updated_variables(plan, registry.ops))
+        if not self._bound:
+            self._step[...] = self._steps_done(session)
+            self._agreed = self._agreement(session)
+            if self._agreed is not None:
+                self._agreed.step = int(self._step)
+            self._bound = True
+        for observer in registry.observers("flow_plan_ready"):
+            observer(plan)
+        return executable
+
+    def _agreement(self, session: Session) -> AgreedJob | None:
+        """What makes the processes of a program check that they run the same steps."""
+        agree = getattr(session.world, "agree", None)
+        if agree is None:
+            return None
+        often = feeds_checked(session, self.config)
+        found: AgreedJob | None = agree(self.name, self._feed().names, often)
+        return found
+
+    def resume(self) -> None:
+        """Goes on at the step that the job's counter says: random ops count steps, too."""
+        if self._bound and self.session is not None:
+            self._step[...] = self._steps_done(self.session)
+            if self._agreed is not None:
+                self._agreed.step = int(self._step)
+
+    def _steps_done(self, session: Session) -> int:
+        """The step counter of a train job, which checkpoints keep; else the job's own."""
+        if self.kind == "train":
+            return int(session.value(STEP_VARIABLE.format(job=self.name))[0])
+        return int(self._step)
+
+    def device_of(self, variable: str) -> str | None:
+        """Text form of the device on which this job has a variable, None when it has not."""
+        if self._last is None:
+            return None
+        op = self._last.traced.build.builder.ops.get(variable)
+        return None if op is None else str(op.placement.device(0))
+
+    @property
+    def peak_in_flight(self) -> int:
+        """The most steps that were ever in flight at the same time."""
+        return self._credit.peak
+
+    # -------------------------------------------------------------------- call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs one step; what it gives depends on the return annotation."""
+        if maybe_current_job() is not None:
+            raise JobError(
+                f"calling job {self.name!r}",
+                at=user_line(2),
+                found="the definition of another job",
+                allowed="calls outside of job functions",
+                hint="share a plain Python function between jobs; it may call itself on numbers",
+            )
+        if is_planning():
+            end_script(f"a call of job {self.name!r}")
+        feeding = self._feeding or self._feed()
+        session = self._session()
+        if session.eager:
+            return self._call_eagerly(session, feeding.feed(args, kwargs), feeding)
+        variant = None if feeding.declared else self._variant()
+        if variant is not None:  # errors of compilation come before those of arguments
+            self._executable(variant)
+        session.before_call(self.name)
+        feeds = feeding.feed(args, kwargs)
+        return self._run(session, variant or self._variant(feeding.shapes(feeds)), feeds)
+
+    def _call_eagerly(self, session: Session, feeds: Sequence[Any], feeding: Feeding) -> Any:
+        """A call in the eager mode, where the function may look at values of blobs."""
+        if self._last is not None and self._last.traced.build.looked_at:
+            self._variants.clear()
+            self._last = None
+        session.before_call(self.name)
+        return self._run(session, self._variant(feeding.shapes(feeds), feeds), feeds)
+
+    def _run(self, session: Session, variant: _Variant, feeds: Sequence[Any]) -> Any:
+        executable = variant.executable or self._executable(variant)
+        traced = variant.traced
+        if self._agreed is not None:
+            self._agreed(feeds)
+        if traced.blocking:
+            step = Step(executable, feeds, self._credit, traced.watcher)
+            session.pipeline.run(step)
+            return traced.arrange(step)
+        return self._launch(session, executable, traced, feeds)
+
+    def _launch(
+        self, session: Session, executable: Executable, traced: Traced, feeds: Sequence[Any]
+    ) -> Pending:
+        pipeline = session.pipeline
+        pending = Pending(pipeline, traced.arrange)
+        deliver, watcher = pending.deliverer(), traced.watcher
+
+        def both(step: Step) -> None:
+            if watcher is not None:
+                watcher(step)
+            deliver(step)
+
+        step = Step(executable, (), self._credit, both, pending.release)
+        pending.attach(step)
+        try:
+            pipeline.reserve(step)
+            step.feeds = traced.stage(feeds, executable.windows)
+            pipeline.enter(step)
+        except BaseException:  # Ctrl-C most likely
+            pipeline.give_up(step)
+            raise
+        return pending
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise JobError(
+            f"pickling or copying job {self.name!r}",
+            at=user_line(2),
+            found="a job function, which belongs to the session of this process",
+            allowed="one definition in each process that calls it",
+            hint="put the definition into a module that each process imports",
+        )
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} job {self.name!r} at {self.line}>"
+
+
+class _Variant:
+    """A job for fed lists of some shapes: traced; compiled and bound when it is run."""
+
+    __slots__ = ("compiled", "executable", "shapes", "traced")
+
+    def __init__(self, shapes: Shapes, traced: Traced) -> None:
+        self.shapes = shapes
+        self.traced = traced
+        self.compiled: Compiled | None = None
+        self.executable: Executable | None = None
+
+
+# ------------------------------------------------------------------------- decorator
+
+
+def global_function(type: Any = "predict", function_config: FunctionConfig | None = None) -> Any:
+    """Makes a job function of a Python function.
+
+    Args:
+        type: "train" (the function must call ``minimize``) or "predict".
+        function_config: settings made by ``flow.function_config()``.
+
+    Use it with arguments, ``@flow.global_function(type="train")``, or bare,
+    ``@flow.global_function``, for a predict job.
+    """
+    if isinstance(type, FunctionConfig):
+        type, function_config = _kind_of(type), type
+    _check_config(function_config)
+    if callable(type) and not isinstance(type, str):
+        return JobFunction(type, "predict", function_config)
+    if type not in KINDS:
+        raise _wrong_use(f"type={type!r}", '"train" or "predict"', nearest(str(type), KINDS))
+    kind: str = type
+    return lambda function: JobFunction(function, kind, function_config)
+
+
+def _wrong_use(found: str, allowed: str, hint: str = "") -> JobError:
+    what = "use of global_function"
+    return JobError(what, at=user_line(), found=found, allowed=allowed, hint=hint or None)
+
+
+def _kind_of(config: FunctionConfig) -> str:
+    """Older programs give the settings alone; those that train say how."""
+    return "train" if any(name.startswith("train.") for name in config.settings) else "predict"
+
+
+def _check_config(config: object) -> None:
+    if config is not None and not isinstance(config, FunctionConfig):
+        raise _wrong_use(
+            f"function_config={config!r:.60}", "settings made by flow.function_config()"
+        )
+
+
+def defined_jobs(session: Session | None = None) -> Iterator[JobFunction]:
+    """The jobs of a session, in the order of their definition."""
+    yield from (session or default_session()).jobs

@@ -1,0 +1,152 @@
+"""What becomes of a job that does not fit into its devices' memory.
+
+A selector may give up time for memory: it chooses again with memory at a multiple of its price,
+until the plan fits.  Where it may not, or cannot, the job is refused, and the error says which
+other forms of it would fit: these are compiled to their plans, and not run.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from math import isqrt
+from typing import Any, TypeVar
+
+from flow_core.base.errors import FlowError, OutOfMemoryError
+from flow_core.frontend.config.function_config import optimizer_placement
+from flow_core.frontend.trace.job_build import JobBuild
+
+PRICES = (10.0, 100.0, 1e3, 1e4)
+"""The multiples of the price of memory that are tried, in this order."""
+
+Found = TypeVar("Found")
+Attempt = Callable[[JobBuild, float], Found]
+"""Compiles a job with memory at a multiple of its price."""
+
+
+def fitted(build: JobBuild, attempt: Attempt[Found]) -> Found:
+    """A job's compilation whose plan fits.
+
+    Args:
+        build: the job.
+        attempt: compiles a job, without telling the session.
+
+    Raises:
+        OutOfMemoryError: none does; the error names the forms of the job that would.
+    """
+    try:
+        return _cheapest(build, attempt)
+    except OutOfMemoryError as error:
+        raise error.told(hint=_advice(error, tuple(_tried(build, attempt)))) from None
+
+
+def _cheapest(build: JobBuild, attempt: Attempt[Found]) -> Found:
+    """The first that fits of plans which take ever less memory, and ever more time."""
+    try:
+        return attempt(build, 1.0)
+    except OutOfMemoryError as first:
+        if build.config.get("sbp_selector") == "greedy" or not _on_several_devices(build):
+            raise
+        least = first
+        for price in PRICES:
+            try:
+                return attempt(build, price)
+            except OutOfMemoryError as error:
+                least = min(least, error, key=lambda e: e.nbytes)
+        raise least from None
+
+
+def _on_several_devices(build: JobBuild) -> bool:
+    return any(op.placement.size > 1 for op in build.builder.ops.values())
+
+
+# ------------------------------------------------------------------------------ other forms
+
+
+def _set(build: JobBuild, values: Mapping[str, Any]) -> JobBuild:
+    """The job with other settings."""
+    changed = copy.copy(build)
+    changed.config = build.config.copy()
+    for name, value in values.items():
+        getattr(changed.config, name)(value)
+    return changed
+
+
+OPTIMIZER_MODE = "optimizer_placement_optimization_mode"
+
+
+def _states_in_parts(build: JobBuild) -> JobBuild | None:
+    if build.kind != "train" or optimizer_placement(build.config) is not None:
+        return None
+    return (
+        _set(build, {OPTIMIZER_MODE: "distributed_split"}) if _on_several_devices(build) else None
+    )
+
+
+def _by_cost(build: JobBuild) -> JobBuild | None:
+    greedy = build.config.get("sbp_selector") == "greedy" and _on_several_devices(build)
+    return _set(build, {"sbp_selector": "optimal"}) if greedy else None
+
+
+def _computed_again(build: JobBuild) -> JobBuild | None:
+    """The forward pass in as many blocks as each has ops, all of them computed a second time."""
+    if not build.forward or build.segments:
+        return None
+    ops = build.builder.ops
+    names = [n for n in ops if n in build.forward and ops[n].inputs]
+    size = max(2, isqrt(len(names)))
+    changed = copy.copy(build)
+    blocks = (names[at : at + size] for at in range(0, len(names), size))
+    changed.segments = {-1 - i: block for i, block in enumerate(blocks)}
+    return changed
+
+
+def _both(build: JobBuild) -> JobBuild | None:
+    split = _states_in_parts(build)
+    return None if split is None else _computed_again(split)
+
+
+FORMS: tuple[tuple[str, Callable[[JobBuild], JobBuild | None]], ...] = (
+    ('layouts by cost: function_config.sbp_selector("optimal")', _by_cost),
+    (
+        "weights and optimizer states in parts on the devices: "
+        'function_config.optimizer_placement_optimization_mode("distributed_split")',
+        _states_in_parts,
+    ),
+    (
+        "activations computed again: flow.experimental.scope.config(checkpointing=True) around "
+        "blocks of the network",
+        _computed_again,
+    ),
+    ("states in parts and activations computed again", _both),
+)
+"""Other forms of a job, in words, and what makes them; None where the job has it, or cannot."""
+
+
+def _tried(build: JobBuild, attempt: Attempt[Any]) -> Iterator[tuple[str, int | None]]:
+    """The forms that a job could have, and what each lacks memory for; None where it fits."""
+    for text, change in FORMS:
+        changed = change(build)
+        if changed is not None:
+            try:
+                _cheapest(changed, attempt)
+            except OutOfMemoryError as error:
+                yield text, error.nbytes
+            except FlowError:
+                continue  # a form that this job cannot have
+            else:
+                yield text, None
+
+
+def _advice(error: OutOfMemoryError, tried: tuple[tuple[str, int | None], ...]) -> str:
+    fits = [text for text, needed in tried if needed is None]
+    others = [f"{text}: {needed:,} bytes" for text, needed in tried if needed is not None]
+    lines = "".join(f"\n           {text}" for text in (*fits, *others))
+    general = (
+        "make the batch smaller, feed it in micro-batches "
+        "(function_config.train.num_gradient_accumulation_steps), or place ops on more devices"
+    )
+    if fits:
+        count = f"{'this form of the job fits' if len(fits) == 1 else f'{len(fits)} forms fit'}"
+        return f"{count}, listed first of those tried; or {general}:{lines}"
+    return f"no other form that was tried fits; {general}{':' if others else ''}{lines}"

@@ -1,0 +1,104 @@
+"""What the devices of a job share: the job's plan, and the session whose variables it uses.
+
+Devices that have one memory hold a variable there once if all of them hold the same part of it
+and all make the same updates.  The first job that is compiled and updates a variable decides for
+the session.  One that only reads cannot tell whether a later one will update the devices' copies
+apart, as the mirrored view does with statistics of a normalisation: it leaves them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from flow_core.base.errors import UnsupportedError
+from flow_core.compiler.lower.physical_graph import Physical
+from flow_core.compiler.memory.aliases import alias_roots, overwritten
+from flow_core.compiler.memory.replica_dedup import NOTHING_SHARED, Sharing, find_sharing
+from flow_core.frontend.trace.job_build import JobBuild
+from flow_core.ir.graph import Graph, Op
+from flow_core.sharding.sbp import Region
+
+Copies = dict[str, list[list[str]]]
+"""By logical variable, names of physical ones that hold the same part of it, part by part."""
+
+
+def shared_by_devices(build: JobBuild, graph: Graph, physical: Physical) -> Sharing:
+    """What the devices of a compiled job have, and do, only once; keeps what holds for variables.
+
+    Args:
+        build: the job.
+        graph: the physical graph, after all passes.
+        physical: the same before its passes, and what is known about it.
+
+    Raises:
+        UnsupportedError: the job updates copies of a variable apart, of which an earlier job has
+            made one.
+    """
+    session, copies = build.session, _copies(physical)
+    sharing, updated = NOTHING_SHARED, _updated(build, graph, physical)
+    if _may_share(build, graph):
+        wanted = _wanted(build, copies, updated)
+        sharing = find_sharing(graph, session.registry.ops, physical.origins, wanted)
+    for logical, groups in copies.items():
+        shared = groups[0][1] in sharing.variables
+        if session.sharing.setdefault(logical, shared) and not shared and logical in updated:
+            raise _updated_apart(build, logical)
+    return sharing
+
+
+def shared_copies(build: JobBuild, physical: Physical) -> tuple[tuple[str, ...], ...]:
+    """The variables that several devices of a job are to hold in one memory, copies together."""
+    graph = physical.graph
+    if not _may_share(build, graph):
+        return ()
+    wanted = _wanted(build, _copies(physical), _updated(build, graph, physical))
+    return tuple(tuple(names) for groups in wanted for names in groups)
+
+
+def _wanted(build: JobBuild, copies: Copies, updated: Set[str]) -> list[list[list[str]]]:
+    """Of the copies of variables, those that are to be shared: see the module's text."""
+    decided = build.session.sharing
+    return [groups for name, groups in copies.items() if decided.get(name, name in updated)]
+
+
+def _may_share(build: JobBuild, graph: Graph) -> bool:
+    devices = {str(d) for op in graph.ops.values() for d in map(op.placement.device, _ranks(op))}
+    limited = build.session.settings.emulate_gpu_memory is not None
+    asked = bool(build.config.get("share_replicas")) and not limited
+    return asked and len(devices) > 1 and build.session.shares_memory(sorted(devices))
+
+
+def _ranks(op: Op) -> range:
+    return range(op.placement.size)
+
+
+def _copies(physical: Physical) -> Copies:
+    """Of each variable that several devices hold the same part of: who, part by part."""
+    found: dict[str, dict[Region, list[str]]] = {}
+    for name, shard in physical.shards.items():
+        found.setdefault(shard.variable, {}).setdefault(shard.region, []).append(name)
+    groups = {
+        logical: [names for names in parts.values() if len(names) > 1]
+        for logical, parts in found.items()
+    }
+    return {logical: parts for logical, parts in groups.items() if parts}
+
+
+def _updated(build: JobBuild, graph: Graph, physical: Physical) -> set[str]:
+    """The logical variables that a job overwrites."""
+    specs = build.session.registry.ops
+    roots = alias_roots(graph, specs)
+    values = (v for op in graph.ops.values() for v in overwritten(op, specs, roots))
+    return {physical.shards[v.op].variable for v in values if v.op in physical.shards}
+
+
+def _updated_apart(build: JobBuild, logical: str) -> UnsupportedError:
+    info = build.session.declared[logical]
+    return UnsupportedError(
+        f"compiling job {build.name!r}",
+        at=info.line,
+        found=f"updates of variable {logical!r} that differ between devices, or are not shared, "
+        "while an earlier job has the devices hold it in one memory",
+        allowed="jobs of one session that agree on it",
+        hint="give both jobs function_config.share_replicas(False)",
+    )

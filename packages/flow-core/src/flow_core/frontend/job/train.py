@@ -1,0 +1,509 @@
+"""From losses to update ops: what ``optimizer.minimize(loss)`` adds to a job's graph.
+
+The order is OneFlow's: gradients of the sum of each loss (times the loss scale), divided by the
+number of loss elements and the loss scale, regularizers, clipping, update.  Divisions and
+L2 regularizers become attributes of the update ops where nothing else has to see their result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn, Protocol
+
+from flow_core.autograd import backward
+from flow_core.base.dtypes import DType, float32, int64
+from flow_core.base.errors import JobError, SourceLine, nearest
+from flow_core.ir.graph import AttrValue, TensorType, Value, tensor_type
+from flow_core.ops.build import Emitter, Maker, Sym
+from flow_core.sharding.topology import Placement
+
+SYSTEM = "System-Train"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainVariable:
+    """A variable of a job, as training sees it.
+
+    Attributes:
+        name: its full name.
+        value: output of its ``variable`` op.
+        type: shape and element type.
+        trainable: whether the optimizer may change it.
+        regularizer: ``("l1_l2", l1, l2)`` or None.
+        placement: where it lives.
+    """
+
+    name: str
+    value: Value
+    type: TensorType
+    trainable: bool
+    regularizer: tuple[Any, ...] | None
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A state that an update rule keeps per variable: suffix of its name, first value."""
+
+    suffix: str
+    initial: float = 0.0
+    single: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRule:
+    """Which op updates a variable.
+
+    Attributes:
+        op: op type.
+        attrs: its attributes besides scale, l1, l2 and weight_decay.
+        states: what it keeps per variable, in the order of the op's inputs.
+        uses_step: whether the number of the step is its fourth input.
+        bias_correction: Adam's (beta1, beta2) when the learning rate is to be corrected.
+    """
+
+    op: str
+    attrs: Mapping[str, AttrValue] = field(default_factory=dict)
+    states: tuple[State, ...] = ()
+    uses_step: bool = False
+    bias_correction: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How the learning rate moves; the literals of ``learning_rate_schedule``.
+
+    Attributes:
+        rate: base learning rate.
+        decay: ``(kind, *params)`` or None.
+        warmup: ``(kind, steps, multiplier)`` or None.
+        blob: name of a blob that holds the learning rate, instead of all of the above.
+    """
+
+    rate: float = 0.0
+    decay: tuple[AttrValue, ...] | None = None
+    warmup: tuple[AttrValue, ...] | None = None
+    blob: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WeightDecay:
+    """Decay of weights whose names match one of ``includes`` and none of ``excludes``.
+
+    >>> WeightDecay(0.1, excludes=("bias$",)).of("dense-bias"), WeightDecay(0.1).of("w")
+    (0.0, 0.1)
+    """
+
+    rate: float = 0.0
+    includes: tuple[str, ...] | None = None
+    excludes: tuple[str, ...] | None = None
+
+    def of(self, name: str) -> float:
+        """The decay of the variable of that name; patterns may match anywhere in it."""
+        if self.includes is not None and not _matches(self.includes, name):
+            return 0.0
+        return 0.0 if _matches(self.excludes or (), name) else self.rate
+
+
+def _matches(patterns: Sequence[str], name: str) -> bool:
+    return any(re.search(pattern, name) for pattern in patterns)
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicLossScale:
+    """A loss scale that grows while gradients stay finite and shrinks when they do not."""
+
+    initial: float = float(2**30)
+    increment_period: int = 2000
+    multiplier: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOptions:
+    """Everything that an optimizer says about training.
+
+    Attributes:
+        rule: the update.
+        schedule: the learning rate.
+        weight_decay: which weights shrink.
+        loss_scale: a factor, a dynamic one, or None.
+        clip_norm: largest global norm of the gradients, None for no limit.
+        step_blob: name of a blob that holds the number of the step, None for the job's own.
+    """
+
+    rule: UpdateRule
+    schedule: Schedule
+    weight_decay: WeightDecay = WeightDecay()
+    loss_scale: float | DynamicLossScale | None = None
+    clip_norm: float | None = None
+    step_blob: str | None = None
+
+    def options(self) -> TrainOptions:
+        """Itself, so that options can stand in for an optimizer."""
+        return self
+
+
+class HasOptions(Protocol):
+    """What `build_training` needs of an optimizer."""
+
+    def options(self) -> TrainOptions:
+        """Everything that the optimizer says about training."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """A gradient on its way to the update: what is left to be done is done there.
+
+    Attributes:
+        variable: what it is the gradient of.
+        value: the gradient so far.
+        scale, l1, l2: attributes of the update op.
+    """
+
+    variable: TrainVariable
+    value: Value
+    scale: float = 1.0
+    l1: float = 0.0
+    l2: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LossScale:
+    """The loss scale of a job: a constant factor, or a variable, its number and the inverse."""
+
+    factor: float = 1.0
+    variable: Value | None = None
+    number: Value | None = None
+    inverse: Value | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Training:
+    """What all steps of `build_training` share."""
+
+    emitter: Emitter
+    options: TrainOptions
+    placement: Placement
+    line: SourceLine | None
+    job: str
+
+    def maker(self, placement: Placement, prefix: str) -> Maker:
+        return Maker(self.emitter, placement, prefix, self.line)
+
+    def one(self, type_: str, *inputs: Value, **attrs: AttrValue) -> Value:
+        """Adds an op of the system and gives its output."""
+        return self.at(self.placement, type_, *inputs, **attrs)
+
+    def at(self, placement: Placement, type_: str, *inputs: Value, **attrs: AttrValue) -> Value:
+        name = self.emitter.builder.unique_name(f"{SYSTEM}/{type_}")
+        outputs = self.emitter.emit(
+            type_, inputs, attrs, placement=placement, name=name, line=self.line
+        )
+        return outputs[0]
+
+    def type_of(self, value: Value) -> TensorType:
+        return self.emitter.builder.type_of(value)
+
+
+def build_training(
+    emitter: Emitter,
+    *,
+    losses: Sequence[Value],
+    optimizer: HasOptions,
+    variables: Sequence[TrainVariable],
+    step: Value,
+    placement: Placement,
+    line: SourceLine | None,
+    watched: Sequence[Value] = (),
+    job: str = "",
+    micro_batches: int = 1,
+    sums: list[str] | None = None,
+    elements: float | None = None,
+) -> dict[Value, Value]:
+    """Adds backward and update ops to a graph.
+
+    Args:
+        emitter: the graph of the forward ops.
+        losses: what to minimize: the mean of each, summed.  All of one shape.
+        optimizer: how to minimize it.
+        variables: the variables of the job; those not trainable are left alone.
+        step: number of the running step, int64, the first is 0.
+        placement: where numbers that belong to the whole job are computed.
+        line: the user's line.
+        watched: further values whose gradients are wanted.
+        job: name of the job, part of the names of its own states.
+        micro_batches: how many micro-batches a step has; the losses are those of one.
+        sums: takes the names of the ops whose input is to be added up over them.
+        elements: what the gradients of the losses' sum are divided by; by default the elements
+            of each loss.
+
+    Returns:
+        The gradients of the trainable and the watched values, as far as the losses depend on
+        them: of the sum of the losses' elements, times the loss scale.
+
+    Raises:
+        JobError: no losses, losses of different types, or no trainable variable to improve.
+    """
+    options = optimizer.options()
+    t = _Training(emitter, options, placement, line, job)
+    count = _loss_elements(t, losses) if elements is None else elements
+    trained = [v for v in variables if v.trainable]
+    scale = _loss_scale(t)
+    seeds = {loss: _seed(t, loss, scale) for loss in losses}
+    found = backward(emitter, seeds, [*(v.value for v in trained), *watched])
+    factor = 1.0 / (count * micro_batches * scale.factor)
+    gradients = [Gradient(v, found[v.value], factor) for v in trained if v.value in found]
+    if micro_batches > 1 and sums is not None:
+        gradients = [_to_be_summed(t, g, sums) for g in gradients]
+    if not gradients:
+        _fail_without_gradients(t, len(trained))
+    skip = _count_not_finite(t, gradients) if scale.variable else None
+    gradients, scale_by = _clipped(t, [_penalized(t, g) for g in gradients], scale.inverse)
+    rate, now = _learning_rate(t, step)
+    for gradient in gradients:
+        _update(t, gradient, rate, now, scale_by, skip)
+    if scale.variable and skip:
+        _adapt_loss_scale(t, scale.variable, skip)
+    return found
+
+
+def _to_be_summed(t: _Training, g: Gradient, sums: list[str]) -> Gradient:
+    """A gradient at the place where those of all micro-batches are added up."""
+    name = t.emitter.builder.unique_name(f"{g.variable.name}/accumulated")
+    (value,) = t.emitter.emit(
+        "identity", [g.value], placement=g.variable.placement, name=name, line=t.line
+    )
+    sums.append(name)
+    return replace(g, value=value)
+
+
+def _fail(t: _Training, found: object, allowed: object, hint: str | None = None) -> NoReturn:
+    raise JobError("minimize", at=t.line, found=found, allowed=allowed, hint=hint)
+
+
+def _fail_without_gradients(t: _Training, trainable: int) -> NoReturn:
+    """Says what is missing where no trainable variable has a gradient."""
+    _fail(
+        t,
+        f"{trainable} trainable variables that no loss depends on",
+        "at least one",
+        "argmax, comparisons and casts to whole numbers, for example, have no gradient"
+        if trainable
+        else "make one: flow.get_variable, or a layer with trainable=True",
+    )
+
+
+def _loss_elements(t: _Training, losses: Sequence[Value]) -> int:
+    """The number of elements of each loss."""
+    types = dict.fromkeys(map(t.type_of, losses))
+    if len(types) != 1:
+        _fail(
+            t,
+            "losses of types " + " and ".join(map(str, types)) if types else "no loss",
+            "one or more losses of one shape and element type",
+            "take the mean of each: flow.math.reduce_mean(loss)" if types else None,
+        )
+    if len(set(losses)) != len(losses):
+        _fail(t, "one loss twice", "each loss once", "multiply it: 2 * loss")
+    return max(1, next(iter(types)).size)
+
+
+def _loss_scale(t: _Training) -> LossScale:
+    policy = t.options.loss_scale
+    if policy is None:
+        return LossScale()
+    if not isinstance(policy, DynamicLossScale):
+        return LossScale(float(policy))
+    variable = _number_variable(t, "LossScale", "float32", policy.initial)
+    number = t.one("reshape", variable, shape=())
+    return LossScale(1.0, variable, number, t.one("reciprocal", number))
+
+
+def _dynamic_name(t: _Training, name: str) -> str:
+    return "-".join(filter(None, (f"{SYSTEM}-DynamicLossScale", t.job, name)))
+
+
+def _number_variable(t: _Training, name: str, dtype: str, initial: float) -> Value:
+    """A state of the dynamic loss scale: one number, of the shape that OneFlow's have."""
+    full = _dynamic_name(t, name)
+    if full in t.emitter.builder.ops:
+        return Value(full, 0)
+    attrs = {
+        "shape": (1,),
+        "dtype": dtype,
+        "initializer": ("constant", initial),
+        "trainable": False,
+    }
+    (value,) = t.emitter.emit("variable", (), attrs, placement=t.placement, name=full, line=t.line)
+    return value
+
+
+def _seed(t: _Training, loss: Value, scale: LossScale) -> Value:
+    """The gradient of a loss: ones, times the loss scale."""
+    op, type_ = t.emitter.builder.ops[loss.op], t.type_of(loss)
+    maker = t.maker(op.placement, f"{op.name}/grad")
+    factor = scale.factor if type_.dtype.is_floating else int(scale.factor)
+    ones = maker.one("constant", value=factor, dtype=type_.dtype.name, shape=type_.shape)
+    if scale.number is None:
+        return ones.value
+    return (ones * _cast(maker, scale.number, type_)).value
+
+
+def _cast(maker: Maker, value: Value, like: TensorType) -> Sym:
+    sym = Sym(maker, value)
+    return sym if sym.dtype == like.dtype else maker.one("cast", sym, dtype=like.dtype.name)
+
+
+def _count_not_finite(t: _Training, gradients: Sequence[Gradient]) -> Value:
+    counts = [t.at(g.variable.placement, "count_not_finite", g.value) for g in gradients]
+    return counts[0] if len(counts) == 1 else t.one("add_n", *counts)
+
+
+def _penalized(t: _Training, g: Gradient) -> Gradient:
+    """A gradient with the penalties of its variable's regularizer."""
+    if g.variable.regularizer is None:
+        return g
+    kind, *factors = g.variable.regularizer
+    if kind != "l1_l2" or len(factors) != 2:
+        _fail(t, f"regularizer {g.variable.regularizer!r} of {g.variable.name!r}", "l1_l2, l1, l2")
+    return Gradient(g.variable, g.value, g.scale, *map(float, factors))
+
+
+def _clipped(
+    t: _Training, gradients: list[Gradient], inverse: Value | None
+) -> tuple[list[Gradient], Value | None]:
+    """The gradients, and the number that the updates are still to scale them by.
+
+    The norm is taken of gradients that lack nothing but being clipped.
+    """
+    if t.options.clip_norm is None:
+        return gradients, inverse
+    finished = [_finished(t, g, inverse) for g in gradients]
+    squares = [_square_sum(t, g) for g in finished]
+    total = squares[0] if len(squares) == 1 else t.one("add_n", *squares)
+    return finished, t.one("global_norm_clip_factor", total, clip_norm=t.options.clip_norm)
+
+
+def _finished(t: _Training, g: Gradient, inverse: Value | None) -> Gradient:
+    """A gradient with its scales and penalties applied, in the type that sums are made in."""
+    maker = t.maker(g.variable.placement, f"{g.variable.name}/clip")
+    wide = tensor_type((), g.variable.type.dtype.accumulate)
+    value = _cast(maker, g.value, wide)
+    if g.scale != 1.0:
+        value = value * g.scale
+    if inverse is not None:
+        value = value * _cast(maker, inverse, wide)
+    if g.l1 or g.l2:
+        model = _cast(maker, g.variable.value, wide)
+        value = maker.one("l1_l2_regularize_gradient", model, value, l1=g.l1, l2=g.l2)
+    return Gradient(g.variable, value.value)
+
+
+def _square_sum(t: _Training, g: Gradient) -> Value:
+    """The float32 sum of a gradient's squares."""
+    maker = t.maker(g.variable.placement, f"{g.variable.name}/clip")
+    square_sum = maker.one("square_sum", Sym(maker, g.value))
+    return _cast(maker, square_sum.value, tensor_type((), float32)).value
+
+
+def _learning_rate(t: _Training, step: Value) -> tuple[Value, Value]:
+    """The learning rate as the updates take it, and the number of the step that they go by."""
+    options = t.options
+    now = step if options.step_blob is None else _named(t, options.step_blob, int64)
+    schedule = options.schedule
+    rate = _scheduled(t, now) if schedule.blob is None else _named(t, schedule.blob, float32)
+    if options.rule.bias_correction is None:
+        return rate, now
+    beta1, beta2 = options.rule.bias_correction
+    corrected = t.one("adam_bias_correction_learning_rate", rate, now, beta1=beta1, beta2=beta2)
+    return corrected, now
+
+
+def _scheduled(t: _Training, step: Value) -> Value:
+    schedule = t.options.schedule
+    attrs = {
+        "learning_rate": schedule.rate,
+        "learning_rate_decay": schedule.decay,
+        "warmup_conf": schedule.warmup,
+    }
+    return t.one("learning_rate_schedule", step, **attrs)
+
+
+def _named(t: _Training, blob: str, dtype: DType) -> Value:
+    """The value of a blob by name: an op's name, or ``<op>/<output>`` as OneFlow writes it."""
+    ops = t.emitter.builder.ops
+    op = blob if blob in ops else blob.rpartition("/")[0]
+    if op not in ops:
+        _fail(t, f"no blob {blob!r}", "the name of a blob of this job", nearest(blob, ops) or None)
+    type_ = t.type_of(Value(op, 0))
+    if type_.size != 1 or type_.dtype != dtype:
+        _fail(t, f"blob {blob!r} of type {type_}", f"one {dtype} number")
+    return Value(op, 0)
+
+
+def _update(
+    t: _Training,
+    g: Gradient,
+    rate: Value,
+    step: Value,
+    scale_by: Value | None,
+    skip: Value | None,
+) -> None:
+    """Adds the states of a variable and the op that changes it."""
+    rule, variable = t.options.rule, g.variable
+    states = [_state(t, variable, state) for state in rule.states]
+    optional = [value for value in (scale_by, skip) if value is not None]
+    attrs = {
+        **rule.attrs,
+        "scale": g.scale,
+        "l1": g.l1,
+        "l2": g.l2,
+        "weight_decay": t.options.weight_decay.of(variable.name),
+    }
+    t.emitter.emit(
+        rule.op,
+        [variable.value, g.value, rate, *([step] if rule.uses_step else []), *states, *optional],
+        attrs,
+        placement=variable.placement,
+        name=t.emitter.builder.unique_name(f"{variable.name}_optimizer"),
+        line=t.line,
+    )
+
+
+def _state(t: _Training, variable: TrainVariable, state: State) -> Value:
+    """The state of a variable, laid out as the variable; float32 for half-precision ones."""
+    ops, name = t.emitter.builder.ops, f"{variable.name}-{state.suffix}"
+    if name in ops:
+        return ops[name].output()
+    attrs = {
+        "shape": (1,) if state.single else variable.type.shape,
+        "dtype": variable.type.dtype.accumulate.name,
+        "initializer": ("constant", state.initial),
+        "trainable": False,
+    }
+    (value,) = t.emitter.emit(
+        "variable",
+        (),
+        attrs,
+        placement=variable.placement,
+        name=name,
+        line=t.line,
+        sbp=() if state.single else ops[variable.value.op].sbp,
+    )
+    return value
+
+
+def _adapt_loss_scale(t: _Training, scale: Value, skip: Value) -> None:
+    policy = t.options.loss_scale
+    if isinstance(policy, DynamicLossScale):
+        good_steps = _number_variable(t, "GoodStepCounter", "int64", 0)
+        t.emitter.emit(
+            "dynamic_loss_scale_schedule",
+            [skip, scale, good_steps],
+            {"increment_period": policy.increment_period, "multiplier": policy.multiplier},
+            placement=t.placement,
+            name=t.emitter.builder.unique_name(_dynamic_name(t, "Schedule")),
+            line=t.line,
+        )

@@ -1,0 +1,563 @@
+"""The session: registry, variables and jobs of a program."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from flow_core.base.config import Settings
+from flow_core.base.errors import (
+    BrokenJobWarning,
+    ConfigError,
+    DeviceUnavailableError,
+    FlowWarning,
+    JobError,
+    OutOfMemoryError,
+    SourceLine,
+    UnsupportedError,
+    VariableError,
+    user_line,
+    warn,
+)
+from flow_core.base.forks import check_process, owned
+from flow_core.base.shapes import num_elements
+from flow_core.base.shutdown import close_all
+from flow_core.base.thread_budget import Budget, find_budget, host_memory
+from flow_core.base.thread_pools import settle
+from flow_core.compiler.reshard.planner import Layout
+from flow_core.device import Driver, World
+from flow_core.frontend.session.variable_storage import Part, StoredVariable, too_large, whole
+from flow_core.frontend.session.variables import VariableInfo, check_savable
+from flow_core.frontend.trace.job_build import maybe_current_job
+from flow_core.ir.graph import TensorType
+from flow_core.plugins.host import default_registry
+from flow_core.plugins.registry import Registry
+from flow_core.plugins.specs import Available
+from flow_core.runtime.pipeline import Pipeline
+from flow_core.sharding.sbp import Region, region_shape
+from flow_core.sharding.topology import Placement
+
+Found = TypeVar("Found")
+
+
+@dataclass(slots=True)
+class ResourceConfig:
+    """What ``flow.config`` sets for the whole session."""
+
+    gpu_device_num: int | None = None
+    cpu_device_num: int | None = None
+    machine_num: int = 1
+    others: dict[str, Any] = field(default_factory=dict)
+
+    def kept(self) -> ResourceConfig:
+        """What is the process's, not the session's: the machines and ``flow.env``."""
+        of_process = {k: v for k, v in self.others.items() if k.startswith("env.")}
+        return ResourceConfig(machine_num=self.machine_num, others=of_process)
+
+
+class Session:
+    """State shared by the jobs of a program.
+
+    Args:
+        registry: the plugins; the process's default when None.
+        settings: settings of the environment.
+
+    Attributes:
+        jobs: the jobs, in the order of their definition.
+        declared: what the jobs agreed on about each variable.
+        compiling: held while a job is traced, compiled and bound.
+        pipeline: the actors that run steps.
+        layouts: of the variables, as the first job that was compiled has laid them out.
+        sharing: of the variables that several devices hold, whether they do so in one memory,
+            as the first job that was compiled has it.
+        budget: the cores of this process.
+        weighed: names of the train jobs whose first weights have been looked at.
+    """
+
+    def __init__(self, registry: Registry | None = None, settings: Settings | None = None) -> None:
+        self.registry = registry or default_registry()
+        self.settings = settings or Settings.from_env()
+        self.resources = ResourceConfig()
+        self.jobs: list[Any] = []
+        self.eager = False
+        self.declared: dict[str, VariableInfo] = {}
+        self._stored: dict[str, StoredVariable] = {}
+        self._updated: dict[str, set[str]] = {}
+        self._drivers: dict[str, Driver] = {}
+        self.compiling = threading.RLock()
+        self.pipeline = Pipeline()
+        self.layouts: dict[str, Layout] = {}
+        self.sharing: dict[str, bool] = {}
+        self._left_out: set[Any] = set()
+        self.weighed: set[str] = set()
+        self._world: World | None = self.registry.world()
+        self._looked_for: tuple[str, ...] = ()
+        self.budget = self._divided()
+        owned(self)
+
+    # ------------------------------------------------------------------ devices
+
+    @property
+    def default_placement(self) -> Placement:
+        """Where ops outside any scope run: all devices that the program has asked for.
+
+        Gpus if there are any and not 0 of them are asked for, else the CPU; one of each machine
+        unless ``flow.config`` was told another number.
+        """
+        there = isinstance(self.registry.probe("gpu"), Available)
+        kind = "gpu" if there and self.resources.gpu_device_num != 0 else "cpu"
+        count = getattr(self.resources, f"{kind}_device_num") or 1
+        machines = range(self.resources.machine_num)
+        return Placement.parse(kind, [f"{machine}:0-{count - 1}" for machine in machines])
+
+    @property
+    def world(self) -> World | None:
+        """The processes that run this program together, None for one."""
+        if self._world is None:
+            self._meet_machines()
+        if self._world is not None:
+            self._world.arrange(self.resources.machine_num)
+        return self._world
+
+    def _meet_machines(self) -> None:
+        """Joins those that were started by hand on the machines of ``flow.env.machine``."""
+        machines = self.resources.others.get("env.machine", ())
+        if len(machines) < 2 or machines == self._looked_for:
+            return
+        self._looked_for = machines
+        used = min(self.resources.machine_num, len(machines))
+        found = self.registry.meet(machines, used, self.resources.others.get("env.ctrl_port"))
+        if found is not None and self._stored:
+            raise ConfigError(
+                "joining the machines of flow.env.machine",
+                found="variables that jobs of this process have made before",
+                allowed="flow.env.machine before the first job is called",
+            )
+        self._world = found
+        self.budget = self._divided()
+
+    def _divided(self) -> Budget:
+        world = self._world
+        share, processes = getattr(world, "cores", None), getattr(world, "size", 1)
+        budget = find_budget(self.settings.cores, share, processes)
+        settle(budget)
+        return budget
+
+    def _root(self, device: str) -> tuple[int, bool]:
+        """The rank of a device's process, and whether that is this one."""
+        world = self.world
+        root = 0 if world is None else world.owner(device)
+        return root, world is None or root == world.rank
+
+    def driver(self, device: str) -> Driver:
+        """The driver of a device, by its text form."""
+        driver = self._drivers.get(device)
+        if driver is None:
+            kind, _, index = device.split(":")
+            driver = self._drivers[device] = self.registry.driver(kind, int(index))
+        return driver
+
+    def free_memory(self, device: str) -> int | None:
+        """Bytes of a device that a plan may take, None for no known limit.
+
+        They are less what ``flow.config.reserved_device_mem_mbyte`` keeps for others.
+        """
+        free = self.driver(device).memory()
+        if free is None and self.memory(device) == "cpu":
+            return host_memory()
+        reserved = int(self.resources.others.get("reserved_device_mem_mbyte", 0)) << 20
+        if free is None or device.startswith("cpu:"):
+            return free
+        return max(0, free - reserved)
+
+    def holds(self, name: str, device: str) -> bool:
+        """Whether a device has its part of a variable already."""
+        return name in self._stored and device in self._stored[name].parts
+
+    def held_region(self, name: str, device: str) -> Region | None:
+        """The part of a variable that a device holds for good, None where it has none yet."""
+        stored = self._stored.get(name)
+        part = None if stored is None or stored.provisional else stored.parts.get(device)
+        return None if part is None else part.region
+
+    def memory(self, device: str) -> str:
+        """Kind of memory of a device: the device type whose kernels can read it."""
+        kind = device.split(":")[0]
+        return self.registry.devices[kind].kernels or kind
+
+    def shares_memory(self, devices: Sequence[str]) -> bool:
+        """Whether devices, by their text forms, are this process's and read the same memory."""
+        if len({self.memory(device) for device in devices}) > 1:
+            return False
+        try:
+            return self.registry.comm_spec(devices).shares_memory
+        except DeviceUnavailableError:  # nothing joins them: each is on its own
+            return False
+
+    # ---------------------------------------------------------------- variables
+
+    def declare_variable(self, info: VariableInfo) -> None:
+        """Take note of a request for a variable.
+
+        Raises:
+            VariableError: a name that no checkpoint can hold, or a conflict with another request.
+        """
+        check_savable(info)
+        known = self.declared.setdefault(info.name, info)
+        known.check_same(info)
+
+    @contextmanager
+    def binding(self) -> Iterator[None]:
+        """Take back the parts of variables that a ``with`` block which fails has made."""
+        before = {
+            name: (dict(stored.parts), stored.provisional, stored.first, stored.pristine)
+            for name, stored in self._stored.items()
+        }
+        updated = {name: set(devices) for name, devices in self._updated.items()}
+        try:
+            yield
+        except BaseException:
+            self._stored = {name: self._stored[name] for name in before}
+            for name, state in before.items():
+                stored = self._stored[name]
+                stored.parts, stored.provisional, stored.first, stored.pristine = state
+            self._updated = updated
+            raise
+
+    @contextmanager
+    def declaring(self) -> Iterator[None]:
+        """Forgets the variables that are declared in a ``with`` block which fails."""
+        before = dict(self.declared)
+        try:
+            yield
+        except BaseException:
+            self.declared = before
+            raise
+
+    def variable(self, name: str, device: str, region: Region | None = None) -> Any:
+        """A device's array of a variable (or its part), initialised at its first use.
+
+        With several processes all of them must ask, and those that have not the device get None.
+        """
+        stored = self._stored.get(name) or self._store(name, device)
+        wanted = region or whole(stored.info)
+        stored.settle(device, wanted)
+        part = stored.parts.get(device)
+        if part is None:
+            part = self._adopt(stored, device, wanted)
+        if part.region != wanted:
+            raise UnsupportedError(
+                f"variable {name!r}",
+                at=stored.info.line,
+                found=f"jobs that hold {part.region} and {region} of it on {device}",
+                allowed="jobs of one session that lay out a shared variable alike",
+                hint="give both jobs the same placement and distribution",
+            )
+        return part.array
+
+    def is_still_zero(self, name: str) -> bool:
+        """Whether a variable that begins at zero is so now; False where that is not known."""
+        stored = self._stored.get(name)
+        if stored is None:
+            return True
+        if stored.world is not None:  # a meeting, and not all processes need ask
+            return False
+        return not np.any(stored.numpy())
+
+    def value(self, name: str) -> Any:
+        """A copy of a variable that is in use."""
+        return self._stored[name].numpy()
+
+    def check_replicas(self, job: str, updated: Mapping[str, set[str]]) -> None:
+        """Refuses copies of a variable that an update would leave behind.
+
+        Args:
+            job: a job that is now bound.
+            updated: the devices on which it updates variables, by variable.
+        """
+        for name, devices in updated.items():
+            self._updated.setdefault(name, set()).update(devices)
+        for name, devices in self._updated.items():
+            stored = self._stored[name]
+            kept = {id(stored.parts[d]) for d in devices}
+            behind = [d for d, part in stored.parts.items() if id(part) not in kept]
+            if behind:
+                raise UnsupportedError(
+                    f"binding job {job!r}",
+                    at=stored.info.line,
+                    found=f"variable {name!r}, updated on {', '.join(sorted(devices))} only, "
+                    f"with a copy on {', '.join(behind)}",
+                    allowed="jobs that use a variable where another job updates it",
+                    hint="give both jobs the same placement",
+                )
+
+    def _store(self, name: str, device: str) -> StoredVariable:
+        stored = StoredVariable(self.declared[name], self.memory(device), world=self.world)
+        self._stored[name] = stored
+        return stored
+
+    def _adopt(self, stored: StoredVariable, device: str, region: Region) -> Part:
+        """Gives a variable another part: in the memory of a part that is the same, else anew."""
+        if stored.memory != self.memory(device):
+            raise UnsupportedError(
+                f"variable {stored.info.name!r}",
+                at=stored.info.line,
+                found=f"jobs on {' and '.join([*stored.parts, device])}, which share no memory",
+                allowed="jobs of one session that share variables run on one kind of device",
+            )
+        part = self._shared(stored, device, region) or self._new_part(stored, device, region)
+        stored.parts[device] = part
+        if stored.world is None:
+            stored.forget_first()
+        return part
+
+    def _new_part(self, stored: StoredVariable, device: str, region: Region) -> Part:
+        root, is_here = self._root(device)
+        if not is_here:
+            stored.refresh()  # a meeting: the part's owner needs the value
+            return Part(region, None, None, root)
+        driver, dtype = self.driver(device), stored.info.type.dtype
+        shape = region_shape(region)
+        nbytes = num_elements(shape) * dtype.itemsize
+        free = self.free_memory(device)
+        if free is not None and nbytes > free:
+            raise too_large(stored.info, device, nbytes, f"{free:,} bytes that are free there")
+        try:
+            part = Part(region, driver.allocate(nbytes).view(0, shape, dtype.numpy), driver, root)
+            driver.copy_in(part.array, stored.beginning(region))
+        except MemoryError as error:
+            raise too_large(stored.info, device, nbytes, f"what is left: {error}") from None
+        return part
+
+    def adopted(self) -> None:
+        """Forgets what new parts of variables began with, once a job has all of its parts."""
+        for stored in self._stored.values():
+            stored.forget_first()
+
+    def _shared(self, stored: StoredVariable, device: str, region: Region) -> Part | None:
+        """The part of another device type at the same place, as emulated devices and the CPU.
+
+        And that of any device, where a job has devices share the variable.
+        """
+        place, anywhere = device.split(":")[1:], self.sharing.get(stored.info.name, False)
+        for other, part in stored.parts.items():
+            if (anywhere or other.split(":")[1:] == place) and part.region == region:
+                return part
+        return None
+
+    def each(self, phase: Callable[[Any], Found]) -> Iterator[Found]:
+        """What a phase gives for each job; a job where it fails is left out, with a warning.
+
+        The warning is issued once per job.  An error of the job's own call is left to that call.
+        """
+        for job in list(self.jobs):
+            try:
+                found = phase(job)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it concerns that job only
+                self._leave_out(job, error)
+            else:
+                yield found
+
+    def _leave_out(self, job: Any, error: Exception) -> None:
+        if job in self._left_out:
+            return
+        self._left_out.add(job)
+        self.warn(
+            f"job {job.name!r} cannot be used, and its variables are left out of what concerns "
+            f"those of all jobs: {type(error).__name__}: {error}",
+            BrokenJobWarning,
+            job.line,
+        )
+
+    def warn(self, text: str, category: type[FlowWarning], at: SourceLine | None) -> None:
+        """Issue a warning; of several processes the first one does."""
+        if self.world is None or self.world.rank == 0:
+            warn(text, category, at)
+
+    def stored(self) -> Mapping[str, StoredVariable]:
+        """All variables of all jobs, allocated; traces jobs that have not been traced.
+
+        Jobs that cannot be traced, or whose variables cannot be allocated, are left out.
+
+        Raises:
+            JobError: a job is under definition, which would be traced within itself.
+        """
+        job = maybe_current_job()
+        if job is not None:
+            raise JobError(
+                f"use of the session's variables in job {job.name!r}",
+                at=user_line(),
+                found="the definition of a job",
+                allowed="calls outside of job functions",
+                hint="in a job, flow.get_variable gives a variable",
+            )
+        for _ in self.each(lambda job: job.prepare()):
+            pass
+        for name in list(self.declared):
+            if name not in self._stored:
+                self._allocate(name)
+        self.adopted()
+        return {name: self._stored[name] for name in sorted(self._stored)}
+
+    def _allocate(self, name: str) -> None:
+        """Give a variable that no job has bound yet its memory, on the device of its first job."""
+        job, device = self._first_user(name)
+        try:
+            with self.binding():
+                self.variable(name, device)
+        except (DeviceUnavailableError, OutOfMemoryError) as error:
+            if job is None:
+                raise
+            self._leave_out(job, error)
+        else:
+            self._stored[name].provisional = True
+
+    def _first_user(self, name: str) -> tuple[Any, str]:
+        """The first job that has a variable, None if none has, and the device where it has it."""
+        for job in self.jobs:
+            device = job.device_of(name)
+            if device is not None:
+                return job, str(device)
+        return None, str(self.default_placement.device(0))
+
+    def types(self) -> dict[str, TensorType]:
+        """Types of all variables by name, without those that `stored` leaves out."""
+        return {name: stored.info.type for name, stored in self.stored().items()}
+
+    def assign(self, values: Mapping[str, Any]) -> None:
+        """Overwrites variables; all names must be known and all shapes right."""
+        with self.still():
+            stored = self.stored()
+            for name, value in values.items():
+                if name not in stored:
+                    raise VariableError(f"assigning variable {name!r}", found="no such variable")
+                stored[name].assign(np.asarray(value, stored[name].info.type.dtype.numpy))
+            self._resume()
+
+    def initialize(self) -> None:
+        """Gives every variable its initial value."""
+        with self.still():
+            for stored in self.stored().values():
+                stored.begin_again()
+            self._resume()
+
+    def _resume(self) -> None:
+        for job in self.jobs:
+            job.resume()
+
+    # ---------------------------------------------------------------- life cycle
+
+    def before_call(self, job: str) -> None:
+        """Raises what callbacks raised, and refuses calls that processes may not make in one order.
+
+        Raises:
+            JobError: a callback calls a job, in a program of several processes.
+        """
+        if self._world is not None and self.pipeline.in_callback:
+            raise JobError(
+                f"calling job {job!r} inside a callback",
+                at=user_line(3),
+                found=f"a program of {self._world.size} processes, whose callbacks run when each "
+                "has time for them",
+                allowed="calls in the order of the script, the same in all processes",
+                hint="keep what the callback got, and call after flow.sync_default_session()",
+            )
+        self.pipeline.raise_pending()
+
+    def sync(self) -> None:
+        """Waits until nothing is in flight; raises what callbacks raised."""
+        self.pipeline.sync()
+
+    def still(self) -> AbstractContextManager[None]:
+        """Waits until nothing is in flight and lets nothing run for a ``with`` block."""
+        return self.pipeline.still()
+
+    def leave_to_parent(self) -> bool:
+        """In a forked process: its jobs find no session, if this one is in use; whether it is."""
+        self.compiling = threading.RLock()  # another thread may have held it
+        if self._world is None and not self._drivers:
+            return False
+        self.pipeline.leave_to_parent()
+        for job in self.jobs:
+            job.session = None
+        _default.clear()
+        return True
+
+    def close(self) -> tuple[BaseException, ...]:
+        """Delivers what is pending, forgets jobs and variables, gives errors nobody has seen."""
+        errors = self.pipeline.close()
+        for job in self.jobs:
+            job.detach()
+        self.jobs.clear()
+        self.declared.clear()
+        self._stored.clear()
+        self._updated.clear()
+        self._left_out.clear()
+        self.weighed.clear()
+        self.layouts.clear()
+        self.sharing.clear()
+        return errors
+
+
+_default: list[Session] = []
+
+
+def default_session() -> Session:
+    """The session that programs use without saying so; forked processes may have none."""
+    if not _default:
+        check_process()
+        _default.append(Session())
+    return _default[0]
+
+
+def clear_default_session() -> None:
+    """Delivers pending results, then drops all jobs and variables of the default session.
+
+    Raises:
+        BaseException: what callbacks have raised; the session is cleared nevertheless.
+    """
+    check_process()
+    if _default:
+        old = _default[0]
+        errors = old.close()
+        _default[0] = Session(old.registry, old.settings)
+        _default[0].resources = old.resources.kept()
+        for error in errors:
+            raise error
+
+
+def sync_default_session() -> None:
+    """Waits until all asynchronous job calls have been delivered; raises what they raised."""
+    check_process()
+    if _default:
+        _default[0].sync()
+
+
+def _deliver_at_exit() -> None:
+    """Delivers what is pending when the interpreter ends; errors make it end with status 1."""
+    if not _default:
+        return
+    try:
+        errors = _default[0].close()
+    except KeyboardInterrupt:  # a second Ctrl-C: what is pending is given up
+        return
+    for error in errors:
+        sys.excepthook(type(error), error, error.__traceback__)
+    if errors:
+        close_all()
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)  # the interpreter would ignore an exception here and report success
+
+
+atexit.register(_deliver_at_exit)

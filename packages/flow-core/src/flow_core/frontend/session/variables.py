@@ -1,0 +1,272 @@
+"""Variables: session state that jobs share by name."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flow_core.base.dtypes import DType, as_dtype, float32, int64
+from flow_core.base.errors import SourceLine, VariableError, shown, user_line
+from flow_core.checkpoint.layout import NAMES_ALLOWED, name_problem
+from flow_core.frontend.config.function_config import initializer_attr
+from flow_core.frontend.config.scope import current_scope, enter
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.job_build import JobBuild, current_job
+from flow_core.frontend.trace.sbp_hints import either, requested_nd_sbp, reshaped, scope_placement
+from flow_core.ir.graph import Attrs, TensorType, Value, tensor_type
+from flow_core.ir.initializers import Initializer
+
+DEFAULT_INITIALIZER = ("constant", 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class VariableInfo:
+    """What the jobs of a session agree on about a variable.
+
+    Attributes:
+        name: its name, unique in the session.
+        type: logical shape and element type.
+        attrs: attributes of its ``variable`` op (initializer, trainable ...).
+        job: the job that first asked for it.
+        line: the user's line there.
+    """
+
+    name: str
+    type: TensorType
+    attrs: Attrs
+    job: str
+    line: SourceLine | None
+
+    def check_same(self, other: VariableInfo) -> None:
+        """Raises `VariableError` naming both lines when two requests disagree."""
+        checks: list[tuple[str, object, object]] = [("type", self.type, other.type)]
+        for key in ("initializer", "seed"):
+            checks.append((key, self.attrs.get(key), other.attrs.get(key)))
+        for what, mine, theirs in checks:
+            if mine != theirs:
+                raise VariableError(
+                    f"variable {self.name!r} in job {other.job!r}",
+                    at=other.line,
+                    found=f"{what} {theirs}",
+                    allowed=f"{what} {mine}, as in job {self.job!r} at {self.line}",
+                    hint="give it another name, or make both requests the same; "
+                    "flow.clear_default_session() begins anew, without the values",
+                )
+
+
+def check_savable(info: VariableInfo) -> None:
+    """Raise `VariableError` for a name that a save would refuse, hours of training later."""
+    problem = name_problem(info.name)
+    if problem:
+        raise VariableError(
+            f"variable {info.name!a:.120} in job {info.job!r}",
+            at=info.line,
+            found=f"a name with {problem}",
+            allowed=NAMES_ALLOWED,
+            hint="give it another name; name scopes are a part of it",
+        )
+
+
+def get_variable(
+    name: str,
+    shape: Sequence[int] | None = None,
+    dtype: DType | None = float32,
+    initializer: Any = None,
+    regularizer: Any = None,
+    trainable: bool | None = None,
+    model_name: str | None = None,
+    random_seed: int | None = None,
+    distribute: Any = None,
+    reuse: bool = True,
+    parallel_distribution: Sequence[str] | None = None,
+    parallel_hierarchy: Sequence[int] | None = None,
+    nd_sbp: Sequence[str] | None = None,
+) -> BlobDef:
+    """Creates a variable, or gives the one of that name.
+
+    Args:
+        name: unique name below the current name scope.
+        shape: logical shape.
+        dtype: element type; the job's ``default_data_type`` when None.
+        initializer: one of ``flow.*_initializer``; the job's default or zeros when None.
+        regularizer: one of ``flow.regularizers``.
+        trainable: whether optimizers update it; True when None.
+        model_name: kept for OneFlow's programs; has no effect.
+        random_seed: seed of a random initializer.
+        distribute: requested distribution over the devices.
+        reuse: whether a variable of that name in this job may be used again.
+        parallel_distribution: requested SBP per hierarchy dimension, such as ``["S(0)", "B"]``,
+            instead of ``distribute``; an empty list asks for nothing.
+        parallel_hierarchy: hierarchy of the same devices, instead of the placement's.
+        nd_sbp: a later name of ``parallel_distribution``.
+
+    Raises:
+        VariableError: no shape, a name that another op has, a second use with ``reuse=False``,
+            or a conflict with another request for the same name.
+        JobError: a distribution that does not fit the shape or the devices.
+    """
+    job = current_job("get_variable")
+    line = user_line(2)
+    full = _full_name(name, line)
+    element = as_dtype(job.config.get("default_data_type") if dtype is None else dtype)
+    attrs = {
+        "shape": _sizes(full, shape, line),
+        "dtype": element.name,
+        "initializer": _initializer(job, initializer),
+        "trainable": True if trainable is None else bool(trainable),
+        "regularizer": _regularizer(full, regularizer, line),
+        "seed": _seed(full, random_seed, line),
+    }
+    info = VariableInfo(full, tensor_type(attrs["shape"], element), Attrs(attrs), job.name, line)
+    value = _known(job, info, reuse)
+    job.session.declare_variable(info)
+    if value is None:
+        texts = either("get_variable", parallel_distribution, nd_sbp, line)
+        asked = _Distribution(distribute, texts, parallel_hierarchy)
+        value = _new_variable(job, info, name, asked)
+    blob = BlobDef(job, value)
+    blob = blob if distribute is None else blob.with_distribute(distribute)
+    return stale_value(blob, current_scope().stale) if _used_stale(job, info) else blob
+
+
+def _full_name(name: str, line: SourceLine | None) -> str:
+    """The name below the current name scope."""
+    if not isinstance(name, str) or not name:
+        raise VariableError("get_variable", at=line, found=f"name {name!r}", allowed="a text")
+    return current_scope().prefix + name
+
+
+def _used_stale(job: JobBuild, info: VariableInfo) -> bool:
+    """Whether a variable is to be used as it was some steps before."""
+    asked = job.config.is_set("enable_ssp") and job.config.get("enable_ssp")
+    trained = job.kind == "train" and info.attrs["trainable"]
+    return bool(asked and trained and current_scope().stale > 1)
+
+
+def stale_value(variable: BlobDef, size: int) -> BlobDef:
+    """What a variable was ``size - 1`` steps before: the variable itself for a size of 1.
+
+    A ring of ``size - 1`` copies, a variable too, remembers what it was when steps began.
+    """
+    job = variable.job
+    known: BlobDef | None = job.stale.get(variable.value)
+    if known is not None or size == 1:
+        return known or variable
+    name = variable.op_name
+    ring = _state(f"{name}-ssp_ring", (size - 1, *variable.shape), variable.dtype)
+    count = _state(f"{name}-ssp_count", (1,), int64)
+    value: BlobDef = emit("ssp_variable_proxy", variable, ring, count)
+    job.stale[variable.value] = value
+    return value
+
+
+def _state(name: str, shape: Sequence[int], dtype: DType) -> BlobDef:
+    """A variable of zeros that no optimizer updates, by its full name."""
+    job = current_job("get_variable")
+    with enter(replace(current_scope(), names=())):
+        given = Attrs({
+            "shape": tuple(shape), "dtype": dtype.name, "initializer": ("constant", 0),
+            "trainable": False, "regularizer": None, "seed": None,
+        })  # fmt: skip
+        line = user_line(3)
+        info = VariableInfo(name, tensor_type(tuple(shape), dtype), given, job.name, line)
+        job.session.declare_variable(info)
+        return BlobDef(job, _new_variable(job, info, name, _Distribution(None, None, None)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Distribution:
+    """What `get_variable` was asked for: a distribution, or an SBP per hierarchy dimension."""
+
+    distribute: Any
+    texts: Sequence[str] | None
+    hierarchy: Sequence[int] | None
+
+
+def _sizes(name: str, shape: Any, line: SourceLine | None) -> tuple[int, ...]:
+    try:
+        sizes = tuple(operator.index(n) for n in shape)
+    except TypeError:
+        sizes = (-1,)
+    if any(n < 0 for n in sizes):
+        raise VariableError(
+            f"variable {name!r}",
+            at=line,
+            found="no shape" if shape is None else f"shape {shown(shape)}",
+            allowed="a shape: integers of at least 0",
+        )
+    return sizes
+
+
+def _seed(name: str, seed: Any, line: SourceLine | None) -> int | None:
+    if seed is not None and not hasattr(seed, "__index__"):
+        found = f"random_seed {shown(seed)}"
+        raise VariableError(f"variable {name!r}", at=line, found=found, allowed="an integer, None")
+    return None if seed is None else operator.index(seed)
+
+
+def _initializer(job: JobBuild, initializer: Any) -> tuple[Any, ...]:
+    if initializer is not None:
+        return initializer_attr(initializer)
+    return job.config.get("default_initializer_conf") or DEFAULT_INITIALIZER
+
+
+def _regularizer(name: str, regularizer: Any, line: SourceLine | None) -> Any:
+    if regularizer is None:
+        return None
+    if not hasattr(regularizer, "to_attr") or isinstance(regularizer, Initializer):
+        raise VariableError(
+            f"variable {name!r}",
+            at=line,
+            found=f"regularizer {regularizer!r:.60}",
+            allowed="None or what flow.regularizers.* returns",
+        )
+    return regularizer.to_attr()
+
+
+def _known(job: JobBuild, info: VariableInfo, reuse: bool) -> Value | None:
+    """The job's variable of a name, None where it has none yet."""
+    value = job.variables.get(info.name)
+    if value is not None and not reuse:
+        raise VariableError(
+            f"variable {info.name!r} in job {job.name!r}",
+            at=info.line,
+            found=f"a variable of that name, made at {job.builder.lines.get(value.op)}",
+            allowed="a new name, since reuse=False",
+            hint='give each layer a name of its own: name="..."',
+        )
+    return value
+
+
+def _new_variable(job: JobBuild, info: VariableInfo, name: str, asked: _Distribution) -> Value:
+    """The output of a new ``variable`` op, whose name is the variable's."""
+    taken = job.builder.ops.get(info.name)
+    if taken is not None:
+        raise VariableError(
+            f"variable {info.name!r} in job {job.name!r}",
+            at=info.line,
+            found=f"another op of that name ({taken.type}), made at "
+            f"{job.builder.lines.get(info.name)}",
+            allowed="a name that no op of the job has",
+        )
+    placement = reshaped("get_variable", scope_placement(job), asked.hierarchy, info.line)
+    rank = len(info.type.shape)
+    if asked.texts is not None and asked.distribute is not None:
+        raise VariableError(
+            f"variable {info.name!r} in job {job.name!r}",
+            at=info.line,
+            found=f"distribute={asked.distribute!r} and parallel_distribution={asked.texts!r}",
+            allowed="one of them",
+        )
+    if asked.texts is None:
+        sbp = job.requested_sbp(asked.distribute, info.type.shape, name, info.line)
+    else:
+        sbp = requested_nd_sbp("get_variable", asked.texts, placement, rank, info.line)
+    (value,) = job.add(
+        "variable", (), info.attrs, name=name, line=info.line, sbp=sbp, placement=placement
+    )
+    job.variables[info.name] = value
+    return value

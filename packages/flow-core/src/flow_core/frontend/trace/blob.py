@@ -1,0 +1,339 @@
+"""Placeholders of a job under definition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from typing import Any, NoReturn
+
+from flow_core.base.dtypes import DType
+from flow_core.base.errors import JobError, NoValueError, user_line
+from flow_core.frontend.config.scope import ParallelConf
+from flow_core.frontend.trace.operators import Operators
+from flow_core.frontend.trace.per_device import per_device
+from flow_core.ir.graph import TensorType, Value, tensor_type
+from flow_core.sharding.topology import Placement
+
+
+class BlobDef(Operators):
+    """A value of the graph under definition: shape and element type, no data.
+
+    Attributes:
+        batch_axis: the axis that counts samples, None when there is none.
+        is_dynamic: whether the shape may change from step to step, as that of arrays that are
+            fed in lists may.
+        rows: how many of the rows count, `flow_core.frontend.trace.valid_rows.Rows`; None for all.
+    """
+
+    __slots__ = ("_bound", "_distribute", "_job", "_value", "batch_axis", "is_dynamic", "rows")
+
+    def __init__(
+        self, job: Any, value: Value, batch_axis: int | None = None, is_dynamic: bool = False
+    ) -> None:
+        self._job = job
+        self._value = value
+        self.batch_axis = batch_axis
+        self.is_dynamic = is_dynamic
+        self._distribute: Any = None
+        self._bound: TensorType | None = None
+        self.rows: Any = None
+
+    @property
+    def value(self) -> Value:
+        """The value in the job's graph."""
+        return self._value
+
+    @property
+    def parts(self) -> tuple[Value, ...]:
+        """The value; in the mirrored view the values of the devices, in order."""
+        return (self._value,)
+
+    @property
+    def job(self) -> Any:
+        """The job under definition that owns this blob."""
+        return self._job
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Logical shape; of a blob that changes it from step to step, the largest."""
+        return tuple((self._bound or self._job.builder.type_of(self._value)).shape)
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+        dtype: DType = (self._bound or self._job.builder.type_of(self._value)).dtype
+        return dtype
+
+    @property
+    def op_name(self) -> str:
+        """Name of the op that makes this blob."""
+        return self._value.op
+
+    @property
+    def name(self) -> str:
+        """Same as `op_name`."""
+        return self._value.op
+
+    @property
+    def unique_name(self) -> str:
+        """OneFlow's logical blob name."""
+        return f"{self._value.op}/out_{self._value.index}"
+
+    @property
+    def logical_blob_name(self) -> str:
+        """Same as `unique_name`."""
+        return self.unique_name
+
+    @property
+    def parallel_conf(self) -> ParallelConf:
+        """The devices of the op that makes this blob."""
+        return ParallelConf(self._job.builder.ops[self._value.op].placement)
+
+    @property
+    def split_axis(self) -> int | None:
+        """The axis of a requested split, None when there is none."""
+        op = self._job.builder.ops[self._value.op]
+        asked = op.sbp[self._value.index] if op.sbp else None
+        requested = self._distribute if asked is None else asked[0]
+        axis: int | None = getattr(requested, "axis", None)
+        return axis
+
+    @property
+    def distribute(self) -> Any:
+        """The requested distribution, None when there is none."""
+        return self._distribute
+
+    def with_distribute(self, distribute: Any) -> BlobDef:
+        """The same blob with a requested distribution.
+
+        Raises:
+            JobError: an axis that the blob has not.
+        """
+        self.job.requested_sbp(distribute, self.shape, self.op_name, user_line(2))
+        blob = copy(self)
+        blob._distribute = distribute
+        return blob
+
+    @property
+    def is_tensor_list(self) -> bool:
+        """Whether this is a list of tensors, whose shapes change from step to step."""
+        return self._bound is not None
+
+    def with_bound(self, shape: Sequence[int], dtype: DType) -> BlobDef:
+        """The same blob as a list of tensors; its shape shows how large these may be."""
+        blob = copy(self)
+        blob._bound, blob.is_dynamic = tensor_type(tuple(shape), dtype), True
+        return blob
+
+    def with_rows(self, rows: Any) -> BlobDef:
+        """The same blob, of which only some rows count."""
+        blob = copy(self)
+        blob.rows, blob.is_dynamic = rows, True
+        return blob
+
+    def with_gradient_distribute(self, distribute: Any) -> BlobDef:
+        """The same blob with a requested distribution of its gradient."""
+        blob: BlobDef = self.job.methods.cast(self, gradient_distribute=distribute)
+        return blob
+
+    def numpy(self, parallel_id: int | None = None) -> Any:
+        """In the eager mode, the array in the call that defines the job: of all devices, or one.
+
+        Raises:
+            JobError: another mode, in which blobs are placeholders.
+        """
+        if self.is_tensor_list:  # of one tensor, in its place
+            return self._now().numpy_list()[parallel_id or 0]
+        return self._now().numpy(parallel_id)
+
+    def numpy_list(self) -> list[Any]:
+        """As `numpy`, an array per device."""
+        arrays: list[Any] = self._now().numpy_list()
+        return arrays
+
+    def numpy_lists(self) -> list[list[Any]]:
+        """As `numpy`, a list of arrays per device."""
+        lists: list[list[Any]] = self._now().numpy_lists()
+        return lists
+
+    def numpy_size(self) -> int:
+        """The number of devices that have a value of their own."""
+        return len(self.parts)
+
+    def _now(self) -> Any:
+        return self.job.look_at(self, user_line(3))
+
+    def __copy__(self) -> BlobDef:
+        """The same placeholder."""
+        blob = object.__new__(type(self))
+        for name in (n for kind in type(self).__mro__ for n in getattr(kind, "__slots__", ())):
+            setattr(blob, name, getattr(self, name))
+        return blob
+
+    def __repr__(self) -> str:
+        return f"BlobDef({self._value}: {self.dtype}{list(self.shape)})"
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __bool__(self) -> bool:
+        """That there is a blob: ``if bias:`` asks so where a function may have none.
+
+        Raises:
+            NoValueError: for truth values, as comparisons and logical ops give them (int8, bool):
+                whoever branches on those wants data, which there are none of.
+        """
+        return self.dtype.name not in ("int8", "bool") or _refuse_truth(self)
+
+    def __format__(self, spec: str) -> str:
+        return format(float(self), spec) if spec else repr(self)
+
+    def __getattr__(self, name: str) -> Any:
+        elsewhere = _ELSEWHERE.get(name)
+        hint = f"; there is {elsewhere}" if elsewhere else ""
+        raise AttributeError(f"a blob has no {name!r}{hint}", name=name, obj=self)
+
+
+def _refusal(what: str, hint: str) -> Callable[..., NoReturn]:
+    """A method by which Python asks for data."""
+
+    def refuse(blob: BlobDef, *_: object, **__: object) -> NoReturn:
+        raise NoValueError(
+            f"{what} {blob!r}",
+            at=user_line(2),
+            found="a placeholder, which has no data while a job is defined",
+            hint=hint,
+        )
+
+    return refuse
+
+
+_NUMBER = (
+    "a Python number of",
+    "compute with flow's functions; sizes are numbers: blob.shape[0]; or return the blob, and go "
+    "on with the job's result",
+)
+_PARTS = "a part is flow.slice_v2(blob, [[begin, end, step], ...]), rows by number flow.gather"
+_REFUSED: dict[str, tuple[str, str]] = {
+    **dict.fromkeys(("__int__", "__float__", "__index__", "__complex__"), _NUMBER),
+    "__iter__": ("a loop over", f"loop over range(blob.shape[0]); {_PARTS}"),
+    "__contains__": ("a search in", "flow.math.equal(blob, number), flow.math.reduce_any"),
+    "__getitem__": ("an index into", _PARTS),
+    "__setitem__": (
+        "an assignment to a part of",
+        "flow.slice_update(blob, part, [[begin, end, step], ...]) gives the changed blob",
+    ),
+    "__array__": (
+        "numpy's view of",
+        "compute with flow's functions, such as those of flow.math; numpy takes the job's results",
+    ),
+}
+_REFUSED |= dict.fromkeys(
+    ("__reduce_ex__", "__deepcopy__"),
+    (
+        "pickling or deep-copying",
+        "return the blob, and pickle or copy the result of the job; to share what computes it, "
+        "call one Python function in several jobs",
+    ),
+)
+for _method, _words in _REFUSED.items():
+    setattr(BlobDef, _method, _refusal(*_words))
+_refuse_truth = _refusal(
+    "truth value of",
+    "compute with flow.where(...), or decide on a Python value outside the job",
+)
+
+_ELSEWHERE = {
+    **{name: f"flow.math.reduce_{name}(blob)" for name in ("sum", "mean", "max", "min", "prod")},
+    **{name: f"flow.{name}(blob, ...)" for name in ("reshape", "flatten", "squeeze", "transpose")},
+    **dict.fromkeys(("astype", "cast", "to", "type"), "flow.cast(blob, dtype)"),
+    **{name: f"flow.math.{name}(blob)" for name in ("abs", "exp", "log", "sqrt", "argmax")},
+    "T": "flow.transpose(blob)",
+    "ndim": "len(blob.shape)",
+    "size": "flow.elem_cnt(blob)",
+    "item": "the result of the job",
+    "view": "flow.reshape(blob, shape)",
+}
+"""What programs of other frameworks find on a tensor, and where it is here."""
+
+
+class MirroredBlob(BlobDef):
+    """A blob of the mirrored view of several devices: a value per device.
+
+    Sizes that differ between the devices are `PerDevice` numbers.
+
+    Attributes:
+        placement: the devices.
+        differs: whether the values may differ between devices.
+    """
+
+    __slots__ = ("_parts", "differs", "placement")
+
+    def __init__(
+        self,
+        job: Any,
+        parts: Sequence[Value],
+        placement: Placement,
+        *,
+        differs: bool,
+        batch_axis: int | None = None,
+        is_dynamic: bool = False,
+    ) -> None:
+        super().__init__(job, parts[0], batch_axis, is_dynamic)
+        self._parts = tuple(parts)
+        self.placement = placement
+        self.differs = differs
+
+    @property
+    def value(self) -> Value:
+        """Always an error: there is no one value."""
+        raise JobError(
+            f"use of {self!r}",
+            at=user_line(2),
+            found=f"a blob of the mirrored view, with a value on each of {self.placement}",
+            allowed="a logical blob of the consistent view",
+            hint="use it in the mirrored view, or flow.cast_to_current_logical_view(blob)",
+        )
+
+    @property
+    def parts(self) -> tuple[Value, ...]:
+        """The values of the devices, in order."""
+        return self._parts
+
+    @property
+    def parallel_conf(self) -> ParallelConf:
+        """The devices of the mirrored view."""
+        return ParallelConf(self.placement)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape on each device."""
+        if self._bound is not None:
+            return tuple(self._bound.shape)
+        type_of = self._job.builder.type_of
+        return tuple(map(per_device, zip(*(type_of(p).shape for p in self._parts), strict=True)))
+
+    @property
+    def op_name(self) -> str:
+        """Name of the op that makes this blob, without the device."""
+        return self._value.op.rsplit("#", 1)[0]
+
+    name = op_name
+
+    @property
+    def unique_name(self) -> str:
+        """OneFlow's logical blob name."""
+        return f"{self.op_name}/out_{self._value.index}"
+
+    def with_distribute(self, distribute: Any) -> BlobDef:
+        """Always an error: the devices' values are what they are."""
+        raise JobError(
+            f"with_distribute of {self!r}",
+            at=user_line(2),
+            found=f"a blob of the mirrored view, with a value on each of {self.placement}",
+            allowed="logical blobs of the consistent view",
+        )
+
+    def __repr__(self) -> str:
+        shape = ", ".join(map(str, self.shape))
+        return f"MirroredBlob({self.op_name}: {self.dtype}[{shape}] on {self.placement})"

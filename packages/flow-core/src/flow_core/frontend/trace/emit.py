@@ -1,0 +1,137 @@
+"""`emit`: the one way by which API functions add ops to the job under definition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flow_core.base.errors import JobError, SourceLine, user_line
+from flow_core.frontend.trace.blob import BlobDef, MirroredBlob
+from flow_core.frontend.trace.job_build import JobBuild, current_job
+from flow_core.frontend.trace.mirrored_view import emit_mirrored, kept_batch_axis, mirrored_devices
+from flow_core.frontend.trace.repeat_acc import in_period, joined, periods_of
+from flow_core.frontend.trace.valid_rows import RESIZE, rows_passed
+from flow_core.ir.graph import Value
+from flow_core.plugins.emission import provide
+
+
+def emit(op_type: str, *inputs: BlobDef, name: str | None = None, **attrs: Any) -> Any:
+    """Adds an op to the job under definition, at the current scope.
+
+    Args:
+        op_type: type of the op.
+        inputs: blobs of the same job.
+        name: name of the op below the current name scope; a unique one by default.
+        attrs: the op's attributes; lists become tuples.
+
+    Returns:
+        A `BlobDef`, or a tuple of them when the op has several (or any number of) outputs.
+    """
+    job = current_job(f"use of {op_type}")
+    line = user_line(2)
+    for x in inputs:
+        _check_blob(job, op_type, x)
+    blobs = _emit(job, op_type, inputs, attrs, name, line)
+    return blobs if job.returns_many(op_type) else blobs[0]
+
+
+provide(emit)
+
+
+def _emit(
+    job: JobBuild,
+    op_type: str,
+    inputs: Sequence[BlobDef],
+    attrs: Mapping[str, Any],
+    name: str | None,
+    line: SourceLine | None,
+) -> tuple[BlobDef, ...]:
+    """An op; one per period on blobs of several periods, one per device in the mirrored view."""
+    periods = periods_of(inputs)
+    if periods is not None:
+        of_each = [
+            _emit(job, op_type, [in_period(x, i) for x in inputs], attrs, f"{name or op_type}/{i}",
+                  line)
+            for i in range(periods)
+        ]  # fmt: skip
+        return joined(of_each)
+    devices = mirrored_devices(job)
+    blobs: tuple[BlobDef, ...]
+    if devices is not None:
+        blobs = emit_mirrored(job, devices, op_type, inputs, attrs, name, line)
+    else:
+        blobs = _emit_logical(job, op_type, inputs, attrs, name, line)
+    if any(x.rows is not None for x in inputs):
+        return _with_rows(job, op_type, inputs, blobs, line)
+    return blobs
+
+
+def _with_rows(
+    job: JobBuild,
+    op_type: str,
+    inputs: Sequence[BlobDef],
+    blobs: Sequence[BlobDef],
+    line: SourceLine | None,
+) -> tuple[BlobDef, ...]:
+    """The outputs with the rows of theirs that count; there are zeros in place of the others."""
+    kept = rows_passed(op_type, job.emitter.spec(op_type, line), inputs, blobs, line)
+    still = any(x.is_dynamic and x.rows is None for x in inputs)
+    made = []
+    for blob, rows in zip(blobs, kept, strict=True):
+        blob.is_dynamic = still
+        if rows is not None:
+            name = f"{blob.op_name}/rows"
+            zeroed = _emit(job, RESIZE, [blob, rows.count], {"axis": rows.axis}, name, line)
+            blob = zeroed[0].with_rows(rows)
+        made.append(blob)
+    return tuple(made)
+
+
+def _emit_logical(
+    job: JobBuild,
+    op_type: str,
+    inputs: Sequence[BlobDef],
+    attrs: Mapping[str, Any],
+    name: str | None,
+    line: SourceLine | None,
+) -> tuple[BlobDef, ...]:
+    values = [input_value(job, op_type, x) for x in inputs]
+    outputs = [BlobDef(job, v) for v in job.add(op_type, values, attrs, name=name, line=line)]
+    dynamic = op_type != "cast_to_static_shape" and any(x.is_dynamic for x in inputs)
+    for blob in outputs:
+        blob.batch_axis, blob.is_dynamic = kept_batch_axis(blob, inputs), dynamic
+    return tuple(outputs)
+
+
+def _check_blob(job: JobBuild, op_type: str, blob: object) -> None:
+    if not isinstance(blob, BlobDef):
+        raise JobError(
+            f"use of {op_type}",
+            at=user_line(3),
+            found=f"{type(blob).__name__} {blob!r:.60}",
+            allowed="blobs: parameters of the job function and results of flow's functions",
+            hint="make a constant: flow.constant(value, dtype=..., shape=...)",
+        )
+    if blob.job is not job:
+        raise JobError(
+            f"use of {op_type}",
+            at=user_line(3),
+            found=f"{blob!r} of job {blob.job.name!r} inside job {job.name!r}",
+            allowed="blobs of the same job",
+        )
+
+
+def input_value(job: JobBuild, op_type: str, blob: BlobDef) -> Value:
+    """The value of a logical blob, in the distribution that is asked for."""
+    if isinstance(blob, MirroredBlob):
+        raise JobError(
+            f"use of {op_type} in the consistent view",
+            at=user_line(4),
+            found=f"{blob!r}, with a value on each of its devices",
+            allowed="logical blobs",
+            hint="flow.cast_to_current_logical_view(blob), or with flow.scope.mirrored_view():",
+        )
+    if blob.distribute is not None:
+        value: Value = job.distributed(blob.value, blob.distribute, user_line(4))
+        return value
+    return blob.value

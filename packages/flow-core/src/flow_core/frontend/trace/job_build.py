@@ -1,0 +1,394 @@
+"""A job under definition: the graph that a job function's ops are added to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from flow_core.base.errors import JobError, SourceLine, user_line
+from flow_core.base.shapes import Shape, normal_axis
+from flow_core.frontend.config.scope import Scope, current_scope, enter, outside
+from flow_core.frontend.trace.blob import BlobDef, MirroredBlob
+from flow_core.frontend.trace.repeat_acc import PeriodBlob, innermost
+from flow_core.frontend.trace.valid_rows import all_rows
+from flow_core.ir.graph import GraphBuilder, Value
+from flow_core.ops.build import Emitter
+from flow_core.plugins.emission import emit
+from flow_core.plugins.specs import OpSpec
+from flow_core.sharding.sbp import B, NdSbp, Split
+from flow_core.sharding.topology import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class TrainRequest:
+    """A call of ``minimize``.
+
+    Attributes:
+        optimizer: the optimizer.
+        losses: the values to minimize; in the mirrored view those of all devices.
+        line: the user's line.
+        elements: what the sum of the losses is divided by; None for the elements of each.
+        placement: the devices of the mirrored view, None for those of the first loss.
+    """
+
+    optimizer: Any
+    losses: tuple[Value, ...]
+    line: SourceLine | None
+    elements: float | None = None
+    placement: Placement | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """A request to see a blob (or its gradient) at every step."""
+
+    blob: Any
+    handler: Callable[[Any], None]
+    gradient: bool = False
+    line: SourceLine | None = None
+
+
+DISTRIBUTIONS = (
+    "flow.distribute.split(axis), flow.distribute.broadcast(), flow.distribute.auto() or None"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BlobMethods:
+    """Methods of blobs that lie above them.
+
+    Attributes:
+        look: gives what a blob is in the call that defines its job.
+        cast: gives a blob in another distribution, or with another one of its gradient.
+    """
+
+    look: Callable[[BlobDef], Any]
+    cast: Callable[..., BlobDef]
+
+
+class JobBuild:
+    """The graph of one job while its function runs.
+
+    Attributes:
+        name: the job's name.
+        kind: "train" or "predict".
+        builder: the graph under construction.
+        default_placement: where ops go outside any placement scope.
+        variables: variable values by name.
+        train_requests: calls of ``minimize``.
+        losses: losses of older programs, whose optimizer is in the function config.
+        watches: calls of ``watch`` and ``watch_diff``.
+        distributions: values in requested distributions, by value and SBP.
+        mirrored: values per device of logical values, by value, devices and SBP.
+        forward: names of the ops of the forward pass, once the backward pass is there.
+        segments: names of the ops whose activations are recomputed, by segment.
+        rounded: in quantization-aware training, what is seen in place of each value.
+        gradient_sums: ops whose input is to be added up over the micro-batches.
+        inputs: names of the ``input`` ops in the order in which they are fed.
+        fed: in the eager mode, the arrays of the call that defines the job.
+        step: the job's step counter.
+        stale: what stands for variables that are used stale, by their value.
+        looked_at: whether the function has looked at values.
+        methods: what blobs of the job can do that takes more than the graph.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        specs: Mapping[str, OpSpec],
+        default_placement: Placement,
+        config: Any = None,
+        session: Any = None,
+        methods: BlobMethods | None = None,
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.builder = GraphBuilder()
+        self.emitter = Emitter(self.builder, specs)
+        self.default_placement = default_placement
+        self.config = config
+        self.session = session
+        self.variables: dict[str, Value] = {}
+        self.train_requests: list[TrainRequest] = []
+        self.losses: list[Any] = []
+        self.watches: list[Watch] = []
+        self.distributions: dict[tuple[Value, NdSbp], Value] = {}
+        self.mirrored: dict[tuple[Value, Placement, Any], tuple[Value, ...]] = {}
+        self._copies: Counter[str] = Counter()
+        self.segments: dict[int, list[str]] = {}
+        self.rounded: dict[Value, Value] = {}
+        self.gradient_sums: list[str] = []
+        self.forward: frozenset[str] = frozenset()
+        self.inputs: list[str] = []
+        self.fed: Sequence[Any] | None = None
+        self.step: Any = 0
+        self.stale: dict[Value, BlobDef] = {}
+        self.looked_at = False
+        self.methods = methods
+
+    def add(
+        self,
+        op_type: str,
+        inputs: Sequence[Value],
+        attrs: Mapping[str, Any],
+        *,
+        name: str | None = None,
+        line: SourceLine | None = None,
+        sbp: tuple[NdSbp | None, ...] = (),
+        full: str | None = None,
+        placement: Placement | None = None,
+    ) -> tuple[Value, ...]:
+        """Adds an op at the current scope.
+
+        Args:
+            op_type, inputs, attrs: the op.
+            name: its name below the name scope; a free one when it is taken.
+            line: the user's line.
+            sbp: requested SBP of the outputs.
+            full: its full name, instead of ``name``.
+            placement: its devices, instead of the scope's.
+        """
+        if name is not None and not isinstance(name, str):
+            raise JobError(f"name of a {op_type}", at=line, found=repr(name), allowed="str, None")
+        scope = current_scope()
+        full = full or scope.prefix + (name or op_type)
+        if full in self.builder.ops:
+            full = self.builder.unique_name(full)
+        if scope.checkpointing:
+            self.segments.setdefault(scope.checkpointing, []).append(full)
+        placement = placement or scope.placement or self.default_placement
+        spec = self.emitter.specs.get(op_type)
+        if spec is not None and spec.host:
+            placement = on_host(placement)
+            sbp = sbp or _source_sbp(spec, placement)
+        return self.emitter.emit(
+            op_type,
+            inputs,
+            {k: _literal(v) for k, v in attrs.items()},
+            placement=placement,
+            name=full,
+            line=line,
+            sbp=sbp,
+        )
+
+    def free_name(self, name: str) -> str:
+        """A full name below the name scope that no op has."""
+        return self.builder.unique_name(current_scope().prefix + name)
+
+    def names_per_device(self, name: str, devices: int) -> list[str]:
+        """Full names of an op's copies on the devices of the mirrored view."""
+        base = full = current_scope().prefix + name
+        while f"{full}#0" in self.builder.ops:
+            self._copies[base] += 1
+            full = f"{base}_{self._copies[base]}"
+        return [f"{full}#{rank}" for rank in range(devices)]
+
+    def returns_many(self, op_type: str) -> bool:
+        """Whether `emit` gives a tuple for this op type."""
+        outputs = self.emitter.specs[op_type].outputs
+        return len(outputs) != 1 or outputs[0].endswith("*")
+
+    def requested_sbp(
+        self, distribute: Any, shape: Shape, name: str, line: SourceLine | None
+    ) -> tuple[NdSbp, ...]:
+        """The SBP that a requested distribution asks for; empty when it asks for nothing.
+
+        A split asks for S(axis) over the first hierarchy dimension of the devices in scope; on
+        a single device, and for the compiler's choice, nothing is asked for.
+        """
+        placement = current_scope().placement or self.default_placement
+        kind = None if distribute is None else getattr(distribute, "kind", "")
+        asking = f"distribution of {name!r} in job {self.name!r}"
+        if kind not in (None, "auto", "broadcast", "split"):
+            raise JobError(asking, at=line, found=f"{distribute!r:.60}", allowed=DISTRIBUTIONS)
+        if kind in (None, "auto"):
+            return ()
+        try:
+            axis = distribute.axis
+            first = B if axis is None else Split(normal_axis(axis, len(shape)))
+        except ValueError as error:
+            allowed = f"an axis of a blob of shape {tuple(shape)}"
+            raise JobError(asking, at=line, found=str(error), allowed=allowed) from None
+        if placement.size == 1:
+            return ()
+        return ((first, *(B,) * (len(placement.hierarchy) - 1)),)
+
+    def distributed(self, value: Value, distribute: Any, line: SourceLine | None) -> Value:
+        """The value in a requested distribution."""
+        shape = self.builder.type_of(value).shape
+        wanted = self.requested_sbp(distribute, shape, value.op, line)
+        if not wanted or self._lies(value, wanted[0]):
+            return value
+        known = self.distributions.get((value, wanted[0]))
+        if known is None:
+            name = self.builder.unique_name(f"{value.op}/cast")
+            placement = current_scope().placement or self.default_placement
+            (known,) = self.emitter.emit(
+                "identity", [value], placement=placement, name=name, line=line, sbp=wanted
+            )
+            self.distributions[value, wanted[0]] = known
+        return known
+
+    def _lies(self, value: Value, wanted: NdSbp) -> bool:
+        op = self.builder.ops[value.op]
+        return bool(op.sbp) and op.sbp[value.index] == wanted
+
+    def look_at(self, blob: BlobDef, line: SourceLine | None) -> Any:
+        """What a blob is in the call that defines this job.
+
+        Raises:
+            JobError: the session is not in the eager mode, or the job is not being called.
+        """
+        if self.fed is None or self.methods is None:
+            raise JobError(
+                f"value of {blob!r}",
+                at=line,
+                found="a placeholder, which has no data while a job is defined",
+                allowed="flow.enable_eager_execution() before, and a call of the job",
+                hint="return the blob, or flow.watch(blob, handler)",
+            )
+        self.looked_at = True
+        return self.methods.look(blob)
+
+    def add_loss(self, loss: Any) -> None:
+        """Takes a call of ``losses.add_loss``."""
+        self.losses.append(_checked_loss(self, loss, user_line(3)))
+
+    def train(self, *, optimizer: Any, losses: Sequence[Any]) -> None:
+        """Takes a call of ``minimize``."""
+        line = user_line(3)
+        if self.kind != "train":
+            raise JobError(
+                f"minimize in job {self.name!r}",
+                at=line,
+                found='a job of type "predict"',
+                allowed='minimize in jobs of type "train"',
+                hint='decorate it with @flow.global_function(type="train")',
+            )
+        if not losses:
+            allowed = "a blob of this job, or a list of them"
+            raise JobError(
+                f"minimize in job {self.name!r}", at=line, found="no loss", allowed=allowed
+            )
+        blobs = [_checked_loss(self, loss, line) for loss in losses]
+        self.train_requests.append(train_request(optimizer, blobs, line))
+
+
+def on_host(placement: Placement) -> Placement:
+    """The CPUs of the machines of some devices, one per device."""
+    if placement.device_type == "cpu":
+        return placement
+    return Placement("cpu", placement.devices, placement.hierarchy)
+
+
+def _source_sbp(spec: OpSpec, placement: Placement) -> tuple[NdSbp | None, ...]:
+    """Each device reads its own part of what a source reads."""
+    if spec.inputs or "region" not in spec.attrs or placement.size == 1:
+        return ()
+    return ((Split(0), *(B,) * (len(placement.hierarchy) - 1)),)
+
+
+def _literal(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(map(_literal, value))
+    if hasattr(value, "item") and not hasattr(value, "__len__"):
+        return value.item()
+    return value
+
+
+def described(value: object) -> str:
+    """A value for a message; a blob with the job that it belongs to."""
+    text = f"{value!r:.80}"
+    return f"{text} of job {value.job.name!r}" if isinstance(value, BlobDef) else text
+
+
+def _checked_loss(job: JobBuild, loss: Any, line: SourceLine | None) -> BlobDef:
+    if not isinstance(loss, BlobDef) or loss.job is not job:
+        raise JobError(
+            f"minimize in job {job.name!r}",
+            at=line,
+            found=described(loss),
+            allowed="a blob of this job, or a list of them",
+        )
+    if loss.dtype.is_object or loss.dtype.kind == "b":
+        raise JobError(
+            f"minimize in job {job.name!r}",
+            at=line,
+            found=f"a loss of type {loss.dtype}",
+            allowed="a numeric type; gradients of whole numbers are whole numbers",
+        )
+    return _whole_loss(loss, line)
+
+
+def _whole_loss(loss: BlobDef, line: SourceLine | None) -> BlobDef:
+    """A loss with one value per step, all of whose rows count."""
+    if isinstance(loss, PeriodBlob):
+        packed = innermost(loss, lambda blob: emit("concat", *blob.periods, axis=0))
+        return _whole_loss(packed, line)
+    return all_rows("minimize", loss, line)
+
+
+def train_request(
+    optimizer: Any, losses: Sequence[BlobDef], line: SourceLine | None
+) -> TrainRequest:
+    """The request to minimize some losses.
+
+    As in OneFlow, the gradient is that of the sum over all elements of all devices, divided by
+    the elements of one device's loss; where shapes may change, by its samples.  Devices with
+    batches of several sizes count with their mean size, so that every sample weighs the same.
+    """
+    values = tuple(part for loss in losses for part in loss.parts)
+    places = [loss.placement for loss in losses if isinstance(loss, MirroredBlob)]
+    if not places and not any(loss.is_dynamic for loss in losses):
+        return TrainRequest(optimizer, values, line)
+    elements = {_elements(loss) for loss in losses}
+    if len(elements) != 1 or len(places) not in (0, len(losses)):
+        raise JobError(
+            "minimize",
+            at=line,
+            found=" and ".join(map(repr, losses)),
+            allowed="losses of one view, with the same number of samples",
+        )
+    return TrainRequest(optimizer, values, line, elements.pop(), places[0] if places else None)
+
+
+def _elements(loss: BlobDef) -> float:
+    """What the sum of a loss is divided by: elements, or samples where shapes may change."""
+    shapes = [loss.job.builder.type_of(part).shape for part in loss.parts]
+    counts = [prod(shape[:1] if loss.is_dynamic else shape) for shape in shapes]
+    return float(max(1.0, sum(counts) / len(counts)))
+
+
+OUTERMOST = Scope()
+
+_current: ContextVar[JobBuild | None] = ContextVar("flow_job", default=None)
+
+
+def current_job(attempted: str) -> JobBuild:
+    """The job under definition; an error outside of job functions."""
+    job = _current.get()
+    if job is None:
+        raise outside(attempted)
+    return job
+
+
+def maybe_current_job() -> JobBuild | None:
+    """The job under definition, None outside of job functions."""
+    return _current.get()
+
+
+@contextmanager
+def defining(job: JobBuild, scope: Scope = OUTERMOST) -> Iterator[JobBuild]:
+    """Makes a job the one under definition, with an outermost scope of its own."""
+    token = _current.set(job)
+    try:
+        with enter(replace(scope, default=job.default_placement)):
+            yield job
+    finally:
+        _current.reset(token)

@@ -1,0 +1,241 @@
+"""Ops in the mirrored view of several devices, and the way between the views.
+
+In the mirrored view an op of the program is an op per device, each on its device alone, and a
+blob is a value per device, each with a shape of its own.  Logical values, variables among them,
+come in as the parts that devices hold; their gradients are added up over the devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from flow_core.base.errors import InferenceError, JobError, SourceLine
+from flow_core.frontend.config.scope import current_scope
+from flow_core.frontend.trace.blob import BlobDef, MirroredBlob
+from flow_core.frontend.trace.job_build import JobBuild
+from flow_core.frontend.trace.per_device import differs, on_device
+from flow_core.frontend.trace.valid_rows import all_rows
+from flow_core.ir.graph import Value
+from flow_core.ops.data_movement.mirrored import local_shapes
+from flow_core.sharding.sbp import B, NdSbp, Partial, Sbp, Split, format_nd_sbp
+from flow_core.sharding.topology import Placement
+
+
+def mirrored_devices(job: JobBuild) -> Placement | None:
+    """The devices of the mirrored view; None in the consistent view and on a single device."""
+    scope = current_scope()
+    if not scope.mirrored:
+        return None
+    placement = scope.placement or job.default_placement
+    return flat(placement) if placement.size > 1 else None
+
+
+def flat(placement: Placement) -> Placement:
+    """The same devices in one dimension."""
+    if len(placement.hierarchy) == 1:
+        return placement
+    return Placement(placement.device_type, placement.devices)
+
+
+def emit_mirrored(
+    job: JobBuild,
+    devices: Placement,
+    op_type: str,
+    inputs: Sequence[BlobDef],
+    attrs: Mapping[str, Any],
+    name: str | None,
+    line: SourceLine | None,
+) -> tuple[MirroredBlob, ...]:
+    """Adds an op per device and gives its outputs."""
+    taken = [to_mirrored(job, x, devices, op_type, line) for x in inputs]
+    spec = job.emitter.spec(op_type, line)
+    _check_overwritten(job, devices, op_type, [taken[i] for i in spec.mutates if i < len(taken)])
+    names = job.names_per_device(name or op_type, devices.size)
+    outputs = [
+        job.add(
+            op_type,
+            [x.parts[rank] for x in taken],
+            {key: on_device(value, rank) for key, value in attrs.items()},
+            full=names[rank],
+            line=line,
+            placement=devices.only(rank),
+        )
+        for rank in range(devices.size)
+    ]
+    alike = not (spec.random or differs(tuple(attrs.values())) or any(x.differs for x in taken))
+    dynamic = op_type != "cast_to_static_shape" and any(x.is_dynamic for x in taken)
+    made = [
+        MirroredBlob(job, parts, devices, differs=not alike, is_dynamic=dynamic)
+        for parts in zip(*outputs, strict=True)
+    ]
+    for blob in made:
+        blob.batch_axis = kept_batch_axis(blob, taken)
+    return tuple(made)
+
+
+def kept_batch_axis(output: BlobDef, inputs: Sequence[BlobDef]) -> int | None:
+    """The first input's batch axis, as far as the output still has it."""
+    if not inputs or inputs[0].batch_axis is None:
+        return None
+    axis: int = inputs[0].batch_axis
+    before, after = _sizes(inputs[0], axis), _sizes(output, axis)
+    return axis if before == after else None
+
+
+def _sizes(blob: BlobDef, axis: int) -> list[tuple[int, ...]]:
+    """The size of an axis on each device, nothing where there is no such axis."""
+    return [blob.job.builder.type_of(part).shape[axis : axis + 1] for part in blob.parts]
+
+
+def _check_overwritten(
+    job: JobBuild, devices: Placement, op_type: str, targets: Sequence[MirroredBlob]
+) -> None:
+    """An op that overwrites a variable must find it on its own devices."""
+    for target in targets:
+        cast = job.builder.ops[target.parts[0].op]
+        source = job.builder.ops[cast.inputs[0].op] if cast.inputs else cast
+        held = format_nd_sbp(source.sbp[0] or (B,)) if source.sbp else None
+        if source.placement.devices != devices.devices or held != cast.attrs.get("sbp"):
+            raise JobError(
+                f"use of {op_type}",
+                at=job.builder.lines.get(cast.name),
+                found=f"{source.type} {source.name!r} as {held} on {source.placement}, "
+                f"the op on {devices}",
+                allowed="a variable that lies on the op's devices as the op uses it",
+                hint="make the variable in the same placement scope, without a distribution",
+            )
+
+
+# --------------------------------------------------------------------------- between the views
+
+
+def to_mirrored(
+    job: JobBuild, blob: BlobDef, devices: Placement, attempted: str, line: SourceLine | None
+) -> MirroredBlob:
+    """A blob as a value per device; a logical one as the parts that devices hold.
+
+    Raises:
+        JobError: it has values of another number of devices, or cannot be divided among them.
+    """
+    if isinstance(blob, MirroredBlob):
+        if len(blob.parts) != devices.size:
+            raise JobError(
+                f"use of {attempted}",
+                at=line,
+                found=f"{blob!r} of {len(blob.parts)} devices in the mirrored view of {devices}",
+                allowed=f"blobs of {devices.size} devices",
+                hint="use scope.placement with as many devices",
+            )
+        return blob
+    all_rows(f"use of {attempted} in the mirrored view", blob, line)
+    sbp = _held_as(job, blob, devices)
+    known = job.mirrored.get((blob.value, devices, sbp))
+    if known is None:
+        known = _divide(job, blob, devices, sbp, attempted, line)
+        job.mirrored[blob.value, devices, sbp] = known
+    return MirroredBlob(
+        job,
+        known,
+        devices,
+        differs=not isinstance(sbp, type(B)),
+        batch_axis=blob.batch_axis,
+        is_dynamic=blob.is_dynamic,
+    )
+
+
+def _held_as(job: JobBuild, blob: BlobDef, devices: Placement) -> Sbp:
+    """How a logical value is divided: as asked for, else a batch by samples, else not at all."""
+    if blob.distribute is not None and blob.distribute.kind != "auto":
+        axis = blob.distribute.axis
+        return B if axis is None else Split(axis % max(1, len(blob.shape)))
+    op = job.builder.ops[blob.value.op]
+    asked = op.sbp[blob.value.index] if op.sbp else None
+    if op.type == "variable" and asked is None:
+        job.builder.ops[op.name] = replace(op, sbp=((B,) * len(op.placement.hierarchy),))
+        return B
+    if asked is not None and len(set(asked)) == 1 and not isinstance(asked[0], Partial):
+        return asked[0]
+    return B if blob.batch_axis is None else Split(blob.batch_axis)
+
+
+def _divide(
+    job: JobBuild,
+    blob: BlobDef,
+    devices: Placement,
+    sbp: Sbp,
+    attempted: str,
+    line: SourceLine | None,
+) -> tuple[Value, ...]:
+    try:
+        return parts_of(job, blob.value, (sbp,), devices, line)
+    except InferenceError:
+        raise JobError(
+            f"use of {attempted}",
+            at=line,
+            found=f"{blob!r} in the mirrored view of {devices.size} devices",
+            allowed=f"logical blobs of at least {devices.size} samples",
+        ) from None
+
+
+def parts_of(
+    job: JobBuild,
+    value: Value,
+    sbp: NdSbp,
+    devices: Placement,
+    line: SourceLine | None,
+    name: str | None = None,
+) -> tuple[Value, ...]:
+    """The parts of a logical value as a value per device."""
+    attrs = {"sbp": format_nd_sbp(sbp), "hierarchy": devices.hierarchy}
+    full = name or job.builder.unique_name(f"{value.op}/cast_to_mirrored")
+    return job.add("cast_to_mirrored", [value], attrs, full=full, line=line, placement=devices)
+
+
+def whole_of(
+    job: JobBuild,
+    parts: Sequence[Value],
+    sbp: Sbp,
+    devices: Placement,
+    line: SourceLine | None,
+    name: str | None = None,
+) -> Value:
+    """The logical value whose parts are given: S(axis), B or P.
+
+    Parts of a split that is not the balanced one are brought together by a concatenation.
+    """
+    types = [job.builder.type_of(p) for p in parts]
+    shape = types[0].shape
+    if isinstance(sbp, Split):
+        size = sum(t.shape[sbp.axis] for t in types)
+        shape = (*shape[: sbp.axis], size, *shape[sbp.axis + 1 :])
+        if [t.shape for t in types] != local_shapes(shape, (sbp,), devices.hierarchy):
+            full = name or job.builder.unique_name(f"{parts[0].op}/concat")
+            joined = {"axis": sbp.axis}
+            return job.add("concat", parts, joined, full=full, line=line, placement=devices)[0]
+    full = name or job.builder.unique_name(f"{parts[0].op}/cast_from_mirrored")
+    attrs = {"sbp": format_nd_sbp((sbp,)), "hierarchy": devices.hierarchy, "shape": shape}
+    return job.add("cast_from_mirrored", parts, attrs, full=full, line=line, placement=devices)[0]
+
+
+def to_consistent(job: JobBuild, blob: MirroredBlob, line: SourceLine | None) -> BlobDef:
+    """A value per device as one logical value: the batches one after another.
+
+    Raises:
+        JobError: the devices' values differ and have no batch axis.
+    """
+    all_rows("cast_to_current_logical_view", blob, line)
+    if not blob.differs:
+        return BlobDef(job, whole_of(job, blob.parts, B, blob.placement, line))
+    if blob.batch_axis is None:
+        raise JobError(
+            "cast_to_current_logical_view",
+            at=line,
+            found=f"{blob!r}, with a value per device and no batch axis",
+            allowed="blobs with a batch axis, or that are the same on all devices",
+            hint="reduce over the batch in the consistent view, or return it as a list",
+        )
+    sbp = Split(blob.batch_axis)
+    value = whole_of(job, blob.parts, sbp, blob.placement, line)
+    return BlobDef(job, value, blob.batch_axis, is_dynamic=blob.is_dynamic)

@@ -1,0 +1,142 @@
+"""Operators of placeholders: each makes ops of the job under definition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from flow_core.base.errors import JobError, user_line
+from flow_core.frontend.trace.per_device import each
+from flow_core.plugins.emission import emit
+
+if TYPE_CHECKING:
+    # Checkers take a blob for whatever a job's annotation says: jobs return blobs, calls arrays.
+    _Base = Any
+else:
+    _Base = object
+
+Blob = TypeVar("Blob", bound="Operators")
+
+
+class Operators(_Base):  # type: ignore[misc]  # deliberately of type Any
+    """``+ - * / // % ** @``, comparisons and unary minus of blobs.
+
+    The other side is a blob of the same element type or a Python number.
+    """
+
+    __slots__ = ()
+
+    __array_priority__ = 1000  # so that operators of numpy's numbers leave it to the blob's
+    __hash__ = object.__hash__
+
+    def __add__(self, other: Operators | float) -> Self:
+        return _with("add", self, other)
+
+    def __radd__(self, other: float) -> Self:
+        return _with("add", self, other)
+
+    def __sub__(self, other: Operators | float) -> Self:
+        return _with("sub", self, other)
+
+    def __rsub__(self, other: float) -> Self:
+        return -self + other
+
+    def __mul__(self, other: Operators | float) -> Self:
+        return _with("mul", self, other)
+
+    def __rmul__(self, other: float) -> Self:
+        return _with("mul", self, other)
+
+    def __truediv__(self, other: Operators | float) -> Self:
+        return _with("div", self, other)
+
+    def __rtruediv__(self, other: float) -> Self:
+        return _made("reciprocal_no_nan", self) * other
+
+    def __floordiv__(self, other: Operators | float) -> Self:
+        return _call("floordiv", self, other)
+
+    def __mod__(self, other: Operators | float) -> Self:
+        return _call("mod", self, other)
+
+    def __pow__(self, other: Operators | float) -> Self:
+        return _call("pow", self, other)
+
+    def __matmul__(self, other: Operators) -> Self:
+        return _made("matmul" if len(self.shape) == 2 else "batch_matmul", self, other)
+
+    def __neg__(self) -> Self:
+        return _made("negative", self)
+
+    def __eq__(self, other: object) -> Any:
+        return _call("equal", self, other)
+
+    def __ne__(self, other: object) -> Any:
+        return _call("not_equal", self, other)
+
+    def __lt__(self, other: Operators | float) -> Self:
+        return _call("less", self, other)
+
+    def __le__(self, other: Operators | float) -> Self:
+        return _call("less_equal", self, other)
+
+    def __gt__(self, other: Operators | float) -> Self:
+        return _call("greater", self, other)
+
+    def __ge__(self, other: Operators | float) -> Self:
+        return _call("greater_equal", self, other)
+
+
+def _made(op: str, x: Blob, *others: Any, **attrs: Any) -> Blob:
+    """What an op makes of a blob and others of its kind."""
+    made: Blob = emit(op, x, *others, **attrs)
+    return made
+
+
+def _call(kind: str, x: Blob, other: Any) -> Blob:
+    """Comparisons and powers: Python numbers become constants of x's element type."""
+    names = {"floordiv": "floordiv", "mod": "floor_mod"}
+    return _made(f"broadcast_{names.get(kind, kind)}", x, as_blob(other, like=x))
+
+
+def _with(kind: str, x: Blob, other: Operators | float) -> Blob:
+    """``x kind other`` for kind add, sub, mul, div, with a blob or a Python number."""
+    if isinstance(other, Operators):
+        return _made(f"broadcast_{kind}", x, other)
+    operation, operand = _SCALAR[kind]
+    return _made(operation, x, operand=operand_of(x, other, operand))
+
+
+_SCALAR: dict[str, tuple[str, Callable[[float], float]]] = {
+    "add": ("scalar_add", lambda number: number),
+    "sub": ("scalar_add", lambda number: -number),
+    "mul": ("scalar_mul", lambda number: number),
+    "div": ("scalar_mul", lambda number: 1.0 / number),
+}
+
+
+def operand_of(
+    x: Operators, other: Any, change: Callable[[Any], Any] = lambda number: number
+) -> Any:
+    """A number, changed, in the element type of x."""
+    try:
+        if isinstance(other, str | bytes):  # which float and int would read
+            raise TypeError
+        return each(float if x.dtype.is_floating else int, change(other))
+    except (TypeError, ValueError, ArithmeticError):
+        raise JobError(
+            f"an operator of {x!r}",
+            at=user_line(),
+            found=f"{type(other).__name__} {other!r:.60}",
+            allowed="a blob of the same element type, or a Python number; as divisor not 0",
+            hint="feed an array as a parameter of the job, or keep it in flow.get_variable"
+            if hasattr(other, "shape")
+            else None,
+        ) from None
+
+
+def as_blob(number: Any, like: Operators) -> Any:
+    """A blob as it is; a Python number as a constant of shape (1,) of ``like``'s type."""
+    if isinstance(number, Operators):
+        return number
+    return emit("constant", value=operand_of(like, number), dtype=like.dtype.name, shape=(1,))

@@ -1,0 +1,122 @@
+"""Numbers that differ between devices: sizes of blobs in the mirrored view, and what they make."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from flow_core.base.errors import JobError, user_line
+
+Number = int | float
+
+
+class PerDevice:
+    """A number for each device, where arrays of different sizes are fed.
+
+    Arithmetic gives such numbers, and attributes of ops take them: each device's op gets its
+    own.  What needs one number for all devices (a Python condition, a shape of a variable) is
+    an error.
+
+    >>> size = PerDevice((4, 6))
+    >>> size * 2, 3 + size // 2, -size, size == 5, 12 / size
+    (PerDevice(8, 12), PerDevice(5, 6), PerDevice(-4, -6), False, PerDevice(3.0, 2.0))
+    """
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: Sequence[Number]) -> None:
+        self.values = tuple(values)
+
+    def __repr__(self) -> str:
+        return f"PerDevice({', '.join(map(str, self.values))})"
+
+    def __hash__(self) -> int:
+        return hash(self.values)
+
+    def _fail(self, *_: object) -> NoReturn:
+        raise JobError(
+            "use of a size",
+            at=user_line(3),
+            found=f"{', '.join(map(str, self.values))} on the devices of the mirrored view",
+            allowed="one number for all devices",
+            hint="feed arrays of one shape to all devices, or write -1 for this size",
+        )
+
+    __int__ = __index__ = __float__ = _fail
+
+    def __bool__(self) -> bool:
+        answers = set(map(bool, self.values))
+        return answers.pop() if len(answers) == 1 else self._fail()
+
+
+def _spread(one: object, other: object) -> list[tuple[Any, Any]]:
+    """The operands of both sides, device by device."""
+    devices = next(len(x.values) for x in (one, other) if isinstance(x, PerDevice))
+    sides = (x.values if isinstance(x, PerDevice) else (x,) * devices for x in (one, other))
+    return list(zip(*sides, strict=True))
+
+
+def _arithmetic(function: Callable[[Any, Any], Any], swap: bool) -> Callable[..., Any]:
+    def method(self: PerDevice, other: Any) -> Any:
+        if not isinstance(other, int | float | PerDevice):
+            return NotImplemented
+        left, right = (other, self) if swap else (self, other)
+        return per_device([function(a, b) for a, b in _spread(left, right)])
+
+    return method
+
+
+def _comparison(function: Callable[[Any, Any], bool]) -> Callable[..., Any]:
+    def method(self: PerDevice, other: Any) -> Any:
+        if not isinstance(other, int | float | PerDevice):
+            return NotImplemented
+        answers = {bool(function(a, b)) for a, b in _spread(self, other)}
+        return answers.pop() if len(answers) == 1 else self._fail()
+
+    return method
+
+
+for _name in ("add", "sub", "mul", "floordiv", "mod", "truediv", "pow"):
+    setattr(PerDevice, f"__{_name}__", _arithmetic(getattr(operator, _name), False))
+    setattr(PerDevice, f"__r{_name}__", _arithmetic(getattr(operator, _name), True))
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(PerDevice, f"__{_name}__", _comparison(getattr(operator, _name)))
+for _name in ("neg", "abs"):
+    _unary = getattr(operator, _name)
+    setattr(PerDevice, f"__{_name}__", lambda self, f=_unary: per_device(map(f, self.values)))
+
+
+def per_device(values: Any) -> Any:
+    """One number where all devices have the same, else a `PerDevice`.
+
+    >>> per_device([4, 4]), per_device([4, 6])
+    (4, PerDevice(4, 6))
+    """
+    numbers = tuple(values)
+    return numbers[0] if all(n == numbers[0] for n in numbers) else PerDevice(numbers)
+
+
+def each(function: Callable[[Any], Any], value: Any) -> Any:
+    """A function of a number, or of the number of each device.
+
+    >>> each(float, 3), each(float, PerDevice((1, 2)))
+    (3.0, PerDevice(1.0, 2.0))
+    """
+    if isinstance(value, PerDevice):
+        return per_device(map(function, value.values))
+    return function(value)
+
+
+def differs(value: Any) -> bool:
+    """Whether there is a number per device in a value or, at any depth, in a sequence."""
+    if isinstance(value, list | tuple):
+        return any(map(differs, value))
+    return isinstance(value, PerDevice)
+
+
+def on_device(value: Any, rank: int) -> Any:
+    """A value as the device of that rank has it."""
+    if isinstance(value, list | tuple):
+        return tuple(on_device(v, rank) for v in value)
+    return value.values[rank] if isinstance(value, PerDevice) else value

@@ -1,0 +1,392 @@
+"""What a job call gives back: arrays, handles, callbacks."""
+
+from __future__ import annotations
+
+import operator
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
+from queue import SimpleQueue
+from typing import Any, NoReturn
+
+import numpy as np
+
+from flow_core.base.dtypes import as_asked
+from flow_core.base.errors import JobError, NoValueError, user_line
+from flow_core.frontend.trace.blob import BlobDef, MirroredBlob
+from flow_core.runtime.pipeline import Pipeline, Step
+
+
+class DeviceArrays(list[Any]):
+    """The fetched arrays of a blob of the mirrored view, one per device.
+
+    Attributes:
+        axis: the batch axis, along which they can be joined; None when there is none.
+    """
+
+    __slots__ = ("axis", "is_dynamic")
+
+    def __init__(self, arrays: Iterable[Any], axis: int | None, is_dynamic: bool) -> None:
+        super().__init__(arrays)
+        self.axis = axis
+        self.is_dynamic = is_dynamic
+
+    def joined(self) -> Any:
+        """One array of all devices."""
+        if self.axis is None or self.is_dynamic:
+            raise JobError(
+                "taking one array of a blob of the mirrored view",
+                at=user_line(2),
+                found="arrays whose shapes may differ between devices"
+                if self.is_dynamic
+                else "arrays without a batch axis",
+                allowed="numpy(parallel_id) of one device, or numpy_list()",
+                hint="annotate the job with -> tp.ListNumpy",
+            )
+        return np.concatenate(list(self), self.axis)
+
+
+class Fetched:
+    """Where a blob's arrays are among a step's results."""
+
+    __slots__ = ("_axis", "_counts", "_dynamic", "_lead", "_mirrored", "_where")
+
+    def __init__(self, where: slice, blob: BlobDef) -> None:
+        self._where = where
+        self._mirrored = isinstance(blob, MirroredBlob)
+        self._axis = blob.batch_axis
+        self._dynamic = blob.is_dynamic
+        self._lead = None if blob.rows is None else (slice(None),) * blob.rows.axis
+        self._counts = slice(where.stop, 2 * where.stop - where.start)
+
+    def of(self, results: Sequence[Any]) -> Any:
+        """The array; a list of arrays where each device has one."""
+        found = results[self._where]
+        if self._lead is not None:
+            counts = results[self._counts]
+            found = [self._cut(x, n) for x, n in zip(found, counts, strict=True)]
+        return DeviceArrays(found, self._axis, self._dynamic) if self._mirrored else found[0]
+
+    def _cut(self, array: Any, count: Any) -> Any:
+        """The rows that count."""
+        return array[(*(self._lead or ()), slice(max(0, int(count.reshape(-1)[0]))))]
+
+
+class LocalBlob:
+    """One fetched value: ``numpy()``, and it acts as its array, also beside operators.
+
+    >>> loss = LocalBlob(np.array([0.5], np.float32))
+    >>> loss * 2 + 1, float(loss), f"{float(loss):.3f}"
+    (array([2.], dtype=float32), 0.5, '0.500')
+    """
+
+    __slots__ = ("_fetched",)
+
+    def __init__(self, fetched: Any) -> None:
+        self._fetched = fetched
+
+    @property
+    def _array(self) -> Any:
+        fetched = self._fetched
+        return fetched.joined() if isinstance(fetched, DeviceArrays) else fetched
+
+    def numpy(self, parallel_id: int | None = None) -> Any:
+        """The array: of one device when asked, else that of all devices, joined by batches."""
+        return self._array if parallel_id is None else self.numpy_list()[parallel_id]
+
+    def numpy_list(self) -> list[Any]:
+        """One array per device."""
+        return _as_list(self._fetched)
+
+    def numpy_lists(self) -> list[list[Any]]:
+        """A list of arrays per device."""
+        return _as_lists(self._fetched)
+
+    def ndarray(self) -> Any:
+        """Older name of `numpy`."""
+        return self.numpy()
+
+    def ndarray_list(self) -> list[Any]:
+        """Older name of `numpy_list`."""
+        return self.numpy_list()
+
+    @property
+    def ndarray_list_(self) -> list[Any]:
+        """`numpy_list`, by the name of an attribute that programs read."""
+        return self.numpy_list()
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the shape may differ from step to step."""
+        if isinstance(self._fetched, DeviceArrays):
+            return self._fetched.is_dynamic
+        return bool(self._fetched.dtype == object)
+
+    def parallel_num(self) -> int:
+        """The number of devices."""
+        return len(self.numpy_list())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return as_asked(self._array, dtype, copy)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LocalBlob, (self._fetched,)
+
+    def __deepcopy__(self, memo: Any) -> LocalBlob:
+        return LocalBlob(deepcopy(self._fetched, memo))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._array, name)
+
+    def __repr__(self) -> str:
+        return f"LocalBlob({self._fetched!r})"
+
+
+def _of_array(method: str) -> Callable[..., Any]:
+    """A method that is the array's."""
+
+    def call(blob: LocalBlob, *args: Any) -> Any:
+        plain = (arg.numpy() if isinstance(arg, LocalBlob) else arg for arg in args)
+        return getattr(blob.numpy(), method)(*plain)
+
+    return call
+
+
+def _of_number(convert: Callable[[Any], Any]) -> Callable[[LocalBlob], Any]:
+    """A conversion of an array of one element, whatever its rank: losses have shape (1,)."""
+    return lambda blob: convert(blob.numpy().item())
+
+
+_NUMBERS: dict[str, Callable[[Any], Any]] = {
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "complex": complex,
+    "index": operator.index,
+}
+_BINARY = (
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul"),
+    *("lshift", "rshift", "and", "or", "xor"),
+)
+_OF_ARRAYS = (
+    *(prefix + name for name in _BINARY for prefix in ("", "r", "i")),
+    *("lt", "le", "eq", "ne", "gt", "ge", "neg", "pos", "abs", "invert"),
+    *("len", "iter", "contains", "getitem", "setitem"),
+)
+for _method in _OF_ARRAYS:
+    if hasattr(np.ndarray, f"__{_method}__"):
+        setattr(LocalBlob, f"__{_method}__", _of_array(f"__{_method}__"))
+for _method, _convert in _NUMBERS.items():
+    setattr(LocalBlob, f"__{_method}__", _of_number(_convert))
+
+
+def _as_list(fetched: Any) -> list[Any]:
+    """One array per device; a single tensor of changing shape in its place."""
+    arrays = fetched if isinstance(fetched, DeviceArrays) else [fetched]
+    return [array[0] if array.dtype == object else array for array in arrays]
+
+
+def _as_lists(fetched: Any) -> list[list[Any]]:
+    """A list of arrays per device; tensors of changing shape each with a leading axis of size 1."""
+    arrays = fetched if isinstance(fetched, DeviceArrays) else [fetched]
+    return [[x[np.newaxis] for x in a] if a.dtype == object else [a] for a in arrays]
+
+
+FORMS: dict[str, Callable[[Any], Any]] = {
+    "numpy": lambda fetched: fetched.joined() if isinstance(fetched, DeviceArrays) else fetched,
+    "list": _as_list,
+    "list_list": _as_lists,
+    "blob": LocalBlob,
+}
+"""How a fetched array (or `DeviceArrays`) is handed over, by the annotation's kind."""
+
+
+_TO_GET_IT = (
+    "job(...).get() waits for the arrays, job(...)(function) has them handed over; "
+    "with the annotation -> tp.Numpy a job returns its array"
+)
+
+
+class Pending:
+    """A step whose results have not been asked for yet.
+
+    The callback actor waits until a callback is given, so that callbacks run in the order of
+    the calls.  It stops waiting when nobody holds this object any more, or when the wait holds
+    up somebody else; a callback that is given later then runs in the giver's thread.
+
+    Args:
+        pipeline: where the step runs.
+        arrange: gives the results of a step the form that the user wants.
+    """
+
+    __slots__ = ("__weakref__", "_arrange", "_mailbox", "_pipeline", "_step")
+
+    def __init__(self, pipeline: Pipeline, arrange: Callable[[Step], Any]) -> None:
+        self._mailbox = _Mailbox()
+        self._pipeline = pipeline
+        self._arrange = arrange
+        self._step: Step | None = None
+
+    def deliverer(self) -> Callable[[Step], None]:
+        """What the callback actor calls; it does not keep this object alive."""
+        mailbox, arrange = self._mailbox, self._arrange
+        gone = mailbox.give_up_without(self)
+
+        def deliver(step: Step) -> None:
+            callback = mailbox.wait()
+            if callback is not None and callback is not gone:
+                result = arrange(step)
+                try:
+                    callback(result)
+                except Exception as error:
+                    if error.__traceback__ and error.__traceback__.tb_next is None:
+                        error.add_note(_whereabouts(callback))  # it was never entered
+                    raise
+
+        return deliver
+
+    @property
+    def release(self) -> Callable[[], object]:
+        """What the pipeline calls when the wait for a callback holds up somebody."""
+        mailbox = self._mailbox
+        return lambda: mailbox.put(None)
+
+    def attach(self, step: Step) -> None:
+        """Remembers the step, for `get`."""
+        self._step = step
+
+    def __call__(self, callback: Callable[[Any], Any]) -> None:
+        """Hands the results to a callback, in the callback thread."""
+        if not callable(callback):
+            raise JobError(
+                "registering a callback",
+                at=user_line(2),
+                found=f"{callback!r:.60}",
+                allowed="a function of one argument",
+            )
+        self._pipeline.check_process()
+        if not self._mailbox.put(callback):
+            callback(self.get())
+
+    def async_get(self, callback: Callable[[Any], Any]) -> None:
+        """Same as calling this object."""
+        self(callback)
+
+    def get(self) -> Any:
+        """Waits for the step and gives its results."""
+        step = self._step
+        if step is None:
+            raise JobError("getting a job's result", found="a call that was not started")
+        if not step.done:
+            self._pipeline.check_process()
+        self._mailbox.put(None)
+        self._pipeline.wait_for(step)
+        if step.error is not None:
+            self._pipeline.forget(step.error)
+            raise step.error
+        return self._arrange(step)
+
+    def numpy(self) -> Any:
+        """Waits for the step and gives the array of its one result."""
+        return self._one("numpy").numpy()
+
+    def numpy_list(self) -> list[Any]:
+        """Waits for the step and gives one array per device of its one result."""
+        arrays: list[Any] = self._one("numpy_list").numpy_list()
+        return arrays
+
+    def numpy_lists(self) -> list[list[Any]]:
+        """Waits for the step and gives a list of arrays per device of its one result."""
+        lists: list[list[Any]] = self._one("numpy_lists").numpy_lists()
+        return lists
+
+    def __getattr__(self, name: str) -> Any:
+        text = f"the result of a call has no {name!r} yet: {_TO_GET_IT}"
+        raise AttributeError(text, name=name, obj=self)
+
+    __array_priority__ = 1000  # so that numpy's operators leave it to ours, which say more
+
+    def __repr__(self) -> str:
+        return f"<the result of a call, not fetched: {_TO_GET_IT}>"
+
+    def _one(self, what: str) -> LocalBlob:
+        result = self.get()
+        if not isinstance(result, LocalBlob):
+            raise JobError(
+                f"use of {what}()",
+                at=user_line(3),
+                found=f"results in a {type(result).__name__}",
+                allowed="a job without annotation that returns one blob",
+                hint=f"take the results apart: job(...).get()[0].{what}()",
+            )
+        return result
+
+
+def _not_yet(what: str) -> Callable[..., NoReturn]:
+    """A method by which Python asks for numbers."""
+
+    def refuse(pending: Pending, *_: object, **__: object) -> NoReturn:
+        raise NoValueError(
+            f"{what} the result of a call",
+            at=user_line(2),
+            found="a call whose arrays nobody has fetched",
+            hint=_TO_GET_IT,
+        )
+
+    return refuse
+
+
+_ASKED = {
+    "pickling or copying": ("__reduce_ex__",),
+    "an index into": ("__getitem__",),
+    "a loop over": ("__iter__",),
+    "numpy's view of": ("__array__",),
+    "a Python number of": ("__int__", "__float__", "__index__"),
+    "arithmetic with": tuple(
+        f"__{side}{name}__"
+        for name in ("add", "sub", "mul", "truediv", "pow", "matmul")
+        for side in ("", "r")
+    ),
+}
+for _what, _methods in _ASKED.items():
+    for _method in _methods:
+        setattr(Pending, _method, _not_yet(_what))
+
+
+def _whereabouts(callback: Callable[[Any], Any]) -> str:
+    """A callback and its line, which a traceback lacks where its parameters do not fit."""
+    code = getattr(callback, "__code__", None)
+    where = f" (at {code.co_filename}:{code.co_firstlineno})" if code else ""
+    return f"in the callback {getattr(callback, '__qualname__', repr(callback))}{where} of a job"
+
+
+class _Mailbox:
+    """A callback that is given at most once, or given up."""
+
+    __slots__ = ("_given", "_items", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._items: SimpleQueue[Any] = SimpleQueue()
+        self._given = False
+
+    def put(self, callback: Callable[[Any], Any] | None) -> bool:
+        """False when it was given (up) before."""
+        with self._lock:
+            if self._given:
+                return False
+            self._given = True
+            self._items.put(callback)
+            return True
+
+    def give_up_without(self, holder: object) -> weakref.ref[object]:
+        """Gives up when an object is gone; `wait` gives the reference then.
+
+        No line of Python runs when that happens, as a Ctrl-C at such a moment would be lost.
+        """
+        return weakref.ref(holder, self._items.put)
+
+    def wait(self) -> Any:
+        """The first that was put."""
+        return self._items.get()

@@ -1,0 +1,122 @@
+"""Blobs of which only the first rows count, as many as a step says.
+
+Memory is laid out for as many rows as there can be.  How many count is a blob beside the blob: an
+op that treats rows one by one passes it on, and what is fetched is cut to it.  Which ops do so is
+what their SBP rules say: those that may be split by rows.  Rows that do not count are zeros, so
+that sums of rows, and gradients, need not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flow_core.base.errors import JobError, SourceLine
+from flow_core.frontend.trace.blob import BlobDef
+from flow_core.plugins.specs import OpSpec, SbpContext
+from flow_core.sharding.sbp import B, P, Sbp, Signature, Split
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """How much of a blob counts.
+
+    Attributes:
+        count: a blob of shape (1,).
+        axis: the axis that it counts.
+    """
+
+    count: BlobDef
+    axis: int = 0
+
+
+RESIZE = "sync_dynamic_resize"
+"""The op that puts zeros in place of the rows that do not count."""
+
+WHOLE = ("cast_to_static_shape", RESIZE)
+"""Ops all of whose rows count."""
+
+ADDING = (
+    "batch_matmul", "matmul", "reduce_sum", "scatter_nd", "square_sum", "unsorted_segment_sum",
+)  # fmt: skip
+"""Ops that add rows up: those of zeros add nothing."""
+
+
+def rows_passed(
+    op_type: str,
+    spec: OpSpec,
+    inputs: Sequence[BlobDef],
+    outputs: Sequence[BlobDef],
+    line: SourceLine | None,
+) -> tuple[Rows | None, ...]:
+    """The rows of each output that count, given those of the inputs.
+
+    Raises:
+        JobError: the op does not treat rows one by one, or inputs have counts of their own each.
+    """
+    found = [x.rows for x in inputs if x.rows is not None]
+    if not found or op_type in WHOLE:
+        return (None,) * len(outputs)
+    if all(rows.count.parts == found[0].count.parts for rows in found):
+        for rule in _rules(spec, inputs, outputs):
+            axes = _axes(rule, op_type, inputs, outputs)
+            if axes is not None:
+                return tuple(None if a is None else Rows(found[0].count, a) for a in axes)
+    raise JobError(
+        f"use of {op_type}",
+        at=line,
+        found="; ".join(_told(x) for x in inputs if x.rows is not None),
+        allowed="ops that treat rows one by one or add them up, on rows of one count",
+        hint="flow.cast_to_static_shape(blob) has all rows, with zeros behind those that count",
+    )
+
+
+def _told(blob: BlobDef) -> str:
+    return f"{blob!r}, of which {blob.rows.count.op_name!r} says how much counts of axis " + str(
+        blob.rows.axis
+    )
+
+
+def _rules(
+    spec: OpSpec, inputs: Sequence[BlobDef], outputs: Sequence[BlobDef]
+) -> tuple[Signature, ...]:
+    """The op's SBP rules for any number of devices."""
+    builder = inputs[0].job.builder
+    before, after = (
+        tuple(builder.type_of(x.parts[0]) for x in blobs) for blobs in (inputs, outputs)
+    )
+    return tuple(spec.sbp(SbpContext(before, after, builder.ops[outputs[0].parts[0].op].attrs)))
+
+
+def _axes(
+    rule: Signature, op_type: str, inputs: Sequence[BlobDef], outputs: Sequence[BlobDef]
+) -> tuple[int | None, ...] | None:
+    """The axis of each output that a rule makes of the rows; None if it says nothing of them."""
+    split = tuple(B if x.rows is None else Split(x.rows.axis) for x in inputs)
+    if rule.inputs != split:
+        return None
+    (size,) = {x.shape[x.rows.axis] for x in inputs if x.rows is not None}
+    fits = all(
+        _keeps(sbp, blob, size, op_type) for sbp, blob in zip(rule.outputs, outputs, strict=True)
+    )
+    axes = (sbp.axis if isinstance(sbp, Split) else None for sbp in rule.outputs)
+    return tuple(axes) if fits else None
+
+
+def _keeps(sbp: Sbp, output: BlobDef, size: int, op_type: str) -> bool:
+    if isinstance(sbp, Split):
+        return bool(output.shape[sbp.axis] == size)
+    return sbp == P and op_type in ADDING
+
+
+def all_rows(attempted: str, blob: BlobDef, line: SourceLine | None) -> BlobDef:
+    """The blob, which must be one all of whose rows count."""
+    if blob.rows is not None:
+        raise JobError(
+            attempted,
+            at=line,
+            found=_told(blob),
+            allowed="blobs all of whose rows count",
+            hint="flow.cast_to_static_shape(blob) has all rows, with zeros behind those that count",
+        )
+    return blob

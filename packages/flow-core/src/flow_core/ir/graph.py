@@ -1,0 +1,326 @@
+"""The logical graph: frozen ops on values, with everything else in side tables.
+
+An `Op` has a unique scoped name; a `Value` is one output of an op, by name, so that equality
+and hashing never walk the graph.  A `Graph` lists ops in an order in which each op comes after
+its inputs.  `flow_core.ir.text` prints and parses it, `verify` checks its invariants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from flow_core.base.dtypes import DType
+from flow_core.base.errors import GraphError, SourceLine
+from flow_core.base.shapes import Shape, num_elements
+from flow_core.sharding.sbp import NdSbp
+from flow_core.sharding.topology import Placement
+
+AttrValue = Any  # bool | int | float | str | None | tuple[AttrValue, ...]; checked by `verify`
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Shape and element type of a value.
+
+    >>> from flow_core.base.dtypes import float32
+    >>> str(TensorType((2, 3), float32)), TensorType((2, 3), float32).nbytes
+    ('float32[2,3]', 24)
+    """
+
+    shape: Shape
+    dtype: DType
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return num_elements(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes."""
+        return num_elements(self.shape) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+@lru_cache(maxsize=65536)
+def tensor_type(shape: Shape, dtype: DType) -> TensorType:
+    """The interned `TensorType` of a shape and an element type."""
+    return TensorType(shape, dtype)
+
+
+class Value(NamedTuple):
+    """Output ``index`` of the op named ``op``.
+
+    >>> str(Value("dense/matmul", 0))
+    'dense/matmul:0'
+    """
+
+    op: str
+    index: int  # type: ignore[assignment]  # the field's usual name; tuple.index is not used
+
+    def __str__(self) -> str:
+        return f"{self.op}:{self.index}"
+
+
+class Attrs(Mapping[str, AttrValue]):
+    """Frozen, hashable attributes of an op, ordered by name.
+
+    >>> Attrs({"b": 1, "a": (2, 3)})
+    Attrs(a=(2, 3), b=1)
+    """
+
+    __slots__ = ("_dict", "_hash")
+
+    def __init__(self, items: Mapping[str, AttrValue] = {}) -> None:
+        self._dict = {k: items[k] for k in sorted(items)} if len(items) > 1 else dict(items)
+        self._hash: int | None = None
+
+    def __getitem__(self, key: str) -> AttrValue:
+        return self._dict[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._dict)
+
+    def __len__(self) -> int:
+        return len(self._dict)
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash(tuple(self._dict.items()))
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        # repr tells 1 from 1.0 and True, which == does not
+        return isinstance(other, Attrs) and (
+            self is other or (self._dict == other._dict and repr(self) == repr(other))
+        )
+
+    def __repr__(self) -> str:
+        return f"Attrs({', '.join(f'{k}={v!r}' for k, v in self._dict.items())})"
+
+    def with_(self, **changes: AttrValue) -> Attrs:
+        """These attributes with some changed or added."""
+        return Attrs({**self._dict, **changes})
+
+
+NO_ATTRS = Attrs()
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One logical op.
+
+    Attributes:
+        name: unique in its graph, scoped with slashes.
+        type: name of its `OpSpec`.
+        inputs: values it reads.
+        attrs: literal attributes.
+        placement: the devices it runs on.
+        sbp: requested SBP per output, None where nothing is requested.
+        control: names of ops that must run before it.
+    """
+
+    name: str
+    type: str
+    inputs: tuple[Value, ...]
+    attrs: Attrs
+    placement: Placement
+    sbp: tuple[NdSbp | None, ...] = ()
+    control: tuple[str, ...] = ()
+
+    def output(self, index: int = 0) -> Value:
+        """One of its outputs as a value."""
+        return Value(self.name, index)
+
+    def with_inputs(self, inputs: tuple[Value, ...]) -> Op:
+        """The same op on other inputs."""
+        return self if inputs == self.inputs else replace(self, inputs=inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A logical graph.  Treat all mappings as read-only; `GraphBuilder` makes new ones.
+
+    Attributes:
+        ops: by name, each after its inputs and control predecessors.
+        types: types of the outputs, by op name.
+        results: the values that the job returns.
+        effects: names of ops which must run although nobody may read their outputs.
+        lines: the user's line of each op, where known.
+    """
+
+    ops: Mapping[str, Op]
+    types: Mapping[str, tuple[TensorType, ...]]
+    results: tuple[Value, ...] = ()
+    effects: tuple[str, ...] = ()
+    lines: Mapping[str, SourceLine] = field(default_factory=dict, compare=False)
+
+    def type_of(self, value: Value) -> TensorType:
+        """The type of a value."""
+        return self.types[value.op][value.index]
+
+    def input_types(self, op: Op) -> tuple[TensorType, ...]:
+        """The types of an op's inputs."""
+        types = self.types
+        return tuple([types[v.op][v.index] for v in op.inputs])
+
+    def consumers(self) -> dict[Value, list[Op]]:
+        """The ops that read each value, in graph order."""
+        readers: dict[Value, list[Op]] = {}
+        for op in self.ops.values():
+            for value in op.inputs:
+                readers.setdefault(value, []).append(op)
+        return readers
+
+    def of_type(self, type_: str) -> list[Op]:
+        """All ops of one type, in graph order."""
+        return [op for op in self.ops.values() if op.type == type_]
+
+    def __len__(self) -> int:
+        return len(self.ops)
+
+
+class GraphBuilder:
+    """A graph under construction; keeps names unique and order topological.
+
+    Args:
+        base: what it begins with.
+        reserved: names of ops that will be added later, which `unique_name` leaves to them.
+    """
+
+    def __init__(self, base: Graph | None = None, reserved: Set[str] = frozenset()) -> None:
+        self.ops: dict[str, Op] = dict(base.ops) if base else {}
+        self.types: dict[str, tuple[TensorType, ...]] = dict(base.types) if base else {}
+        self.lines: dict[str, SourceLine] = dict(base.lines) if base else {}
+        self.results: tuple[Value, ...] = base.results if base else ()
+        self.effects: dict[str, None] = dict.fromkeys(base.effects) if base else {}
+        self._next: dict[str, int] = {}
+        self._reserved = reserved
+
+    def unique_name(self, wanted: str) -> str:
+        """``wanted``, or ``wanted_1``, ``wanted_2`` ... when it is taken."""
+        if self._is_free(wanted):
+            return wanted
+        number = self._next.get(wanted, 1)
+        while not self._is_free(f"{wanted}_{number}"):
+            number += 1
+        self._next[wanted] = number + 1
+        return f"{wanted}_{number}"
+
+    def _is_free(self, name: str) -> bool:
+        return name not in self.ops and name not in self._reserved
+
+    def add(
+        self,
+        op: Op,
+        types: tuple[TensorType, ...],
+        *,
+        line: SourceLine | None = None,
+        effect: bool = False,
+    ) -> Op:
+        """Appends an op whose name must be free and whose inputs must be there."""
+        if op.name in self.ops:
+            raise GraphError(
+                f"adding op {op.name!r}",
+                at=line,
+                found=f"an op of that name, made at {self.lines.get(op.name, 'an unknown line')}",
+                allowed="unique names within a job",
+            )
+        self.ops[op.name] = op
+        self.types[op.name] = types
+        if line is not None:
+            self.lines[op.name] = line
+        if effect:
+            self.effects[op.name] = None
+        return op
+
+    def type_of(self, value: Value) -> TensorType:
+        """The type of a value."""
+        return self.types[value.op][value.index]
+
+    def build(self) -> Graph:
+        """The finished graph."""
+        return Graph(
+            dict(self.ops), dict(self.types), self.results, tuple(self.effects), dict(self.lines)
+        )
+
+
+def rebuild(graph: Graph, ops: Iterable[Op], **changes: Any) -> Graph:
+    """A graph of some ops of ``graph`` (by new or old object), its side tables cut to fit."""
+    kept = {op.name: op for op in ops}
+    types = changes.pop("types", graph.types)
+    lines = changes.pop("lines", graph.lines)
+    return Graph(
+        ops=kept,
+        types={name: types[name] for name in kept},
+        results=changes.pop("results", graph.results),
+        effects=tuple(n for n in changes.pop("effects", graph.effects) if n in kept),
+        lines={name: lines[name] for name in kept if name in lines},
+    )
+
+
+def verify(graph: Graph) -> None:
+    """Checks the invariants of a graph; raises `GraphError` naming the op and the rule."""
+    seen: set[str] = set()
+    for name, op in graph.ops.items():
+        for rule, holds in _INVARIANTS:
+            problem = holds(graph, name, op, seen)
+            if problem:
+                raise GraphError(
+                    f"verifying op {name!r}",
+                    at=graph.lines.get(name),
+                    found=problem,
+                    allowed=rule,
+                )
+        seen.add(name)
+    for value in graph.results:
+        if value.op not in seen or value.index >= len(graph.types[value.op]):
+            raise GraphError("verifying the results", found=f"no value {value}")
+
+
+def _name_rule(_: Graph, name: str, op: Op, __: set[str]) -> str | None:
+    return None if op.name == name and name else f"op {op.name!r} filed under {name!r}"
+
+
+def _input_rule(graph: Graph, _: str, op: Op, seen: set[str]) -> str | None:
+    for value in op.inputs:
+        if value.op not in seen:
+            return f"input {value} comes later or not at all"
+        if value.index >= len(graph.types[value.op]):
+            return f"input {value}, but {value.op} has {len(graph.types[value.op])} outputs"
+    return None
+
+
+def _control_rule(_: Graph, __: str, op: Op, seen: set[str]) -> str | None:
+    late = [name for name in op.control if name not in seen]
+    return f"control predecessor {late[0]} comes later or not at all" if late else None
+
+
+def _type_rule(graph: Graph, name: str, _: Op, __: set[str]) -> str | None:
+    return None if name in graph.types else "no types of its outputs"
+
+
+def _attr_rule(_: Graph, __: str, op: Op, ___: set[str]) -> str | None:
+    bad = [k for k, v in op.attrs.items() if not is_literal(v)]
+    return f"attribute {bad[0]}={op.attrs[bad[0]]!r}" if bad else None
+
+
+_INVARIANTS = (
+    ("ops are filed under their own non-empty names", _name_rule),
+    ("inputs are outputs of earlier ops", _input_rule),
+    ("control predecessors are earlier ops", _control_rule),
+    ("every op has output types", _type_rule),
+    ("attributes are bool, int, float, str, None or tuples of these", _attr_rule),
+)
+
+
+def is_literal(value: AttrValue) -> bool:
+    """Whether a value may be an attribute."""
+    if isinstance(value, tuple):
+        return all(map(is_literal, value))
+    return value is None or type(value) in (bool, int, float, str)

@@ -1,0 +1,152 @@
+"""The text form of graphs: one op per line, and it parses back.
+
+A line is ``name = type(inputs) : types @placement [sbp(...)] [after(...)] {attributes}``, for
+example ``y = relu(x:0) : float32[4,3] @cpu[0:0] sbp(S(0)) after(x) {}``; the last two lines name
+the results and the ops with effects.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+
+from flow_core.base.dtypes import as_dtype
+from flow_core.base.errors import GraphError
+from flow_core.ir.graph import Attrs, AttrValue, Graph, Op, TensorType, Value, tensor_type, verify
+from flow_core.sharding.sbp import NdSbp, format_nd_sbp, parse_nd_sbp
+from flow_core.sharding.topology import Placement
+
+_BARE = re.compile(r"[\w./\-]+")
+_NAME = r'(?:[\w./\-]+|"(?:[^"\\]|\\.)*")'
+_VALUE = rf"{_NAME}:\d+"
+_TYPE = r"\w+\[[\d,]*\]"
+_LINE = re.compile(
+    rf"(?P<name>{_NAME}) = (?P<type>\w+)\((?P<inputs>(?:{_VALUE}(?:, )?)*)\)"
+    rf" : (?P<outputs>(?:{_TYPE}(?:; )?)*) @(?P<device>\w+)\[(?P<ids>[^\]]*)\]"
+    r"(?: sbp\((?P<sbp>[^{]*?)\))?"
+    rf"(?: after\((?P<after>(?:{_NAME}(?:, )?)*)\))? (?P<attrs>\{{.*\}})"
+)
+
+
+def print_graph(graph: Graph, lines: bool = False) -> str:
+    """The text form of a graph; with ``lines`` the user's line follows each op as a comment."""
+    rows = ["graph", *_op_rows(graph, lines)]
+    rows.append(f"return {', '.join(map(_value_text, graph.results))}".rstrip())
+    rows.append(f"effects {', '.join(map(_name_text, graph.effects))}".rstrip())
+    return "\n".join(rows) + "\n"
+
+
+def _op_rows(graph: Graph, lines: bool) -> Iterator[str]:
+    for op in graph.ops.values():
+        line = graph.lines.get(op.name) if lines else None
+        yield print_op(graph, op) + (f"  # {line}" if line else "")
+
+
+def print_op(graph: Graph, op: Op) -> str:
+    """One op as a line of text."""
+    parts = [
+        f"{_name_text(op.name)} = {op.type}({', '.join(map(_value_text, op.inputs))})",
+        f": {'; '.join(map(str, graph.types[op.name]))}",
+        f"@{op.placement}",
+    ]
+    if op.sbp:
+        parts.append(f"sbp({'; '.join('-' if s is None else format_nd_sbp(s) for s in op.sbp)})")
+    if op.control:
+        parts.append(f"after({', '.join(map(_name_text, op.control))})")
+    return " ".join([*parts, _literal_text(dict(op.attrs))])
+
+
+def _name_text(name: str) -> str:
+    return name if _BARE.fullmatch(name) else json.dumps(name)
+
+
+def _value_text(value: Value) -> str:
+    return f"{_name_text(value.op)}:{value.index}"
+
+
+def _literal_text(value: AttrValue) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k!r}: {_literal_text(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, tuple):
+        inner = ", ".join(map(_literal_text, value))
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+        return "1e999" if value > 0 else "-1e999"
+    return repr(value)
+
+
+def parse_graph(text: str) -> Graph:
+    """The graph of a text form, verified; raises `GraphError` naming the line that is wrong.
+
+    >>> from flow_core.ir.graph import GraphBuilder
+    >>> empty = GraphBuilder().build()
+    >>> parse_graph(print_graph(empty)) == empty
+    True
+    """
+    ops: dict[str, Op] = {}
+    types: dict[str, tuple[TensorType, ...]] = {}
+    results: tuple[Value, ...] = ()
+    effects: tuple[str, ...] = ()
+    for number, row in enumerate(text.splitlines(), 1):
+        row = row.strip()
+        if row.startswith("return"):
+            results = tuple(map(_value, re.findall(_VALUE, row[6:])))
+        elif row.startswith("effects"):
+            effects = tuple(map(_name, re.findall(_NAME, row[7:])))
+        elif row not in ("", "graph"):
+            op, outputs = _parse_op(row, number)
+            ops[op.name], types[op.name] = op, outputs
+    graph = Graph(ops, types, results, effects)
+    verify(graph)
+    return graph
+
+
+def _parse_op(row: str, number: int) -> tuple[Op, tuple[TensorType, ...]]:
+    row = re.sub(r"\}  # \S.*$", "}", row)
+    match = _LINE.fullmatch(row)
+    if match is None:
+        raise GraphError(
+            f"reading line {number} of a graph",
+            found=row[:80],
+            allowed="name = type(inputs) : types @placement [sbp(...)] [after(...)] {attributes}",
+        )
+    outputs = tuple(map(_type, re.findall(_TYPE, match["outputs"])))
+    op = Op(
+        name=_name(match["name"]),
+        type=match["type"],
+        inputs=tuple(map(_value, re.findall(_VALUE, match["inputs"]))),
+        attrs=Attrs(ast.literal_eval(match["attrs"])),
+        placement=_placement(match["device"], match["ids"]),
+        sbp=_sbp(match["sbp"]),
+        control=tuple(map(_name, re.findall(_NAME, match["after"] or ""))),
+    )
+    return op, outputs
+
+
+def _name(text: str) -> str:
+    return str(json.loads(text)) if text.startswith('"') else text
+
+
+def _value(text: str) -> Value:
+    name, _, index = text.rpartition(":")
+    return Value(_name(name), int(index))
+
+
+def _type(text: str) -> TensorType:
+    dtype, _, sizes = text.rstrip("]").partition("[")
+    shape = tuple(int(n) for n in sizes.split(",") if n)
+    return tensor_type(shape, as_dtype(dtype))
+
+
+def _placement(device: str, text: str) -> Placement:
+    ids, _, hierarchy = text.partition(" as ")
+    shape = tuple(int(n) for n in hierarchy.split("x")) if hierarchy else None
+    return Placement.parse(device, ids, shape)
+
+
+def _sbp(text: str | None) -> tuple[NdSbp | None, ...]:
+    if not text:
+        return ()
+    return tuple(None if part == "-" else parse_nd_sbp(part) for part in text.split("; "))

@@ -1,0 +1,149 @@
+"""Running plans apart from the session: on variables of their own, with nothing at stake."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from flow_core.compiler.lower.tasks import LEAVES, CompileOptions, lower
+from flow_core.device import Driver
+from flow_core.frontend.session.session import Session
+from flow_core.ir.graph import Graph, Value
+from flow_core.plan import Plan
+from flow_core.plugins.specs import load
+from flow_core.runtime.executable import Executable
+from flow_core.sharding.sbp import Region
+
+
+class Variables:
+    """Variables by device and region, filled from logical values at their first use.
+
+    Args:
+        session: whose drivers allocate.
+        values: the logical values by name.
+    """
+
+    def __init__(self, session: Session, values: Mapping[str, Any]) -> None:
+        self._session = session
+        self._values = dict(values)
+        self._parts: dict[tuple[str, str], tuple[Region, Any, Driver]] = {}
+
+    def part(self, name: str, device: str, region: Region | None = None) -> Any:
+        """A device's array of a variable, or of the part that the region is."""
+        known = self._parts.get((name, device))
+        if known is None:
+            value = self._values[name]
+            region = region or tuple((0, n) for n in value.shape)
+            driver = self._session.driver(device)
+            window = value[_window(region)]
+            array = driver.allocate(window.nbytes).view(0, window.shape, window.dtype)
+            driver.copy_in(array, window)
+            known = self._parts[name, device] = (region, array, driver)
+        return known[1]
+
+    def assign(self, values: Mapping[str, Any]) -> None:
+        """Overwrites variables with logical values."""
+        self._values.update(values)
+        for (name, _), (region, array, driver) in self._parts.items():
+            if name in values:
+                driver.copy_in(array, values[name][_window(region)])
+
+    def values(self) -> dict[str, Any]:
+        """The logical values of the variables that are in use."""
+        found: dict[str, Any] = {}
+        for (name, _), (region, array) in self.parts().items():
+            found.setdefault(name, self._values[name].copy())
+            found[name][_window(region)] = array
+        return found
+
+    def parts(self) -> dict[tuple[str, str], tuple[Region, Any]]:
+        """What each device holds of each variable, by (name, device): the region, its values."""
+        return {
+            key: (region, driver.copy_out(array))
+            for key, (region, array, driver) in self._parts.items()
+        }
+
+
+def _window(region: Region) -> tuple[slice, ...]:
+    return tuple(slice(low, high) for low, high in region)
+
+
+@dataclass(slots=True)
+class Rehearsal:
+    """A plan on variables of its own.
+
+    Attributes:
+        executable: the bound plan.
+        variables: its variables.
+        shown: the values that `run` gives, in the order of the plan's results.
+    """
+
+    executable: Executable
+    variables: Variables
+    shown: tuple[Value, ...]
+
+    def run(self, feeds: Sequence[Any], step: int = 0) -> dict[Value, Any]:
+        """One step, numbered; gives what is shown."""
+        self.executable.step[...] = step
+        return dict(zip(self.shown, self.executable.run(feeds), strict=True))
+
+
+def rehearse(
+    session: Session, plan: Plan, values: Mapping[str, Any], shown: Sequence[Value]
+) -> Rehearsal:
+    """Binds a plan to variables of its own; this process plays all devices, others or not."""
+    variables = Variables(session, values)
+    registry = session.registry
+    alone = registry.comm if session.world is None else load(registry.comms["in_process"].load)
+    executable = Executable(plan, registry, session.driver, variables.part, comm=alone)
+    return Rehearsal(executable, variables, tuple(shown))
+
+
+def rehearse_graph(
+    session: Session,
+    graph: Graph,
+    inputs: Sequence[str],
+    values: Mapping[str, Any],
+    options: CompileOptions,
+    shards: Mapping[str, tuple[str, Region]],
+) -> Rehearsal:
+    """Lowers a physical graph so that every value stays to be seen, and binds it.
+
+    Memory is not used again, and nothing is computed in place.
+    """
+    shown = tuple(
+        Value(name, i)
+        for name, op in graph.ops.items()
+        if op.type not in LEAVES
+        for i in range(len(graph.types[name]))
+    )
+    graph = replace(graph, results=shown)
+    options = replace(options, inplace=False, reuse=False, memory_limit=None)
+    plan = lower(graph, session.registry, inputs, "rehearsal", options)
+    return rehearse(session, replace(plan, shards=dict(shards)), values, shown)
+
+
+def same_bits(a: Any, b: Any) -> bool:
+    """Whether two arrays have the same shape and the same bits, any NaN like any other.
+
+    >>> nan = np.array([np.nan, 0.0])
+    >>> same_bits(nan, nan), same_bits(nan, -nan), same_bits(np.ones(2), np.ones(1))
+    (True, True, False)
+    """
+    if a.shape != b.shape:
+        return False
+    return bool(np.array_equal(a, b, equal_nan=a.dtype.kind not in "iub"))
+
+
+def states(found: Variables, wanted: Variables) -> list[tuple[Any, Any]]:
+    """Variables of each device, in pairs; some devices may share what others hold apart."""
+    parts = found.parts()
+    shared = {(name, region): array for (name, _), (region, array) in parts.items()}
+    pairs = [
+        (parts[name, device][1] if (name, device) in parts else shared.get((name, region)), array)
+        for (name, device), (region, array) in wanted.parts().items()
+    ]
+    return [(held, array) for held, array in pairs if held is not None]

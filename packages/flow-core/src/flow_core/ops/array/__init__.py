@@ -1,0 +1,1 @@
+"""Ops on shapes, regions, indices and order, and sources of numbers."""

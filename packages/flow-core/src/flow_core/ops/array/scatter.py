@@ -1,0 +1,291 @@
+"""Ops that read or write at n-dimensional positions, each a row of the indices' last axis.
+
+A position out of range reads zeros and writes nothing.  The attribute ``first`` is the position of
+the table's first element, () for the origin: a device of a table that is split on indexed axes
+reads or writes what lies in its own part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from flow_core.base.shapes import Shape
+from flow_core.ir.graph import AttrValue, TensorType, tensor_type
+from flow_core.ops.array.index import (
+    MOVED,
+    checked_index,
+    first_input,
+    first_output,
+    rules,
+    with_like,
+)
+from flow_core.ops.build import GradContext, Sym
+from flow_core.ops.rules import floating, rising
+from flow_core.plugins.specs import (
+    REQUIRED,
+    InferContext,
+    LocalContext,
+    OpSpec,
+    Part,
+    Sample,
+    SbpContext,
+)
+from flow_core.sharding.sbp import EXTREMES, B, P, S, Signatures
+
+
+def _nd_parts(ctx: InferContext, table: Shape, position: int) -> tuple[Shape, Shape]:
+    """The batch sizes of the indices and the sizes of the slices that they address."""
+    index = checked_index(ctx, position)
+    depth = index.shape[-1]
+    allowed = f"between 1 and {len(table)} numbers per position"
+    ctx.check(1 <= depth <= len(table), f"indices {index} into shape {table}", allowed)
+    return index.shape[:-1], table[depth:]
+
+
+def _gather_nd_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    params = ctx.inputs[0]
+    batch, inner = _nd_parts(ctx, params.shape, 1)
+    return (tensor_type(batch + inner, params.dtype),)
+
+
+def _scattered(ctx: InferContext, table: Shape, index: int, updates: int) -> tuple[TensorType, ...]:
+    found = ctx.inputs[updates]
+    batch, inner = _nd_parts(ctx, table, index)
+    ctx.check(found.shape == batch + inner, f"updates {found}", f"shape {batch + inner}")
+    return (tensor_type(table, found.dtype),)
+
+
+def _scatter_nd_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    return _scattered(ctx, tuple(ctx.attrs["shape"]), 0, 1)
+
+
+def _scatter_nd_like_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    return _scattered(ctx, ctx.inputs[0].shape, 1, 2)
+
+
+def _tensor_scatter_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    params, updates = ctx.inputs[:2]
+    ctx.check(params.dtype is updates.dtype, f"{params} and {updates}", "one element type")
+    return _scattered(ctx, params.shape, 2, 1)
+
+
+def _nd_axes(index: TensorType, table: TensorType) -> tuple[range, list[tuple[int, int]]]:
+    """Batch axes of the indices, and (axis of the table, axis of the slices) of the rest."""
+    batch, depth = len(index.shape) - 1, index.shape[-1]
+    return range(batch), [(i, i - depth + batch) for i in range(depth, len(table.shape))]
+
+
+def _from_position(
+    table: Callable[[LocalContext], Part],
+) -> Callable[[LocalContext], Mapping[str, AttrValue]]:
+    """Localizes ``first`` (and ``shape``) by the table's part."""
+
+    def localize(ctx: LocalContext) -> Mapping[str, AttrValue]:
+        part = table(ctx)
+        outer = ctx.attrs["first"] or (0,) * len(part.region)
+        first = tuple(a + low for a, (low, _) in zip(outer, part.region, strict=True))
+        found: dict[str, AttrValue] = {"first": first}
+        return {**found, "shape": part.shape} if "shape" in ctx.attrs else found
+
+    return localize
+
+
+def _gather_nd_sbp(ctx: SbpContext) -> Signatures:
+    params, index = ctx.inputs
+    batch, inner = _nd_axes(index, params)
+    return rules(
+        *(((B, S(i)), S(i)) for i in batch),
+        *(((S(i), B), S(j)) for i, j in inner),
+        *(((S(i), B), P) for i in range(index.shape[-1])),
+        *MOVED,
+    )
+
+
+def _scatter_nd_rules(index: TensorType, out: TensorType) -> Signatures:
+    """Rules for the inputs (indices, updates)."""
+    batch, inner = _nd_axes(index, out)
+    return rules(
+        *(((S(i), S(i)), P) for i in batch),
+        *(((B, S(j)), S(i)) for i, j in inner),
+        *(((B, B), S(i)) for i in range(index.shape[-1])),
+        ((B, P), P),
+    )
+
+
+def _scatter_nd_sbp(ctx: SbpContext) -> Signatures:
+    return _scatter_nd_rules(ctx.inputs[0], ctx.outputs[0])
+
+
+def _scatter_nd_like_sbp(ctx: SbpContext) -> Signatures:
+    return with_like(_scatter_nd_rules(ctx.inputs[1], ctx.outputs[0]), 0)
+
+
+def _tensor_scatter_update_sbp(ctx: SbpContext) -> Signatures:
+    _, inner = _nd_axes(ctx.inputs[2], ctx.outputs[0])
+    indexed = range(ctx.inputs[2].shape[-1])
+    return rules(
+        *(((S(i), S(j), B), S(i)) for i, j in inner),
+        *(((S(i), B, B), S(i)) for i in indexed),
+        *(((kind, kind, B), kind) for kind in (P, *EXTREMES)),
+    )
+
+
+def _tensor_scatter_add_sbp(ctx: SbpContext) -> Signatures:
+    batch, _ = _nd_axes(ctx.inputs[2], ctx.outputs[0])
+    added = rules(*(((P, S(i), S(i)), P) for i in batch))
+    splits = (r for r in _tensor_scatter_update_sbp(ctx) if r.inputs[0] not in EXTREMES)
+    return (*added, *splits, *(rising(ctx, 0) if floating(ctx) else ()))
+
+
+def _gather_nd_gradient(g: GradContext) -> tuple[Sym, None]:
+    return g.one("scatter_nd", g.inputs[1], g.dy, shape=g.x.shape, **g.attrs), None
+
+
+def _scatter_nd_gradient(g: GradContext) -> tuple[Sym | None, ...]:
+    *ignored, index, _ = g.inputs
+    return (*(None for _ in ignored), None, g.one("gather_nd", g.dy, index, first=g.attrs["first"]))
+
+
+def _tensor_scatter_gradient(g: GradContext) -> tuple[Sym | None, Sym | None, None]:
+    (_, updates, index), (to_params, to_updates, _) = g.inputs, g.needed
+    kept: Sym | None = g.dy
+    if g.op.type == "tensor_scatter_nd_update" and to_params:
+        zeros = g.one("zero_like", updates)
+        kept = g.one("tensor_scatter_nd_update", g.dy, zeros, index, **g.attrs)
+    return kept, g.one("gather_nd", g.dy, index, **g.attrs) if to_updates else None, None
+
+
+def _positions(
+    index: Any, table: Shape, first: Shape = ()
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """(batch position, table position) of each index in range."""
+    depth = index.shape[-1]
+    low = np.array(first[:depth] or (0,) * depth, np.int64)
+    for place in np.ndindex(*index.shape[:-1]):
+        at = tuple(map(int, index[place] - low))
+        if all(0 <= i < n for i, n in zip(at, table, strict=False)):
+            yield place, at
+
+
+def _gather_nd(params: Any, index: Any, *, first: Shape) -> Any:
+    out = np.zeros(index.shape[:-1] + params.shape[index.shape[-1] :], params.dtype)
+    for place, at in _positions(index, params.shape, first):
+        out[place] = params[at]
+    return out
+
+
+def _tensor_scatter_add(params: Any, updates: Any, index: Any, *, first: Shape) -> Any:
+    out = params.copy()
+    for place, at in _positions(index, params.shape, first):
+        out[at] += updates[place]
+    return out
+
+
+def _tensor_scatter_update(params: Any, updates: Any, index: Any, *, first: Shape) -> Any:
+    out = params.copy()
+    for place, at in _positions(index, params.shape, first):
+        out[at] = updates[place]
+    return out
+
+
+def _scatter_nd(index: Any, updates: Any, *, shape: Shape, first: Shape) -> Any:
+    return _tensor_scatter_add(np.zeros(shape, updates.dtype), updates, index, first=first)
+
+
+def _scatter_nd_like(like: Any, index: Any, updates: Any, *, first: Shape) -> Any:
+    return _scatter_nd(index, updates, shape=like.shape, first=first)
+
+
+def _nd_cases(rng: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Tables, distinct positions in them (some out of range) and slices for these positions."""
+    for table, index in (
+        ((4, 3), [[1], [3], [4]]), ((3, 4), [[0, 1], [2, 3], [-1, 0], [1, 1]]),
+        ((2, 3, 2), [[[0, 1], [1, 2]], [[0, 0], [1, 0]]]), ((5,), [[4], [2]]),
+    ):  # fmt: skip
+        places = np.array(index, np.int32)
+        slices = rng.uniform(-3, 3, places.shape[:-1] + table[places.shape[-1] :])
+        yield rng.uniform(-3, 3, table), places, slices
+
+
+def _gather_nd_samples(rng: Any) -> Iterator[Sample]:
+    for table, index, _ in _nd_cases(rng):
+        yield Sample((table, index))
+        yield Sample((table, index), {"first": (1,) * table.ndim}, note="a part")
+
+
+def _scatter_nd_samples(rng: Any) -> Iterator[Sample]:
+    for table, index, slices in _nd_cases(rng):
+        yield Sample((index, slices), {"shape": table.shape})
+    twice = np.array([[1], [1], [0]], np.int64)
+    yield Sample((twice, rng.uniform(-3, 3, (3, 2))), {"shape": (3, 2)}, note="added twice")
+    attrs = {"shape": (2, 2), "first": (1, 0)}
+    yield Sample((twice, rng.uniform(-3, 3, (3, 2))), attrs, note="a part")
+
+
+def _scatter_nd_like_samples(rng: Any) -> Iterator[Sample]:
+    for table, index, slices in _nd_cases(rng):
+        yield Sample((table, index, slices))
+
+
+def _tensor_scatter_samples(rng: Any) -> Iterator[Sample]:
+    for table, index, slices in _nd_cases(rng):
+        yield Sample((table, slices, index))
+        yield Sample((table, slices, index), {"first": (1,) * table.ndim}, note="a part")
+
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        type="gather_nd",
+        inputs=("params", "indices"),
+        infer=_gather_nd_type,
+        attrs={"first": ()},
+        localize=_from_position(first_input),
+        sbp=_gather_nd_sbp,
+        gradient=_gather_nd_gradient,
+        reference=_gather_nd,
+        samples=_gather_nd_samples,
+    ),
+    OpSpec(
+        type="scatter_nd",
+        inputs=("indices", "updates"),
+        infer=_scatter_nd_type,
+        attrs={"shape": REQUIRED, "first": ()},
+        sbp=_scatter_nd_sbp,
+        localize=_from_position(first_output),
+        gradient=_scatter_nd_gradient,
+        reference=_scatter_nd,
+        samples=_scatter_nd_samples,
+    ),
+    OpSpec(
+        type="scatter_nd_like",
+        inputs=("like", "indices", "updates"),
+        infer=_scatter_nd_like_type,
+        attrs={"first": ()},
+        localize=_from_position(first_output),
+        sbp=_scatter_nd_like_sbp,
+        gradient=_scatter_nd_gradient,
+        reference=_scatter_nd_like,
+        samples=_scatter_nd_like_samples,
+    ),
+    *(
+        OpSpec(
+            type=name,
+            inputs=("params", "updates", "indices"),
+            infer=_tensor_scatter_type,
+            attrs={"first": ()},
+            sbp=sbp,
+            localize=_from_position(first_output),
+            gradient=_tensor_scatter_gradient,
+            reference=reference,
+            samples=_tensor_scatter_samples,
+            inplace=(0,),
+        )
+        for name, sbp, reference in (
+            ("tensor_scatter_nd_add", _tensor_scatter_add_sbp, _tensor_scatter_add),
+            ("tensor_scatter_nd_update", _tensor_scatter_update_sbp, _tensor_scatter_update),
+        )
+    ),
+)

@@ -1,0 +1,497 @@
+"""Ops that select regions of tensors or put them together: concat, split, slices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from flow_core.base.shapes import Shape
+from flow_core.ir.graph import AttrValue, TensorType, tensor_type
+from flow_core.ops.build import GradContext, Sym
+from flow_core.plugins.specs import (
+    REQUIRED,
+    InferContext,
+    LocalContext,
+    OpSpec,
+    Part,
+    Sample,
+    SbpContext,
+)
+from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
+
+LAST = 2**63 - 1
+"""As start or stop of a slice: the end of the axis, however long it is."""
+
+
+# ---------------------------------------------------------------------------- concat and split
+
+
+def offsets(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Where each of some consecutive regions starts.
+
+    >>> offsets((3, 1, 2))
+    (0, 3, 4)
+    """
+    return tuple(accumulate(sizes, initial=0))[:-1]
+
+
+def _resized(shape: Shape, axis: int, size: int) -> Shape:
+    return (*shape[:axis], size, *shape[axis + 1 :])
+
+
+def _axis_of(ctx: InferContext) -> int:
+    axis, x = ctx.attrs["axis"], ctx.inputs[0]
+    ctx.check(0 <= axis < len(x.shape), f"axis {axis} of {x}", f"0 <= axis < {len(x.shape)}")
+    return int(axis)
+
+
+def _concat_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    first, axis = ctx.inputs[0], _axis_of(ctx)
+    for x in ctx.inputs:
+        same = len(x.shape) == len(first.shape) and (
+            _resized(x.shape, axis, 0) == _resized(first.shape, axis, 0)
+        )
+        ctx.check(
+            same and x.dtype is first.dtype,
+            ", ".join(map(str, ctx.inputs)),
+            f"one element type and equal sizes but for axis {axis}",
+        )
+    total, limit = sum(x.shape[axis] for x in ctx.inputs), ctx.attrs["max_dim_size"]
+    ctx.check(limit is None or limit >= total, f"max_dim_size {limit}", f"at least {total}")
+    return (tensor_type(_resized(first.shape, axis, total), first.dtype),)
+
+
+def _but_axis(ctx: SbpContext) -> Signatures:
+    """S(i) everywhere but on the op's axis, unless there is one part only, and P everywhere."""
+    n, m, axis = len(ctx.inputs), len(ctx.outputs), ctx.attrs["axis"]
+    splits = (S(i) for i in range(len(ctx.inputs[0].shape)) if i != axis or n == m == 1)
+    kinds: tuple[Sbp, ...] = (*splits, P, *EXTREMES)
+    return tuple(Signature((s,) * n, (s,) * m) for s in kinds)
+
+
+def _concat_gradient(g: GradContext) -> Sequence[Sym | None]:
+    axis = g.attrs["axis"]
+    sizes = tuple(x.shape[axis] for x in g.inputs)
+    if all(g.needed):
+        return g.all("split", g.dy, axis=axis, sizes=sizes)
+    return [
+        _region(g, axis, start, size) if needed else None
+        for start, size, needed in zip(offsets(sizes), sizes, g.needed, strict=True)
+    ]
+
+
+def _region(g: GradContext, axis: int, start: int, size: int) -> Sym:
+    rank = len(g.dy.shape)
+    whole = (LAST,) * rank
+    return g.one(
+        "slice",
+        g.dy,
+        start=_resized((0,) * rank, axis, start),
+        stop=_resized(whole, axis, start + size),
+        step=(1,) * rank,
+    )
+
+
+def _concat(*xs: Any, axis: int, max_dim_size: int | None) -> Any:
+    return np.concatenate(xs, axis)
+
+
+def _concat_samples(rng: Any) -> Iterator[Sample]:
+    for shapes, axis in (
+        (((2, 3), (2, 1)), 1), (((2, 3), (4, 3), (1, 3)), 0), (((2, 2, 2), (2, 2, 2)), 1),
+        (((3,), (0,)), 0), (((2, 3),), 0),
+    ):  # fmt: skip
+        yield Sample(tuple(rng.uniform(-3, 3, s) for s in shapes), {"axis": axis})
+    yield Sample((rng.integers(0, 9, (2, 1)), rng.integers(0, 9, (2, 2))), {"axis": 1})
+
+
+def _split_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    x, axis, sizes = ctx.inputs[0], _axis_of(ctx), ctx.attrs["sizes"]
+    ctx.check(
+        sum(sizes) == x.shape[axis] and min(sizes, default=-1) >= 0,
+        f"sizes {sizes} for axis {axis} of {x}",
+        f"sizes that add up to {x.shape[axis]}",
+    )
+    return tuple(tensor_type(_resized(x.shape, axis, n), x.dtype) for n in sizes)
+
+
+def _split_gradient(g: GradContext) -> tuple[Sym | None, ...]:
+    parts = (
+        g.one("zero_like", y) if dy is None else dy
+        for y, dy in zip(g.outputs, g.grads, strict=True)
+    )
+    dx = g.one("concat", *parts, axis=g.attrs["axis"])
+    return (dx, *(None for _ in g.inputs[1:]))
+
+
+def _split(x: Any, *, axis: int, sizes: tuple[int, ...]) -> tuple[Any, ...]:
+    return tuple(np.split(x, offsets(sizes)[1:], axis))
+
+
+def _split_samples(rng: Any) -> Iterator[Sample]:
+    for shape, axis, sizes in (((5, 3), 0, (2, 3)), ((2, 6), 1, (1, 0, 5)), ((3, 2), 1, (2,))):
+        yield Sample((rng.uniform(-3, 3, shape),), {"axis": axis, "sizes": sizes})
+
+
+def _split_like_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    x, *likes = ctx.inputs
+    axis, rank = _axis_of(ctx), len(likes[0].shape) if likes else 0
+    fits = axis < rank and all(
+        len(t.shape) == rank and _resized(t.shape, axis, 0) == _resized(x.shape[:rank], axis, 0)
+        for t in likes
+    )
+    ctx.check(
+        fits and sum(t.shape[axis] for t in likes) == x.shape[axis],
+        f"{x} like {', '.join(map(str, likes))}",
+        f"shapes that make up the input's along axis {axis}",
+    )
+    return tuple(tensor_type(t.shape + x.shape[rank:], x.dtype) for t in likes)
+
+
+def _split_like_sbp(ctx: SbpContext) -> Signatures:
+    """Of the likes only the shapes are read; all are taken alike, for there are 2^n mixtures."""
+    n, axis = len(ctx.outputs), ctx.attrs["axis"]
+    rank, like_rank = len(ctx.inputs[0].shape), len(ctx.inputs[1].shape)
+    led = (Signature((S(i),) * (n + 1), (S(i),) * n) for i in range(like_rank) if i != axis)
+    others: tuple[Sbp, ...] = (*map(S, range(like_rank, rank)), P, *EXTREMES)
+    rest = (Signature((s, *(like,) * n), (s,) * n) for s in others for like in (B, P))
+    return (*led, *rest, Signature((B, *(P,) * n), (B,) * n))
+
+
+def _split_like(x: Any, *likes: Any, axis: int) -> tuple[Any, ...]:
+    return _split(x, axis=axis, sizes=tuple(t.shape[axis] for t in likes))
+
+
+def _split_like_samples(rng: Any) -> Iterator[Sample]:
+    for shapes, axis in (
+        (((5, 3), (2, 3), (3, 3)), 0), (((2, 5, 2), (2, 1), (2, 4)), 1),
+    ):  # fmt: skip
+        yield Sample(tuple(rng.uniform(-3, 3, s) for s in shapes), {"axis": axis})
+
+
+# --------------------------------------------------------------------------------------- slices
+
+
+def slice_range(size: int, start: int, stop: int, step: int) -> range:
+    """The indices that a slice selects of an axis; start and stop are clamped to it.
+
+    >>> list(slice_range(5, 1, LAST, 2)), list(slice_range(4, LAST, -LAST, -1))
+    ([1, 3], [3, 2, 1, 0])
+    """
+    if size == 0:
+        return range(0, 0, step)
+    first, last = min(max(start, -size), size - 1), min(max(stop, -size - 1), size)
+    return range(first + size * (first < 0), last + size * (last < 0), step)
+
+
+def whole_shape(shape: Shape, attrs: Mapping[str, AttrValue]) -> Shape:
+    """The sizes that a slice op's attributes speak of: those of the logical tensor.
+
+    The attribute ``window`` has (start, stop, size of the axis) of a device's part, per axis.
+    """
+    window = attrs["window"]
+    return shape if window is None else tuple(size for _, _, size in window)
+
+
+def slice_ranges(shape: Shape, attrs: Mapping[str, AttrValue]) -> tuple[range, ...]:
+    """`slice_range` of every axis of the logical tensor."""
+    sizes = whole_shape(shape, attrs)
+    rows = zip(sizes, attrs["start"], attrs["stop"], attrs["step"], strict=True)
+    return tuple(slice_range(*row) for row in rows)
+
+
+def regions(
+    shape: Shape, attrs: Mapping[str, AttrValue]
+) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """Numpy indices of what a slice takes of a device's part of a tensor, and of the slice."""
+    ranges = slice_ranges(shape, attrs)
+    window = attrs["window"] or [(0, n, n) for n in shape]
+    pairs = [_meeting(r, low, high) for r, (low, high, _) in zip(ranges, window, strict=True)]
+    return tuple(own for own, _ in pairs), tuple(part for _, part in pairs)
+
+
+def _meeting(taken: range, low: int, high: int) -> tuple[slice, slice]:
+    """Which elements of an axis' part are taken, and where they are among all that are taken.
+
+    >>> _meeting(range(1, 9, 3), 3, 6)
+    (slice(1, 4, 3), slice(1, 2, None))
+    """
+    forward = taken.step > 0
+    ends = (low, high) if forward else (high - 1, low - 1)
+    first, last = (min(len(range(taken.start, end, taken.step)), len(taken)) for end in ends)
+    own = range(taken.start - low, taken.stop - low, taken.step)[first:last]
+    if not own:
+        return slice(0, 0), slice(0, 0)
+    return slice(own.start, None if own.stop < 0 else own.stop, own.step), slice(first, last)
+
+
+def _sliced_shape(ctx: InferContext, whole: TensorType) -> Shape:
+    rank, window = len(whole.shape), ctx.attrs["window"]
+    rows = tuple(ctx.attrs[key] for key in ("start", "stop", "step"))
+    ctx.check(all(len(row) == rank for row in rows), f"{rows} for {whole}", f"{rank} of each")
+    ctx.check(all(rows[2]), f"step {rows[2]}", "steps other than 0")
+    fits = window is None or tuple(high - low for low, high, _ in window) == whole.shape
+    ctx.check(fits, f"window {window} for {whole}", "a window of the tensor's size")
+    sizes = whole_shape(whole.shape, ctx.attrs)
+    shape = tuple(map(len, slice_ranges(whole.shape, ctx.attrs)))
+    empty = [i for i, n in enumerate(shape) if n == 0 and sizes[i]]
+    found = f"start {rows[0]}, stop {rows[1]}, step {rows[2]} of {whole}"
+    ctx.check(not empty, found, f"a slice that selects something of axes {empty}")
+    return shape
+
+
+def _slice_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    return (tensor_type(_sliced_shape(ctx, ctx.inputs[0]), ctx.inputs[0].dtype),)
+
+
+def _slice_grad_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    dy, like = ctx.inputs
+    shape = _sliced_shape(ctx, like)
+    ctx.check(dy.shape == shape, f"gradient of shape {dy.shape}", f"shape {shape}")
+    return (tensor_type(like.shape, dy.dtype),)
+
+
+def _slice_update_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    x, update = ctx.inputs
+    shape = _sliced_shape(ctx, x)
+    allowed = tensor_type(shape, x.dtype)
+    ctx.check(update == allowed, f"update of type {update}", str(allowed))
+    return (x,)
+
+
+def _slice_assign_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    _slice_update_type(ctx)
+    return ()
+
+
+def _full_axes(shape: Shape, attrs: Mapping[str, AttrValue]) -> list[int]:
+    """The axes that are taken as they are, of which a part is taken by the same attributes."""
+    ranges, sizes = slice_ranges(shape, attrs), whole_shape(shape, attrs)
+    steps = attrs["step"]
+    return [i for i, r in enumerate(ranges) if r == range(sizes[i]) and steps[i] == 1]
+
+
+def _cut_axes(shape: Shape, attrs: Mapping[str, AttrValue]) -> list[int]:
+    full = _full_axes(shape, attrs)
+    return [i for i in range(len(shape)) if i not in full]
+
+
+def _slice_sbp(ctx: SbpContext) -> Signatures:
+    """Where a cut axis is split, each device puts what it has of the slice among zeros."""
+    shape = ctx.inputs[0].shape
+    kinds: tuple[Sbp, ...] = (*map(S, _full_axes(shape, ctx.attrs)), P, *EXTREMES)
+    parts = (Signature((S(i),), (P,)) for i in _cut_axes(shape, ctx.attrs))
+    return (*(Signature((s,), (s,)) for s in kinds), *parts)
+
+
+def _slice_update_sbp(ctx: SbpContext) -> Signatures:
+    """Where a cut axis is split, each device takes of the update what it has room for."""
+    shape, m = ctx.inputs[0].shape, len(ctx.outputs)
+    kinds: tuple[Sbp, ...] = (*map(S, _full_axes(shape, ctx.attrs)), P, *EXTREMES)
+    parts = (Signature((S(i), B), (S(i),) * m) for i in _cut_axes(shape, ctx.attrs))
+    return (*(Signature((s, s), (s,) * m) for s in kinds), *parts)
+
+
+def _slice_grad_sbp(ctx: SbpContext) -> Signatures:
+    shape = ctx.inputs[1].shape
+    return (
+        *(Signature((S(i), S(i)), (S(i),)) for i in _full_axes(shape, ctx.attrs)),
+        *(Signature((B, S(i)), (S(i),)) for i in _cut_axes(shape, ctx.attrs)),
+        *(Signature((P, like), (P,)) for like in (B, P)),
+        Signature((B, P), (B,)),
+    )
+
+
+def _windowed(position: int) -> Callable[[LocalContext], Mapping[str, AttrValue]]:
+    """Localizes ``window`` by the part of the input that slices are taken of."""
+
+    def localize(ctx: LocalContext) -> Mapping[str, AttrValue]:
+        part = ctx.inputs[position]
+        shape = part.type.shape
+        cut = _cut_axes(shape, ctx.attrs)
+        outer = ctx.attrs["window"] or tuple((0, n, n) for n in shape)
+        if ctx.attrs["window"] is None and all(part.is_whole(i) for i in cut):
+            return {}
+        return {"window": _resized_window(outer, part, cut)}
+
+    return localize
+
+
+def _resized_window(
+    outer: Sequence[tuple[int, int, int]], part: Part, cut: Sequence[int]
+) -> tuple[tuple[int, int, int], ...]:
+    """A part's window within an outer one; axes that are not cut count as whole tensors."""
+    found = []
+    for i, ((base, _, size), (low, high)) in enumerate(zip(outer, part.region, strict=True)):
+        whole = 0, high - low, high - low
+        found.append((base + low, base + high, size) if i in cut else whole)
+    return tuple(found)
+
+
+def _attrs_of_slice(g: GradContext) -> dict[str, AttrValue]:
+    return {key: g.attrs[key] for key in ("start", "stop", "step", "window")}
+
+
+def _slice_gradient(g: GradContext) -> tuple[Sym]:
+    """A pad for steps of 1, which needs dy only; `slice_grad` also needs x (for its shape)."""
+    if any(step != 1 for step in g.attrs["step"]) or g.attrs["window"]:
+        return (g.one("slice_grad", g.dy, g.x, **_attrs_of_slice(g)),)
+    ranges = slice_ranges(g.x.shape, g.attrs)
+    before = tuple(r.start for r in ranges)
+    after = tuple(n - r.stop for n, r in zip(g.x.shape, ranges, strict=True))
+    return (g.one("pad", g.dy, padding_before=before, padding_after=after),)
+
+
+def _slice_grad_gradient(g: GradContext) -> tuple[Sym, None]:
+    return (g.one("slice", g.dy, **_attrs_of_slice(g)), None)
+
+
+def _slice_update_gradient(g: GradContext) -> tuple[Sym | None, Sym | None]:
+    attrs, (to_x, to_update) = _attrs_of_slice(g), g.needed
+    zeros = g.one("zero_like", g.inputs[1]) if to_x else None
+    return (
+        g.one("slice_update", g.dy, zeros, **attrs) if zeros else None,
+        g.one("slice", g.dy, **attrs) if to_update else None,
+    )
+
+
+def _slice(x: Any, **attrs: Any) -> Any:
+    own, part = regions(x.shape, attrs)
+    out = np.zeros(tuple(map(len, slice_ranges(x.shape, attrs))), x.dtype)
+    out[part] = x[own]
+    return out
+
+
+def _slice_grad(dy: Any, like: Any, **attrs: Any) -> Any:
+    own, part = regions(like.shape, attrs)
+    dx = np.zeros(like.shape, dy.dtype)
+    dx[own] = dy[part]
+    return dx
+
+
+def _slice_update(x: Any, update: Any, **attrs: Any) -> Any:
+    own, part = regions(x.shape, attrs)
+    y = x.copy()
+    y[own] = update[part]
+    return y
+
+
+SLICES: tuple[tuple[Shape, tuple[int, ...], tuple[int, ...], tuple[int, ...]], ...] = (
+    ((5, 4), (1, 0), (4, LAST), (1, 1)),
+    ((5, 4), (-2, LAST), (LAST, -LAST, ), (1, -1)),
+    ((7,), (0,), (LAST,), (3,)),
+    ((3, 6, 2), (0, 5, -2), (LAST, 0, LAST), (1, -2, 1)),
+    ((0, 3), (0, 1), (LAST, 2), (1, 1)),
+)  # fmt: skip
+
+
+def _slice_samples(*inputs: str) -> Callable[[Any], Iterator[Sample]]:
+    """Samples with inputs that are each "whole" or "part"."""
+
+    def samples(rng: Any) -> Iterator[Sample]:
+        for shape, start, stop, step in SLICES:
+            attrs: dict[str, Any] = {"start": start, "stop": stop, "step": step, "window": None}
+            part = tuple(map(len, slice_ranges(shape, attrs)))
+            shapes = {"whole": shape, "part": part}
+            yield Sample(tuple(rng.uniform(-3, 3, shapes[i]) for i in inputs), attrs)
+        attrs = {"start": (1, 8), "stop": (LAST, 0), "step": (2, -3), "window": WINDOW}
+        shapes = {"whole": (3, 4), "part": (3, 3)}
+        arrays = tuple(rng.uniform(-3, 3, shapes[i]) for i in inputs)
+        yield Sample(arrays, attrs, note="a part")
+
+    return samples
+
+
+WINDOW = ((3, 6, 7), (2, 6, 9))
+SLICE_ATTRS = {"start": REQUIRED, "stop": REQUIRED, "step": REQUIRED, "window": None}
+
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        type="concat",
+        inputs=("in*",),
+        infer=_concat_type,
+        attrs={"axis": REQUIRED, "max_dim_size": None},
+        sbp=_but_axis,
+        gradient=_concat_gradient,
+        reference=_concat,
+        samples=_concat_samples,
+    ),
+    OpSpec(
+        type="split",
+        inputs=("in",),
+        outputs=("out*",),
+        infer=_split_type,
+        attrs={"axis": REQUIRED, "sizes": REQUIRED},
+        sbp=_but_axis,
+        localize=lambda ctx: {"sizes": tuple(p.shape[ctx.attrs["axis"]] for p in ctx.outputs)},
+        gradient=_split_gradient,
+        reference=_split,
+        samples=_split_samples,
+    ),
+    OpSpec(
+        type="split_like",
+        inputs=("in", "like*"),
+        outputs=("out*",),
+        infer=_split_like_type,
+        attrs={"axis": REQUIRED},
+        sbp=_split_like_sbp,
+        gradient=_split_gradient,
+        reference=_split_like,
+        samples=_split_like_samples,
+    ),
+    *(
+        OpSpec(
+            type=name,
+            inputs=("x",),
+            outputs=("y",),
+            infer=_slice_type,
+            attrs=SLICE_ATTRS,
+            sbp=_slice_sbp,
+            localize=_windowed(0),
+            gradient=_slice_gradient,
+            reference=_slice,
+            samples=_slice_samples("whole"),
+        )
+        for name in ("slice", "logical_slice")
+    ),
+    OpSpec(
+        type="slice_grad",
+        inputs=("dy", "like"),
+        outputs=("dx",),
+        infer=_slice_grad_type,
+        attrs=SLICE_ATTRS,
+        sbp=_slice_grad_sbp,
+        localize=_windowed(1),
+        gradient=_slice_grad_gradient,
+        reference=_slice_grad,
+        samples=_slice_samples("part", "whole"),
+    ),
+    OpSpec(
+        type="slice_update",
+        inputs=("x", "update"),
+        outputs=("y",),
+        infer=_slice_update_type,
+        attrs=SLICE_ATTRS,
+        sbp=_slice_update_sbp,
+        localize=_windowed(0),
+        gradient=_slice_update_gradient,
+        reference=_slice_update,
+        samples=_slice_samples("whole", "part"),
+        inplace=(0,),
+    ),
+    OpSpec(
+        type="logical_slice_assign",
+        inputs=("ref", "value"),
+        outputs=(),
+        infer=_slice_assign_type,
+        attrs=SLICE_ATTRS,
+        sbp=_slice_update_sbp,
+        localize=_windowed(0),
+        mutates=(0,),
+        effect=True,
+    ),
+)

@@ -1,0 +1,416 @@
+"""Ops that change the shape of a tensor, not its elements.
+
+All but `transpose` and the broadcasts keep the bytes as they are (``alias=0``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from flow_core.base.shapes import (
+    Shape,
+    balanced_split,
+    broadcast_shapes,
+    normal_axis,
+    resolve_reshape,
+)
+from flow_core.ir.graph import TensorType, tensor_type
+from flow_core.ops.build import GradContext, Sym
+from flow_core.ops.rules import checked_axis, like_input, linear, passed, with_rising
+from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
+from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
+
+LIKE_ANY: tuple[Sbp, ...] = (B, P)
+"""What an input may be of which only the shape is read, where that shape is not split."""
+
+
+def split_map(before: Shape, after: Shape, parts: int | None = None) -> list[tuple[int, int]]:
+    """Pairs (i, j) such that S(i) of a tensor is S(j) of its reshaped form.
+
+    The pairs hold for any number of parts; with ``parts``, also those that hold for that number.
+
+    >>> split_map((4, 2, 3), (4, 6)), split_map((4, 2, 3), (8, 3))
+    ([(0, 0)], [(2, 1)])
+    >>> split_map((4, 2, 3), (8, 3), parts=2), split_map((1, 5), (5, 1, 1))
+    ([(0, 0), (2, 1)], [(0, 1), (0, 2), (1, 0)])
+    """
+    if 0 in before:
+        return []
+    return [
+        (i, j)
+        for i in range(len(before))
+        for j in range(len(after))
+        if _maps(before, i, after, j, parts)
+    ]
+
+
+def _maps(before: Shape, i: int, after: Shape, j: int, parts: int | None) -> bool:
+    """Equal axes with equally many elements before them, or two axes of size 1 anywhere."""
+    m, n = before[i], after[j]
+    if m == n == 1:
+        return True
+    if prod(before[:i]) != prod(after[:j]):
+        return False
+    if m == n:
+        return True
+    inner, inner_after = prod(before[i + 1 :]), prod(after[j + 1 :])
+    return parts is not None and [k * inner for k in balanced_split(m, parts)] == [
+        k * inner_after for k in balanced_split(n, parts)
+    ]
+
+
+def _reshape_sbp(ctx: SbpContext) -> Signatures:
+    pairs = split_map(ctx.inputs[0].shape, ctx.outputs[0].shape, ctx.parts)
+    return (*(Signature((S(i),), (S(j),)) for i, j in pairs), *passed(ctx, 0))
+
+
+def _reshape_like_sbp(ctx: SbpContext) -> Signatures:
+    pairs = split_map(ctx.inputs[0].shape, ctx.outputs[0].shape, ctx.parts)
+    return (
+        *(Signature((S(i), S(j)), (S(j),)) for i, j in pairs),
+        *_moved_like(),
+        Signature((B, P), (B,)),
+    )
+
+
+def _moved_like() -> Iterator[Signature]:
+    """Every kind of P passes, whatever the input is of which only the shape is read."""
+    for kind, like in product((P, *EXTREMES), LIKE_ANY):
+        yield Signature((kind, like), (kind,))
+
+
+def _resolved(ctx: InferContext, shape: Sequence[int]) -> tuple[TensorType, ...]:
+    x = ctx.inputs[0]
+    ctx.check(all(n >= -1 for n in shape), f"shape {tuple(shape)}", "sizes of at least 0, one -1")
+    try:
+        return (tensor_type(resolve_reshape(x.shape, shape), x.dtype),)
+    except ValueError as error:
+        ctx.fail(str(error), "a shape with as many elements, at most one size -1")
+
+
+def _reshape_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    return _resolved(ctx, ctx.attrs["shape"])
+
+
+def _reshape_like_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    return _resolved(ctx, ctx.inputs[1].shape)
+
+
+def _flatten_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    shape = ctx.inputs[0].shape
+    start = checked_axis(ctx, ctx.attrs["start_dim"], len(shape))
+    end = checked_axis(ctx, ctx.attrs["end_dim"], len(shape))
+    ctx.check(start <= end, f"start_dim {start} after end_dim {end}", "start_dim <= end_dim")
+    return _resolved(ctx, (*shape[:start], prod(shape[start : end + 1]), *shape[end + 1 :]))
+
+
+def _squeeze_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    shape = ctx.inputs[0].shape
+    axes = {checked_axis(ctx, axis, len(shape)) for axis in ctx.attrs["axes"]}
+    large = [i for i in sorted(axes) if shape[i] != 1]
+    ctx.check(not large, f"axes {large} of {ctx.inputs[0]}", "axes of size 1")
+    return _resolved(ctx, tuple(n for i, n in enumerate(shape) if i not in axes) or (1,))
+
+
+def _expand_dims_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    shape = ctx.inputs[0].shape
+    axis = checked_axis(ctx, ctx.attrs["axis"], len(shape) + 1)
+    return _resolved(ctx, (*shape[:axis], 1, *shape[axis:]))
+
+
+def _reshape_gradient(g: GradContext) -> tuple[Sym | None, ...]:
+    return (g.one("reshape", g.dy, shape=g.x.shape), *(None for _ in g.inputs[1:]))
+
+
+def _flatten(x: Any, *, start_dim: int, end_dim: int) -> Any:
+    start, end = normal_axis(start_dim, x.ndim), normal_axis(end_dim, x.ndim)
+    return x.reshape(*x.shape[:start], prod(x.shape[start : end + 1]), *x.shape[end + 1 :])
+
+
+def _squeeze(x: Any, *, axes: tuple[int, ...]) -> Any:
+    return np.atleast_1d(np.squeeze(x, axes))
+
+
+@dataclass(frozen=True, slots=True)
+class Reshaping:
+    """One row of the table of ops that only name the axes anew.
+
+    Attributes:
+        name: op type.
+        infer: the output's type.
+        reference: numpy semantics.
+        attrs: default attributes.
+        cases: samples as (shapes of the inputs, attributes).
+        inputs: names of the inputs.
+    """
+
+    name: str
+    infer: Callable[[InferContext], tuple[TensorType, ...]]
+    reference: Callable[..., Any]
+    attrs: dict[str, Any]
+    cases: tuple[tuple[tuple[Shape, ...], dict[str, Any]], ...]
+    inputs: tuple[str, ...] = ("in",)
+
+
+TABLE: tuple[Reshaping, ...] = (
+    Reshaping(
+        "reshape", _reshape_type, lambda x, *, shape: x.reshape(shape), {"shape": REQUIRED},
+        ((((2, 6),), {"shape": (3, -1)}), (((4, 1, 3),), {"shape": (4, 3)}),
+         (((0, 3),), {"shape": (3, 0)}), (((1, 1),), {"shape": (1,)})),
+    ),
+    Reshaping(
+        "reshape_like", _reshape_like_type, lambda x, like: x.reshape(like.shape), {},
+        ((((2, 6), (3, 4)), {}), (((5,), (5, 1)), {})), ("in", "like"),
+    ),
+    Reshaping(
+        "flatten", _flatten_type, _flatten, {"start_dim": 0, "end_dim": -1},
+        ((((2, 3, 2),), {"start_dim": 1}), (((2, 3),), {}), (((3, 1, 2, 2),), {"end_dim": 2})),
+    ),
+    Reshaping(
+        "squeeze", _squeeze_type, _squeeze, {"axes": REQUIRED},
+        ((((2, 1, 3, 1),), {"axes": (1,)}), (((1, 3, 1),), {"axes": (0, -1)}),
+         (((1, 1),), {"axes": (0, 1)})),
+    ),
+    Reshaping(
+        "expand_dims", _expand_dims_type, lambda x, *, axis: np.expand_dims(x, axis),
+        {"axis": REQUIRED},
+        ((((2, 3),), {"axis": 0}), (((2, 3),), {"axis": -1}), (((5,),), {"axis": 1})),
+    ),
+)  # fmt: skip
+
+
+def _samples(row: Reshaping) -> Callable[[Any], Iterator[Sample]]:
+    def samples(rng: Any) -> Iterator[Sample]:
+        for shapes, attrs in row.cases:
+            yield Sample(tuple(rng.uniform(-3, 3, s) for s in shapes), attrs)
+        shapes, attrs = row.cases[0]
+        yield Sample(tuple(rng.integers(-9, 9, s).astype(np.int32) for s in shapes), attrs)
+
+    return samples
+
+
+def _reshaping_spec(row: Reshaping) -> OpSpec:
+    return OpSpec(
+        type=row.name,
+        inputs=row.inputs,
+        infer=row.infer,
+        attrs=row.attrs,
+        sbp=_reshape_sbp if len(row.inputs) == 1 else _reshape_like_sbp,
+        gradient=_reshape_gradient,
+        reference=row.reference,
+        samples=_samples(row),
+        alias=0,
+    )
+
+
+def _identity_samples(rng: Any) -> Iterator[Sample]:
+    for shape in ((7,), (3, 1, 2), (0, 2)):
+        yield Sample((rng.uniform(-3, 3, shape),))
+    yield Sample((rng.integers(-9, 9, (2, 3)),))
+
+
+def _identity_spec(name: str, x: str = "in", out: str = "out") -> OpSpec:
+    return OpSpec(
+        type=name,
+        inputs=(x,),
+        outputs=(out,),
+        infer=like_input,
+        sbp=with_rising(linear),
+        gradient=lambda g: (g.dy,),
+        reference=lambda x: x,
+        samples=_identity_samples,
+        alias=0,
+    )
+
+
+def _tuple_sbp(ctx: SbpContext) -> Signatures:
+    """Every tensor is passed on as it is; here all of them alike."""
+    rank = min(len(t.shape) for t in ctx.inputs)
+    sbps: tuple[Sbp, ...] = (*(S(i) for i in range(rank)), P, *EXTREMES)
+    return tuple(Signature((s,) * len(ctx.inputs), (s,) * len(ctx.inputs)) for s in sbps)
+
+
+def _tuple_samples(rng: Any) -> Iterator[Sample]:
+    yield Sample((rng.uniform(-3, 3, (2, 3)), rng.uniform(-3, 3, (4,))))
+    yield Sample((rng.uniform(-3, 3, (3,)),))
+
+
+def _checked_perm(ctx: InferContext) -> tuple[int, ...]:
+    perm, rank = tuple(ctx.attrs["perm"]), len(ctx.inputs[0].shape)
+    ok = sorted(perm) == list(range(rank))
+    ctx.check(ok, f"perm {perm} for {ctx.inputs[0]}", f"a permutation of 0 ... {rank - 1}")
+    return perm
+
+
+def _transpose_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    x = ctx.inputs[0]
+    return (tensor_type(tuple(x.shape[i] for i in _checked_perm(ctx)), x.dtype),)
+
+
+def _transpose_sbp(ctx: SbpContext) -> Signatures:
+    splits = (Signature((S(i),), (S(j),)) for j, i in enumerate(ctx.attrs["perm"]))
+    return (*splits, *passed(ctx, 0))
+
+
+def _transpose_gradient(g: GradContext) -> tuple[Sym]:
+    perm = g.attrs["perm"]
+    inverse = tuple(sorted(range(len(perm)), key=perm.__getitem__))
+    keep = g.attrs["batch_axis_non_change"]
+    return (g.one("transpose", g.dy, perm=inverse, batch_axis_non_change=keep),)
+
+
+def _transpose(x: Any, *, perm: tuple[int, ...], batch_axis_non_change: bool) -> Any:
+    return x.transpose(perm)
+
+
+def _transpose_samples(rng: Any) -> Iterator[Sample]:
+    for shape, perm in (((3, 5), (1, 0)), ((2, 3, 4), (2, 0, 1)), ((2, 1, 3, 2), (0, 2, 3, 1)),
+                        ((4,), (0,)), ((0, 3), (1, 0))):  # fmt: skip
+        yield Sample((rng.uniform(-3, 3, shape),), {"perm": perm})
+    yield Sample((rng.integers(0, 9, (3, 4)),), {"perm": (1, 0)})
+
+
+def _put_in(x: Shape, out: Shape, axes: Sequence[int]) -> tuple[int, ...]:
+    """The axes of ``out`` that ``x`` lacks: ``axes`` where they are the difference, or leading."""
+    dropped = tuple(sorted({axis % len(out) for axis in axes}))
+    if len(x) < len(out) and x == tuple(n for i, n in enumerate(out) if i not in dropped):
+        return dropped
+    return tuple(range(len(out) - len(x)))
+
+
+def expanded_shape(x: Shape, out: Shape, axes: Sequence[int] = ()) -> Shape:
+    """The shape of ``x`` with axes of size 1 put in, so that it has the rank of ``out``.
+
+    With ``axes``, ``x`` may be ``out`` without these axes; otherwise it is aligned to the right.
+
+    >>> expanded_shape((4, 3), (4, 5, 3), (1,)), expanded_shape((3,), (4, 3))
+    ((4, 1, 3), (1, 3))
+    """
+    expanded = list(x)
+    for axis in _put_in(x, out, axes):
+        expanded.insert(axis, 1)
+    return tuple(expanded)
+
+
+def _broadcast_type(ctx: InferContext, out: Shape, axes: Sequence[int] = ()) -> TensorType:
+    x = ctx.inputs[0]
+    for axis in axes:
+        checked_axis(ctx, axis, len(out))
+    try:
+        fits = broadcast_shapes(expanded_shape(x.shape, out, axes), out) == out
+    except ValueError:
+        fits = False
+    ctx.check(fits, f"{x} for shape {out}", "a shape that numpy's rules broadcast to the other")
+    return tensor_type(out, x.dtype)
+
+
+def _broadcast_to_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    return (_broadcast_type(ctx, tuple(ctx.attrs["shape"])),)
+
+
+def _broadcast_like_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    return (_broadcast_type(ctx, ctx.inputs[1].shape, ctx.attrs["broadcast_axes"]),)
+
+
+def _sources(x: Shape, out: Shape, axes: Sequence[int]) -> list[int | None]:
+    """The axis of ``x`` that each axis of ``out`` comes from, None where it is repeated."""
+    own: list[int | None] = list(range(len(x)))
+    for axis in _put_in(x, out, axes):
+        own.insert(axis, None)
+    return [i if i is not None and x[i] == n else None for i, n in zip(own, out, strict=True)]
+
+
+def _broadcast_sbp(ctx: SbpContext) -> Signatures:
+    x, out = ctx.inputs[0].shape, ctx.outputs[0].shape
+    likes = len(ctx.inputs) - 1
+    sources = _sources(x, out, ctx.attrs.get("broadcast_axes", ()))
+    splits = (
+        Signature((B if own is None else S(own), *(S(i),) * likes), (S(i),))
+        for i, own in enumerate(sources)
+    )
+    if not likes:
+        return (*splits, *passed(ctx, 0))
+    return (*splits, *_moved_like(), Signature((B, P), (B,)))
+
+
+def _broadcast_gradient(g: GradContext) -> tuple[Sym | None, ...]:
+    expanded = expanded_shape(g.x.shape, g.y.shape, g.attrs.get("broadcast_axes", ()))
+    axes = tuple(i for i, n in enumerate(expanded) if n != g.y.shape[i])
+    summed = g.one("reduce_sum", g.dy, axis=axes, keepdims=True) if axes else g.dy
+    dx = summed if summed.shape == g.x.shape else g.one("reshape", summed, shape=g.x.shape)
+    return (dx, *(None for _ in g.inputs[1:]))
+
+
+def _broadcast_like(x: Any, like: Any, *, broadcast_axes: tuple[int, ...]) -> Any:
+    expanded = x.reshape(expanded_shape(x.shape, like.shape, broadcast_axes))
+    return np.broadcast_to(expanded, like.shape)
+
+
+def _broadcast_to_samples(rng: Any) -> Iterator[Sample]:
+    for x, out in (((3, 1), (3, 4)), ((4,), (2, 3, 4)), ((1, 1), (2, 3)), ((2, 3), (2, 3))):
+        yield Sample((rng.uniform(-3, 3, x),), {"shape": out})
+
+
+def _broadcast_like_samples(rng: Any) -> Iterator[Sample]:
+    for x, like, axes in (
+        ((3, 1), (3, 4), (1,)), ((3, 4), (3, 2, 4), (1,)), ((1,), (2, 3), (0, 1)),
+        ((5,), (2, 5), ()), ((2, 1, 2), (2, 3, 2), (1,)),
+    ):  # fmt: skip
+        yield Sample((rng.uniform(-3, 3, x), rng.uniform(-3, 3, like)), {"broadcast_axes": axes})
+
+
+OPS: tuple[OpSpec, ...] = (
+    *map(_reshaping_spec, TABLE),
+    _identity_spec("identity"),
+    _identity_spec("amp_white_identity"),
+    _identity_spec("cast_to_static_shape", "input", "output"),
+    OpSpec(
+        type="tuple_identity",
+        inputs=("in*",),
+        outputs=("out*",),
+        infer=lambda ctx: ctx.inputs,
+        sbp=_tuple_sbp,
+        gradient=lambda g: g.grads,
+        reference=lambda *xs: xs,
+        samples=_tuple_samples,
+    ),
+    OpSpec(
+        type="transpose",
+        inputs=("input",),
+        outputs=("output",),
+        infer=_transpose_type,
+        attrs={"perm": REQUIRED, "batch_axis_non_change": False},
+        sbp=_transpose_sbp,
+        gradient=_transpose_gradient,
+        reference=_transpose,
+        samples=_transpose_samples,
+    ),
+    OpSpec(
+        type="broadcast_to",
+        inputs=("x",),
+        outputs=("y",),
+        infer=_broadcast_to_type,
+        attrs={"shape": REQUIRED},
+        sbp=_broadcast_sbp,
+        gradient=_broadcast_gradient,
+        reference=lambda x, *, shape: np.broadcast_to(x, shape),
+        samples=_broadcast_to_samples,
+    ),
+    OpSpec(
+        type="broadcast_like",
+        inputs=("x", "like"),
+        outputs=("y",),
+        infer=_broadcast_like_type,
+        attrs={"broadcast_axes": ()},
+        sbp=_broadcast_sbp,
+        gradient=_broadcast_gradient,
+        reference=_broadcast_like,
+        samples=_broadcast_like_samples,
+    ),
+)

@@ -1,0 +1,208 @@
+"""Distinct values: counted, summed by, or numbered for good in a table.
+
+Distinct values are listed in the order in which they first appear.  Shapes are fixed, so lists
+are as long as the input and end with zeros; how many entries count is an output of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from flow_core.base.dtypes import as_dtype, int32, int64
+from flow_core.base.errors import DataError
+from flow_core.ir.graph import TensorType, tensor_type
+from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
+from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
+
+INDEX = (int32, int64)
+WORD = 1 << 64
+
+
+def first_seen(x: Any) -> tuple[Any, Any, Any]:
+    """Distinct values by first appearance, where each element went, how often each appears.
+
+    >>> first_seen(np.array([7, 0, 7, 2]))
+    (array([7, 0, 2]), array([0, 1, 0, 2]), array([2, 1, 1]))
+    """
+    values, first, inverse, counts = np.unique(
+        x.reshape(-1), return_index=True, return_inverse=True, return_counts=True
+    )
+    order = np.argsort(first)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(order.size)
+    return values[order], rank[inverse.reshape(-1)], counts[order]
+
+
+def padded(values: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Rows with zeros behind them, up to a shape."""
+    out = np.zeros(shape, dtype)
+    out[: len(values)] = values
+    return out
+
+
+# distinct values with counts
+
+
+def _index_type(ctx: InferContext) -> Any:
+    dtype = as_dtype(ctx.attrs["out_idx"])
+    ctx.check(dtype in INDEX, f"out_idx {dtype}", "int32 or int64")
+    return dtype
+
+
+def _unique_infer(ctx: InferContext) -> tuple[TensorType, ...]:
+    (x,) = ctx.inputs
+    ctx.check(len(x.shape) == 1, f"an input of type {x}", "rank 1", "flow.flatten(x, 0)")
+    index = tensor_type(x.shape, _index_type(ctx))
+    return (x, index, index, tensor_type((1,), index.dtype))
+
+
+def _unique(x: Any, out_idx: str) -> tuple[Any, ...]:
+    values, places, counts = first_seen(x)
+    index = as_dtype(out_idx).numpy
+    return (
+        padded(values, x.shape, x.dtype),
+        places.astype(index),
+        padded(counts, x.shape, index),
+        np.array([len(values)], index),
+    )
+
+
+def _unique_samples(rng: Any) -> Iterator[Sample]:
+    for size in (1, 9, 40, 3000):
+        yield Sample((rng.integers(0, 7, size).astype(np.int32),), {}, False)
+        yield Sample((rng.integers(-3, 4, size) / 2,), {"out_idx": "int64"}, False)
+    yield Sample((np.zeros(0),), {}, False, "no elements")
+
+
+# sums of rows by index
+
+
+def _rows_infer(ctx: InferContext) -> tuple[TensorType, ...]:
+    indices, values = ctx.inputs
+    ctx.check(indices.dtype in INDEX, f"indices of type {indices}", "int32 or int64")
+    rank = len(indices.shape)
+    fits = rank == 1 and values.shape[:1] == indices.shape
+    ctx.check(fits, f"indices {indices} for values {values}", "an index per row of the values")
+    return (indices, values, tensor_type((1,), int64))
+
+
+def _rows_sum(indices: Any, values: Any) -> tuple[Any, ...]:
+    distinct, places, _ = first_seen(indices)
+    sums = np.zeros_like(values)
+    np.add.at(sums, places, values)
+    return padded(distinct, indices.shape, indices.dtype), sums, np.array([len(distinct)], np.int64)
+
+
+def _rows_sbp(ctx: SbpContext) -> Signatures:
+    """The rows' own axes may be split; sums of rows are linear, and one row is its own sum."""
+    shape = ctx.inputs[1].shape
+    alone = EXTREMES if shape[0] == 1 else ()
+    kinds: tuple[Sbp, ...] = (*map(S, range(1, len(shape))), P, *alone)
+    return tuple(Signature((B, kind), (B, kind, B)) for kind in kinds)
+
+
+def _rows_samples(rng: Any) -> Iterator[Sample]:
+    for rows, row, dtype in ((9, (3,), np.int32), (12, (), np.int64), (1, (2, 2), np.int32)):
+        indices = rng.integers(0, 6, rows).astype(dtype)
+        yield Sample((indices, rng.uniform(-1, 1, (rows, *row))), {}, False)
+
+
+# numbers for tokens
+
+
+def _encode_infer(ctx: InferContext) -> tuple[TensorType, ...]:
+    table, size, x = ctx.inputs
+    ctx.check(x.dtype in INDEX, f"tokens of type {x}", "int32 or int64")
+    ctx.check(ctx.attrs["hash_precomputed"], "hash_precomputed=False", "True: tokens are hashes")
+    pairs = len(table.shape) == 1 and table.size % 2 == 0 and table.dtype is x.dtype
+    ctx.check(pairs, f"a table of type {table}", f"{x.dtype}[2 * capacity]")
+    ctx.check(size == tensor_type((1,), x.dtype), f"a size of type {size}", f"{x.dtype}[1]")
+    return (x,)
+
+
+def number_tokens(table: Any, size: Any, tokens: Any, out: Any) -> None:
+    """Puts the numbers of tokens into ``out`` and new ones into the table.
+
+    Raises:
+        DataError: the table is full.
+    """
+    distinct, places, _ = first_seen(tokens)
+    pairs = table.reshape(-1, 2)
+    numbers = np.array([_number_of(int(t), pairs, size) for t in distinct], out.dtype)
+    np.take(numbers, places.reshape(out.shape), out=out, mode="clip")
+
+
+def _number_of(token: int, pairs: Any, size: Any) -> int:
+    """The number of a token, which gets the next one when it is not in the table."""
+    if token == 0:
+        return 0
+    capacity = len(pairs)
+    for step in range(capacity):
+        pair = pairs[(token + step) % WORD % capacity]
+        if pair[0] == token:
+            return int(pair[1])
+        if pair[0] == 0:
+            size[0] += 1
+            pair[:] = token, size[0]
+            return int(size[0])
+    raise DataError(
+        f"numbering token {token}",
+        found=f"a table full of {capacity} others",
+        allowed="no more distinct tokens than its capacity",
+        hint="give flow.layers.categorical_ordinal_encoder a larger capacity",
+    )
+
+
+def _encode(table: Any, size: Any, tokens: Any, hash_precomputed: bool) -> Any:
+    out = np.empty_like(tokens)
+    number_tokens(table.copy(), size.copy(), tokens, out)
+    return out
+
+
+def _encode_samples(_: Any) -> Iterator[Sample]:
+    """Tables with a token in each half; numbers of old tokens, new ones and those that collide."""
+    attrs = {"hash_precomputed": True}
+    for dtype in (np.int32, np.int64):
+        table = np.zeros(32, dtype)
+        table[[6, 7, 24, 25]] = 3, 2, 12, 1
+        for tokens in ([[7, 0, 3], [-2, 7, 12]], [19, 12, 28, 3, 19]):
+            yield Sample((table, np.array([2], dtype), np.array(tokens, dtype)), attrs, False)
+
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        type="unique_with_counts",
+        inputs=("x",),
+        outputs=("y", "idx", "count", "num_unique"),
+        infer=_unique_infer,
+        attrs={"out_idx": "int32"},
+        reference=_unique,
+        samples=_unique_samples,
+        doc="Distinct values, the place of each element among them, their counts and number.",
+    ),
+    OpSpec(
+        type="indexed_slices_reduce_sum",
+        inputs=("x_indices", "x_values"),
+        outputs=("y_indices", "y_values", "num_unique"),
+        infer=_rows_infer,
+        sbp=_rows_sbp,
+        reference=_rows_sum,
+        samples=_rows_samples,
+        doc="The sum of all rows of each distinct index.",
+    ),
+    OpSpec(
+        type="CategoricalOrdinalEncode",
+        inputs=("table", "size", "in"),
+        infer=_encode_infer,
+        attrs={"hash_precomputed": REQUIRED},
+        reference=_encode,
+        samples=_encode_samples,
+        mutates=(0, 1),
+        effect=True,
+        doc="The number of each token; a new one gets the next, and 0 is always 0. The table "
+        "holds (token, number) pairs at the place token modulo capacity, or the next free one.",
+    ),
+)

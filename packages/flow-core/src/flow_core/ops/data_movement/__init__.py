@@ -1,0 +1,1 @@
+"""Ops that move tensors between devices and views."""

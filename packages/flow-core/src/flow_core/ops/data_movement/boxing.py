@@ -1,0 +1,129 @@
+"""The op of boxing: parts of a tensor on some devices, made of parts that devices hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from flow_core.base.dtypes import as_dtype
+from flow_core.base.shapes import Shape
+from flow_core.exchange import BOXING, COMBINES, Block, neutral
+from flow_core.ir.graph import TensorType, tensor_type
+from flow_core.plan import COLLECTIVES
+from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
+
+COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+"""How parts that overlap are combined, by the partial SBP's operation."""
+
+
+def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
+    ctx.check(ctx.attrs["combine"] in COMBINES, ctx.attrs["combine"], ", ".join(COMBINES))
+    ctx.check(
+        ctx.attrs["collective"] in COLLECTIVES, ctx.attrs["collective"], ", ".join(COLLECTIVES)
+    )
+    dtype = as_dtype(ctx.attrs["dtype"])
+    return tuple(tensor_type(tuple(shape), dtype) for shape in ctx.attrs["shapes"])
+
+
+def window(start: Shape, size: Shape) -> tuple[slice, ...]:
+    """The slices of a box.
+
+    >>> window((1, 0), (2, 3))
+    (slice(1, 3, None), slice(0, 3, None))
+    """
+    return tuple(slice(a, a + n) for a, n in zip(start, size, strict=True))
+
+
+def _reference(*parts: Any, **attrs: Any) -> Any:
+    dtype = parts[0].dtype if parts else as_dtype(attrs["dtype"]).numpy
+    combine = COMBINE[attrs["combine"]]
+    if attrs["collective"] == "all_reduce":
+        return tuple(_reduced(parts, len(attrs["members"]) or 1, combine))
+    outs = [np.zeros(shape, dtype) for shape in attrs["shapes"]]
+    for index, operation in attrs["fills"]:
+        outs[index][...] = neutral(operation, as_dtype(dtype))
+    for block in (Block(*row) for row in attrs["blocks"]):
+        new = parts[block.source][window(block.start, block.size)]
+        out, there = outs[block.target], window(block.at, block.size)
+        out[there] = new if block.first else combine(out[there], new)
+    return tuple(outs)
+
+
+def _reduced(parts: tuple[Any, ...], members: int, combine: Any) -> Iterator[Any]:
+    p = len(parts) // members
+    for member in range(members):
+        total = parts[member * p]
+        for part in parts[member * p + 1 : (member + 1) * p]:
+            total = combine(total, part)
+        yield from [np.array(total) for _ in range(p)]
+
+
+def boxing_attrs(
+    collective: str,
+    dtype: str,
+    shapes: tuple[Shape, ...],
+    *,
+    combine: str = "sum",
+    blocks: tuple[tuple[object, ...], ...] = (),
+    fills: tuple[tuple[int, str], ...] = (),
+    members: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """The attributes of a ``boxing`` op: see its documentation."""
+    return {
+        "collective": collective,
+        "dtype": dtype,
+        "shapes": shapes,
+        "combine": combine,
+        "blocks": blocks,
+        "fills": fills,
+        "members": members,
+    }
+
+
+def _samples(rng: Any) -> Iterator[Sample]:
+    a, b = (rng.integers(-9, 9, size).astype(np.int32) for size in ((2, 3), (4, 3)))
+    rows: tuple[Any, ...] = (
+        (0, (0, 0), 0, (0, 0), (2, 3), True),
+        (1, (1, 0), 0, (2, 0), (3, 3), True),
+        (1, (0, 0), 1, (0, 0), (4, 3), True),
+    )
+    attrs = boxing_attrs("all_gather", "int32", ((5, 3), (4, 3)), blocks=rows)
+    yield Sample((a, b), attrs, gradient=False)
+    rows = ((0, (0, 1), 0, (1, 0), (2, 2), True), (1, (0, 0), 0, (1, 0), (2, 2), False))
+    attrs = boxing_attrs("reduce", "int32", ((4, 2),), blocks=rows, fills=((0, "sum"),))
+    yield Sample((a, b), attrs, gradient=False)
+    attrs = boxing_attrs("all_reduce", "int32", ((4, 3), (4, 3)), combine="max")
+    yield Sample((b, b[::-1]), attrs, gradient=False)
+    attrs = boxing_attrs("all_reduce", "int32", ((), ()))
+    yield Sample((a[0, 0], b[0, 0]), attrs, gradient=False, note="scalars")
+
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        type=BOXING,
+        inputs=("part*",),
+        outputs=("out*",),
+        infer=_infer,
+        attrs={
+            "collective": REQUIRED,
+            "shapes": REQUIRED,
+            "dtype": REQUIRED,
+            "blocks": (),
+            "fills": (),
+            "combine": "sum",
+            "members": (),
+        },
+        reference=_reference,
+        samples=_samples,
+        doc="""Copies and combines boxes of its inputs; a comm runs it, no kernel.
+
+        ``collective`` is a name of `flow_core.plan.COLLECTIVES`, ``blocks`` has the fields
+        of a `flow_core.exchange.Block` per box, ``shapes`` the shape of each output, ``fills``
+        (output, operation) for outputs that boxes do not cover, ``members`` the names of the
+        ops that a bucket is made of.  An ``all_reduce`` has no blocks: input and output k are
+        of device k, for each member in turn.
+        """,
+    ),
+)

@@ -1,0 +1,174 @@
+"""Between the views: a logical value and one value per device, at no cost.
+
+``cast_to_mirrored`` gives the parts of a logical value that devices hold as values of their own,
+``cast_from_mirrored`` makes a logical value of such parts.  Both say how the logical value lies
+(``sbp``) and stand for no work: compilation replaces their outputs by their inputs.  A plan of a
+single device, which plays all of them for a comparison, does the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from flow_core.base.errors import GraphError
+from flow_core.base.shapes import Shape
+from flow_core.ir.graph import TensorType, tensor_type
+from flow_core.ops.build import GradContext, Maker, Sym
+from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
+from flow_core.sharding.sbp import (
+    Broadcast,
+    NdSbp,
+    Partial,
+    Sbp,
+    Split,
+    coordinates,
+    format_nd_sbp,
+    gradient_dual,
+    local_region,
+    parse_nd_sbp,
+    region_shape,
+)
+
+
+def local_shapes(shape: Shape, sbp: NdSbp, hierarchy: tuple[int, ...]) -> list[Shape]:
+    """The shape of the part that each device holds.
+
+    >>> local_shapes((5, 2), (Split(0),), (2,))
+    [(3, 2), (2, 2)]
+    """
+    return [
+        region_shape(local_region(shape, sbp, hierarchy, rank)) for rank in range(prod(hierarchy))
+    ]
+
+
+def _sbp(ctx: InferContext, shape: Shape) -> NdSbp:
+    """The SBP of the logical side, checked against its shape."""
+    try:
+        sbp = parse_nd_sbp(ctx.attrs["sbp"])
+    except GraphError as error:
+        ctx.fail(error.found, error.allowed)
+    hierarchy = ctx.attrs["hierarchy"]
+    ctx.check(
+        len(sbp) == len(hierarchy),
+        f"{ctx.attrs['sbp']} for the hierarchy {hierarchy}",
+        "one entry per hierarchy dimension",
+    )
+    for entry in sbp:
+        fits = not isinstance(entry, Split) or 0 <= entry.axis < len(shape)
+        ctx.check(fits, f"{entry} of shape {shape}", f"axes below {len(shape)}")
+        ctx.check(entry != Partial("max") and entry != Partial("min"), str(entry), "S(axis), B, P")
+    return sbp
+
+
+def _infer_to(ctx: InferContext) -> tuple[TensorType, ...]:
+    (x,) = ctx.inputs
+    shapes = local_shapes(x.shape, _sbp(ctx, x.shape), ctx.attrs["hierarchy"])
+    empty = next((i for i, s in enumerate(shapes) if 0 in s and 0 not in x.shape), None)
+    ctx.check(
+        empty is None,
+        f"shape {x.shape} as {ctx.attrs['sbp']} over {len(shapes)} devices",
+        "at least one element for each device",
+    )
+    return tuple(tensor_type(shape, x.dtype) for shape in shapes)
+
+
+def _infer_from(ctx: InferContext) -> tuple[TensorType, ...]:
+    shape, dtype = tuple(ctx.attrs["shape"]), ctx.inputs[0].dtype
+    wanted = local_shapes(shape, _sbp(ctx, shape), ctx.attrs["hierarchy"])
+    ctx.check(
+        ctx.inputs == tuple(tensor_type(s, dtype) for s in wanted),
+        f"parts {', '.join(map(str, ctx.inputs))} of shape {shape} as {ctx.attrs['sbp']}",
+        f"shapes {', '.join(map(str, wanted))} of one element type",
+    )
+    return (tensor_type(shape, dtype),)
+
+
+def _dual(g: GradContext) -> dict[str, object]:
+    """The attributes of the gradient: on the same devices, S as S, B and P for each other."""
+    sbp = tuple(map(gradient_dual, parse_nd_sbp(g.attrs["sbp"])))
+    return {"sbp": format_nd_sbp(sbp), "hierarchy": g.attrs["hierarchy"]}
+
+
+def _gradient_to(g: GradContext) -> tuple[Sym]:
+    parts = [grad or _zeros(g, i) for i, grad in enumerate(g.grads)]
+    return (g.one("cast_from_mirrored", *parts, shape=g.x.shape, **_dual(g)),)
+
+
+def _zeros(g: GradContext, index: int) -> Sym:
+    """The gradient of a part that nothing depends on, on the part's own device."""
+    one = Maker(g.maker.emitter, g.op.placement.only(index), g.maker.prefix, g.maker.line).one
+    type_ = g.outputs[index].type
+    return one("constant", value=0.0, dtype=type_.dtype.name, shape=type_.shape)
+
+
+def _gradient_from(g: GradContext) -> tuple[Sym, ...]:
+    return g.all("cast_to_mirrored", g.dy, **_dual(g))
+
+
+def parts_per_device(
+    shape: Shape, sbp: str, hierarchy: tuple[int, ...], kind: type[Sbp]
+) -> Iterator[tuple[bool, Any]]:
+    """Per device: whether it is the first along all dimensions of a kind, and its window."""
+    nd = parse_nd_sbp(sbp)
+    for rank in range(prod(hierarchy)):
+        where = coordinates(rank, hierarchy)
+        first = not any(c and isinstance(s, kind) for c, s in zip(where, nd, strict=True))
+        yield first, tuple(slice(*bounds) for bounds in local_region(shape, nd, hierarchy, rank))
+
+
+def _to_reference(x: Any, *, sbp: str, hierarchy: tuple[int, ...]) -> Any:
+    """Parts; partial results are all of it on the first device and zeros elsewhere."""
+    parts = parts_per_device(x.shape, sbp, hierarchy, Partial)
+    return tuple(x[window].copy() if first else np.zeros_like(x[window]) for first, window in parts)
+
+
+def _from_reference(*xs: Any, shape: Shape, sbp: str, hierarchy: tuple[int, ...]) -> Any:
+    """The sum of what lies anywhere, each copy taken once."""
+    out = np.zeros(shape, xs[0].dtype)
+    for x, (first, window) in zip(
+        xs, parts_per_device(shape, sbp, hierarchy, Broadcast), strict=True
+    ):
+        out[window] += x if first else 0
+    return out
+
+
+def _to_samples(rng: Any) -> Any:
+    for sbp, hierarchy in (("S(0)", (2,)), ("B", (3,)), ("P", (2,)), ("(S(0), S(1))", (2, 2))):
+        yield Sample((rng.normal(size=(5, 4)),), {"sbp": sbp, "hierarchy": hierarchy})
+
+
+def _from_samples(rng: Any) -> Any:
+    for sample in _to_samples(rng):
+        parts = _to_reference(*sample.inputs, **sample.attrs)
+        yield Sample(parts, {**sample.attrs, "shape": sample.inputs[0].shape})
+
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        type="cast_to_mirrored",
+        inputs=("in",),
+        outputs=("out*",),
+        attrs={"sbp": REQUIRED, "hierarchy": REQUIRED},
+        infer=_infer_to,
+        gradient=_gradient_to,
+        reference=_to_reference,
+        samples=_to_samples,
+        spread="outputs",
+        doc="The parts of a logical value, one per device.",
+    ),
+    OpSpec(
+        type="cast_from_mirrored",
+        inputs=("in*",),
+        attrs={"sbp": REQUIRED, "hierarchy": REQUIRED, "shape": REQUIRED},
+        infer=_infer_from,
+        gradient=_gradient_from,
+        reference=_from_reference,
+        samples=_from_samples,
+        spread="inputs",
+        doc="The logical value of which each device gives its part.",
+    ),
+)

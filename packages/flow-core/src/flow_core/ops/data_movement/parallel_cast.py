@@ -1,0 +1,49 @@
+"""The op of a requested distribution: the same numbers, laid out as its SBP says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flow_core.ops.build import GradContext, Sym
+from flow_core.ops.rules import like_input, linear, with_rising
+from flow_core.plugins.specs import OpSpec, Sample
+from flow_core.sharding.sbp import parse_nd_sbp
+from flow_core.sharding.topology import Placement
+
+
+def _gradient(g: GradContext) -> tuple[Sym]:
+    """The gradient as it is, or as an op of this kind with the requested SBP."""
+    if g.attrs["gradient_sbp"] is None:
+        return (g.dy,)
+    devices = g.op.placement
+    maker = g.maker
+    (value,) = maker.emitter.emit(
+        "parallel_cast",
+        [g.dy.value],
+        placement=Placement(devices.device_type, devices.devices, g.attrs["gradient_hierarchy"]),
+        name=maker.emitter.builder.unique_name(f"{maker.prefix}/parallel_cast"),
+        line=maker.line,
+        sbp=(parse_nd_sbp(g.attrs["gradient_sbp"]),),
+    )
+    return (Sym(maker, value),)
+
+
+def _samples(rng: Any) -> Any:
+    yield Sample((rng.uniform(-3, 3, (3, 4)),))
+    yield Sample((rng.uniform(-3, 3, (3, 4)),), {"gradient_sbp": "B", "gradient_hierarchy": (1,)})
+
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        type="parallel_cast",
+        inputs=("in",),
+        infer=like_input,
+        attrs={"gradient_sbp": None, "gradient_hierarchy": ()},
+        sbp=with_rising(linear),
+        gradient=_gradient,
+        reference=lambda x, **_: x,
+        samples=_samples,
+        alias=0,
+        doc="The same numbers in the requested SBP; ``gradient_sbp`` asks for the gradient's.",
+    ),
+)

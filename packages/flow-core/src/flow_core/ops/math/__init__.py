@@ -1,0 +1,1 @@
+"""Elementwise ops, reductions, matrix products and changes of element type."""

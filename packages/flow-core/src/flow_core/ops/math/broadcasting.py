@@ -1,0 +1,49 @@
+"""What the elementwise families share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flow_core.base.shapes import reduced_axes
+from flow_core.ops.build import GradContext, Sym
+from flow_core.ops.rules import split_all_axes
+from flow_core.plugins.specs import InferContext, SbpContext
+from flow_core.sharding.sbp import B, P, Signature, Signatures
+
+
+def sum_back(g: GradContext, index: int, grad: Sym) -> Sym:
+    """A gradient of the output's shape, summed to the shape of an input that was broadcast."""
+    target = g.inputs[index]
+    if grad.shape == target.shape:
+        return grad
+    axes = reduced_axes(grad.shape, target.shape)
+    return g.one("reduce_sum_like", grad, target, axis=axes)
+
+
+def check_kinds(ctx: InferContext, kinds: str) -> None:
+    """An error unless all inputs are of some kinds of element types."""
+    names = {"f": "floating", "i": "integer", "u": "unsigned", "b": "bool"}
+    if any(t.dtype.kind not in kinds for t in ctx.inputs):
+        ctx.fail(
+            f"inputs of types {', '.join(map(str, ctx.inputs))}",
+            ", ".join(names[k] for k in kinds),
+            "cast them first: flow.cast(x, flow.float)",
+        )
+
+
+def linear_in(*which: int) -> Callable[[SbpContext], Signatures]:
+    """Splits of all axes, and P -> P for the inputs in which the op is linear together."""
+
+    def sbp(ctx: SbpContext) -> Signatures:
+        inputs = tuple(P if i in which else B for i in range(len(ctx.inputs)))
+        return (*split_all_axes(ctx), Signature(inputs, (P,) * len(ctx.outputs)))
+
+    return sbp
+
+
+def number(value: float, x: Any) -> Any:
+    """A number as an array takes it: cut for integer types."""
+    return np.array(value).astype(np.asarray(x).dtype)

@@ -1,0 +1,283 @@
+"""Matrix products and adding a bias."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from flow_core.ir.graph import AttrValue, TensorType, tensor_type
+from flow_core.ops.build import GradContext, Sym
+from flow_core.ops.rules import checked_axis, floating, rising
+from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
+from flow_core.sharding.sbp import B, P, S, Sbp, Signature, Signatures
+
+MATMUL_ATTRS = {"transpose_a": False, "transpose_b": False, "alpha": 1.0}
+
+
+def _product(ctx: InferContext) -> tuple[TensorType, ...]:
+    """(..., m, k) x (..., k, n) -> (..., m, n), each operand after its own transposition."""
+    a, b = ctx.inputs
+    ctx.check(a.dtype is b.dtype, f"{a} and {b}", "one element type", "flow.cast one of the inputs")
+    ctx.check(a.dtype.kind != "b", f"{a}", "numbers", "cast it first: flow.cast(x, flow.float)")
+    m, k = _matrix(a.shape, ctx.attrs["transpose_a"])
+    k_b, n = _matrix(b.shape, ctx.attrs["transpose_b"])
+    if k != k_b:
+        flags = f"transpose_a={ctx.attrs['transpose_a']}, transpose_b={ctx.attrs['transpose_b']}"
+        ctx.fail(
+            f"{a} and {b} with {flags}: inner sizes {k} and {k_b}",
+            "equal inner sizes: (..., m, k) and (..., k, n)",
+            "transpose_a=True or transpose_b=True swaps the last two axes of an operand",
+        )
+    _check_alpha(ctx, a)
+    return (tensor_type((*a.shape[:-2], m, n), a.dtype),)
+
+
+def _matrix(shape: tuple[int, ...], transpose: AttrValue) -> tuple[int, int]:
+    rows, columns = shape[-2:]
+    return (columns, rows) if transpose else (rows, columns)
+
+
+def _check_alpha(ctx: InferContext, a: TensorType) -> None:
+    alpha = ctx.attrs["alpha"]
+    ctx.check(
+        a.dtype.is_floating or alpha == int(alpha),
+        f"alpha={alpha} for {a.dtype}",
+        "a whole number for integer matrices",
+    )
+
+
+def _matmul_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    a, b = ctx.inputs
+    ctx.check(
+        len(a.shape) == len(b.shape) == 2,
+        f"{a} and {b}",
+        "two matrices",
+        "flow.matmul also takes stacks of matrices with equal leading axes",
+    )
+    return _product(ctx)
+
+
+def _batch_matmul_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    a, b = ctx.inputs
+    ctx.check(
+        len(a.shape) >= 2 and len(a.shape) == len(b.shape) and a.shape[:-2] == b.shape[:-2],
+        f"{a} and {b}",
+        "stacks of matrices with equal leading axes",
+        "repeat the smaller operand first: flow.broadcast_like",
+    )
+    return _product(ctx)
+
+
+def matmul_sbp(ctx: SbpContext) -> Signatures:
+    """Splits of m, n and k and of each batch axis, and linearity in each operand."""
+    rank = len(ctx.inputs[0].shape)
+    m, k_a = _axes(rank, ctx.attrs["transpose_a"])
+    k_b, n = _axes(rank, ctx.attrs["transpose_b"])
+    rules: tuple[tuple[Sbp, Sbp, Sbp], ...] = (
+        *((S(i), S(i), S(i)) for i in range(rank - 2)),
+        (S(m), B, S(rank - 2)),
+        (B, S(n), S(rank - 1)),
+        (S(k_a), S(k_b), P),
+        (P, B, P),
+        (B, P, P),
+    )
+    return tuple(Signature((a, b), (out,)) for a, b, out in rules)
+
+
+def _axes(rank: int, transpose: AttrValue) -> tuple[int, int]:
+    return (rank - 1, rank - 2) if transpose else (rank - 2, rank - 1)
+
+
+def _work(ctx: SbpContext) -> float:
+    a, transposed = ctx.inputs[0].shape, ctx.attrs["transpose_a"]
+    return 2.0 * ctx.outputs[0].size * a[-2 if transposed else -1]
+
+
+def _matmul_gradient(g: GradContext) -> Sequence[Sym | None]:
+    a, b = g.inputs
+    return (
+        _gradient_a(g, a, b) if g.needed[0] else None,
+        _gradient_b(g, a, b) if g.needed[1] else None,
+    )
+
+
+def _gradient_a(g: GradContext, _: Sym, b: Sym) -> Sym:
+    """dA = dY op(B)^T, or its transpose op(B) dY^T when A enters transposed."""
+    t_b = g.attrs["transpose_b"]
+    if g.attrs["transpose_a"]:
+        return _multiply(g, b, g.dy, t_b, True)
+    return _multiply(g, g.dy, b, False, not t_b)
+
+
+def _gradient_b(g: GradContext, a: Sym, _: Sym) -> Sym:
+    """dB = op(A)^T dY, or its transpose dY^T op(A) when B enters transposed."""
+    t_a = g.attrs["transpose_a"]
+    if g.attrs["transpose_b"]:
+        return _multiply(g, g.dy, a, True, t_a)
+    return _multiply(g, a, g.dy, not t_a, False)
+
+
+def _multiply(g: GradContext, a: Sym, b: Sym, transpose_a: bool, transpose_b: bool) -> Sym:
+    return g.one(
+        g.op.type, a, b,
+        transpose_a=transpose_a, transpose_b=transpose_b, alpha=g.attrs["alpha"],
+    )  # fmt: skip
+
+
+def _matmul_reference(a: Any, b: Any, *, transpose_a: bool, transpose_b: bool, alpha: float) -> Any:
+    left = np.swapaxes(a, -1, -2) if transpose_a else a
+    right = np.swapaxes(b, -1, -2) if transpose_b else b
+    product = np.matmul(left, right)
+    return product if alpha == 1 else product * np.array(alpha).astype(product.dtype)
+
+
+def _operands(rng: Any, batch: tuple[int, ...], mkn: tuple[int, int, int], t: int) -> Any:
+    m, k, n = mkn
+    a = rng.uniform(-1, 1, (*batch, *((k, m) if t & 1 else (m, k))))
+    b = rng.uniform(-1, 1, (*batch, *((n, k) if t & 2 else (k, n))))
+    return a, b
+
+
+def _product_samples(*batches: tuple[int, ...]) -> Any:
+    def samples(rng: Any) -> Iterator[Sample]:
+        for batch in batches:
+            for t in range(4):
+                flags = {"transpose_a": bool(t & 1), "transpose_b": bool(t & 2)}
+                yield Sample(_operands(rng, batch, (3, 5, 4), t), flags)
+            yield Sample(_operands(rng, batch, (1, 7, 1), 0), {"alpha": -0.5}, note="dot, scaled")
+            yield Sample(_operands(rng, batch, (2, 1, 3), 1), {"transpose_a": True}, note="outer")
+            yield Sample(_operands(rng, batch, (2, 0, 3), 0), gradient=False, note="no terms")
+            yield Sample(_operands(rng, batch, (0, 2, 3), 0), gradient=False, note="no rows")
+            whole = rng.integers(-4, 5, (2, *batch, 3, 3))
+            yield Sample((whole[0], whole[1]), {"alpha": 2.0}, gradient=False, note="int64")
+
+    return samples
+
+
+def _onto_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    *operands, base = ctx.inputs
+    (product,) = _matmul_type(replace(ctx, inputs=tuple(operands)))
+    ctx.check(base == product, f"{base} for a product of type {product}", str(product))
+    return (product,)
+
+
+def _onto_sbp(ctx: SbpContext) -> Signatures:
+    """The base lies as the product does; extremes of the base stay extremes."""
+    rules = [Signature((*r.inputs, *r.outputs), r.outputs) for r in matmul_sbp(ctx)]
+    return (*rules, *(rising(ctx, 2) if floating(ctx) else ()))
+
+
+def _onto_reference(a: Any, b: Any, base: Any, **attrs: Any) -> Any:
+    return base + _matmul_reference(a, b, **attrs)
+
+
+def _onto_samples(rng: Any) -> Iterator[Sample]:
+    for sample in _product_samples(())(rng):
+        product = _matmul_reference(*sample.inputs, **{**MATMUL_ATTRS, **sample.attrs})
+        base = rng.uniform(-2, 2, product.shape).astype(product.dtype)
+        yield replace(sample, inputs=(*sample.inputs, base), gradient=False)
+
+
+def _bias_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    a, b = ctx.inputs
+    axis = checked_axis(ctx, ctx.attrs["axis"], len(a.shape))
+    ctx.check(a.dtype is b.dtype, f"{a} and a bias {b}", "one element type")
+    ctx.check(a.dtype.kind != "b", f"{a}", "numbers")
+    ctx.check(
+        b.shape == (a.shape[axis],),
+        f"a bias of shape {b.shape} for axis {axis} of {a}",
+        f"a bias of shape ({a.shape[axis]},)",
+    )
+    return (a,)
+
+
+def bias_axis(rank: int, attrs: Any) -> int:
+    """The non-negative axis that the bias of a ``bias_add`` runs along."""
+    axis: int = attrs["axis"]
+    return axis % rank
+
+
+def _bias_sbp(ctx: SbpContext) -> Signatures:
+    rank = len(ctx.inputs[0].shape)
+    axis = bias_axis(rank, ctx.attrs)
+    splits = ((S(i), S(0) if i == axis else B) for i in range(rank))
+    rows = (Signature((x, b), (x,)) for x, b in splits)
+    ordered = (*rising(ctx, 0), *rising(ctx, 1)) if floating(ctx) else ()
+    return (*rows, Signature((P, P), (P,)), *ordered)
+
+
+def _bias_gradient(g: GradContext) -> Sequence[Sym | None]:
+    rank = len(g.x.shape)
+    others = tuple(i for i in range(rank) if i != bias_axis(rank, g.attrs))
+    if not g.needed[1]:
+        return g.dy, None
+    return g.dy, g.one("reduce_sum", g.dy, axis=others, keepdims=False) if others else g.dy
+
+
+def _bias_reference(a: Any, b: Any, *, axis: int) -> Any:
+    shape = [1] * np.ndim(a)
+    shape[axis] = -1
+    return a + np.reshape(b, shape)
+
+
+def _bias_samples(rng: Any) -> Iterator[Sample]:
+    for shape, axis in (((3, 5), 1), ((2, 3, 4, 1), 1), ((2, 3, 5), -1), ((4, 3), 0), ((6,), 0)):
+        yield Sample((rng.uniform(-2, 2, shape), rng.uniform(-2, 2, shape[axis])), {"axis": axis})
+    yield Sample((rng.uniform(-2, 2, (0, 3)), rng.uniform(-2, 2, 3)), {"axis": 1}, gradient=False)
+    whole = rng.integers(-9, 9, (4, 3)).astype(np.int32)
+    yield Sample((whole, whole[0]), {"axis": 1}, gradient=False, note="int32")
+
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        type="matmul",
+        inputs=("a", "b"),
+        attrs=MATMUL_ATTRS,
+        infer=_matmul_type,
+        sbp=matmul_sbp,
+        gradient=_matmul_gradient,
+        reference=_matmul_reference,
+        samples=_product_samples(()),
+        work=_work,
+        doc="alpha op(a) op(b) of two matrices, where op transposes if asked to.",
+    ),
+    OpSpec(
+        type="matmul_onto",
+        inputs=("a", "b", "base"),
+        attrs=MATMUL_ATTRS,
+        infer=_onto_type,
+        sbp=_onto_sbp,
+        reference=_onto_reference,
+        samples=_onto_samples,
+        work=_work,
+        inplace=(2,),
+        doc="base plus the `matmul` of a and b, which is rounded before it is added.",
+    ),
+    OpSpec(
+        type="batch_matmul",
+        inputs=("a", "b"),
+        attrs=MATMUL_ATTRS,
+        infer=_batch_matmul_type,
+        sbp=matmul_sbp,
+        gradient=_matmul_gradient,
+        reference=_matmul_reference,
+        samples=_product_samples((2,), (2, 3)),
+        work=_work,
+        doc="`matmul` of each pair in two stacks of matrices.",
+    ),
+    OpSpec(
+        type="bias_add",
+        inputs=("a", "b"),
+        attrs={"axis": REQUIRED},
+        infer=_bias_type,
+        sbp=_bias_sbp,
+        gradient=_bias_gradient,
+        reference=_bias_reference,
+        samples=_bias_samples,
+        inplace=(0,),
+        doc="a plus a vector b along one axis.",
+    ),
+)

@@ -1,0 +1,344 @@
+"""Reductions over sets of axes.
+
+As in OneFlow, a reduction of all axes without ``keepdims`` gives shape (1,), and truth values are
+int8.  Means, variances and norms are made of these ops by the API: a mean of parts is no part of
+a sum, so that ``reduce_sum`` with a factor splits better than a mean would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from flow_core.base.dtypes import int8
+from flow_core.base.shapes import Shape
+from flow_core.ir.graph import TensorType, tensor_type
+from flow_core.ops.build import GradContext, Sym
+from flow_core.ops.math.broadcasting import check_kinds
+from flow_core.ops.rules import checked_axis
+from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
+from flow_core.sharding.sbp import EXTREMES, B, P, Partial, S, Sbp, Signature, Signatures
+
+Gradient = Callable[[GradContext, tuple[int, ...]], Sym]
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """One row of the table.
+
+    Attributes:
+        name: op type.
+        reference: numpy semantics ``reference(x, axes, keepdims)``.
+        gradient: dx from the context and the non-negative axes, None when there is none.
+        partial: SBP of the result when a reduced axis is split, None when there is none.
+        passes: whether ``partial`` inputs give ``partial`` results.
+        logical: whether the result is int8 for any input type.
+    """
+
+    name: str
+    reference: Callable[..., Any]
+    gradient: Gradient | None = None
+    partial: Sbp | None = None
+    passes: bool = False
+    logical: bool = False
+
+
+def normal_axes(axes: Sequence[int] | int, rank: int) -> tuple[int, ...]:
+    """Sorted non-negative axes.
+
+    >>> normal_axes((-1, 0), 3)
+    (0, 2)
+    """
+    axes = (axes,) if isinstance(axes, int) else axes
+    return tuple(sorted({axis % rank for axis in axes})) if rank else ()
+
+
+def reduced_shape(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
+    """The shape of a reduction over non-negative axes.
+
+    >>> reduced_shape((2, 3), (0,), False), reduced_shape((2, 3), (0, 1), False)
+    ((3,), (1,))
+    """
+    if keepdims:
+        return tuple(1 if i in axes else n for i, n in enumerate(shape))
+    return tuple(n for i, n in enumerate(shape) if i not in axes) or (1,) * bool(shape)
+
+
+def _axes(ctx: InferContext | SbpContext | GradContext) -> tuple[int, ...]:
+    return normal_axes(ctx.attrs["axis"], len(ctx.inputs[0].shape))
+
+
+def _check_axes(ctx: InferContext, rank: int) -> None:
+    for axis in ctx.attrs["axis"] if isinstance(ctx.attrs["axis"], tuple) else (ctx.attrs["axis"],):
+        checked_axis(ctx, axis, rank)
+
+
+def _infer(row: Reduction) -> Callable[[InferContext], tuple[TensorType, ...]]:
+    def infer(ctx: InferContext) -> tuple[TensorType, ...]:
+        x = ctx.inputs[0]
+        check_kinds(ctx, "fiub" if row.logical else "fiu")
+        _check_axes(ctx, len(x.shape))
+        shape = reduced_shape(x.shape, _axes(ctx), ctx.attrs["keepdims"])
+        return (tensor_type(shape, int8 if row.logical else x.dtype),)
+
+    return infer
+
+
+def _sbp(row: Reduction) -> Callable[[SbpContext], Signatures]:
+    def sbp(ctx: SbpContext) -> Signatures:
+        none = not row.logical and all(ctx.inputs[0].shape[axis] == 1 for axis in _axes(ctx))
+        passes = (P, *EXTREMES) if none else (row.partial,) if row.passes and row.partial else ()
+        return (*_splits(ctx, row.partial), *(Signature((p,), (p,)) for p in passes))
+
+    return sbp
+
+
+def _splits(ctx: SbpContext, partial: Sbp | None) -> Iterator[Signature]:
+    """Splits of kept axes stay; splits of reduced ones give parts of the result."""
+    axes = _axes(ctx)
+    for i in range(len(ctx.inputs[0].shape)):
+        before = 0 if ctx.attrs["keepdims"] else sum(a < i for a in axes)
+        result = partial if i in axes else S(i - before)
+        if result is not None:
+            yield Signature((S(i),), (result,))
+
+
+def _spread(g: GradContext, value: Sym, axes: tuple[int, ...]) -> Sym:
+    """A value of the reduced shape, repeated to the input's shape."""
+    return value if not axes else g.one("broadcast_like", value, g.x, broadcast_axes=axes)
+
+
+def _extreme_gradient(g: GradContext, axes: tuple[int, ...]) -> Sym:
+    """Elements that tie for the extreme value share the gradient equally."""
+    chosen = g.one("cast_like", g.one("broadcast_equal", g.x, _spread(g, g.y, axes)), g.x)
+    count = g.one("reduce_sum", chosen, axis=axes, keepdims=g.attrs["keepdims"])
+    return chosen * _spread(g, g.dy / count, axes)
+
+
+def _prod_gradient(g: GradContext, axes: tuple[int, ...]) -> Sym:
+    return g.one("reduce_prod_grad", g.x, g.dy, axis=axes, keepdims=g.attrs["keepdims"])
+
+
+def lowest(dtype: Any) -> Any:
+    """The identity of max: the lowest value of a numpy type."""
+    return -np.inf if np.dtype(dtype).kind not in "iu" else np.iinfo(dtype).min
+
+
+def highest(dtype: Any) -> Any:
+    """The identity of min: the highest value of a numpy type."""
+    return np.inf if np.dtype(dtype).kind not in "iu" else np.iinfo(dtype).max
+
+
+def _max(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    return np.max(x, axes, keepdims=keepdims, initial=lowest(x.dtype))
+
+
+def _min(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    return np.min(x, axes, keepdims=keepdims, initial=highest(x.dtype))
+
+
+TABLE: tuple[Reduction, ...] = (
+    Reduction(
+        "reduce_sum", lambda x, axes, keepdims: np.sum(x, axes, x.dtype, keepdims=keepdims),
+        lambda g, axes: _spread(g, g.dy, axes), P, passes=True,
+    ),
+    Reduction("reduce_max", _max, _extreme_gradient, Partial("max"), passes=True),
+    Reduction("reduce_min", _min, _extreme_gradient, Partial("min"), passes=True),
+    Reduction(
+        "reduce_prod", lambda x, axes, keepdims: np.prod(x, axes, x.dtype, keepdims=keepdims),
+        _prod_gradient,
+    ),
+    Reduction(
+        "reduce_any", lambda x, axes, keepdims: np.any(x, axes, keepdims=keepdims),
+        partial=Partial("max"), logical=True,
+    ),
+    Reduction(
+        "reduce_all", lambda x, axes, keepdims: np.all(x, axes, keepdims=keepdims),
+        partial=Partial("min"), logical=True,
+    ),
+)  # fmt: skip
+
+
+def _reference(row: Reduction) -> Callable[..., Any]:
+    def reference(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+        axes = normal_axes(axis, x.ndim)
+        result = np.asarray(row.reference(x, axes, keepdims))
+        result = result.reshape(reduced_shape(x.shape, axes, keepdims))
+        return result.astype(np.int8) if row.logical else result
+
+    return reference
+
+
+def _gradient(row: Reduction) -> Callable[[GradContext], Sequence[Sym]] | None:
+    rule = row.gradient
+    return (lambda g: (rule(g, _axes(g)),)) if rule else None
+
+
+CASES = (
+    ((7,), (0,), False), ((3, 5), (0,), False), ((3, 5), (1,), True), ((2, 3, 4), (0, 2), False),
+    ((2, 3, 4), (-2,), False), ((2, 3, 4), (0, 1, 2), True), ((2, 3, 4), (0, 1, 2), False),
+    ((3, 1), (1,), False), ((2, 3, 1, 2, 2), (1, 3), True), ((4, 0), (0,), False),
+    ((2, 3), (), False), ((33, 40), (0,), False), ((40, 33), (-1,), True),
+)  # fmt: skip
+
+
+def _samples(row: Reduction) -> Callable[[Any], Iterator[Sample]]:
+    def samples(rng: Any) -> Iterator[Sample]:
+        for shape, axis, keepdims in CASES:
+            attrs = {"axis": axis, "keepdims": keepdims}
+            size = prod(shape)
+            # distinct values, so that extremes do not tie, near 1, so that products stay small
+            x = 0.7 + 0.6 * rng.permutation(size).reshape(shape) / max(size, 1)
+            smooth = row.gradient is not None and size <= 64
+            yield Sample((x * rng.choice((-1, 1), shape),), attrs, gradient=smooth)
+        for dtype in (np.int8, np.int32, np.int64, np.uint8):
+            x = rng.integers(0, 3, (3, 4, 2)).astype(dtype)
+            yield Sample((x,), {"axis": (1,)}, gradient=False, note=str(x.dtype))
+        if row.logical:
+            x = rng.integers(0, 4, (5, 3, 4)) > 0
+            yield Sample((x,), {"axis": (0, 2)}, gradient=False, note="bool")
+
+    return samples
+
+
+def reduction_spec(row: Reduction) -> OpSpec:
+    """The `OpSpec` of one row."""
+    return OpSpec(
+        type=row.name,
+        inputs=("input_tensor",),
+        outputs=("output_tensor",),
+        infer=_infer(row),
+        attrs={"axis": REQUIRED, "keepdims": False},
+        sbp=_sbp(row),
+        gradient=_gradient(row),
+        reference=_reference(row),
+        samples=_samples(row),
+    )
+
+
+# sums to the shape of another value
+
+
+def like_axes(x: Shape, like: Shape, axes: Sequence[int]) -> dict[int, int]:
+    """Which axis of ``like`` each kept axis of ``x`` becomes.
+
+    ``like`` has the rank of ``x``, or lacks the summed axes, or some leading ones.
+
+    >>> like_axes((4, 2, 3), (2, 1), (0, 2)), like_axes((4, 2, 3), (4, 3), (1,))
+    ({1: 0}, {0: 0, 2: 1})
+    """
+    kept = [i for i in range(len(x)) if i not in axes]
+    if len(like) < len(x) and like == tuple(x[i] for i in kept):
+        return {i: j for j, i in enumerate(kept)}
+    lead = len(x) - len(like)
+    return {i: i - lead for i in kept if i >= lead}
+
+
+def _like_infer(ctx: InferContext) -> tuple[TensorType, ...]:
+    x, like = ctx.inputs
+    _check_axes(ctx, len(x.shape))
+    check_kinds(ctx, "fiu")
+    axes = _axes(ctx)
+    kept = [n for i, n in enumerate(x.shape) if i not in axes and n != 1]
+    if x.dtype is not like.dtype or kept != [n for n in like.shape if n != 1]:
+        ctx.fail(
+            f"{x} summed over axes {axes}, like {like}",
+            f"a value like {x.dtype}{reduced_shape(x.shape, axes, True)}",
+        )
+    return (like,)
+
+
+def _like_sbp(ctx: SbpContext) -> Signatures:
+    """The values of ``like`` are never read, so that its parts are as good as the whole."""
+    x, like = (t.shape for t in ctx.inputs)
+    axes = _axes(ctx)
+    kinds = (P,) if axes else (P, *EXTREMES)
+    kept = like_axes(x, like, axes)
+    return (
+        *(Signature((S(i), S(j)), (S(j),)) for i, j in kept.items() if x[i] == like[j]),
+        *(Signature((S(i), other), (P,)) for i in axes for other in (B, P)),
+        *(Signature((kind, like), (kind,)) for kind in kinds for like in (B, P)),
+        Signature((B, P), (B,)),
+    )
+
+
+def _like_samples(rng: Any) -> Iterator[Sample]:
+    for x, like, axes in (
+        ((7,), (7,), ()), ((3, 5), (5,), (0,)), ((4, 2, 3), (2, 1), (0, 2)), ((3, 5), (1,), (0, 1)),
+        ((3, 5), (), (0, 1)), ((2, 3, 4), (2, 1, 4), (1,)), ((2, 3, 4), (2, 4), (-2,)),
+        ((0, 3), (3,), (0,)), ((2, 1, 5), (1, 5), (0,)),
+    ):  # fmt: skip
+        yield Sample((rng.uniform(-2, 2, x), rng.uniform(-2, 2, like)), {"axis": axes})
+    integers = rng.integers(-9, 9, (3, 4))
+    yield Sample((integers, integers[0]), {"axis": (0,)}, gradient=False)
+
+
+REDUCE_SUM_LIKE = OpSpec(
+    type="reduce_sum_like",
+    inputs=("x", "like"),
+    outputs=("y",),
+    infer=_like_infer,
+    attrs={"axis": REQUIRED},
+    sbp=_like_sbp,
+    gradient=lambda g: (_spread(g, g.dy, _axes(g)), None),
+    reference=lambda x, like, axis: np.sum(x, axis, x.dtype).reshape(like.shape),
+    samples=_like_samples,
+)
+
+
+# the gradient of products
+
+
+def _prod_grad_infer(ctx: InferContext) -> tuple[TensorType, ...]:
+    x, dy = ctx.inputs
+    expected = tensor_type(reduced_shape(x.shape, _axes(ctx), ctx.attrs["keepdims"]), x.dtype)
+    ctx.check(dy == expected, f"gradient of type {dy}", str(expected))
+    return (x,)
+
+
+def _prod_grad_sbp(ctx: SbpContext) -> Signatures:
+    """Where one element is reduced there are no others, and dy passes as it is."""
+    splits = (Signature((*s.inputs, *s.outputs), s.inputs) for s in _splits(ctx, None))
+    alone = all(ctx.inputs[0].shape[axis] == 1 for axis in _axes(ctx))
+    unread = (Signature((P, kind), (kind,)) for kind in (B, P)) if alone else ()
+    return (*splits, Signature((B, P), (P,)), *unread)
+
+
+def _prod_grad(x: Any, dy: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+    """The product of the other elements, which x does not divide when some are 0."""
+    axes = normal_axes(axis, x.ndim)
+    kept = [i for i in range(x.ndim) if i not in axes]
+    order = (*axes, *kept)
+    rows = x.transpose(order).reshape(prod(x.shape[i] for i in axes), -1)
+    one = np.ones_like(rows[:1])
+    before = np.cumprod(np.concatenate((one, rows[:-1])), 0)
+    others = before * np.cumprod(np.concatenate((one, rows[:0:-1])), 0)[::-1]
+    spread = others.reshape([x.shape[i] for i in order]).transpose(np.argsort(order))
+    return spread * dy.reshape(reduced_shape(x.shape, axes, True))
+
+
+def _prod_grad_samples(rng: Any) -> Iterator[Sample]:
+    for shape, axis, keepdims in CASES:
+        if prod(shape) == 0 or axis == ():
+            continue
+        dy = rng.uniform(-1, 1, reduced_shape(shape, normal_axes(axis, len(shape)), keepdims))
+        x = rng.uniform(0.7, 1.3, shape) * (rng.uniform(0, 1, shape) > 0.05)
+        yield Sample((x, dy), {"axis": axis, "keepdims": keepdims}, gradient=False)
+
+
+REDUCE_PROD_GRAD = OpSpec(
+    type="reduce_prod_grad",
+    inputs=("x", "dy"),
+    outputs=("dx",),
+    infer=_prod_grad_infer,
+    attrs={"axis": REQUIRED, "keepdims": False},
+    sbp=_prod_grad_sbp,
+    reference=_prod_grad,
+    samples=_prod_grad_samples,
+)
+
+OPS: tuple[OpSpec, ...] = (*map(reduction_spec, TABLE), REDUCE_SUM_LIKE, REDUCE_PROD_GRAD)

@@ -1,0 +1,595 @@
+"""Batch, layer and L2 normalisation.
+
+Statistics of float16 and bfloat16 tensors are float32, as are usually their parameters; the
+parameters may also have the tensor's own type.  ``inv_variance`` is 1 / sqrt(variance + epsilon).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from flow_core.base.shapes import Shape, normal_axis
+from flow_core.ir.graph import AttrValue, TensorType, tensor_type
+from flow_core.ops.build import GradContext, Sym
+from flow_core.ops.rules import checked_axis, floating_like_input
+from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
+from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
+
+Attrs = Mapping[str, AttrValue]
+
+
+def _rules(*rows: tuple[Sequence[Sbp], Sequence[Sbp]]) -> Signatures:
+    return tuple(Signature(tuple(inputs), tuple(outputs)) for inputs, outputs in rows)
+
+
+def _statistic(x: TensorType, shape: Shape) -> TensorType:
+    return tensor_type(shape, x.dtype.accumulate)
+
+
+def _check_vectors(ctx: InferContext, x: TensorType, first: int, names: str, shape: Shape) -> None:
+    """Inputs from ``first`` on are parameters or statistics of one shape."""
+    types = (x.dtype, x.dtype.accumulate)
+    for name, found in zip(names.split(), ctx.inputs[first:], strict=True):
+        ctx.check(
+            found.shape == shape and found.dtype in types,
+            f"{name} {found} for x {x}",
+            f"shape {shape} and type {' or '.join(sorted({str(t) for t in types}))}",
+        )
+
+
+def _check_attribute(ctx: InferContext, name: str, low: float, high: float) -> None:
+    value = ctx.attrs[name]
+    ctx.check(low <= value <= high, f"{name}={value}", f"{low} <= {name} <= {high}")
+
+
+# --- batch normalisation
+
+
+def channel_shape(x_shape: Shape, axis: int) -> Shape:
+    """The shape in which a vector along ``axis`` broadcasts against x.
+
+    >>> channel_shape((2, 3, 4, 4), 1)
+    (1, 3, 1, 1)
+    """
+    axis %= len(x_shape)
+    return tuple(n if i == axis else 1 for i, n in enumerate(x_shape))
+
+
+def _batch_norm_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    (x,) = floating_like_input(ctx)
+    axis = checked_axis(ctx, ctx.attrs["axis"], len(x.shape))
+    vector = (x.shape[axis],)
+    _check_vectors(ctx, x, 1, "moving_mean moving_variance gamma beta", vector)
+    _check_attribute(ctx, "epsilon", 0.0, float("inf"))
+    _check_attribute(ctx, "momentum", 0.0, 1.0)
+    return x, _statistic(x, vector), _statistic(x, vector)
+
+
+def _batch_norm_grad_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    (x,) = floating_like_input(ctx)
+    ctx.check(ctx.inputs[1] == x, f"dy {ctx.inputs[1]} for x {x}", str(x))
+    axis = checked_axis(ctx, ctx.attrs["axis"], len(x.shape))
+    _check_vectors(ctx, x, 2, "mean inv_variance gamma", (x.shape[axis],))
+    gamma = ctx.inputs[4]
+    return x, gamma, gamma
+
+
+def _batch_norm_sbp(ctx: SbpContext) -> Signatures:
+    """In training each statistic needs the whole batch: only channels may be split."""
+    axis, others = _channel_and_others(ctx)
+    channels = ((S(axis), S(0), S(0), S(0), S(0)), (S(axis), S(0), S(0)))
+    affine = ((B, B, B, P, P), (P, B, B))
+    shifted = (((B, B, B, B, kind), (kind, B, B)) for kind in EXTREMES)
+    if ctx.attrs["training"]:
+        return _rules(channels, affine, *shifted)
+    batch = (((S(i), B, B, B, B), (S(i), B, B)) for i in others)
+    return _rules(channels, affine, *batch, ((P, P, B, B, P), (P, P, B)), *shifted)
+
+
+def _channel_and_others(ctx: SbpContext) -> tuple[int, list[int]]:
+    rank = len(ctx.inputs[0].shape)
+    axis = ctx.attrs["axis"] % rank
+    return axis, [i for i in range(rank) if i != axis]
+
+
+def _batch_norm_grad_sbp(ctx: SbpContext) -> Signatures:
+    axis, others = _channel_and_others(ctx)
+    both = (
+        ((S(axis), S(axis), S(0), S(0), S(0)), (S(axis), S(0), S(0))),
+        ((B, P, B, B, B), (P, P, P)),
+        ((B, B, B, B, P), (P, B, B)),
+    )
+    if ctx.attrs["training"]:
+        return _rules(*both)
+    return _rules(
+        *both,
+        *(((S(i), S(i), B, B, B), (S(i), P, P)) for i in others),
+        ((B, B, B, P, B), (P, P, B)),
+        ((P, B, P, B, B), (B, P, B)),
+        ((P, B, P, B, P), (P, P, B)),
+    )
+
+
+def _batch_norm_gradient(g: GradContext) -> Sequence[Sym | None]:
+    """dx, dgamma and dbeta come from one op; moving statistics have no gradient."""
+    x, _, _, gamma, _ = g.inputs
+    (_, mean, inv_variance), (dy, d_mean, d_inverse) = g.outputs, g.grads
+    attrs = {key: g.attrs[key] for key in ("axis", "epsilon", "training")}
+    dy = g.y * 0.0 if dy is None else dy
+    dx, d_gamma, d_beta = g.all("normalization_grad", x, dy, mean, inv_variance, gamma, **attrs)
+    if g.attrs["training"]:
+        shape = channel_shape(x.shape, attrs["axis"])
+        dx = _through_statistics(g, dx, shape, (mean, inv_variance), (d_mean, d_inverse))
+    return dx, None, None, d_gamma, d_beta
+
+
+def _through_statistics(
+    g: GradContext,
+    dx: Sym,
+    shape: Shape,
+    statistics: tuple[Sym, Sym],
+    grads: tuple[Sym | None, Sym | None],
+) -> Sym:
+    """Adds what flows back through the outputs mean and inv_variance, which few programs use."""
+    (mean, inverse), (d_mean, d_inverse) = statistics, grads
+    count = max(prod(g.x.shape) // max(prod(shape), 1), 1)  # without rows, anything will do
+    if d_mean is not None:
+        dx = dx + _broadcastable(g, d_mean, shape) / count
+    if d_inverse is not None:
+        slope = _broadcastable(g, d_inverse * inverse * inverse * inverse, shape)
+        dx = dx - (g.x - _broadcastable(g, mean, shape)) * slope / count
+    return dx
+
+
+def _broadcastable(g: GradContext, vector: Sym, shape: Shape) -> Sym:
+    wide = g.one("reshape", vector, shape=shape)
+    return wide if wide.dtype is g.x.dtype else g.one("cast", wide, dtype=g.x.dtype.name)
+
+
+def _batch_norm(
+    x: Any, moving_mean: Any, moving_variance: Any, gamma: Any, beta: Any, *,
+    axis: int, epsilon: float, training: bool, momentum: float,
+) -> Any:  # fmt: skip
+    mean, variance = moving_mean, moving_variance
+    if training:
+        others = tuple(i for i in range(x.ndim) if i != axis % x.ndim)
+        mean, variance = x.mean(others), x.var(others)
+    inverse = 1 / np.sqrt(variance + epsilon)
+    shape = channel_shape(x.shape, axis)
+    m, k, b = (v.reshape(shape) for v in (mean, inverse * gamma, beta))
+    return (x - m) * k + b, mean, inverse
+
+
+def _batch_norm_grad(
+    x: Any, dy: Any, mean: Any, inv_variance: Any, gamma: Any, *,
+    axis: int, epsilon: float, training: bool,
+) -> Any:  # fmt: skip
+    others = tuple(i for i in range(x.ndim) if i != axis % x.ndim)
+    shape = channel_shape(x.shape, axis)
+    m, r, k = (v.reshape(shape) for v in (mean, inv_variance, gamma * inv_variance))
+    normal = (x - m) * r
+    d_gamma, d_beta = (normal * dy).sum(others), dy.sum(others)
+    if not training:
+        return dy * k, d_gamma, d_beta
+    count = x.size / x.shape[axis]
+    inner = dy - d_beta.reshape(shape) / count - normal * d_gamma.reshape(shape) / count
+    return inner * k, d_gamma, d_beta
+
+
+BATCH_SHAPES = (((4, 3, 2, 5), 1), ((3, 2, 3, 4), -1), ((6, 5), 1), ((5, 2, 3), 1), ((2, 7), 0))
+
+
+def _batch_norm_samples(rng: Any) -> Iterator[Sample]:
+    for shape, axis in BATCH_SHAPES:
+        for training in (True, False):
+            n = shape[axis]
+            x, spread = rng.normal(0.5, 1.5, shape), rng.uniform(0.5, 2, n)
+            vectors = rng.normal(0, 1, n), spread, rng.uniform(0.5, 1.5, n), rng.normal(0, 1, n)
+            attrs = {"axis": axis, "training": training, "epsilon": 1e-3, "momentum": 0.9}
+            yield Sample((x, *vectors), attrs)
+    ones = np.ones(3)
+    off = {"axis": 1, "training": False}
+    yield Sample((np.zeros((0, 3)), ones, ones, ones, ones), off, gradient=False, note="no rows")
+
+
+def _batch_norm_grad_samples(rng: Any) -> Iterator[Sample]:
+    for shape, axis in BATCH_SHAPES:
+        for training in (True, False):
+            n = shape[axis]
+            x, dy = rng.normal(0.5, 1.5, shape), rng.normal(0, 1, shape)
+            vectors = rng.normal(0, 1, n), rng.uniform(0.5, 2, n), rng.uniform(0.5, 1.5, n)
+            yield Sample((x, dy, *vectors), {"axis": axis, "training": training}, gradient=False)
+
+
+# --- layer normalisation
+
+
+def layer_axes(rank: int, attrs: Attrs) -> tuple[int, int]:
+    """Non-negative begin_norm_axis and begin_params_axis."""
+    return (
+        normal_axis(attrs["begin_norm_axis"], rank),
+        normal_axis(attrs["begin_params_axis"], rank),
+    )
+
+
+def _checked_layer_axis(ctx: InferContext, name: str) -> int:
+    return checked_axis(ctx, ctx.attrs[name], len(ctx.inputs[0].shape))
+
+
+def _layer_norm_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    (x,) = floating_like_input(ctx)
+    norm = _checked_layer_axis(ctx, "begin_norm_axis")
+    params = _checked_layer_axis(ctx, "begin_params_axis")
+    wanted = (("beta",) if ctx.attrs["center"] else ()) + (("gamma",) if ctx.attrs["scale"] else ())
+    ctx.check(
+        len(ctx.inputs) == 1 + len(wanted),
+        f"{len(ctx.inputs) - 1} parameters",
+        f"{' and '.join(wanted) or 'no parameters'}, as center and scale say",
+    )
+    ctx.check(prod(x.shape[norm:]), f"nothing to normalise in {x}", "at least one element per row")
+    _check_vectors(ctx, x, 1, " ".join(wanted), x.shape[params:])
+    _check_attribute(ctx, "epsilon", 0.0, float("inf"))
+    statistic = _statistic(x, x.shape[:norm])
+    return x, statistic, statistic
+
+
+def _layer_norm_grad_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    """dy and x of one type, then mean and inv_variance."""
+    (dy,) = floating_like_input(ctx)
+    ctx.check(ctx.inputs[1] == dy, f"x {ctx.inputs[1]} for dy {dy}", str(dy))
+    norm = _checked_layer_axis(ctx, "begin_norm_axis")
+    _check_vectors(ctx, dy, 2, "mean inv_variance", dy.shape[:norm])
+    return (dy,)
+
+
+def _layer_norm_gamma_grad_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    (dy,) = _layer_norm_grad_type(ctx)
+    params = _checked_layer_axis(ctx, "begin_params_axis")
+    return (tensor_type(dy.shape[params:], dy.dtype),)
+
+
+def _layer_norm_param_grad_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    (dy,) = floating_like_input(ctx)
+    ctx.check(ctx.inputs[1] == dy, f"normalized {ctx.inputs[1]} for dy {dy}", str(dy))
+    params = _checked_layer_axis(ctx, "begin_params_axis")
+    _check_vectors(ctx, dy, 2, "gamma", dy.shape[params:])
+    gamma = ctx.inputs[2]
+    return dy, gamma, gamma
+
+
+def _layer_norm_sbp(ctx: SbpContext) -> Signatures:
+    norm, params = layer_axes(len(ctx.inputs[0].shape), ctx.attrs)
+    n = len(ctx.inputs) - 1
+    splits = ((S(i), S(i - params) if i >= params else B) for i in range(norm))
+    linear = ctx.attrs["scale"] and (((B, *(P,) * n), (P, B, B)),)
+    rest: tuple[Sbp, ...] = (B,) * (n - 1)
+    shifted = [((B, kind, *rest), (kind, B, B)) for kind in EXTREMES if ctx.attrs["center"]]
+    return _rules(*(((x, *(p,) * n), (x, x, x)) for x, p in splits), *(linear or ()), *shifted)
+
+
+def _layer_norm_grad_sbp(ctx: SbpContext) -> Signatures:
+    norm = normal_axis(ctx.attrs["begin_norm_axis"], len(ctx.inputs[0].shape))
+    return _rules(*(((S(i),) * 4, (S(i),)) for i in range(norm)), ((P, B, B, B), (P,)))
+
+
+def _layer_norm_gamma_grad_sbp(ctx: SbpContext) -> Signatures:
+    norm, params = layer_axes(len(ctx.inputs[0].shape), ctx.attrs)
+    rank = len(ctx.inputs[0].shape)
+    splits = ((i, S(i), S(i - params) if i >= params else P) for i in range(rank))
+    return _rules(
+        *(((x, x, x, x) if i < norm else (x, x, B, B), (out,)) for i, x, out in splits),
+        ((P, B, B, B), (P,)),
+        ((B, P, P, B), (P,)),
+        ((B, B, B, P), (P,)),
+    )
+
+
+def _layer_norm_param_grad_sbp(ctx: SbpContext) -> Signatures:
+    rank = len(ctx.inputs[0].shape)
+    params = normal_axis(ctx.attrs["begin_params_axis"], rank)
+    inside = (((S(i), S(i), S(i - params)), (S(i), S(i - params), S(i - params)))
+              for i in range(params, rank))  # fmt: skip
+    return _rules(
+        *(((S(i), S(i), B), (S(i), P, P)) for i in range(params)),
+        *inside,
+        ((P, B, B), (P, P, P)),
+        ((B, P, B), (B, B, P)),
+        ((B, B, P), (P, B, B)),
+        ((B, P, P), (P, B, P)),
+    )
+
+
+def _layer_norm_gradient(g: GradContext) -> Sequence[Sym | None]:
+    x, params = g.inputs[0], list(g.inputs[1:])
+    gamma = params.pop() if g.attrs["scale"] else None
+    dy = g.y * 0.0 if g.grads[0] is None else g.grads[0]
+    grads = [_layer_norm_dx(g, dy, gamma) if g.needed[0] else None]
+    if g.attrs["center"]:
+        grads.append(_beta_grad(g, dy) if g.needed[1] else None)
+    if gamma is not None:
+        grads.append(_gamma_grad(g, dy, x, gamma) if g.needed[-1] else None)
+    return grads
+
+
+def _layer_norm_dx(g: GradContext, dy: Sym, gamma: Sym | None) -> Sym:
+    _, mean, inverse = g.outputs
+    norm, _ = layer_axes(len(g.x.shape), g.attrs)
+    shared = {"begin_norm_axis": norm, "epsilon": g.attrs["epsilon"]}
+    if gamma is not None:
+        dy = dy * _cast(g, gamma, dy)
+    dx = g.one("layer_norm_grad", dy, g.x, mean, inverse, **shared)
+    shape = (*g.x.shape[:norm], *(1,) * (len(g.x.shape) - norm))
+    return _through_statistics(g, dx, shape, (mean, inverse), (g.grads[1], g.grads[2]))
+
+
+def _beta_grad(g: GradContext, dy: Sym) -> Sym:
+    _, params = layer_axes(len(dy.shape), g.attrs)
+    leading = tuple(range(params))
+    total = g.one("reduce_sum", dy, axis=leading, keepdims=False) if leading else dy
+    return _cast(g, total, g.inputs[1])
+
+
+def _gamma_grad(g: GradContext, dy: Sym, x: Sym, gamma: Sym) -> Sym:
+    norm, params = layer_axes(len(x.shape), g.attrs)
+    axes = {"begin_norm_axis": norm, "begin_params_axis": params}
+    _, mean, inverse = g.outputs
+    return _cast(g, g.one("layer_norm_gamma_grad", dy, x, mean, inverse, **axes), gamma)
+
+
+def _cast(g: GradContext, value: Sym, like: Sym) -> Sym:
+    return value if value.dtype is like.dtype else g.one("cast", value, dtype=like.dtype.name)
+
+
+def _lifted(vector: Any, like: Any) -> Any:
+    """A per-row statistic with axes of size 1 appended."""
+    return vector.reshape(vector.shape + (1,) * (like.ndim - vector.ndim))
+
+
+def _layer_norm(
+    x: Any, *params: Any, center: bool, scale: bool,
+    begin_norm_axis: int, begin_params_axis: int, epsilon: float,
+) -> Any:  # fmt: skip
+    axes = tuple(range(normal_axis(begin_norm_axis, x.ndim), x.ndim))
+    mean, inverse = x.mean(axes), 1 / np.sqrt(x.var(axes) + epsilon)
+    y = (x - _lifted(mean, x)) * _lifted(inverse, x)
+    y = y * params[-1] if scale else y
+    return y + params[0] if center else y, mean, inverse
+
+
+def _layer_norm_grad(
+    dy: Any, x: Any, mean: Any, inv_variance: Any, *, begin_norm_axis: int, epsilon: float
+) -> Any:
+    axes = tuple(range(normal_axis(begin_norm_axis, x.ndim), x.ndim))
+    inverse = _lifted(inv_variance, x)
+    normal = (x - _lifted(mean, x)) * inverse
+    rest = dy.mean(axes, keepdims=True) + normal * (dy * normal).mean(axes, keepdims=True)
+    return inverse * (dy - rest)
+
+
+def _layer_norm_gamma_grad(
+    dy: Any, x: Any, mean: Any, inv_variance: Any, *, begin_norm_axis: int, begin_params_axis: int
+) -> Any:
+    normal = (x - _lifted(mean, x)) * _lifted(inv_variance, x)
+    return (dy * normal).sum(tuple(range(normal_axis(begin_params_axis, x.ndim))))
+
+
+def _layer_norm_param_grad(dy: Any, normalized: Any, gamma: Any, *, begin_params_axis: int) -> Any:
+    leading = tuple(range(normal_axis(begin_params_axis, dy.ndim)))
+    return dy * gamma, dy.sum(leading), (dy * normalized).sum(leading)
+
+
+LAYER_SHAPES = (((4, 5), 1, -1), ((2, 3, 4), 1, -1), ((2, 3, 4), -1, 1), ((3, 2, 2), 2, 2))
+
+
+def _layer_norm_samples(rng: Any) -> Iterator[Sample]:
+    for shape, norm, params in LAYER_SHAPES:
+        axes = {"begin_norm_axis": norm, "begin_params_axis": params}
+        for flags in range(4):
+            center, scale = bool(flags & 1), bool(flags & 2)
+            x = rng.normal(0.5, 1.5, shape)
+            vectors = tuple(rng.normal(1, 0.5, shape[params:]) for _ in range(center + scale))
+            yield Sample((x, *vectors), {**axes, "center": center, "scale": scale})
+    bare = {"center": False, "scale": False}
+    yield Sample((rng.normal(0, 1, (0, 3)),), bare, gradient=False, note="no rows")
+    yield Sample((rng.normal(0, 1, (6,)),), {**bare, "begin_norm_axis": 0}, note="one row")
+
+
+def _statistics(rng: Any, shape: Shape, norm: int) -> tuple[Any, ...]:
+    rows = shape[: normal_axis(norm, len(shape))]
+    return rng.normal(0, 1, shape), rng.normal(0, 1, shape), rng.normal(0, 1, rows), (
+        rng.uniform(0.5, 1.5, rows)
+    )  # fmt: skip
+
+
+def _layer_norm_grad_samples(rng: Any) -> Iterator[Sample]:
+    for shape, norm, _ in LAYER_SHAPES:
+        yield Sample(_statistics(rng, shape, norm), {"begin_norm_axis": norm}, gradient=False)
+
+
+def _layer_norm_gamma_grad_samples(rng: Any) -> Iterator[Sample]:
+    for shape, norm, params in LAYER_SHAPES:
+        axes = {"begin_norm_axis": norm, "begin_params_axis": params}
+        yield Sample(_statistics(rng, shape, norm), axes, gradient=False)
+
+
+def _layer_norm_param_grad_samples(rng: Any) -> Iterator[Sample]:
+    for shape, _, params in LAYER_SHAPES:
+        dy, normalized = rng.normal(0, 1, shape), rng.normal(0, 1, shape)
+        gamma = rng.normal(1, 0.5, shape[params:])
+        yield Sample((dy, normalized, gamma), {"begin_params_axis": params}, gradient=False)
+
+
+# --- L2 normalisation
+
+
+def _l2_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    (x,) = floating_like_input(ctx)
+    axis = checked_axis(ctx, ctx.attrs["axis"], len(x.shape))
+    ctx.check(ctx.attrs["epsilon"] > 0, f"epsilon={ctx.attrs['epsilon']}", "epsilon > 0")
+    return x, tensor_type((*x.shape[:axis], 1, *x.shape[axis + 1 :]), x.dtype)
+
+
+def _l2_grad_type(ctx: InferContext) -> tuple[TensorType, ...]:
+    dy, squares = _l2_type(ctx)
+    found = ", ".join(map(str, ctx.inputs))
+    ctx.check(ctx.inputs[1:] == (dy, squares), found, f"{dy}, {dy}, {squares}")
+    return (dy,)
+
+
+def _l2_sbp(ctx: SbpContext) -> Signatures:
+    rank = len(ctx.inputs[0].shape)
+    axes = [i for i in range(rank) if i != ctx.attrs["axis"] % rank]
+    n_in, n_out = len(ctx.inputs), len(ctx.outputs)
+    return _rules(*(((S(i),) * n_in, (S(i),) * n_out) for i in axes))
+
+
+def _l2_grad_sbp(ctx: SbpContext) -> Signatures:
+    return (*_l2_sbp(ctx), Signature((P, B, B), (P,)))
+
+
+def _l2_gradient(g: GradContext) -> Sequence[Sym | None]:
+    (y, squares), (dy, d_squares) = g.outputs, g.grads
+    parts = []
+    if dy is not None:
+        parts.append(g.one("l2_normalize_grad", dy, y, squares, **g.attrs))
+    if d_squares is not None:
+        parts.append(g.x * d_squares * 2)
+    return (parts[0] + parts[1] if len(parts) == 2 else parts[0],)
+
+
+def _l2(x: Any, *, axis: int, epsilon: float) -> Any:
+    squares = np.square(x).sum(axis, keepdims=True)
+    return x / np.sqrt(np.maximum(squares, epsilon)), squares
+
+
+def _l2_grad(dy: Any, y: Any, square_x_sum: Any, *, axis: int, epsilon: float) -> Any:
+    """Below epsilon the norm counts as a constant."""
+    inner = np.where(square_x_sum >= epsilon, (dy * y).sum(axis, keepdims=True), 0)
+    return (dy - inner * y) / np.sqrt(np.maximum(square_x_sum, epsilon))
+
+
+L2_SHAPES = (((3, 5), 1), ((2, 3, 4), 1), ((4, 3), 0), ((5,), -1))
+
+
+def _l2_samples(rng: Any) -> Iterator[Sample]:
+    for shape, axis in L2_SHAPES:
+        yield Sample((rng.normal(0, 1, shape),), {"axis": axis})
+    lengths = np.array([0.1, 2.0, 3.0])[:, None]
+    mixed = rng.uniform(1, 2, (3, 5)) * lengths
+    yield Sample((mixed,), {"axis": 1, "epsilon": 1.0}, note="one vector below epsilon")
+
+
+def _l2_grad_samples(rng: Any) -> Iterator[Sample]:
+    for shape, axis in L2_SHAPES:
+        for epsilon in (1e-3, 2.0):
+            squares = rng.uniform(1, 3, _l2(np.ones(shape), axis=axis, epsilon=1.0)[1].shape)
+            arrays = rng.normal(0, 1, shape), rng.normal(0, 1, shape), squares
+            yield Sample(arrays, {"axis": axis, "epsilon": epsilon}, gradient=False)
+
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        type="normalization",
+        inputs=("x", "moving_mean", "moving_variance", "gamma", "beta"),
+        outputs=("y", "mean", "inv_variance"),
+        attrs={"axis": REQUIRED, "training": REQUIRED, "epsilon": 1e-5, "momentum": 0.9},
+        infer=_batch_norm_type,
+        sbp=_batch_norm_sbp,
+        gradient=_batch_norm_gradient,
+        reference=_batch_norm,
+        samples=_batch_norm_samples,
+        inplace=(0,),
+        mutates=(1, 2),
+        mutates_if="training",
+        doc="Batch normalisation.  In training, moving = moving * momentum + batch * (1 - momentum)"
+        " with the unbiased variance; else the moving statistics are used and not changed.",
+    ),
+    OpSpec(
+        type="normalization_grad",
+        inputs=("x", "dy", "mean", "inv_variance", "gamma"),
+        outputs=("dx", "gamma_diff", "beta_diff"),
+        attrs={"axis": REQUIRED, "epsilon": 1e-5, "training": True},
+        infer=_batch_norm_grad_type,
+        sbp=_batch_norm_grad_sbp,
+        reference=_batch_norm_grad,
+        samples=_batch_norm_grad_samples,
+        inplace=(0,),
+    ),
+    OpSpec(
+        type="layer_norm",
+        inputs=("x", "beta?", "gamma?"),
+        outputs=("y", "mean", "inv_variance"),
+        attrs={
+            "center": True, "scale": True,
+            "begin_norm_axis": 1, "begin_params_axis": -1, "epsilon": 1e-5,
+        },
+        infer=_layer_norm_type,
+        sbp=_layer_norm_sbp,
+        gradient=_layer_norm_gradient,
+        reference=_layer_norm,
+        samples=_layer_norm_samples,
+        inplace=(0,),
+        doc="Normalises the axes from begin_norm_axis on.  Inputs: x, beta if center, gamma if"
+        " scale; both have the shape of x from begin_params_axis on.",
+    ),
+    OpSpec(
+        type="layer_norm_grad",
+        inputs=("dy", "x", "mean", "inv_variance"),
+        outputs=("dx",),
+        attrs={"begin_norm_axis": 1, "epsilon": 1e-5},
+        infer=_layer_norm_grad_type,
+        sbp=_layer_norm_grad_sbp,
+        reference=_layer_norm_grad,
+        samples=_layer_norm_grad_samples,
+        inplace=(1,),
+        doc="dx, where dy is the gradient of the normalised values (before gamma).",
+    ),
+    OpSpec(
+        type="layer_norm_gamma_grad",
+        inputs=("dy", "x", "mean", "inv_variance"),
+        outputs=("gamma_diff",),
+        attrs={"begin_norm_axis": 1, "begin_params_axis": -1},
+        infer=_layer_norm_gamma_grad_type,
+        sbp=_layer_norm_gamma_grad_sbp,
+        reference=_layer_norm_gamma_grad,
+        samples=_layer_norm_gamma_grad_samples,
+        doc="The sum of dy times the normalised values, which are computed anew.",
+    ),
+    OpSpec(
+        type="layer_norm_param_grad",
+        inputs=("dy", "normalized", "gamma"),
+        outputs=("normalized_diff", "beta_diff", "gamma_diff"),
+        attrs={"begin_params_axis": -1},
+        infer=_layer_norm_param_grad_type,
+        sbp=_layer_norm_param_grad_sbp,
+        reference=_layer_norm_param_grad,
+        samples=_layer_norm_param_grad_samples,
+        inplace=(0,),
+    ),
+    OpSpec(
+        type="l2_normalize",
+        inputs=("x",),
+        outputs=("y", "square_x_sum"),
+        attrs={"axis": REQUIRED, "epsilon": 1e-12},
+        infer=_l2_type,
+        sbp=_l2_sbp,
+        gradient=_l2_gradient,
+        reference=_l2,
+        samples=_l2_samples,
+        doc="x / sqrt(max(sum of x*x along the axis, epsilon)).",
+    ),
+    OpSpec(
+        type="l2_normalize_grad",
+        inputs=("dy", "y", "square_x_sum"),
+        outputs=("dx",),
+        attrs={"axis": REQUIRED, "epsilon": 1e-12},
+        infer=_l2_grad_type,
+        sbp=_l2_grad_sbp,
+        reference=_l2_grad,
+        samples=_l2_grad_samples,
+    ),
+)  # fmt: skip

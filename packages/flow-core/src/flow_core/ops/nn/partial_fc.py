@@ -1,0 +1,225 @@
+"""A sample of the classes of a very wide classifier: all that are labels, and some others.
+
+Classes are in as many ranges of one size as there were devices when the op was made; each range has
+its own share of the sample, so that a device samples its own rows of the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from flow_core.base import philox
+from flow_core.base.dtypes import int32, int64
+from flow_core.base.errors import DataError
+from flow_core.ir.graph import AttrValue, TensorType, tensor_type
+from flow_core.ops.build import GradContext, Sym
+from flow_core.plugins.specs import (
+    REQUIRED,
+    InferContext,
+    LocalContext,
+    OpSpec,
+    Sample,
+    SbpContext,
+)
+from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
+
+RANGES: Mapping[str, AttrValue] = {"parts": 1, "classes": None, "first": 0}
+"""In how many ranges the classes are, how many there are, and the first class of a device."""
+
+
+def _classes(attrs: Mapping[str, AttrValue], rows: int) -> int:
+    return int(rows if attrs["classes"] is None else attrs["classes"])
+
+
+def _sampled_rows(ctx: InferContext, rows: int, number: int) -> int:
+    """How many classes a device samples, of as many rows as it has."""
+    parts, classes = ctx.attrs["parts"], _classes(ctx.attrs, rows)
+    fits = parts > 0 and classes % parts == 0 and number % parts == 0
+    what = f"{number} samples of {classes} classes in {parts} parts"
+    ctx.check(fits, what, "numbers that the parts divide")
+    whole = classes > 0 and rows % (classes // parts) == 0 and number <= classes
+    ctx.check(whole, f"{what}, {rows} rows here", "whole ranges, and no more samples than classes")
+    return int(number * rows // classes)
+
+
+def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
+    weight, label = ctx.inputs
+    ctx.check(weight.shape, f"weights {weight}", "a row per class")
+    index = label.dtype in (int32, int64) and len(label.shape) == 1
+    ctx.check(index, f"labels {label}", "int32 or int64 of rank 1")
+    rows = _sampled_rows(ctx, weight.shape[0], ctx.attrs["num_sample"])
+    sampled = tensor_type((rows, *weight.shape[1:]), weight.dtype)
+    return label, tensor_type((rows,), label.dtype), sampled
+
+
+def ranges_hold(ctx: SbpContext, rows: int) -> bool:
+    """Whether each device has whole ranges of some rows, when these are split."""
+    ranges = ctx.attrs["parts"] * rows // max(1, _classes(ctx.attrs, rows))
+    return ctx.parts is not None and ranges % ctx.parts == 0
+
+
+def _sbp(ctx: SbpContext) -> Signatures:
+    rank, held = len(ctx.inputs[0].shape), ranges_hold(ctx, ctx.inputs[0].shape[0])
+    rows = (Signature((S(0), B), (B, S(0), S(0))),) if held else ()
+    kinds: tuple[Sbp, ...] = (*map(S, range(1, rank)), P, *EXTREMES)
+    return (*rows, *(Signature((kind, B), (B, B, kind)) for kind in kinds))
+
+
+def _part(ctx: LocalContext) -> Mapping[str, AttrValue]:
+    weight = ctx.inputs[-1] if len(ctx.inputs) == 3 else ctx.inputs[0]
+    rows = weight.type.shape[0]
+    return {
+        "classes": _classes(ctx.attrs, rows),
+        "first": ctx.attrs["first"] + weight.region[0][0],
+    }
+
+
+def mapped(label: Any, classes: int, parts: int, number: int) -> Any:
+    """Where the labels are in the sample: in each range they come first, in their order."""
+    size, share = classes // parts, number // parts
+    distinct, inverse = np.unique(label, return_inverse=True)
+    if len(distinct) and not 0 <= distinct[0] <= distinct[-1] < classes:
+        raise DataError(
+            "sampling classes for labels",
+            found=f"labels from {distinct[0]} to {distinct[-1]}",
+            allowed=f"0 <= label < {classes}, the number of classes",
+        )
+    ranges = distinct // size
+    starts = np.searchsorted(ranges, np.arange(parts))
+    rank = np.arange(len(distinct)) - starts[ranges]
+    if len(rank) and rank.max() >= share:
+        raise DataError(
+            "sampling classes for labels",
+            found=f"{rank.max() + 1} distinct labels in one of {parts} parts",
+            allowed=f"at most {share}, the share of {number} samples",
+            hint="a larger num_sample",
+        )
+    return (ranges * share + rank)[inverse.reshape(-1)].astype(label.dtype)
+
+
+def sample_range(label: Any, draws: Any, first: int, share: int) -> Any:
+    """The sample of one range: its labels, in order, then those classes with the lowest draws."""
+    own = np.unique(label[(label >= first) & (label < first + len(draws))]) - first
+    draws = draws.copy()
+    draws[own] = np.inf
+    others = np.argsort(draws, kind="stable")[: share - len(own)]
+    return first + np.concatenate([own, others])
+
+
+def sample(label: Any, draws: Any, attrs: Mapping[str, AttrValue]) -> Any:
+    """The sampled classes of all ranges of a device."""
+    classes, parts = _classes(attrs, len(draws)), attrs["parts"]
+    size, share, first = classes // parts, attrs["num_sample"] // parts, attrs["first"]
+    found = [
+        sample_range(label, draws[at : at + size], first + at, share)
+        for at in range(0, len(draws), size)
+    ]
+    return np.concatenate(found).astype(label.dtype)
+
+
+def _reference(weight: Any, label: Any, **attrs: Any) -> tuple[Any, Any, Any]:
+    """The sample of step 0 under the seed."""
+    rows = len(weight)
+    classes, first = _classes(attrs, rows), attrs["first"]
+    draws = philox.placed_uniform(attrs["seed"] or 0, (rows,), ((classes,), (first,)))
+    chosen = sample(label, draws, attrs)
+    where = mapped(label, classes, attrs["parts"], attrs["num_sample"])
+    return where, chosen, weight[chosen - first]
+
+
+def _samples(rng: Any) -> Iterator[Sample]:
+    for classes, width, number, parts, dtype in (
+        (12, (3,), 8, 2, np.int32), (24, (), 12, 4, np.int64), (9, (2,), 9, 1, np.int32),
+    ):  # fmt: skip
+        label = rng.integers(0, classes, 3).astype(dtype)
+        attrs = {"num_sample": number, "parts": parts}
+        yield Sample((rng.uniform(-3, 3, (classes, *width)), label), attrs, False)
+    part = {"num_sample": 8, "parts": 4, "classes": 16, "first": 8}
+    label = np.array([3, 9, 15, 9], np.int32)
+    yield Sample((rng.uniform(-3, 3, (8, 2)), label), part, False, "a part")
+
+
+def _gradient(g: GradContext) -> tuple[Sym | None, None]:
+    dy = g.grads[2]
+    if dy is None:
+        return None, None
+    kept = {name: g.attrs[name] for name in (*RANGES, "num_sample")}
+    chosen = g.outputs[1]
+    return g.one("distributed_partial_fc_sample_grad", dy, chosen, g.inputs[0], **kept), None
+
+
+def _grad_infer(ctx: InferContext) -> tuple[TensorType, ...]:
+    dy, chosen, weight = ctx.inputs
+    rows = _sampled_rows(ctx, weight.shape[0], ctx.attrs["num_sample"])
+    fits = dy == tensor_type((rows, *weight.shape[1:]), weight.dtype) and chosen.shape == (rows,)
+    ctx.check(fits, f"{dy} and {chosen} for weights {weight}", f"{rows} sampled rows")
+    return (weight,)
+
+
+def put_rows(dy: Any, chosen: Any, out: Any, attrs: Mapping[str, AttrValue]) -> None:
+    """Gradients of each range's share of the sample, in the rows they are of; zeros elsewhere."""
+    classes, parts = _classes(attrs, len(out)), attrs["parts"]
+    size, share = classes // parts, attrs["num_sample"] // parts
+    out.fill(0)
+    for number in range(len(out) // size):
+        own = slice(number * share, (number + 1) * share)
+        rows = chosen[own] - (attrs["first"] + number * size)
+        inside = (rows >= 0) & (rows < size)
+        if inside.all():  # as every sample is, and nothing is copied
+            out[number * size + rows] = dy[own]
+        else:
+            out[number * size + rows[inside]] = dy[own][inside]
+
+
+def _grad(dy: Any, chosen: Any, weight: Any, **attrs: Any) -> Any:
+    out = np.zeros_like(weight)
+    put_rows(dy, chosen, out, attrs)
+    return out
+
+
+def _grad_sbp(ctx: SbpContext) -> Signatures:
+    """Of the weights only the shape is read."""
+    rank, held = len(ctx.inputs[2].shape), ranges_hold(ctx, ctx.inputs[2].shape[0])
+    rows = (Signature((S(0), S(0), S(0)), (S(0),)),) if held else ()
+    others = (Signature((S(i), B, S(i)), (S(i),)) for i in range(1, rank))
+    sums = (Signature((P, B, like), (P,)) for like in (B, P))
+    return (*rows, *others, *sums, Signature((B, B, P), (B,)))
+
+
+def _grad_samples(rng: Any) -> Iterator[Sample]:
+    attrs = {"num_sample": 4, "parts": 2}
+    chosen = np.array([3, 1, 11, 6], np.int32)  # two of each half
+    weight = rng.uniform(-3, 3, (12, 3))
+    yield Sample((rng.uniform(-3, 3, (4, 3)), chosen, weight), attrs, False)
+
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        type="distributed_partial_fc_sample",
+        inputs=("weight", "label"),
+        outputs=("mapped_label", "sampled_label", "sampled_weight"),
+        attrs={"num_sample": REQUIRED, "seed": None, **RANGES},
+        infer=_infer,
+        sbp=_sbp,
+        localize=_part,
+        gradient=_gradient,
+        reference=_reference,
+        samples=_samples,
+        random=True,
+        doc="Labels by their place in a sample of the classes, the sample, and its weights.",
+    ),
+    OpSpec(
+        type="distributed_partial_fc_sample_grad",
+        inputs=("dy", "sampled_label", "like"),
+        outputs=("dx",),
+        attrs={"num_sample": REQUIRED, **RANGES},
+        infer=_grad_infer,
+        sbp=_grad_sbp,
+        localize=_part,
+        reference=_grad,
+        samples=_grad_samples,
+    ),
+)

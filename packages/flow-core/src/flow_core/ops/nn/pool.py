@@ -1,0 +1,381 @@
+"""Max and average pooling over one, two and three axes of space, and their gradients.
+
+``padding`` is "valid", "same" or "same_upper" (an odd element of padding goes after), "same_lower"
+(before) or "customized", for which ``padding_before`` and ``padding_after`` count and ``ceil_mode``
+keeps windows that reach over the end.  Padding never wins a maximum and never counts in an
+average.  Where several elements of a window are the largest, the first one gets the gradient.
+NaN is larger than all numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from flow_core.base.dtypes import bool_
+from flow_core.base.shapes import same_padding
+from flow_core.ir.graph import TensorType
+from flow_core.ops.build import GradContext, Sym
+from flow_core.ops.nn.windows import (
+    Ints,
+    channel_axis,
+    check_data_format,
+    check_per_axis,
+    check_rank,
+    from_first,
+    pointwise_axes,
+    space_axes,
+    taps,
+    to_first,
+    with_space,
+)
+from flow_core.ops.rules import rising, split_axes
+from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
+from flow_core.sharding.sbp import EXTREMES, B, P, Partial, Signature, Signatures
+
+PADDINGS = ("valid", "same", "same_upper", "same_lower", "customized")
+
+
+def pool_window(attrs: Mapping[str, Any], axis: int, size: int) -> tuple[int, int]:
+    """Padding before and number of windows on one axis of space.
+
+    >>> attrs = {"padding": "same", "pool_size": (2,), "strides": (2,)}
+    >>> pool_window(attrs, 0, 7)
+    (0, 4)
+    """
+    kernel, stride, padding = attrs["pool_size"][axis], attrs["strides"][axis], attrs["padding"]
+    if padding == "valid":
+        return 0, (size - kernel) // stride + 1
+    if padding != "customized":
+        before, _ = same_padding(size, kernel, stride, 1, padding == "same_lower")
+        return before, -(-size // stride)
+    before, after = attrs["padding_before"][axis], attrs["padding_after"][axis]
+    spare = stride - 1 if attrs["ceil_mode"] else 0
+    return before, (size + before + after - kernel + spare) // stride + 1
+
+
+def pool_windows(attrs: Mapping[str, Any], size: Ints) -> tuple[Ints, Ints]:
+    """Padding before and number of windows, per axis of space."""
+    pairs = [pool_window(attrs, i, n) for i, n in enumerate(size)]
+    return tuple(b for b, _ in pairs), tuple(o for _, o in pairs)
+
+
+def window_counts(attrs: Mapping[str, Any], size: Ints) -> list[Any]:
+    """How many elements of the tensor each window holds, as one vector per axis of space.
+
+    >>> attrs = {"padding": "same", "pool_size": (3,), "strides": (2,)}
+    >>> window_counts(attrs, (5,))
+    [array([2, 3, 2])]
+    """
+    counts = []
+    for axis, n in enumerate(size):
+        before, out = pool_window(attrs, axis, n)
+        starts = np.arange(out) * attrs["strides"][axis] - before
+        stops = np.minimum(starts + attrs["pool_size"][axis], n)
+        counts.append(stops - np.maximum(starts, 0))
+    return counts
+
+
+def _space(type_: TensorType, data_format: str) -> Ints:
+    return tuple(type_.shape[i] for i in space_axes(len(type_.shape), data_format))
+
+
+def _infer(dims: int, floating: bool) -> Callable[[InferContext], tuple[TensorType]]:
+    def infer(ctx: InferContext) -> tuple[TensorType]:
+        _check(ctx, dims, floating)
+        (x,), attrs, form = ctx.inputs, ctx.attrs, ctx.attrs["data_format"]
+        size = _space(x, form)
+        out = pool_windows(attrs, size)[1]
+        ctx.check(min(out) >= 1, f"{out} windows on input {x}", "at least one window per axis")
+        for axis, n in enumerate(size):
+            _check_within(ctx, axis, n)
+        return (with_space(x, form, x.shape[channel_axis(dims + 2, form)], out),)
+
+    return infer
+
+
+def _check_within(ctx: InferContext, axis: int, size: int) -> None:
+    """Fails where the first or the last window of an axis has padding only.
+
+    OneFlow has such windows in its results: with the lowest number of the element type, and as
+    means with 0 / 0.  Where others leave the last one out, OneFlow's shapes would not be kept.
+    """
+    (before, out), attrs = pool_window(ctx.attrs, axis, size), ctx.attrs
+    kernel, stride = attrs["pool_size"][axis], attrs["strides"][axis]
+    first, last = kernel - before, (out - 1) * stride - before
+    spare = last + kernel - stride - size  # of the padding behind, without the last window
+    hint = "pad less in front" if first <= 0 else "pad less behind"
+    if first > 0 and attrs["ceil_mode"] and spare >= 0:
+        hint = f"padding {before, spare} on that axis leaves that window out"
+    elif first > 0 and pool_window({**attrs, "ceil_mode": False}, axis, size)[1] < out:
+        hint = "ceil_mode=False leaves that window out"
+    ctx.check(
+        first > 0 and last < size,
+        f"{out} windows over the {size} elements of axis {axis} of space, of which the "
+        f"{'first' if first <= 0 else 'last'} has padding only",
+        "windows with at least one element each",
+        hint,
+    )
+
+
+def _check(ctx: InferContext, dims: int, floating: bool) -> None:
+    check_data_format(ctx)
+    check_rank(ctx, dims)
+    check_per_axis(ctx, dims, pool_size=1, strides=1)
+    padding = ctx.attrs["padding"]
+    ctx.check(padding in PADDINGS, f"padding={padding!r}", ", ".join(PADDINGS))
+    if padding == "customized":
+        check_per_axis(ctx, dims, padding_before=0, padding_after=0)
+    dtype = ctx.inputs[0].dtype
+    ctx.check(
+        dtype.is_floating or not (floating or dtype is bool_),
+        f"input {ctx.inputs[0]}",
+        "a floating point tensor" if floating else "a tensor of numbers",
+    )
+
+
+def _grad_infer(dims: int) -> Callable[[InferContext], tuple[TensorType]]:
+    def infer(ctx: InferContext) -> tuple[TensorType]:
+        _check(ctx, dims, True)
+        x, y, dy = ctx.inputs
+        ctx.check(y == dy, f"y {y}, dy {dy}", "y and dy of one type")
+        out = pool_windows(ctx.attrs, _space(x, ctx.attrs["data_format"]))[1]
+        ctx.check(
+            _space(dy, ctx.attrs["data_format"]) == out and dy.dtype is x.dtype,
+            f"x {x}, dy {dy}",
+            f"dy of {out} windows, of x's element type",
+        )
+        return (x,)
+
+    return infer
+
+
+# ------------------------------------------------------------------------------ SBP rules
+
+
+def _splits(ctx: SbpContext) -> Signatures:
+    """Batch, channels, and axes whose windows are single elements."""
+    x, attrs = ctx.inputs[0], ctx.attrs
+    y = ctx.outputs[0] if len(ctx.inputs) == 1 else ctx.inputs[1]
+    before = pool_windows(attrs, _space(x, attrs["data_format"]))[0]
+    local = pointwise_axes(ctx, attrs["pool_size"], before, x, y)
+    return split_axes(ctx, (0, channel_axis(len(x.shape), attrs["data_format"]), *local))
+
+
+def _max_sbp(ctx: SbpContext) -> Signatures:
+    selects = set(ctx.attrs["pool_size"]) == {1}
+    kinds = (P, *EXTREMES) if selects else (Partial("max"),)
+    return (*_splits(ctx), *(Signature((kind,), (kind,)) for kind in kinds))
+
+
+def _avg_sbp(ctx: SbpContext) -> Signatures:
+    selects = set(ctx.attrs["pool_size"]) == {1}
+    return (*_splits(ctx), Signature((P,), (P,)), *(rising(ctx, 0) if selects else ()))
+
+
+def _max_grad_sbp(ctx: SbpContext) -> Signatures:
+    return (*_splits(ctx), Signature((B, B, P), (P,)))
+
+
+def _avg_grad_sbp(ctx: SbpContext) -> Signatures:
+    """x and y lend their shapes only, so that P is as good as B there."""
+    shapes = ((B, B), (B, P), (P, B), (P, P))
+    return (
+        *_splits(ctx),
+        *(Signature((*pair, P), (P,)) for pair in shapes),
+        *(Signature((*pair, B), (B,)) for pair in shapes[1:]),
+    )
+
+
+# ------------------------------------------------------------------------------ gradients
+
+
+def _gradient(mode: str, dims: int) -> Callable[[GradContext], tuple[Sym]]:
+    def gradient(g: GradContext) -> tuple[Sym]:
+        return (g.one(f"{mode}_pool_{dims}d_grad", g.x, g.y, g.dy, **g.attrs),)
+
+    return gradient
+
+
+def _avg_grad_gradient(dims: int) -> Callable[[GradContext], tuple[None, None, Sym]]:
+    return lambda g: (None, None, g.one(f"avg_pool_{dims}d", g.dy, **g.attrs))
+
+
+# ------------------------------------------------------------------------------ reference
+
+
+def _padded(x: Any, attrs: Mapping[str, Any], fill: Any) -> tuple[Any, Ints, Ints]:
+    """Channels-first x with padding on all sides, padding before and windows per axis."""
+    before, out = pool_windows(attrs, x.shape[2:])
+    columns = zip(before, out, attrs["strides"], attrs["pool_size"], x.shape[2:], strict=True)
+    widths = [(b, max(0, (o - 1) * s + k - b - n)) for b, o, s, k, n in columns]
+    padded = np.pad(x, [(0, 0), (0, 0), *widths], constant_values=fill)
+    return padded, before, out
+
+
+def _taps(attrs: Mapping[str, Any], out: Ints) -> Iterator[tuple[Any, ...]]:
+    steps = (1,) * len(out)
+    for _, space in taps(attrs["pool_size"], out, attrs["strides"], steps):
+        yield (slice(None), slice(None), *space)
+
+
+def _lowest(dtype: Any) -> Any:
+    return np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
+
+
+def _max_reference(x: Any, **attrs: Any) -> Any:
+    x = to_first(x, attrs["data_format"])
+    padded, _, out = _padded(x, attrs, _lowest(x.dtype))
+    parts = [padded[window] for window in _taps(attrs, out)]
+    return from_first(np.maximum.reduce(parts), attrs["data_format"])
+
+
+def _counts(attrs: Mapping[str, Any], size: Ints) -> Any:
+    grids = np.ix_(*window_counts(attrs, size))
+    return prod(grids[1:], start=grids[0])
+
+
+def _avg_reference(x: Any, **attrs: Any) -> Any:
+    x = to_first(x, attrs["data_format"])
+    padded, _, out = _padded(x, attrs, 0)
+    total = np.add.reduce([padded[window] for window in _taps(attrs, out)])
+    return from_first(total / _counts(attrs, x.shape[2:]), attrs["data_format"])
+
+
+def _crop(padded: Any, before: Ints, size: Ints) -> Any:
+    return padded[(..., *(slice(b, b + n) for b, n in zip(before, size, strict=True)))]
+
+
+def _matching(x: Any, y: Any, dy: Any, attrs: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Channels-first arrays, of which the last two must be what x is pooled to."""
+    x, y, dy = (to_first(a, attrs["data_format"]) for a in (x, y, dy))
+    shape = (*x.shape[:2], *pool_windows(attrs, x.shape[2:])[1])
+    if not y.shape == dy.shape == shape:
+        raise ValueError(f"y {y.shape} and dy {dy.shape} for x {x.shape}, not {shape}")
+    return x, y, dy
+
+
+def _max_grad_reference(x: Any, y: Any, dy: Any, **attrs: Any) -> Any:
+    form = attrs["data_format"]
+    x, y, dy = _matching(x, y, dy, attrs)
+    padded, before, out = _padded(x, attrs, -np.inf)
+    grad, free = np.zeros_like(padded), np.ones(y.shape, bool)
+    within, _, _ = _padded(np.ones(x.shape, bool), attrs, False)
+    for window in _taps(attrs, out):
+        both_nan = np.isnan(padded[window]) & np.isnan(y)
+        hit = free & within[window] & ((padded[window] == y) | both_nan)
+        grad[window] += np.where(hit, dy, 0)
+        free &= ~hit
+    return from_first(_crop(grad, before, x.shape[2:]), form)
+
+
+def _avg_grad_reference(x: Any, y: Any, dy: Any, **attrs: Any) -> Any:
+    form = attrs["data_format"]
+    x, _, dy = _matching(x, y, dy, attrs)
+    padded, before, out = _padded(np.zeros(x.shape, dy.dtype), attrs, 0)
+    for window in _taps(attrs, out):
+        padded[window] += dy / _counts(attrs, x.shape[2:])
+    return from_first(_crop(padded, before, x.shape[2:]), form)
+
+
+# ------------------------------------------------------------------------------ samples
+
+
+def _cases(dims: int) -> Iterator[tuple[Ints, dict[str, Any]]]:
+    """Sizes of space and attributes: all paddings, overlaps, gaps, windows of one element."""
+    size, pair, one = ((7,), (6, 5), (4, 5, 4))[dims - 1], (2,) * dims, (1,) * dims
+    for padding, kernel, strides in (
+        ("valid", pair, pair),
+        ("same", (3, 2, 3)[:dims], (2, 2, 1)[:dims]),
+        ("same_upper", pair, (3, 1, 2)[:dims]),
+        ("same_lower", (2, 3, 2)[:dims], (1, 2, 3)[:dims]),
+        ("valid", (3, 1, 1)[:dims], one),
+        ("valid", one, one),
+        ("valid", one, pair),
+    ):
+        yield size, {"padding": padding, "pool_size": kernel, "strides": strides}
+    wide = {"padding": "customized", "pool_size": (3,) * dims, "strides": pair}
+    edges = {"padding_before": (1, 2, 0)[:dims], "padding_after": (0, 1, 1)[:dims]}
+    for ceil_mode in (False, True):
+        yield size, wide | edges | {"ceil_mode": ceil_mode}
+
+
+FIRST, LAST = {"data_format": "channels_first"}, {"data_format": "channels_last"}
+
+
+def _distinct(rng: Any, shape: Ints) -> Any:
+    """Numbers with gaps between them, so that no maximum is close to a tie."""
+    return (rng.permutation(prod(shape)).reshape(shape) - prod(shape) / 2) / 8
+
+
+def _samples(dims: int) -> Callable[[Any], Iterator[Sample]]:
+    def samples(rng: Any) -> Iterator[Sample]:
+        for size, attrs in _cases(dims):
+            yield Sample((_distinct(rng, (2, 2, *size)),), attrs | FIRST)
+            yield Sample((_distinct(rng, (1, *size, 3)),), attrs | LAST)
+        ties = rng.integers(0, 2, (2, 3, *(6, 5, 4)[:dims])).astype(float)
+        overlapping = {"padding": "same", "pool_size": (3,) * dims, "strides": (2,) * dims}
+        yield Sample((ties,), overlapping | FIRST, gradient=False, note="ties")
+
+    return samples
+
+
+def _grad_samples(
+    mode: str, dims: int, reference: Callable[..., Any]
+) -> Callable[[Any], Iterator[Sample]]:
+    def samples(rng: Any) -> Iterator[Sample]:
+        for sample in _samples(dims)(rng):
+            (x,), attrs = sample.inputs, {"ceil_mode": False, **sample.attrs}
+            y = reference(x, **attrs)
+            dy = rng.integers(-8, 9, y.shape) / 4
+            yield Sample((x, y, dy), attrs, gradient=mode == "avg", note=sample.note)
+
+    return samples
+
+
+# ------------------------------------------------------------------------------ the table
+
+_ATTRS = {
+    "padding": REQUIRED, "padding_before": None, "padding_after": None, "data_format": REQUIRED,
+    "pool_size": REQUIRED, "strides": REQUIRED, "ceil_mode": False,
+}  # fmt: skip
+_MODES = {
+    "max": (_max_reference, _max_grad_reference, _max_sbp, _max_grad_sbp),
+    "avg": (_avg_reference, _avg_grad_reference, _avg_sbp, _avg_grad_sbp),
+}
+
+
+def _specs(mode: str, dims: int) -> tuple[OpSpec, OpSpec]:
+    reference, grad_reference, sbp, grad_sbp = _MODES[mode]
+    forward = OpSpec(
+        type=f"{mode}_pool_{dims}d",
+        inputs=("x",),
+        outputs=("y",),
+        infer=_infer(dims, floating=mode == "avg"),
+        attrs=_ATTRS,
+        sbp=sbp,
+        gradient=_gradient(mode, dims),
+        reference=reference,
+        samples=_samples(dims),
+    )
+    backward = OpSpec(
+        type=f"{mode}_pool_{dims}d_grad",
+        inputs=("x", "y", "dy"),
+        outputs=("dx",),
+        infer=_grad_infer(dims),
+        attrs=_ATTRS,
+        sbp=grad_sbp,
+        gradient=_avg_grad_gradient(dims) if mode == "avg" else None,
+        reference=grad_reference,
+        samples=_grad_samples(mode, dims, reference),
+    )
+    return forward, backward
+
+
+OPS: tuple[OpSpec, ...] = tuple(
+    spec for mode, dims in product(_MODES, (1, 2, 3)) for spec in _specs(mode, dims)
+)

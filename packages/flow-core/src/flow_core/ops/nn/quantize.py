@@ -1,0 +1,276 @@
+"""Quantization in training: scales from what is seen, and rounding to the grid that they span."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from flow_core.base.dtypes import int64
+from flow_core.ir.graph import AttrValue, TensorType, tensor_type
+from flow_core.ops.build import GradContext, Sym
+from flow_core.ops.rules import floating_like_input
+from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
+from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
+
+QUANTIZED = {"quantization_bit": 8, "quantization_scheme": "symmetric"}
+SCHEMES = ("symmetric", "affine")
+
+
+def levels(attrs: Mapping[str, AttrValue]) -> int:
+    """The largest whole number of the grid: one bit is the sign in the symmetric scheme.
+
+    >>> levels({"quantization_bit": 8, "quantization_scheme": "symmetric"})
+    127
+    >>> levels({"quantization_bit": 4, "quantization_scheme": "affine"})
+    15
+    """
+    signs = 1 if is_symmetric(attrs) else 0
+    return int(2 ** (attrs["quantization_bit"] - signs)) - 1
+
+
+def is_symmetric(attrs: Mapping[str, AttrValue]) -> bool:
+    """Whether zero stands for zero and numbers of both signs are alike."""
+    return bool(attrs["quantization_scheme"] == "symmetric")
+
+
+def _check(ctx: InferContext) -> TensorType:
+    bits, scheme = ctx.attrs["quantization_bit"], ctx.attrs["quantization_scheme"]
+    ctx.check(2 <= bits <= 8, f"quantization_bit {bits}", "2 to 8")
+    ctx.check(scheme in SCHEMES, f"quantization_scheme {scheme!r}", '"symmetric" or "affine"')
+    return floating_like_input(ctx)[0]
+
+
+def to_grid(high: Any, low: Any, attrs: Mapping[str, AttrValue]) -> None:
+    """Turns the range of numbers, in place, into the grid: its step, and what stands for zero."""
+    if is_symmetric(attrs):
+        np.divide(high, levels(attrs), out=high)
+        low.fill(0)
+        return
+    np.subtract(high, low, out=high)
+    np.divide(high, levels(attrs), out=high)
+    np.divide(low, high, out=low)
+    np.negative(low, out=low)
+
+
+# ------------------------------------------------------------------------------ of one tensor
+
+
+def _observer_infer(ctx: InferContext) -> tuple[TensorType, ...]:
+    x, whole = _check(ctx), ctx.attrs["per_layer_quantization"]
+    ctx.check(x.size and x.shape, f"an input of type {x}", "elements, and rank 1 or more")
+    made = tensor_type((1,) if whole else x.shape[:1], x.dtype)
+    return made, made
+
+
+def rows_of(x: Any, attrs: Mapping[str, AttrValue]) -> Any:
+    """A tensor in as many rows as there are grids."""
+    return x.reshape((1 if attrs["per_layer_quantization"] else len(x), -1))
+
+
+def observe(rows: Any, scale: Any, zero: Any, attrs: Mapping[str, AttrValue]) -> None:
+    """Puts scale and zero point of each row in place."""
+    np.max(rows, axis=1, out=scale)
+    np.min(rows, axis=1, out=zero)
+    if is_symmetric(attrs):
+        np.abs(scale, out=scale)
+        np.abs(zero, out=zero)
+        np.maximum(scale, zero, out=scale)
+    to_grid(scale, zero, attrs)
+
+
+def _observer(x: Any, **attrs: Any) -> tuple[Any, Any]:
+    rows = rows_of(x, attrs)
+    scale, zero = (np.empty(len(rows), x.dtype) for _ in range(2))
+    observe(rows, scale, zero, attrs)
+    return scale, zero
+
+
+def _observer_sbp(ctx: SbpContext) -> Signatures:
+    """The scale of a tensor is a maximum over its parts; rows have scales of their own."""
+    rank = len(ctx.inputs[0].shape)
+    whole, symmetric = ctx.attrs["per_layer_quantization"], is_symmetric(ctx.attrs)
+    rows = () if whole else (Signature((S(0),), (S(0), S(0))),)
+    if not symmetric:
+        return rows
+    first = 0 if whole else 1
+    return (*rows, *(Signature((S(i),), (EXTREMES[0], B)) for i in range(first, rank)))
+
+
+def _observer_samples(rng: Any) -> Iterator[Sample]:
+    for shape in ((9,), (4, 5), (3, 2, 4)):
+        for scheme in SCHEMES:
+            for whole in (True, False):
+                if whole or len(shape) > 1:
+                    attrs = {"quantization_scheme": scheme, "per_layer_quantization": whole}
+                    yield Sample((rng.uniform(-3, 3, shape),), attrs, False)
+    yield Sample((rng.uniform(1, 3, (4, 5)),), {"quantization_bit": 2}, False)
+
+
+# ---------------------------------------------------------------------------- moving averages
+
+
+def _moving_infer(ctx: InferContext) -> tuple[TensorType, ...]:
+    x = _check(ctx)
+    kept = tensor_type((1,), x.dtype)
+    _, step, *moving = ctx.inputs
+    fits = step == tensor_type((1,), int64) and all(t == kept for t in moving)
+    ctx.check(fits, f"{step} and {', '.join(map(str, moving))}", f"int64[1] and twice {kept}")
+    return kept, kept
+
+
+def move(x: Any, step: Any, high: Any, low: Any, attrs: Mapping[str, AttrValue]) -> None:
+    """Moves the averages of maximum and minimum; the first that is seen is taken as it is."""
+    if not attrs["training"] or step[0] > attrs["stop_update_after_iters"]:
+        return
+    above, below = x.max(), x.min()
+    if is_symmetric(attrs):
+        _average(high, max(abs(above), abs(below)), attrs["momentum"])
+        low[...] = high
+    else:
+        _average(high, above, attrs["momentum"])
+        _average(low, below, attrs["momentum"])
+
+
+def _average(mean: Any, new: Any, momentum: float) -> None:
+    mean[0] = new if mean[0] == 0 else mean[0] * momentum + new * (1 - momentum)
+
+
+def _moving(x: Any, step: Any, high: Any, low: Any, **attrs: Any) -> tuple[Any, Any]:
+    high, low = high.copy(), low.copy()
+    move(x, step, high, low, attrs)
+    to_grid(high, low, attrs)
+    return high, low
+
+
+def _moving_sbp(ctx: SbpContext) -> Signatures:
+    """Only training reads the tensor, and all of it."""
+    if ctx.attrs["training"]:
+        return ()
+    kinds: tuple[Sbp, ...] = (*map(S, range(len(ctx.inputs[0].shape))), P)
+    return tuple(Signature((kind, B, B, B), (B, B)) for kind in kinds)
+
+
+def _moving_samples(rng: Any) -> Iterator[Sample]:
+    step = np.zeros(1, np.int64)
+    for scheme in SCHEMES:
+        for training, start in ((True, 0.0), (True, 2.0), (False, 1.5)):
+            attrs = {"quantization_scheme": scheme, "training": training, **STOP}
+            high, low = np.array([start]), np.array([-start])
+            yield Sample((rng.uniform(-3, 3, (4, 5)), step, high, low), attrs, False)
+
+
+STOP = {"stop_update_after_iters": 1, "momentum": 0.95}
+
+
+# -------------------------------------------------------------------------- rounding to a grid
+
+
+def _fake_infer(ctx: InferContext) -> tuple[TensorType, ...]:
+    x = _check(ctx)
+    _, scale, zero = ctx.inputs
+    sizes = ((1,), x.shape[:1])
+    fits = scale.shape == zero.shape and scale.shape in sizes
+    ctx.check(fits, f"scale {scale} and zero point {zero} for {x}", "one, or one per row")
+    alike = scale.dtype is x.dtype and zero.dtype is x.dtype
+    ctx.check(alike, f"scale {scale} and zero point {zero} for {x}", "one element type")
+    return (x,)
+
+
+def on_grid(
+    x: Any, scale: Any, zero: Any, out: Any, halves: Any, attrs: Mapping[str, AttrValue]
+) -> None:
+    """Puts what is left of ``x`` after rounding to the grid into ``out``.
+
+    Halves are rounded away from zero, as C does and numpy does not; ``halves`` is room for them.
+    """
+    top, symmetric = levels(attrs), is_symmetric(attrs)
+    np.divide(x, scale, out=out)
+    if not symmetric:
+        np.add(out, zero, out=out)
+    np.copysign(0.5, out, out=halves)
+    np.add(out, halves, out=out)
+    np.trunc(out, out=out)
+    np.clip(out, -top if symmetric else 0, top, out=out)
+    if not symmetric:
+        np.subtract(out, zero, out=out)
+    np.multiply(out, scale, out=out)
+
+
+def per_row(numbers: Any, rank: int) -> Any:
+    """Numbers of rows, so that they broadcast to a tensor of some rank."""
+    return numbers.reshape((-1, *(1,) * (rank - 1)))
+
+
+def _fake(x: Any, scale: Any, zero: Any, **attrs: Any) -> Any:
+    out = np.empty_like(x)
+    on_grid(x, per_row(scale, x.ndim), per_row(zero, x.ndim), out, np.empty_like(x), attrs)
+    return out
+
+
+def _fake_sbp(ctx: SbpContext) -> Signatures:
+    """Elementwise; a grid per row is split with the rows.  A zero point may go unread."""
+    rank, rows = len(ctx.inputs[0].shape), ctx.inputs[1].shape[0] > 1
+    unread: tuple[Sbp, ...] = (B, P) if is_symmetric(ctx.attrs) else (B,)
+    whole = tuple(Signature((B, B, z), (B,)) for z in unread[1:])
+    own = (Signature((S(0), S(0), S(0)), (S(0),)),) if rows else ()
+    axes = range(1 if rows else 0, rank)
+    return (*whole, *own, *(Signature((S(i), B, z), (S(i),)) for i in axes for z in unread))
+
+
+def _fake_gradient(g: GradContext) -> tuple[Sym, None, None]:
+    """As if nothing had been rounded."""
+    return g.dy, None, None
+
+
+def _fake_samples(rng: Any) -> Iterator[Sample]:
+    for shape in ((9,), (4, 5), (3, 2, 4)):
+        for scheme in SCHEMES:
+            for rows in (1, shape[0]):
+                scale, zero = rng.uniform(0.02, 0.06, rows), rng.integers(0, 50, rows) * 1.0
+                attrs = {"quantization_scheme": scheme}
+                yield Sample((rng.uniform(-3, 3, shape), scale, zero), attrs, False)
+
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        type="min_max_observer",
+        inputs=("in",),
+        outputs=("scale", "zero_point"),
+        infer=_observer_infer,
+        attrs={**QUANTIZED, "per_layer_quantization": True},
+        sbp=_observer_sbp,
+        reference=_observer,
+        samples=_observer_samples,
+        doc="The grid that holds all elements of a tensor, or of each of its rows.",
+    ),
+    OpSpec(
+        type="moving_average_min_max_observer",
+        inputs=("in", "current_train_step", "moving_max", "moving_min"),
+        outputs=("scale", "zero_point"),
+        infer=_moving_infer,
+        attrs={
+            "training": REQUIRED, "stop_update_after_iters": REQUIRED, **QUANTIZED,
+            "momentum": 0.95,
+        },
+        sbp=_moving_sbp,
+        reference=_moving,
+        samples=_moving_samples,
+        mutates=(2, 3),
+        mutates_if="training",
+        effect=True,
+        doc="The grid of the moving averages of maximum and minimum, which training moves.",
+    ),
+    OpSpec(
+        type="fake_quantization",
+        inputs=("in", "scale", "zero_point"),
+        infer=_fake_infer,
+        attrs=QUANTIZED,
+        sbp=_fake_sbp,
+        gradient=_fake_gradient,
+        reference=_fake,
+        samples=_fake_samples,
+        doc="The nearest number of a grid; its gradient is that of the number itself.",
+    ),
+)  # fmt: skip

@@ -1,0 +1,155 @@
+"""Enlarging images: the nearest element, or linear interpolation between centres."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from flow_core.ir.graph import TensorType, tensor_type
+from flow_core.ops.build import GradContext, Sym
+from flow_core.ops.rules import floating_like_input, split_axes
+from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
+from flow_core.sharding.sbp import P, Signature, Signatures
+
+METHODS = ("nearest", "bilinear")
+SCALES = ("height_scale", "width_scale")
+
+
+def nearest_indices(size: int, scale: float) -> Any:
+    """The element that each enlarged position copies; sizes grow by whole factors.
+
+    >>> nearest_indices(2, 2.0)
+    array([0, 0, 1, 1])
+    """
+    positions = np.arange(size * int(scale))
+    return np.clip(np.floor((positions + 0.5) / scale).astype(np.int64), 0, size - 1)
+
+
+def interpolation_matrix(size: int, scale: float, method: str) -> Any:
+    """The matrix (enlarged, size) that enlarges a column vector, in float64.
+
+    >>> interpolation_matrix(2, 2.0, "bilinear")
+    array([[1.  , 0.  ],
+           [0.75, 0.25],
+           [0.25, 0.75],
+           [0.  , 1.  ]])
+    """
+    out = size * int(scale)
+    matrix = np.zeros((out, size))
+    if method == "nearest":
+        matrix[np.arange(out), nearest_indices(size, scale)] = 1
+        return matrix
+    centre = np.clip((np.arange(out) + 0.5) / scale - 0.5, 0, size - 1)
+    low = np.floor(centre).astype(np.int64)
+    np.add.at(matrix, (np.arange(out), low), 1 - (centre - low))
+    np.add.at(matrix, (np.arange(out), np.minimum(low + 1, size - 1)), centre - low)
+    return matrix
+
+
+def _check(ctx: InferContext) -> TensorType:
+    (x,), attrs = floating_like_input(ctx), ctx.attrs
+    form = attrs["data_format"]
+    ctx.check(form == "channels_first", f"data_format={form!r}", "channels_first")
+    ctx.check(len(x.shape) == 4, f"input {x}", "rank 4: batch, channels, height, width")
+    method = attrs["interpolation"]
+    ctx.check(method in METHODS, f"interpolation={method!r}", " or ".join(METHODS))
+    for name in SCALES:
+        ctx.check(attrs[name] >= 1, f"{name}={attrs[name]}", "at least 1")
+    return x
+
+
+def _infer(ctx: InferContext) -> tuple[TensorType]:
+    x = _check(ctx)
+    height, width = (n * int(ctx.attrs[k]) for n, k in zip(x.shape[2:], SCALES, strict=True))
+    return (tensor_type((*x.shape[:2], height, width), x.dtype),)
+
+
+def _grad_infer(ctx: InferContext) -> tuple[TensorType]:
+    dy = _check(ctx)
+    factors = [int(ctx.attrs[k]) for k in SCALES]
+    ctx.check(
+        all(n % f == 0 for n, f in zip(dy.shape[2:], factors, strict=True)),
+        f"dy {dy}",
+        f"a height and a width divisible by {factors[0]} and {factors[1]}",
+    )
+    height, width = (n // f for n, f in zip(dy.shape[2:], factors, strict=True))
+    return (tensor_type((*dy.shape[:2], height, width), dy.dtype),)
+
+
+def _sbp(ctx: SbpContext) -> Signatures:
+    """Batch, channels and axes that keep their size; linear."""
+    kept = [i for i, name in enumerate(SCALES, 2) if ctx.attrs[name] == 1]
+    return (*split_axes(ctx, (0, 1, *kept)), Signature((P,), (P,)))
+
+
+def _gradient(g: GradContext) -> tuple[Sym]:
+    return (g.one("upsample_grad", g.dy, **g.attrs),)
+
+
+def _grad_gradient(g: GradContext) -> tuple[Sym]:
+    return (g.one("upsample", g.dy, **g.attrs),)
+
+
+def _matrices(size: tuple[int, ...], attrs: Mapping[str, Any]) -> list[Any]:
+    columns = zip(size, SCALES, strict=True)
+    return [interpolation_matrix(n, attrs[k], attrs["interpolation"]) for n, k in columns]
+
+
+def _reference(x: Any, **attrs: Any) -> Any:
+    rows, columns = _matrices(x.shape[2:], attrs)
+    return rows.astype(x.dtype) @ x @ columns.T.astype(x.dtype)
+
+
+def _grad_reference(dy: Any, **attrs: Any) -> Any:
+    size = tuple(n // int(attrs[k]) for n, k in zip(dy.shape[2:], SCALES, strict=True))
+    rows, columns = _matrices(size, attrs)
+    return rows.T.astype(dy.dtype) @ dy @ columns.astype(dy.dtype)
+
+
+def _cases() -> Iterator[tuple[tuple[int, ...], dict[str, Any]]]:
+    for method in METHODS:
+        for shape, scales in (((2, 3, 3, 4), (2.0, 3.0)), ((1, 2, 1, 5), (4.0, 1.0)),
+                              ((2, 1, 3, 3), (2.5, 1.5))):  # fmt: skip
+            attrs = dict(zip(SCALES, scales, strict=True))
+            yield shape, {**attrs, "data_format": "channels_first", "interpolation": method}
+
+
+def _samples(rng: Any) -> Iterator[Sample]:
+    for shape, attrs in _cases():
+        yield Sample((rng.normal(size=shape),), attrs)
+
+
+def _grad_samples(rng: Any) -> Iterator[Sample]:
+    for shape, attrs in _cases():
+        height, width = (n * int(attrs[k]) for n, k in zip(shape[2:], SCALES, strict=True))
+        yield Sample((rng.normal(size=(*shape[:2], height, width)),), attrs)
+
+
+_ATTRS = dict.fromkeys((*SCALES, "data_format", "interpolation"), REQUIRED)
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        type="upsample",
+        inputs=("x",),
+        outputs=("y",),
+        infer=_infer,
+        attrs=_ATTRS,
+        sbp=_sbp,
+        gradient=_gradient,
+        reference=_reference,
+        samples=_samples,
+    ),
+    OpSpec(
+        type="upsample_grad",
+        inputs=("dy",),
+        outputs=("dx",),
+        infer=_grad_infer,
+        attrs=_ATTRS,
+        sbp=_sbp,
+        gradient=_grad_gradient,
+        reference=_grad_reference,
+        samples=_grad_samples,
+    ),
+)

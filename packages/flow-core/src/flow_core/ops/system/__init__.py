@@ -1,0 +1,1 @@
+"""Feeds, literals, fused groups, event files and Python kernels."""

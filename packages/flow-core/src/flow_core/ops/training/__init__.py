@@ -1,0 +1,1 @@
+"""Variables, update rules and learning-rate schedules."""

@@ -1,0 +1,88 @@
+"""Updates of the rows of a table that were looked up, and of no other row.
+
+Each takes ``(model, model_diff_indices, model_diff_values, learning_rate, states...)``: the
+gradient of row i is the sum of the rows of ``model_diff_values`` whose index is i.  Rows that have
+an index follow the rule of `flow_core.ops.training.optim`; all others keep their values *and their
+states*: moments do not fade and weight decay does not shrink them.  Indices outside of the table
+write nothing.  The attribute ``first`` is the index of the table's first row, as in `ops.index`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flow_core.base.dtypes import float32
+from flow_core.ir.graph import TensorType
+from flow_core.ops.array.index import checked_index, first_input, from_row
+from flow_core.ops.training.optim import BY_TYPE, Update
+from flow_core.ops.training.schedules import is_number
+from flow_core.plugins.specs import InferContext, OpSpec, SbpContext
+from flow_core.sharding.sbp import B, S, Signature, Signatures, signature
+
+PREFIX = "indexed_slices_"
+DENSE = ("sgd_update", "momentum_update", "adam_update")
+"""Updates that have a form for rows."""
+
+MODEL, INDICES, VALUES, RATE, STATES = range(5)
+
+
+def _infer(row: Update) -> Callable[[InferContext], tuple[()]]:
+    def infer(ctx: InferContext) -> tuple[()]:
+        model, values = ctx.inputs[MODEL], ctx.inputs[VALUES]
+        index = checked_index(ctx, INDICES)
+        ctx.check(
+            model.shape and model.dtype.is_floating, f"model of type {model}", "floating rows"
+        )
+        ctx.check(
+            values.shape == (*index.shape, *model.shape[1:]) and values.dtype.is_floating,
+            f"rows of type {values} at indices {index}",
+            f"a row of {list(model.shape[1:])} per index",
+        )
+        rate = ctx.inputs[RATE]
+        ctx.check(is_number(rate, float32), f"learning_rate of type {rate}", "float32[]")
+        _check_states(ctx, row, model)
+        return ()
+
+    return infer
+
+
+def _check_states(ctx: InferContext, row: Update, model: TensorType) -> None:
+    allowed = (model.dtype, model.dtype.accumulate)
+    for name, state in zip(row.states, ctx.inputs[STATES:], strict=True):
+        fits = state.shape == model.shape and state.dtype in allowed
+        names = " or ".join(map(str, allowed))
+        ctx.check(fits, f"{name} of type {state}", f"{list(model.shape)} of {names}")
+
+
+def _sbp(ctx: SbpContext) -> Signatures:
+    """Tables split by rows, where each device takes the rows that it has, or within the rows."""
+    model, index = ctx.inputs[MODEL], ctx.inputs[INDICES]
+    return tuple(_rule(ctx, axis, len(index.shape)) for axis in range(len(model.shape)))
+
+
+def _rule(ctx: SbpContext, axis: int, rank: int) -> Signature:
+    states = (S(axis),) * (len(ctx.inputs) - STATES)
+    values = S(axis - 1 + rank) if axis else B
+    return signature((S(axis), B, values, B, *states), ())
+
+
+def _spec(row: Update) -> OpSpec:
+    defaults: Mapping[str, Any] = {"scale": 1.0, "weight_decay": 0.0, "first": 0, **row.attrs}
+    return OpSpec(
+        type=PREFIX + row.type,
+        inputs=(
+            "model", "model_diff_indices", "model_diff_values", "learning_rate", *row.states,
+        ),
+        outputs=(),
+        infer=_infer(row),
+        attrs=defaults,
+        sbp=_sbp,
+        localize=from_row(first_input, lambda _: 0),
+        mutates=(MODEL, *range(STATES, STATES + len(row.states))),
+        effect=True,
+        doc="Changes the rows of a table that have a gradient; the module's text says how.",
+    )  # fmt: skip
+
+
+OPS: tuple[OpSpec, ...] = tuple(_spec(BY_TYPE[type_]) for type_ in DENSE)

@@ -1,0 +1,85 @@
+"""Stale values of variables: what they were some steps before.
+
+So that as many steps can be under way at the same time, none waits for the update of the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from flow_core.base.dtypes import int64
+from flow_core.ir.graph import TensorType, tensor_type
+from flow_core.ops.build import GradContext, Sym
+from flow_core.plugins.specs import InferContext, OpSpec, Sample, SbpContext
+from flow_core.sharding.sbp import B, S, Signature, Signatures
+
+
+def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
+    var, ring, count = ctx.inputs
+    fits = ring.shape[1:] == var.shape and ring.dtype is var.dtype
+    ctx.check(fits and ring.shape[0] > 0, f"a ring {ring} for {var}", "copies of the variable")
+    ctx.check(count == tensor_type((1,), int64), f"a count {count}", "int64[1]")
+    return (var,)
+
+
+def take_turn(var: Any, ring: Any, count: Any, value: Any) -> None:
+    """Gives what was put into the ring longest ago, and puts the variable in its place.
+
+    >>> ring, count, value = np.zeros(2), np.zeros(1, np.int64), np.zeros(1)
+    >>> for step in range(4):
+    ...     take_turn(np.array([float(step)]), ring.reshape(2, 1), count, value)
+    ...     print(value[0])
+    0.0
+    0.0
+    0.0
+    1.0
+    """
+    if count[0] == 0:
+        ring[...] = var
+    place = int(count[0]) % len(ring)
+    value[...] = ring[place]
+    ring[place] = var
+    count[0] += 1
+
+
+def _proxy(var: Any, ring: Any, count: Any) -> Any:
+    value = np.empty_like(var)
+    take_turn(var, ring.copy(), count.copy(), value)
+    return value
+
+
+def _sbp(ctx: SbpContext) -> Signatures:
+    rank = len(ctx.inputs[0].shape)
+    return tuple(Signature((S(i), S(i + 1), B), (S(i),)) for i in range(rank))
+
+
+def _gradient(g: GradContext) -> tuple[Sym, None, None]:
+    """That of the stale value is the variable's."""
+    return g.dy, None, None
+
+
+def _samples(rng: Any) -> Iterator[Sample]:
+    for shape, size, count in (((3, 4), 2, 0), ((5,), 3, 4), ((2, 3, 2), 1, 1)):
+        var, ring = rng.uniform(-3, 3, shape), rng.uniform(-3, 3, (size, *shape))
+        yield Sample((var, ring, np.array([count], np.int64)), {}, False)
+
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        type="ssp_variable_proxy",
+        inputs=("var", "ring", "count"),
+        outputs=("value",),
+        infer=_infer,
+        sbp=_sbp,
+        gradient=_gradient,
+        reference=_proxy,
+        samples=_samples,
+        mutates=(1, 2),
+        effect=True,
+        doc="What a variable was as many steps before as a ring has copies, which remembers what "
+        "it is; before the first step it was what it is then.",
+    ),
+)

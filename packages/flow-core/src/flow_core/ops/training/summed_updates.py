@@ -1,0 +1,75 @@
+"""Updates of variables by sums of matrix products, which nobody needs to have in memory.
+
+``summed_sgd_update`` and its like do what `matmul`, `matmul_onto` and an update of
+`flow_core.ops.training.optim` do one after the other: each product is rounded, they are added up
+in their order, and the sum is the gradient.  Lowering makes them, of the products of several
+devices that share a memory (`flow_core.compiler.memory.inplace_reduction`).  Inputs are those of
+the update without its gradient, ``scale_by_tensor`` if there is one, and then the operands,
+product by product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from flow_core.ir.graph import Attrs, AttrValue, TensorType
+from flow_core.ops.math.matmul import MATMUL_ATTRS
+from flow_core.ops.training.optim import COMMON, DIFF, MODEL, TABLE, Update
+from flow_core.plugins.specs import REQUIRED, InferContext, KernelQuery, OpSpec
+
+PREFIX = "summed_"
+PRODUCT_ATTRS = tuple(MATMUL_ATTRS)
+
+ROWS: Mapping[str, Update] = {f"{PREFIX}{row.type}": row for row in TABLE if row.local}
+"""The updates, by the type of the op that also makes their gradient."""
+
+SUMMED: Mapping[str, str] = {row.type: name for name, row in ROWS.items()}
+"""The op that also makes the gradient, by type of the update."""
+
+
+def products(query: KernelQuery) -> Iterator[KernelQuery]:
+    """The matrix products of a query, each by itself."""
+    first = len(query.inputs) - 2 * int(query.attrs["parts"])
+    attrs = Attrs({name: query.attrs[name] for name in PRODUCT_ATTRS})
+    for at in range(first, len(query.inputs), 2):
+        pair, model = query.inputs[at : at + 2], query.inputs[MODEL]
+        yield replace(query, op="matmul", attrs=attrs, inputs=pair, outputs=(model,))
+
+
+def update(query: KernelQuery) -> KernelQuery:
+    """The update of a query, by a gradient of the model's type."""
+    row, model = ROWS[query.op], query.inputs[MODEL]
+    rest = query.inputs[1 : len(query.inputs) - 2 * int(query.attrs["parts"])]
+    attrs = Attrs({name: query.attrs[name] for name in (*COMMON, *row.attrs)})
+    return replace(query, op=row.type, attrs=attrs, inputs=(model, model, *rest), outputs=())
+
+
+def fused_attrs(
+    update_attrs: Mapping[str, AttrValue], product_attrs: Mapping[str, AttrValue], parts: int
+) -> Attrs:
+    """The attributes of the op that does an update and the products before it."""
+    own = {name: product_attrs[name] for name in PRODUCT_ATTRS}
+    return Attrs({**update_attrs, **own, "parts": parts})
+
+
+def _infer(ctx: InferContext) -> Sequence[TensorType]:
+    ctx.check(ctx.inputs[MODEL].dtype.is_floating, f"{ctx.inputs[MODEL]}", "a floating variable")
+    return ()
+
+
+def _spec(name: str, row: Update) -> OpSpec:
+    before = tuple(n for i, n in enumerate(row.inputs) if i != DIFF)
+    return OpSpec(
+        type=name,
+        inputs=(*before, "more*"),
+        outputs=(),
+        infer=_infer,
+        attrs={**COMMON, **row.attrs, **MATMUL_ATTRS, "parts": REQUIRED},
+        mutates=tuple(i - (i > DIFF) for i in row.mutates),
+        effect=True,
+        doc=f"`{row.type}` by the sum of matrix products, each rounded before it is added.",
+    )
+
+
+OPS: tuple[OpSpec, ...] = tuple(_spec(name, row) for name, row in ROWS.items())

@@ -1,0 +1,68 @@
+"""Variables: session memory that ops read, and overwrite when they list it in ``mutates``."""
+
+from __future__ import annotations
+
+from flow_core.base.dtypes import as_dtype
+from flow_core.ir.graph import TensorType, tensor_type
+from flow_core.ir.initializers import attr_problem
+from flow_core.ops.rules import split_all_axes
+from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, SbpContext
+from flow_core.sharding.sbp import P, S, Sbp, Signature, Signatures
+
+
+def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
+    shape = tuple(ctx.attrs["shape"])
+    ctx.check(all(n >= 0 for n in shape), f"shape {shape}", "sizes of at least 0")
+    problem = attr_problem(ctx.attrs["initializer"])
+    ctx.check(
+        problem is None,
+        f"initializer {ctx.attrs['initializer']!r}: {problem}",
+        "what flow.*_initializer returns",
+    )
+    regularizer = ctx.attrs["regularizer"]
+    ctx.check(
+        regularizer is None or (len(regularizer) == 3 and regularizer[0] == "l1_l2"),
+        f"regularizer {regularizer!r}",
+        "None or what flow.regularizers.* returns",
+    )
+    return (tensor_type(shape, as_dtype(ctx.attrs["dtype"])),)
+
+
+def _infer_assign(ctx: InferContext) -> tuple[TensorType, ...]:
+    ref, value = ctx.inputs
+    ctx.check(ref == value, f"a value of type {value} for {ref}", str(ref))
+    return ()
+
+
+def _assign_sbp(ctx: SbpContext) -> Signatures:
+    kinds: tuple[Sbp, ...] = (*map(S, range(len(ctx.inputs[0].shape))), P)
+    return tuple(Signature((kind, kind), ()) for kind in kinds)
+
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        type="variable",
+        inputs=(),
+        infer=_infer,
+        attrs={
+            "shape": REQUIRED,
+            "dtype": "float32",
+            "initializer": REQUIRED,
+            "trainable": True,
+            "regularizer": None,
+            "seed": None,
+        },
+        sbp=split_all_axes,
+        doc="A variable of the session; jobs share it by the op's name.",
+    ),
+    OpSpec(
+        type="assign",
+        inputs=("ref", "value"),
+        outputs=(),
+        infer=_infer_assign,
+        sbp=_assign_sbp,
+        mutates=(0,),
+        effect=True,
+        doc="Overwrites a variable.",
+    ),
+)

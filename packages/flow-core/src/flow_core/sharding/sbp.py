@@ -1,0 +1,201 @@
+"""The SBP algebra: how one logical tensor lies on the devices of a placement.
+
+``S(i)`` splits axis i in balanced parts, ``B`` repeats the tensor, ``P`` holds parts that sum
+(or max, min) to it.  Rules of ops are written for one hierarchy dimension; an `NdSbp` has one
+entry per dimension, outermost first.  Pure: nothing here knows graphs or devices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from flow_core.base.errors import GraphError
+from flow_core.base.shapes import Shape, balanced_range
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The tensor is split on ``axis`` into balanced parts.
+
+    >>> str(Split(1))
+    'S(1)'
+    """
+
+    axis: int
+
+    def __str__(self) -> str:
+        return f"S({self.axis})"
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """Every device holds the whole tensor.
+
+    >>> str(Broadcast())
+    'B'
+    """
+
+    def __str__(self) -> str:
+        return "B"
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """Every device holds a tensor of full shape; combined by ``op`` they give the logical one.
+
+    >>> str(Partial()), str(Partial("max"))
+    ('P', 'P(max)')
+    """
+
+    op: str = "sum"
+
+    def __str__(self) -> str:
+        return "P" if self.op == "sum" else f"P({self.op})"
+
+
+Sbp = Split | Broadcast | Partial
+NdSbp = tuple[Sbp, ...]
+Region = tuple[tuple[int, int], ...]
+"""A box in a logical tensor: (start, stop) per axis."""
+
+B = Broadcast()
+P = Partial()
+EXTREMES = (Partial("max"), Partial("min"))
+"""The partial SBPs of which B is a special case."""
+
+
+def S(axis: int) -> Split:
+    """``Split(axis)`` in the field's notation."""
+    return Split(axis)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """One SBP signature of an op in one hierarchy dimension: an entry per input and output.
+
+    >>> str(Signature((S(0), B), (S(0),)))
+    '(S(0), B) -> S(0)'
+    """
+
+    inputs: tuple[Sbp, ...]
+    outputs: tuple[Sbp, ...]
+
+    def __str__(self) -> str:
+        outs = ", ".join(map(str, self.outputs))
+        return f"({', '.join(map(str, self.inputs))}) -> {outs}"
+
+
+Signatures = tuple[Signature, ...]
+
+
+def gradient_dual(sbp: Sbp) -> Sbp:
+    """The SBP in which the gradient of a tensor of this SBP arises: B and P swap.
+
+    >>> str(gradient_dual(B)), str(gradient_dual(P)), str(gradient_dual(S(2)))
+    ('P', 'B', 'S(2)')
+    """
+    if isinstance(sbp, Broadcast):
+        return P
+    return B if isinstance(sbp, Partial) else sbp
+
+
+_ATOM = re.compile(r"^(?:S\((-?\d+)\)|(B)|P(?:\((sum|max|min)\))?)$")
+
+
+def parse_sbp(text: str) -> Sbp:
+    """An SBP from its text form.
+
+    >>> parse_sbp("S(1)"), parse_sbp("P(max)")
+    (Split(axis=1), Partial(op='max'))
+    """
+    match = _ATOM.match(text.strip())
+    if match is None:
+        raise GraphError(
+            "reading an SBP", found=repr(text), allowed="S(<axis>), B, P, P(max) or P(min)"
+        )
+    if match[1] is not None:
+        return Split(int(match[1]))
+    return B if match[2] else Partial(match[3] or "sum")
+
+
+def parse_nd_sbp(text: str) -> NdSbp:
+    """An n-D SBP from its text form: one SBP, or several in parentheses.
+
+    >>> format_nd_sbp(parse_nd_sbp("(S(0), B)"))
+    '(S(0), B)'
+    """
+    text = text.strip()
+    if text.startswith("(") and text.endswith(")"):
+        return tuple(parse_sbp(part) for part in re.split(r",\s*", text[1:-1]))
+    return (parse_sbp(text),)
+
+
+def format_nd_sbp(nd: NdSbp) -> str:
+    """The text form of an n-D SBP; one dimension is written bare.
+
+    >>> format_nd_sbp((S(0),))
+    'S(0)'
+    """
+    return str(nd[0]) if len(nd) == 1 else f"({', '.join(map(str, nd))})"
+
+
+def signature(inputs: Iterable[Sbp], outputs: Iterable[Sbp]) -> Signature:
+    """A `Signature` from any iterables."""
+    return Signature(tuple(inputs), tuple(outputs))
+
+
+def coordinates(rank: int, hierarchy: Sequence[int]) -> tuple[int, ...]:
+    """Position of a device in its hierarchy, outermost dimension first.
+
+    >>> coordinates(5, (2, 3))
+    (1, 2)
+    """
+    out: list[int] = []
+    for size in reversed(hierarchy):
+        rank, index = divmod(rank, size)
+        out.append(index)
+    return tuple(reversed(out))
+
+
+def local_region(shape: Shape, nd: NdSbp, hierarchy: Sequence[int], rank: int) -> Region:
+    """Which part of the logical tensor a device holds: (start, stop) per axis.
+
+    Splits of several hierarchy dimensions over one axis nest, outermost first; P and B hold
+    the whole extent.
+
+    >>> local_region((7, 4), (S(0), S(0)), (2, 2), 1)
+    ((2, 4), (0, 4))
+    """
+    region = [(0, n) for n in shape]
+    for sbp, parts, index in zip(nd, hierarchy, coordinates(rank, hierarchy), strict=True):
+        if isinstance(sbp, Split):
+            low, high = region[sbp.axis]
+            start, stop = balanced_range(high - low, parts, index)
+            region[sbp.axis] = (low + start, low + stop)
+    return tuple(region)
+
+
+def region_shape(region: Region) -> Shape:
+    """The shape of a region.
+
+    >>> region_shape(((2, 4), (0, 4)))
+    (2, 4)
+    """
+    return tuple([high - low for low, high in region])
+
+
+def intersect(a: Region, b: Region) -> Region | None:
+    """The common part of two regions, None when it is empty.
+
+    >>> intersect(((0, 4),), ((2, 9),)), intersect(((0, 2),), ((2, 3),))
+    (((2, 4),), None)
+    """
+    out = []
+    for (low_a, high_a), (low_b, high_b) in zip(a, b, strict=True):
+        low, high = max(low_a, low_b), min(high_a, high_b)
+        if low >= high:
+            return None
+        out.append((low, high))
+    return tuple(out)

@@ -1,0 +1,220 @@
+"""Devices, placements and the link model."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from flow_core.base.errors import GraphError
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Device:
+    """One device of one machine.
+
+    >>> str(Device("gpu", 0, 1))
+    'gpu:0:1'
+    """
+
+    type: str
+    machine: int
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.type}:{self.machine}:{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The devices that an op runs on, in order, with their hierarchy.
+
+    >>> str(Placement.parse("gpu", "0:0-3"))
+    'gpu[0:0-3]'
+    """
+
+    device_type: str
+    devices: tuple[tuple[int, int], ...]
+    hierarchy: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.hierarchy:
+            object.__setattr__(self, "hierarchy", (len(self.devices),))
+        if prod(self.hierarchy) != len(self.devices):
+            raise GraphError(
+                "making a placement",
+                found=f"hierarchy {self.hierarchy} for {len(self.devices)} devices",
+                allowed="a hierarchy whose product is the number of devices",
+            )
+
+    @classmethod
+    def parse(
+        cls, device_type: str, ids: str | Sequence[str], hierarchy: Sequence[int] | None = None
+    ) -> Placement:
+        """A placement from OneFlow's text: ``"0:0-3"`` or ``["0:0-1", "1:0-1"]``.
+
+        >>> Placement.parse("cpu", ["0:0", "1:2-3"]).devices
+        ((0, 0), (1, 2), (1, 3))
+        """
+        texts = ids.split(";") if isinstance(ids, str) else ids
+        wrong = not isinstance(texts, list | tuple) or not all(isinstance(t, str) for t in texts)
+        if wrong or not texts:
+            raise GraphError("reading device ids", found=f"{ids!r:.60}", allowed=_IDS)
+        ranges = [_range(part) for text in texts for part in text.split(",")]
+        if sum(map(_length, ranges)) > MOST_DEVICES:
+            raise GraphError(
+                "making a placement",
+                found=f"{sum(map(_length, ranges)):,} devices in {ids!r:.60}",
+                allowed=f"at most {MOST_DEVICES:,} devices",
+            )
+        devices = tuple((m, i) for m, first, last in ranges for i in range(first, last + 1))
+        if len(set(devices)) != len(devices):
+            raise GraphError("making a placement", found=f"a device twice in {ids!r:.60}")
+        return cls(device_type, devices, _grid(hierarchy))
+
+    @property
+    def size(self) -> int:
+        """The number of devices."""
+        return len(self.devices)
+
+    def device(self, rank: int) -> Device:
+        """The device at a position of the placement."""
+        machine, index = self.devices[rank]
+        return Device(self.device_type, machine, index)
+
+    def only(self, rank: int) -> Placement:
+        """The placement of the one device at a position.
+
+        >>> str(Placement.parse("gpu", "0:0-3").only(2))
+        'gpu[0:2]'
+        """
+        return Placement(self.device_type, self.devices[rank : rank + 1])
+
+    def __str__(self) -> str:
+        text = ",".join(_format_ranges(self.devices))
+        shape = "" if len(self.hierarchy) == 1 else " as " + "x".join(map(str, self.hierarchy))
+        return f"{self.device_type}[{text}{shape}]"
+
+
+MOST_DEVICES = 1 << 16
+"""Limit of the devices of a placement."""
+
+_RANGE = re.compile(r"^@?(\d{1,9}):(\d{1,9})(?:-(\d{1,9}))?$")
+_IDS = '"<machine>:<device>" or "<machine>:<first>-<last>", such as "0:0-3", or a list of these'
+
+
+def _range(text: str) -> tuple[int, int, int]:
+    """The machine, the first and the last device of a text."""
+    match = _RANGE.match(text.strip())
+    if match is None or (match[3] and int(match[3]) < int(match[2])):
+        raise GraphError("reading device ids", found=f"{text!r:.60}", allowed=_IDS)
+    return int(match[1]), int(match[2]), int(match[3] or match[2])
+
+
+def _length(devices: tuple[int, int, int]) -> int:
+    _, first, last = devices
+    return last - first + 1
+
+
+def _grid(hierarchy: Iterable[Any] | None) -> tuple[int, ...]:
+    try:
+        sizes = () if hierarchy is None else tuple(map(operator.index, hierarchy))
+    except TypeError:
+        sizes = (0,)
+    if any(n < 1 for n in sizes):
+        raise GraphError(
+            "making a placement",
+            found=f"hierarchy {hierarchy!r:.60}",
+            allowed="a list of positive integers, such as (2, 4)",
+        )
+    return sizes
+
+
+def _format_ranges(devices: tuple[tuple[int, int], ...]) -> list[str]:
+    runs: list[list[int]] = []
+    for machine, index in devices:
+        if runs and runs[-1][0] == machine and runs[-1][2] == index - 1:
+            runs[-1][2] = index
+        else:
+            runs.append([machine, index, index])
+    return [f"{m}:{a}" if a == b else f"{m}:{a}-{b}" for m, a, b in runs]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A class of links.
+
+    Attributes:
+        latency: seconds per message.
+        bandwidth: bytes per second.
+    """
+
+    latency: float
+    bandwidth: float
+
+    def seconds(self, nbytes: int) -> float:
+        """Time to move ``nbytes`` over this link.
+
+        >>> Link(1e-6, 1e9).seconds(1000)
+        2e-06
+        """
+        return self.latency + nbytes / self.bandwidth
+
+
+@dataclass(frozen=True, slots=True)
+class LinkModel:
+    """Latency and bandwidth per link class: same device, same machine, between machines."""
+
+    local: Link = Link(0.0, 1e11)
+    machine: Link = Link(2e-6, 1e10)
+    network: Link = Link(2e-5, 1.25e9)
+
+    def between(self, a: Device, b: Device) -> Link:
+        """The link class between two devices."""
+        if a == b:
+            return self.local
+        return self.machine if a.machine == b.machine else self.network
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceModel:
+    """What work and memory cost on a device: enough to weigh them against communication.
+
+    An op takes the time of its arithmetic and of reading its inputs and writing its outputs
+    once.  Memory has a price, so that of two plans of one time the smaller is better.
+
+    Attributes:
+        flops: floating point operations per second.
+        bandwidth: bytes per second to and from the device's memory.
+        held: seconds charged per byte that a step or a variable occupies.
+        launch: seconds to start a step of boxing, whatever it moves.
+    """
+
+    flops: float = 1e13
+    bandwidth: float = 1e12
+    held: float = 1e-13
+    launch: float = 1e-6
+
+    def seconds(self, flops: float, nbytes: int) -> float:
+        """Time of some arithmetic on some bytes.
+
+        >>> DeviceModel(flops=1e12, bandwidth=1e11).seconds(1e9, 10**8)
+        0.002
+        """
+        return flops / self.flops + nbytes / self.bandwidth
+
+
+ACCELERATOR = DeviceModel()
+
+DEVICE_MODELS: Mapping[str, DeviceModel] = {
+    "cpu": DeviceModel(flops=1e11, bandwidth=2e10, held=5e-12)
+}
+"""Models of device types; all others count as accelerators of the default model."""
+
+
+def device_model(device_type: str) -> DeviceModel:
+    """The model of a device type."""
+    return DEVICE_MODELS.get(device_type, ACCELERATOR)

@@ -1,0 +1,101 @@
+"""Kernels compiled as C++ of the host, to run and check them where there is no GPU.
+
+``FLOW_CUDA_CXX`` names the compiler (default: ``c++``).  Libraries are kept by content in
+``$XDG_CACHE_HOME/flow-cuda/host``; see `flow_core.base.disk_cache`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flow_core.base.disk_cache import DiskCache, user_folder
+from flow_core.base.errors import FlowError
+from flow_cuda.codegen.program import Kernel, unit
+
+SETTING = "FLOW_CUDA_CXX"
+# -O0 compiles three times as fast as -O1, and these kernels run on small arrays only
+FLAGS = ("-O0", "-shared", "-fPIC", "-std=gnu++17", "-fwrapv", "-ffp-contract=off", "-w")
+
+
+class HostCompileError(FlowError):
+    """The host's compiler refused C++ of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostFunction:
+    """A kernel as a C function of pointers to arguments, blocks and threads."""
+
+    kernel: Kernel
+    call: Any
+
+
+@functools.cache
+def compiler() -> str | None:
+    """The path of the compiler, None where there is none."""
+    return shutil.which(os.environ.get(SETTING, "c++"))
+
+
+@functools.cache
+def _version(path: str) -> str:
+    asked = subprocess.run([path, "--version"], capture_output=True, text=True, check=True)
+    return asked.stdout.splitlines()[0]
+
+
+class HostCompiler:
+    """Compiles kernels, alone or many at once, and keeps them."""
+
+    def __init__(self, cache: DiskCache | None = None) -> None:
+        self._cache = cache or DiskCache(user_folder("flow-cuda") / "host", ".so")
+        self._functions: dict[str, HostFunction] = {}
+
+    def function(self, kernel: Kernel) -> HostFunction:
+        """A kernel, compiled unless it is known.
+
+        Raises:
+            HostCompileError: there is no compiler, or it refuses.
+        """
+        if kernel.name not in self._functions:
+            self.preload([kernel])
+        return self._functions[kernel.name]
+
+    def preload(self, kernels: Iterable[Kernel]) -> None:
+        """Compiles kernels as one library, faster than one by one."""
+        wanted = [k for k in kernels if k.name not in self._functions]
+        wanted = list({k.name: k for k in wanted}.values())
+        if not wanted:
+            return
+        path = compiler()
+        if path is None:
+            raise HostCompileError(
+                "compiling a kernel for the host",
+                found=f"no C++ compiler {os.environ.get(SETTING, 'c++')!r}",
+                hint=f"install one, or name it in {SETTING}",
+            )
+        text = unit(wanted, host=True)
+        file = self._cache.path((text, _version(path), *FLAGS), lambda: _compile(path, text))
+        library = ctypes.CDLL(str(file))
+        for kernel in wanted:
+            call = getattr(library, f"host_{kernel.name}")
+            call.argtypes = (ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+            self._functions[kernel.name] = HostFunction(kernel, call)
+
+
+def _compile(compiler: str, text: str) -> bytes:
+    """The shared library that some C++ compiles to."""
+    with tempfile.TemporaryDirectory() as scratch:
+        source, made = Path(scratch, "kernels.cpp"), Path(scratch, "kernels.so")
+        source.write_text(text)
+        command = [compiler, *FLAGS, str(source), "-o", str(made)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise HostCompileError(f"running {' '.join(command)}", found=done.stderr.strip()[:3000])
+        return made.read_bytes()

@@ -1,0 +1,1 @@
+"""cuDNN: problems, plans, and the ops that stand for them."""

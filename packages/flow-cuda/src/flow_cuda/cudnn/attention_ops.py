@@ -1,0 +1,101 @@
+"""The ops of attention that cuDNN computes; a pass makes them, see `flow_cuda.cudnn.ops`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from flow_core.base.dtypes import float32
+from flow_core.ir.graph import TensorType, tensor_type
+from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
+from flow_cuda.cudnn.ops import PLAN
+
+Types = tuple[TensorType, ...]
+ATTRS = {"scale": REQUIRED, **PLAN}
+
+
+def _types(ctx: InferContext) -> Types:
+    q, v = ctx.inputs[0], ctx.inputs[2]
+    out = tensor_type((*q.shape[:-1], v.shape[-1]), q.dtype)
+    return (out, tensor_type((*q.shape[:-1], 1), float32)) if ctx.attrs["saves"] else (out,)
+
+
+def _work(ctx: SbpContext) -> float:
+    """Two operations per product: of two products forwards, of five backwards."""
+    q, k = ctx.inputs[:2]
+    products = 2 if "saves" in ctx.attrs else 5
+    return 2.0 * products * q.size * k.shape[-2]
+
+
+def scores(q: Any, k: Any, mask: tuple[Any, ...], scale: float) -> Any:
+    """The scores, of which softmax is taken."""
+    value = scale * (q @ k.swapaxes(-1, -2))
+    return value + mask[0] if mask else value
+
+
+def _attention(q: Any, k: Any, v: Any, *mask: Any, **attrs: Any) -> Any:
+    value = scores(q, k, mask, attrs["scale"])
+    top = value.max(-1, keepdims=True)
+    weights = np.exp(value - top)
+    total = weights.sum(-1, keepdims=True)
+    out = (weights / total) @ v
+    return (out, top + np.log(total)) if attrs["saves"] else out
+
+
+def _grad(q: Any, k: Any, v: Any, o: Any, do: Any, stats: Any, *mask: Any, **attrs: Any) -> Any:
+    weights = np.exp(scores(q, k, mask, attrs["scale"]) - stats)
+    slope = weights * (do @ v.swapaxes(-1, -2) - (o * do).sum(-1, keepdims=True))
+    dq, dk = slope @ k * attrs["scale"], slope.swapaxes(-1, -2) @ q * attrs["scale"]
+    return dq, dk, weights.swapaxes(-1, -2) @ do
+
+
+SHAPES: tuple[tuple[tuple[int, ...], int, int, tuple[int, ...] | None], ...] = (
+    ((2, 3, 5, 8), 5, 8, None),
+    ((2, 3, 5, 8), 7, 16, (2, 1, 1, 7)),
+    ((1, 2, 9, 16), 4, 8, (1, 2, 9, 4)),
+    ((3, 6, 8), 6, 8, None),
+)
+"""Shapes of q, places of k, numbers of v, and shapes of masks."""
+
+
+def operands(rng: Any) -> Iterator[tuple[Any, ...]]:
+    """q, k, v and masks."""
+    for shape, places, numbers, mask in SHAPES:
+        *outer, _, size = shape
+        arrays = [rng.normal(0, 1, s) for s in (shape, (*outer, places, size))]
+        arrays.append(rng.normal(0, 1, (*outer, places, numbers)))
+        yield (*arrays, *(() if mask is None else (rng.normal(0, 1, mask),)))
+
+
+def _samples(rng: Any) -> Iterator[Sample]:
+    for given in operands(rng):
+        for saves in (False, True):
+            attrs = {"scale": 0.3, "saves": saves, "workspace": 4096}
+            yield Sample(given, attrs, gradient=False)
+
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        type="cudnn_attention",
+        inputs=("q", "k", "v", "mask?"),
+        outputs=("out*",),
+        infer=_types,
+        attrs={**ATTRS, "saves": REQUIRED},
+        reference=_attention,
+        samples=_samples,
+        work=_work,
+        doc="softmax(scale q k^T + mask) v, and the logarithms of sums for the backward pass.",
+    ),
+    OpSpec(
+        type="cudnn_attention_grad",
+        inputs=("q", "k", "v", "o", "do", "stats", "mask?"),
+        outputs=("dq", "dk", "dv"),
+        infer=lambda ctx: ctx.inputs[:3],
+        attrs={**ATTRS, "deterministic": False},
+        reference=_grad,
+        work=_work,
+        doc="Its gradients.",
+    ),
+)

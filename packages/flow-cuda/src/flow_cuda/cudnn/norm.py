@@ -1,0 +1,170 @@
+"""Batch normalisation in training as cuDNN has it, with sum and relu; and that of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flow_cuda.cudnn.problems import Laid, vector
+
+STATISTICS = ("moving_mean", "moving_variance")
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """The forward pass.
+
+    Attributes:
+        x: the input, which the result lies like.
+        epsilon: what is added to the variance.
+        momentum: what moving statistics keep.
+        adds: whether something of x's sizes is added.
+        relu: whether what is negative becomes 0 then.
+        compute: in what it sums.
+    """
+
+    x: Laid
+    epsilon: float
+    momentum: float
+    adds: bool = False
+    relu: bool = False
+    compute: str = "float32"
+
+    @property
+    def title(self) -> str:
+        """Such as "norm add relu"."""
+        more = (name for name, has in (("add", self.adds), ("relu", self.relu)) if has)
+        return " ".join(("norm", *more))
+
+    @property
+    def reads(self) -> Mapping[str, Laid]:
+        """In the op's order."""
+        row = _row(self.x)
+        names = (*STATISTICS, "gamma", "beta")
+        addend = {"addend": self.x} if self.adds else {}
+        return {"x": self.x, **dict.fromkeys(names, row), **addend}
+
+    @property
+    def writes(self) -> Mapping[str, Laid]:
+        """The op's outputs, then the new moving statistics."""
+        names = ("mean", "inverse", *(f"next_{name}" for name in STATISTICS))
+        return {"y": self.x, **dict.fromkeys(names, _row(self.x))}
+
+    @property
+    def scalars(self) -> Mapping[str, float]:
+        """Numbers: the library's momentum is what moving statistics take up."""
+        return {"epsilon": self.epsilon, "momentum": 1 - self.momentum}
+
+    def build(self, graph: Any, types: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The normalisation, then sum and relu."""
+        t = inputs
+        y, mean, inverse, next_mean, next_variance = graph.batchnorm(
+            input=t["x"], scale=t["gamma"], bias=t["beta"], in_running_mean=t["moving_mean"],
+            in_running_var=t["moving_variance"], epsilon=t["epsilon"], momentum=t["momentum"],
+        )  # fmt: skip
+        y = graph.add(a=y, b=t["addend"]) if self.adds else y
+        y = graph.relu(input=y) if self.relu else y
+        made = (y, mean, inverse, next_mean, next_variance)
+        return dict(zip(self.writes, made, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class NormGrad:
+    """The gradients by x, gamma and beta.
+
+    Attributes:
+        x: the input.
+        compute: in what it sums.
+    """
+
+    x: Laid
+    compute: str = "float32"
+
+    @property
+    def title(self) -> str:
+        """For reports."""
+        return "norm grad"
+
+    @property
+    def reads(self) -> Mapping[str, Laid]:
+        """In the op's order."""
+        rows = dict.fromkeys(("mean", "inverse", "gamma"), _row(self.x))
+        return {"x": self.x, "dy": self.x, **rows}
+
+    @property
+    def writes(self) -> Mapping[str, Laid]:
+        """In the op's order."""
+        return {"dx": self.x, **dict.fromkeys(("dgamma", "dbeta"), _row(self.x))}
+
+    @property
+    def scalars(self) -> Mapping[str, float]:
+        """None."""
+        return {}
+
+    def build(self, graph: Any, types: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """One node."""
+        t = inputs
+        made = graph.batchnorm_backward(
+            grad=t["dy"], input=t["x"], scale=t["gamma"], mean=t["mean"],
+            inv_variance=t["inverse"],
+        )  # fmt: skip
+        return dict(zip(self.writes, made, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNorm:
+    """Normalisation of rows outside of training, where nobody reads the statistics.
+
+    Attributes:
+        rows, size: how many rows, of how many numbers.
+        dtype: element type of the input and of the result.
+        of_params: that of factor and summand.
+        epsilon: what is added to the variance.
+        compute: in what it sums.
+    """
+
+    rows: int
+    size: int
+    dtype: str
+    of_params: str
+    epsilon: float
+    compute: str = "float32"
+
+    @property
+    def title(self) -> str:
+        """For reports."""
+        return "layer norm"
+
+    @property
+    def reads(self) -> Mapping[str, Laid]:
+        """In the op's order."""
+        row = _lines(1, self.size, self.of_params)
+        return {"x": _lines(self.rows, self.size, self.dtype), "beta": row, "gamma": row}
+
+    @property
+    def writes(self) -> Mapping[str, Laid]:
+        """The result."""
+        return {"y": _lines(self.rows, self.size, self.dtype)}
+
+    @property
+    def scalars(self) -> Mapping[str, float]:
+        """What is added to the variance."""
+        return {"epsilon": self.epsilon}
+
+    def build(self, graph: Any, types: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """One node."""
+        t = inputs
+        y, _, _ = graph.layernorm(
+            norm_forward_phase=types["inference"], input=t["x"], scale=t["gamma"],
+            bias=t["beta"], epsilon=t["epsilon"],
+        )  # fmt: skip
+        return {"y": y}
+
+
+def _lines(rows: int, size: int, dtype: str) -> Laid:
+    return Laid((rows, size, 1, 1), (size, 1, size, size), dtype)
+
+
+def _row(x: Laid) -> Laid:
+    return vector(x.sizes[1], len(x.sizes), "float32")

@@ -1,0 +1,114 @@
+"""The ops of batch normalisation that cuDNN computes; see `flow_cuda.cudnn.ops`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from flow_core.base.dtypes import float32
+from flow_core.ir.graph import TensorType, tensor_type
+from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
+from flow_cuda.cudnn.ops import PLAN, ROOM
+
+Types = tuple[TensorType, ...]
+ATTRS = {"axis": REQUIRED, **PLAN}
+
+
+def _row(ctx: InferContext) -> TensorType:
+    x = ctx.inputs[0]
+    return tensor_type((x.shape[ctx.attrs["axis"]],), float32)
+
+
+def _axes(x: Any, axis: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The axes that are summed over, and the shape of a row along the axis."""
+    others = tuple(i for i in range(x.ndim) if i != axis)
+    return others, tuple(n if i == axis else 1 for i, n in enumerate(x.shape))
+
+
+def _norm(
+    x: Any, moving_mean: Any, moving_variance: Any, gamma: Any, beta: Any, *addend: Any,
+    axis: int, epsilon: float, activation: str, **_: Any,
+) -> Any:  # fmt: skip
+    others, shape = _axes(x, axis)
+    mean, inverse = x.mean(others), 1 / np.sqrt(x.var(others) + epsilon)
+    y = (x - mean.reshape(shape)) * (inverse * gamma).reshape(shape) + beta.reshape(shape)
+    y = y + addend[0] if addend else y
+    return np.maximum(y, 0) if activation else y, mean, inverse
+
+
+def _grad(x: Any, dy: Any, mean: Any, inverse: Any, gamma: Any, *, axis: int, **_: Any) -> Any:
+    others, shape = _axes(x, axis)
+    normal = (x - mean.reshape(shape)) * inverse.reshape(shape)
+    dgamma, dbeta = (normal * dy).sum(others), dy.sum(others)
+    count = x.size // x.shape[axis]
+    inner = dy - (normal * dgamma.reshape(shape) + dbeta.reshape(shape)) / count
+    return inner * (gamma * inverse).reshape(shape), dgamma, dbeta
+
+
+SHAPES = (((4, 8, 3, 5), 1), ((3, 2, 3, 16), 3), ((5, 8, 7), 1), ((2, 3, 2, 4, 8), 4))
+
+
+def _samples(rng: Any) -> Iterator[Sample]:
+    for i, (shape, axis) in enumerate(SHAPES):
+        rows = [rng.uniform(0.5, 1.5, shape[axis]) for _ in range(4)]
+        addend = (rng.normal(0, 1, shape),) if i % 2 else ()
+        attrs = {"axis": axis, "activation": ("", "relu")[i % 2], "workspace": ROOM}
+        yield Sample((rng.normal(0.5, 1.5, shape), *rows, *addend), attrs, gradient=False)
+
+
+def _grad_samples(rng: Any) -> Iterator[Sample]:
+    for shape, axis in SHAPES:
+        rows = [rng.uniform(0.5, 1.5, shape[axis]) for _ in range(3)]
+        arrays = (rng.normal(0, 1, shape), rng.normal(0, 1, shape), *rows)
+        yield Sample(arrays, {"axis": axis, "workspace": ROOM}, gradient=False)
+
+
+def _layer_norm(x: Any, beta: Any, gamma: Any, *, begin: int, epsilon: float, **_: Any) -> Any:
+    axes = tuple(range(begin, x.ndim))
+    inner = x - x.mean(axes, keepdims=True)
+    spread = np.square(inner).mean(axes, keepdims=True)
+    return inner / np.sqrt(spread + epsilon) * gamma + beta
+
+
+def _layer_samples(rng: Any) -> Iterator[Sample]:
+    for shape, begin in (((5, 8), 1), ((2, 3, 16), 2), ((3, 2, 4), 1), ((1, 3, 2, 12), 2)):
+        rows = (rng.normal(1, 0.5, shape[begin:]) for _ in range(2))
+        attrs = {"begin": begin, "workspace": ROOM}
+        yield Sample((rng.normal(0.5, 1.5, shape), *rows), attrs, gradient=False)
+
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        type="cudnn_norm",
+        inputs=("x", "moving_mean", "moving_variance", "gamma", "beta", "addend?"),
+        outputs=("y", "mean", "inv_variance"),
+        infer=lambda ctx: (ctx.inputs[0], _row(ctx), _row(ctx)),
+        attrs={**ATTRS, "epsilon": 1e-5, "momentum": 0.9, "activation": ""},
+        mutates=(1, 2),
+        reference=_norm,
+        samples=_samples,
+        doc="Batch normalisation in training, then a sum and relu.",
+    ),
+    OpSpec(
+        type="cudnn_norm_grad",
+        inputs=("x", "dy", "mean", "inv_variance", "gamma"),
+        outputs=("dx", "gamma_diff", "beta_diff"),
+        infer=lambda ctx: (ctx.inputs[0], _row(ctx), _row(ctx)),
+        attrs=ATTRS,
+        reference=_grad,
+        samples=_grad_samples,
+        doc="The gradients of batch normalisation.",
+    ),
+    OpSpec(
+        type="cudnn_layer_norm",
+        inputs=("x", "beta", "gamma"),
+        outputs=("y",),
+        infer=lambda ctx: (ctx.inputs[0],),
+        attrs={**PLAN, "begin": REQUIRED, "epsilon": 1e-5},
+        reference=_layer_norm,
+        samples=_layer_samples,
+        doc="Normalisation of what lies from the axis ``begin`` on, without statistics.",
+    ),
+)

@@ -1,0 +1,157 @@
+"""Launches of one kind on many arrays become one: the updates of all variables of a plan.
+
+The arguments of each call are a row of a table in device memory.  A block finds its row by its
+number, and then is one of the blocks that share that row's array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from flow_core.device import Launch
+from flow_cuda.codegen.program import Kernel, named
+from flow_cuda.device.arrays import DeviceArray
+from flow_cuda.device.hardware import Access, Hardware, Span
+from flow_cuda.device.launch import Arguments, KernelLaunch, Queued, Shared
+
+ITEMS = 4
+"""Elements per thread, so that small arrays take few blocks."""
+MOST_BLOCKS = 512
+
+
+def joined(launches: Sequence[Launch]) -> list[Launch]:
+    """Launches with those of one kind in one, where the first of them stood.
+
+    One is moved forward only over launches that touch nothing of what it touches.
+    """
+    groups: list[list[Launch]] = []
+    for launch in launches:
+        home = _home(groups, launch)
+        if home is None:
+            groups.append([launch])
+        else:
+            groups[home].append(launch)
+    return [_batch(group) if len(group) > 1 else group[0] for group in groups]
+
+
+def _home(groups: Sequence[list[Launch]], launch: Launch) -> int | None:
+    """The group that a launch can join."""
+    if not isinstance(launch, KernelLaunch) or launch.shared is None:
+        return None
+    for index in range(len(groups) - 1, -1, -1):
+        group = groups[index]
+        if _alike(group[0], launch) and not any(_conflict(x, launch) for x in group):
+            return index
+        if any(_conflict(other, launch) for other in group):
+            return None
+    return None
+
+
+def _alike(first: Launch, launch: KernelLaunch) -> bool:
+    return (
+        isinstance(first, KernelLaunch)
+        and first.shared is not None
+        and first.function.kernel == launch.function.kernel
+        and first.hardware is launch.hardware
+    )
+
+
+def _conflict(a: Launch, b: KernelLaunch) -> bool:
+    """Whether the order of two launches matters; nothing is known of calls of the host."""
+    if not isinstance(a, Queued):
+        return True
+    touched = a.touched()
+    return _meet(touched, b.access) or _meet(b.access, touched)
+
+
+def _meet(a: Access, b: Access) -> bool:
+    return any(_overlap(x, y) for x in a.writes for y in (*b.reads, *b.writes))
+
+
+def _overlap(a: Span, b: Span) -> bool:
+    return a[0] < b[1] and b[0] < a[1]
+
+
+def _batch(group: Sequence[Any]) -> KernelLaunch:
+    """One launch for calls of one kind."""
+    hardware, shared = group[0].hardware, group[0].shared
+    blocks = [_blocks(launch) for launch in group]
+    starts = [0, *accumulate(blocks)]
+    rows = [[start, *_words(launch)] for start, launch in zip(starts, group, strict=False)]
+    table = _on_device(hardware, np.array(rows, np.uint64))
+    kernel = batch_kernel(shared)
+    values = (table, len(group))
+    access = Access(
+        tuple(span for launch in group for span in launch.access.reads),
+        tuple(span for launch in group for span in launch.access.writes),
+    )
+    numbers = {id(n): n for launch in group for n in launch.numbers}
+    return KernelLaunch(
+        hardware,
+        hardware.function(kernel),
+        starts[-1],
+        hardware.threads,
+        Arguments(kernel, values),
+        Access((*access.reads, table.span), access.writes),
+        (table, *group),
+        tuple(numbers.values()),
+    )
+
+
+def _blocks(launch: Any) -> int:
+    items: int = launch.shared.items
+    if launch.shared.blocks:
+        return min(items, MOST_BLOCKS)
+    per_block: int = ITEMS * launch.hardware.threads
+    return max(1, min(-(-items // per_block), MOST_BLOCKS))
+
+
+def _words(launch: Any) -> Iterator[int]:
+    """The packed arguments, as numbers of 8 bytes."""
+    for kept in launch.arguments.packed:
+        yield from np.frombuffer(bytes(kept).ljust(8, b"\0"), np.uint64).tolist()
+
+
+def batch_kernel(shared: Shared) -> Kernel:
+    """The kernel that does a call per row of a table."""
+    at, given = 1, []
+    own = "part" if shared.blocks else "threads_of(part)"
+    for kind in shared.kinds:
+        given.append(_argument(kind, at))
+        at += _SIZES.get(kind, 1)
+    body = (
+        f"const u64 *row = row_of_block(table, rows, {at});\n"
+        f"Part part = part_of_block(row, {at}, rows, table);\n"
+        f"{shared.function}({', '.join(given)}, {own});"
+    )
+    stem = f"many_{shared.function.partition('<')[0]}"
+    parameters = (("const u64 *", "table"), ("i64", "rows"))
+    return named(stem, parameters, body, shared.headers, barriers=shared.blocks)
+
+
+_SIZES = {"Terms": 4}
+"""Structs, in numbers of 8 bytes."""
+
+
+def _argument(kind: str, at: int) -> str:
+    """An argument out of a row."""
+    if kind.endswith("*"):
+        return f"({kind})row[{at}]"
+    if kind in _SIZES:
+        return f"*(const {kind} *)(row + {at})"
+    return f"bits_as<{kind}>(row[{at}])"
+
+
+def _on_device(hardware: Hardware, values: Any) -> DeviceArray:
+    memory = hardware.allocate(values.nbytes)
+    array = DeviceArray(memory, memory.address, values.shape, values.dtype, hardware)
+    pinned = hardware.pinned(values.nbytes)
+    pinned[:] = values.reshape(-1).view(np.uint8)
+    stream = hardware.compute
+    hardware.copy(stream, array.address, pinned.ctypes.data, values.nbytes)
+    hardware.synchronize(hardware.record(stream))
+    return array

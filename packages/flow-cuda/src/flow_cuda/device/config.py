@@ -1,0 +1,77 @@
+"""Settings of flow-cuda: those that the environment gives, and those that come with a plan."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flow_core.base.errors import ConfigError
+
+FALLBACK, TANH_GELU = "FLOW_CUDA_ALLOW_CPU_FALLBACK", "FLOW_CUDA_TANH_GELU"
+LAYOUT = "FLOW_CUDA_LAYOUT"
+LAYOUTS = ("auto", "nhwc", "nchw")
+TENSOR_FLOAT_32 = "enable_tensor_float_32_compute"
+
+
+@dataclass(frozen=True, slots=True)
+class CudaSettings:
+    """What the environment says about kernels.
+
+    Attributes:
+        allow_cpu_fallback: whether ops without a kernel for the device run on the host.
+        tanh_gelu: whether products may end with gelu in the form with tanh, the only one that the
+            library has; it differs from the exact one by up to 5e-4.
+        layout: "nhwc" or "nchw" for all convolutions, "auto" for what their types are best at.
+    """
+
+    allow_cpu_fallback: bool = False
+    tanh_gelu: bool = False
+    layout: str = LAYOUTS[0]
+
+
+def settings(env: Mapping[str, str] | None = None) -> CudaSettings:
+    """The settings of an environment (default: the process's own).
+
+    >>> settings({"FLOW_CUDA_TANH_GELU": "1"}).tanh_gelu
+    True
+    """
+    given = os.environ if env is None else env
+    layout = given.get(LAYOUT) or LAYOUTS[0]
+    if layout not in LAYOUTS:
+        raise ConfigError(f"setting {LAYOUT}", found=repr(layout), allowed=" or ".join(LAYOUTS))
+    return CudaSettings(_flag(given, FALLBACK), _flag(given, TANH_GELU), layout)
+
+
+def _flag(env: Mapping[str, str], name: str) -> bool:
+    text = env.get(name, "0")
+    if text not in ("0", "1", ""):
+        raise ConfigError(f"setting {name}", found=repr(text), allowed="0 or 1")
+    return text == "1"
+
+
+def allows_tf32(asked: Mapping[str, object]) -> bool:
+    """Whether kernels may round float32 to the tensor cores' 10 bits of mantissa.
+
+    Plans say so unless the program calls ``flow.config.enable_tensor_float_32_compute(False)``;
+    a query that is of no plan does not.
+
+    Args:
+        asked: ``KernelQuery.settings``; a pass on the physical graph finds the same in its
+            context's ``options["kernels"]``.
+    """
+    return asked.get(TENSOR_FLOAT_32) is True
+
+
+CONV_SUMS = "FLOW_CUDA_CONV_SUMS"
+
+
+def sums_in_convolutions(env: Mapping[str, str] | None = None) -> bool:
+    """Whether convolutions may sum for the batch normalisation behind them, where cuDNN can.
+
+    A variance is then a difference of two sums.
+
+    >>> sums_in_convolutions({})
+    False
+    """
+    return _flag(os.environ if env is None else env, CONV_SUMS)

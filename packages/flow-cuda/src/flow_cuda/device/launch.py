@@ -1,0 +1,484 @@
+"""Launches: a kernel with its arguments, packed once."""
+
+from __future__ import annotations
+
+import ctypes
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from flow_core.base.dtypes import as_dtype
+from flow_cuda.codegen.program import C_TYPES, Kernel, named
+from flow_cuda.cudnn.problems import Problem
+from flow_cuda.device.arrays import DeviceArray
+from flow_cuda.device.hardware import (
+    Access,
+    DnnCall,
+    Function,
+    Hardware,
+    Operands,
+    Product,
+    touched_by,
+)
+
+AXES = 8
+
+
+def space(sizes: Sequence[int]) -> Any:
+    """A ``Space`` of `source/prelude.h`.
+
+    >>> space((2, 3))[:4].tolist()
+    [6, 2, 2, 3]
+    """
+    return np.array([int(np.prod(sizes)), len(sizes), *_row(sizes)], np.int64)
+
+
+def strides(steps: Sequence[int]) -> Any:
+    """A ``Strides`` of `source/prelude.h`."""
+    return np.array(_row(steps), np.int64)
+
+
+def _row(values: Sequence[int]) -> list[int]:
+    if len(values) > AXES:
+        raise ValueError(f"{len(values)} axes, at most {AXES}")
+    return [*values, *[0] * (AXES - len(values))]
+
+
+class Arguments:
+    """Pointers to the arguments of a kernel, as CUDA takes them.
+
+    Attributes:
+        packed: the arguments.
+        pointers: to them.
+    """
+
+    __slots__ = ("packed", "pointers")
+
+    def __init__(self, kernel: Kernel, values: Sequence[Any]) -> None:
+        if len(values) != len(kernel.parameters):
+            raise ValueError(
+                f"{kernel.name} has {len(kernel.parameters)} parameters, {len(values)} given"
+            )
+        self.packed = [
+            _packed(kind, v) for (kind, _), v in zip(kernel.parameters, values, strict=True)
+        ]
+        self.pointers = (ctypes.c_void_p * max(1, len(self.packed)))(
+            *(ctypes.addressof(kept) for kept in self.packed)
+        )
+
+
+_NUMBERS: Mapping[str, Any] = {
+    "bool": ctypes.c_bool,
+    "i8": ctypes.c_byte,
+    "u8": ctypes.c_ubyte,
+    "i64": ctypes.c_longlong,
+    "u64": ctypes.c_ulonglong,
+    "i32": ctypes.c_int,
+    "float": ctypes.c_float,
+    "double": ctypes.c_double,
+}
+
+
+def _packed(kind: str, value: Any) -> Any:
+    if kind.endswith("*"):
+        return ctypes.c_void_p(0 if value is None else value.address)
+    if isinstance(value, np.ndarray):
+        return (ctypes.c_char * value.nbytes).from_buffer_copy(value.tobytes())
+    return _NUMBERS[kind](value)
+
+
+def _access(kernel: Kernel, values: Sequence[Any]) -> Access:
+    """What a kernel touches: it reads what is const, and reads and writes the rest."""
+    pointers = [
+        (kind, v.span)
+        for (kind, _), v in zip(kernel.parameters, values, strict=True)
+        if kind.endswith("*") and v is not None and v.nbytes
+    ]
+    writes = tuple(span for kind, span in pointers if not kind.startswith("const"))
+    return Access(tuple(span for _, span in pointers), writes)
+
+
+class Queued(ABC):
+    """Work that is queued on a stream.  Calling it queues it where the device computes.
+
+    Attributes:
+        hardware: the device.
+        splits: why it cannot be part of a captured graph; empty when it can.
+        numbers: numbers of the host that must be on the device before it runs.
+        lane: which of the device's streams a step has it on; empty for the one that computes.
+        peers: other devices whose memory it touches.
+    """
+
+    __slots__ = ()
+    hardware: Hardware
+    splits: str = ""
+    numbers: tuple[HostNumber, ...] = ()
+    lane: str = ""
+    peers: tuple[Hardware, ...] = ()
+
+    @abstractmethod
+    def queue(self, stream: Any) -> None:
+        """Queues it on a stream of its device."""
+
+    @abstractmethod
+    def touched(self) -> Access:
+        """The addresses that it reads and writes."""
+
+    def __call__(self) -> None:
+        self.queue(self.hardware.compute)
+
+
+@dataclass(eq=False)
+class HostNumber:
+    """A 64-bit number that lives on the host and has a copy on the device.
+
+    It counts: whoever has read it on the device adds one there, and so does the host here.
+
+    Attributes:
+        host: a 0-d array.
+        device: an array of one element.
+        held: what the copy will be after all queued work; None where nobody knows.
+    """
+
+    host: Any
+    device: DeviceArray
+    held: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A call of a function that takes a part of the threads; see `flow_cuda.device.batch`.
+
+    Attributes:
+        function: the call without arguments.
+        headers: files that it needs.
+        kinds: types of its arguments in C++.
+        items: how many items its threads, or blocks, share.
+        blocks: whether a block works on an item.
+    """
+
+    function: str
+    headers: tuple[str, ...]
+    kinds: tuple[str, ...]
+    items: int
+    blocks: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class KernelLaunch(Queued):
+    """A kernel bound to its arguments.
+
+    Attributes:
+        hardware: the device.
+        function: the kernel.
+        blocks, threads: how it is launched.
+        arguments: packed.
+        access: what it touches.
+        kept: arrays that must outlive it.
+        numbers: numbers of the host that it reads.
+        shared: how it joins others of its kind in one launch; None where it does not.
+    """
+
+    hardware: Hardware
+    function: Function
+    blocks: int
+    threads: int
+    arguments: Arguments
+    access: Access
+    kept: tuple[Any, ...] = ()
+    numbers: tuple[HostNumber, ...] = ()
+    shared: Shared | None = None
+
+    def queue(self, stream: Any) -> None:
+        """Queues it on a stream."""
+        self.hardware.launch(
+            stream,
+            self.function,
+            self.blocks,
+            self.threads,
+            self.arguments,
+            self.access,
+        )
+
+    def touched(self) -> Access:
+        """What its arguments say."""
+        return self.access
+
+
+@dataclass(frozen=True, eq=False)
+class CopyLaunch(Queued):
+    """A copy between arrays; the source may be another device's."""
+
+    hardware: Hardware
+    target: DeviceArray
+    source: DeviceArray
+
+    @property
+    def peers(self) -> tuple[Hardware, ...]:  # type: ignore[override]
+        """The device that it copies from."""
+        other = self.source.hardware
+        return () if other is self.hardware else (other,)
+
+    def queue(self, stream: Any) -> None:
+        """Queues it on a stream."""
+        self.hardware.copy(stream, self.target.address, self.source.address, self.source.nbytes)
+
+    def touched(self) -> Access:
+        """Both arrays."""
+        return Access((self.source.span,), (self.target.span,))
+
+
+@dataclass(frozen=True, eq=False)
+class UploadLaunch(Queued):
+    """A copy of page-locked memory that never changes."""
+
+    hardware: Hardware
+    target: DeviceArray
+    pinned: Any
+
+    def queue(self, stream: Any) -> None:
+        """Queues it on a stream."""
+        source = self.pinned.ctypes.data
+        self.hardware.copy(stream, self.target.address, source, self.target.nbytes)
+
+    def touched(self) -> Access:
+        """The array; nobody writes the memory of the host."""
+        return Access((), (self.target.span,))
+
+
+@dataclass(frozen=True, eq=False)
+class ZeroLaunch(Queued):
+    """The clearing of an array."""
+
+    hardware: Hardware
+    target: DeviceArray
+
+    def queue(self, stream: Any) -> None:
+        """Queues it on a stream."""
+        self.hardware.zero(stream, self.target.address, self.target.nbytes)
+
+    def touched(self) -> Access:
+        """The array."""
+        return Access((), (self.target.span,))
+
+
+@dataclass(frozen=True, eq=False)
+class ProductLaunch(Queued):
+    """Matrix products of arrays; see `flow_cuda.device.hardware.Operands`."""
+
+    hardware: Hardware
+    product: Product
+    a: DeviceArray
+    b: DeviceArray
+    c: DeviceArray
+    bias: DeviceArray | None = None
+    saved: DeviceArray | None = None
+    workspace: DeviceArray | None = None
+
+    def queue(self, stream: Any) -> None:
+        """Queues it on a stream."""
+        self.hardware.product(stream, self.product, self._operands())
+
+    def touched(self) -> Access:
+        """The matrices, and what its epilogue takes or makes."""
+        return touched_by(self.product, self._operands())
+
+    def _operands(self) -> Operands:
+        given = (self.a, self.b, self.c, self.bias, self.saved, self.workspace)
+        a, b, c, bias, saved, workspace = (0 if x is None else x.address for x in given)
+        room = 0 if self.workspace is None else self.workspace.nbytes
+        return Operands(a, b, c, bias, saved, workspace, room)
+
+
+@dataclass(frozen=True, eq=False)
+class DnnLaunch(Queued):
+    """A graph of cuDNN's on arrays.
+
+    Attributes:
+        problem, plan: what is computed, by which plan.
+        reads, writes: arrays by the problem's names.
+        workspace: of the plan.
+    """
+
+    hardware: Hardware
+    problem: Problem
+    plan: str
+    reads: Mapping[str, DeviceArray]
+    writes: Mapping[str, DeviceArray]
+    workspace: DeviceArray | None = None
+
+    def queue(self, stream: Any) -> None:
+        """Queues it on a stream."""
+        addresses = tuple(x.address for x in (*self.reads.values(), *self.writes.values()))
+        room = 0 if self.workspace is None else self.workspace.address
+        call = DnnCall(self.problem, self.plan, addresses, room)
+        self.hardware.dnn_call(stream, call, self.touched())
+
+    def touched(self) -> Access:
+        """What it reads; what it writes, and the workspace."""
+        room = () if self.workspace is None else (self.workspace.span,)
+        made = tuple(x.span for x in self.writes.values())
+        return Access(tuple(x.span for x in self.reads.values()), (*made, *room))
+
+
+def _hardware(values: Sequence[Any]) -> Hardware:
+    for value in values:
+        if isinstance(value, DeviceArray):
+            return value.hardware
+    raise ValueError("a kernel without arrays")
+
+
+def each(
+    kernel: Kernel, items: int, *values: Any, numbers: tuple[HostNumber, ...] = ()
+) -> KernelLaunch:
+    """A kernel whose threads share ``items`` among them."""
+    hardware = _hardware(values)
+    blocks = max(1, min(-(-items // hardware.threads), hardware.most_blocks))
+    return _bound(hardware, kernel, blocks, values, numbers)
+
+
+def each_block(
+    kernel: Kernel, items: int, *values: Any, numbers: tuple[HostNumber, ...] = ()
+) -> KernelLaunch:
+    """A kernel whose blocks share ``items`` among them."""
+    hardware = _hardware(values)
+    return _bound(hardware, kernel, max(1, min(items, hardware.most_blocks)), values, numbers)
+
+
+def _bound(
+    hardware: Hardware,
+    kernel: Kernel,
+    blocks: int,
+    values: Sequence[Any],
+    numbers: tuple[HostNumber, ...] = (),
+) -> KernelLaunch:
+    return KernelLaunch(
+        hardware,
+        hardware.function(kernel),
+        blocks,
+        hardware.threads,
+        Arguments(kernel, values),
+        _access(kernel, values),
+        tuple(values),
+        numbers,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """An argument that a kernel only reads; None where an optional one is not given.
+
+    Attributes:
+        array: the array.
+        kind: its elements in C++, where they differ from the array's own.
+    """
+
+    array: DeviceArray | None
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An argument that a kernel writes, of elements that it calls ``kind``; None for nothing."""
+
+    array: DeviceArray | None
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """An argument that is a struct of 8-byte numbers.
+
+    Attributes:
+        kind: its name in C++.
+        packed: its bytes, as an array.
+    """
+
+    kind: str
+    packed: Any
+
+
+def _typed(value: Any) -> tuple[str, Any]:
+    """An argument's type in C++ and what is packed."""
+    if isinstance(value, Read):
+        own = value.kind or C_TYPES[as_dtype(value.array.dtype).name]  # type: ignore[union-attr]
+        return f"const {own} *", value.array
+    if isinstance(value, Written):
+        return f"{value.kind} *", value.array
+    if isinstance(value, DeviceArray):
+        return f"{C_TYPES[as_dtype(value.dtype).name]} *", value
+    if isinstance(value, Struct):
+        return value.kind, value.packed
+    if isinstance(value, Bits):
+        return "u64", value.value
+    if isinstance(value, Single):
+        return "float", value.value
+    return ("i64", value) if isinstance(value, bool | int) else ("double", value)
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """An argument that is a float32 number."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Bits:
+    """An argument that is the bits of a number."""
+
+    value: int
+
+
+def call(
+    function: str,
+    header: str | tuple[str, ...],
+    types: Sequence[str],
+    *values: Any,
+    items: int,
+    blocks: bool = False,
+    numbers: tuple[HostNumber, ...] = (),
+    joins: bool = False,
+) -> KernelLaunch:
+    """A launch of a function of ``flow_cuda/source``.
+
+    Args:
+        function: its name.
+        header: the file, behind those that it needs.
+        types: its template arguments, none where it has none.
+        values: arguments: arrays that it writes, `Read`, `Struct`, `Bits`, integers, floats.
+        items: how many items threads, or blocks, share among them.
+        blocks: whether a block works on an item; its threads then wait for each other.
+        numbers: numbers of the host that it reads.
+        joins: whether the function takes a ``Part``, so that launches can be joined.
+    """
+    typed = [_typed(value) for value in values]
+    parameters = [(kind, f"a{i}") for i, (kind, _) in enumerate(typed)]
+    template = f"<{', '.join(types)}>" if types else ""
+    body = f"{function}{template}({', '.join(name for _, name in parameters)});"
+    headers = (header,) if isinstance(header, str) else header
+    kernel = named(function, parameters, body, headers, barriers=blocks)
+    bind = each_block if blocks else each
+    launch = bind(kernel, items, *(value for _, value in typed), numbers=numbers)
+    if not joins:
+        return launch
+    kinds = tuple(kind for kind, _ in typed)
+    return replace(launch, shared=Shared(function + template, headers, kinds, items, blocks))
+
+
+def advance(number: HostNumber) -> KernelLaunch:
+    """A launch that adds one to the device's copy of a number."""
+    return call("advance", "update.h", (), number.device, items=1)
+
+
+def host_number(hardware: Hardware, host: Any) -> HostNumber:
+    """The copy on a device of a 64-bit number of the host, one for all who ask."""
+    found: HostNumber | None = hardware.numbers.get(id(host))
+    if found is None:
+        memory = hardware.allocate(8)
+        device = DeviceArray(memory, memory.address, (1,), np.dtype(np.int64), hardware)
+        found = hardware.numbers[id(host)] = HostNumber(host, device)
+    return found

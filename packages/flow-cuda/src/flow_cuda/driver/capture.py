@@ -1,0 +1,86 @@
+"""Which launches of a step become one graph, and why a step is cut where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flow_core.device import Launch
+from flow_cuda.device.launch import Queued
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stretch of a step.
+
+    Attributes:
+        queued: work of the device, all of it capturable or all of it not.
+        calls: calls of the host, instead.
+        reason: why it is not captured; empty when it is.
+    """
+
+    queued: tuple[Queued, ...] = ()
+    calls: tuple[Launch, ...] = ()
+    reason: str = ""
+
+    @property
+    def captured(self) -> bool:
+        """Whether it becomes a graph."""
+        return not self.reason
+
+
+def parts(launches: Sequence[Launch]) -> tuple[Part, ...]:
+    """A step, cut into as few parts as possible.
+
+    >>> [part.reason for part in parts([print, print])]
+    ['runs on the host: print']
+    """
+    return tuple(_parts(launches))
+
+
+def _parts(launches: Sequence[Launch]) -> Iterator[Part]:
+    """Launches that follow each other and are of a kind become one part."""
+    run: list[Any] = []
+    kind: tuple[bool, str] | None = None
+    for launch in launches:
+        now = _kind(launch)
+        if run and (now[0], bool(now[1])) != (kind and (kind[0], bool(kind[1]))):
+            yield _part(run, kind)
+            run = []
+        if not run:
+            kind = now
+        run.append(launch)
+    if run:
+        yield _part(run, kind)
+
+
+def _kind(launch: Launch) -> tuple[bool, str]:
+    """Whether a launch is work of the device, and why it cannot be captured."""
+    if isinstance(launch, Queued):
+        return True, launch.splits
+    function = getattr(launch, "func", launch)
+    return False, f"runs on the host: {getattr(function, '__name__', type(function).__name__)}"
+
+
+def _part(run: Sequence[Any], kind: tuple[bool, str] | None) -> Part:
+    device, reason = kind or (True, "")
+    return Part(tuple(run), (), reason) if device else Part((), tuple(run), reason)
+
+
+def describe(cut: Sequence[Part]) -> str:
+    """The parts of a step as text, a line each.
+
+    >>> print(describe(parts([print])))
+    1 call: runs on the host: print
+    """
+    return "\n".join(_line(part) for part in cut)
+
+
+def _line(part: Part) -> str:
+    if part.captured:
+        return f"graph of {len(part.queued)}"
+    count = len(part.queued) or len(part.calls)
+    noun = "launch" if part.queued else "call"
+    plural = "" if count == 1 else "es" if noun == "launch" else "s"
+    return f"{count} {noun}{plural}: {part.reason}"

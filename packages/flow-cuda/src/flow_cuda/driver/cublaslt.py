@@ -1,0 +1,209 @@
+"""Matrix products by cuBLASLt: a problem becomes a plan once, with the algorithm that fits.
+
+`Library` is what we call of cuBLASLt, as ``nvmath.bindings.cublasLt`` has it; rehearsals bring one
+that computes with numpy.  Its matrices have columns one after the other: it sees our transposed
+ones, so that its A is our b.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from flow_cuda.device.hardware import Operands, Product
+
+TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
+IN_FLOAT32, IN_FLOAT64, IN_TF32 = 68, 70, 77
+TRANSA, TRANSB, EPILOGUE, BIAS, SAVED, SAVED_LEAD = 3, 4, 7, 8, 11, 12
+BATCH_COUNT, BATCH_STEP = 5, 6
+MOST_ROOM = 1
+
+CODES = {
+    "": 1, "bias": 4, "relu_bias": 6, "relu_bias_saved": 134, "gelu_bias": 36,
+    "gelu_bias_saved": 164, "relu_grad": 136, "relu_grad_sum": 152, "gelu_grad": 192,
+    "gelu_grad_sum": 208, "sum_a": 512, "sum_b": 256,
+}  # fmt: skip
+"""cuBLASLt's numbers of `flow_cuda.device.hardware.EPILOGUES`; its B is our a."""
+
+RESULT = np.dtype(
+    [
+        ("algorithm", np.uint64, 8), ("room", np.uint64), ("state", np.int32),
+        ("waves", np.float32), ("reserved", np.int32, 4),
+    ]
+)  # fmt: skip
+"""``cublasLtMatmulHeuristicResult_t``."""
+
+
+class Library(Protocol):
+    """cuBLASLt: handles and addresses are integers, numbers are given by address and size."""
+
+    def create(self) -> int:
+        """A handle of the library."""
+
+    def matmul_desc_create(self, compute_type: int, scale_type: int) -> int:
+        """A product."""
+
+    def matmul_desc_set_attribute(self, desc: int, attr: int, buf: int, size: int) -> None:
+        """Sets one of its attributes."""
+
+    def matrix_layout_create(self, type: int, rows: int, cols: int, ld: int) -> int:
+        """A matrix."""
+
+    def matrix_layout_set_attribute(self, layout: int, attr: int, buf: int, size: int) -> None:
+        """Sets one of its attributes."""
+
+    def matmul_preference_create(self) -> int:
+        """What an algorithm may use."""
+
+    def matmul_preference_set_attribute(self, pref: int, attr: int, buf: int, size: int) -> None:
+        """Sets one of its attributes."""
+
+    def matmul_algo_get_heuristic(
+        self,
+        handle: int,
+        desc: int,
+        a: int,
+        b: int,
+        c: int,
+        d: int,
+        preference: int,
+        wanted: int,
+        results: int,
+        found: int,
+        /,
+    ) -> None:
+        """Writes the algorithms that fit, best first."""
+
+    def matmul(
+        self,
+        handle: int,
+        desc: int,
+        alpha: int,
+        a: int,
+        a_layout: int,
+        b: int,
+        b_layout: int,
+        beta: int,
+        c: int,
+        c_layout: int,
+        d: int,
+        d_layout: int,
+        algorithm: int,
+        workspace: int,
+        room: int,
+        stream: int,
+        /,
+    ) -> None:
+        """Queues a product."""
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A product with its algorithm.
+
+    Attributes:
+        desc, a, b, c: cuBLASLt's descriptors; ``a`` and ``b`` are its A and B.
+        result: the algorithm, as `RESULT`.
+        alpha, beta: factors, in host memory.
+    """
+
+    desc: int
+    a: int
+    b: int
+    c: int
+    result: Any
+    alpha: Any
+    beta: Any
+
+
+class LtProducts:
+    """Plans products, once each, and queues them.
+
+    Args:
+        library: cuBLASLt.
+    """
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._handle = library.create()
+        self._plans: dict[tuple[Product, int], Planned | None] = {}
+
+    def plan(self, product: Product, room: int) -> Planned | None:
+        """The plan of a product; None where no algorithm does it in one pass."""
+        key = (product, room)
+        if key not in self._plans:
+            self._plans[key] = self._made(product, room)
+        return self._plans[key]
+
+    def queue(self, product: Product, operands: Operands, stream: int) -> None:
+        """Queues a product that has a plan."""
+        o, plan = operands, self.plan(product, operands.room)
+        if plan is None:
+            raise ValueError(f"no algorithm for {product}")
+        for attr, address in ((BIAS, o.bias), (SAVED, o.saved)):
+            if address:
+                self._set_product(plan.desc, attr, np.int64(address))
+        self._library.matmul(
+            self._handle, plan.desc, plan.alpha.ctypes.data, o.b, plan.a, o.a, plan.b,
+            plan.beta.ctypes.data, o.c, plan.c, o.c, plan.c, plan.result.ctypes.data,
+            o.workspace, o.room, stream,
+        )  # fmt: skip
+
+    def _made(self, product: Product, room: int) -> Planned | None:
+        p, library = product, self._library
+        wide = np.float64 if p.dtype == "float64" else np.float32
+        desc = library.matmul_desc_create(compute_type(p), TYPES[np.dtype(wide).name])
+        self._set_product(desc, TRANSA, np.int32(p.transpose_b))
+        self._set_product(desc, TRANSB, np.int32(p.transpose_a))
+        self._set_product(desc, EPILOGUE, np.uint32(CODES[p.epilogue]))
+        if "saved" in p.epilogue or "grad" in p.epilogue:
+            self._set_product(desc, SAVED_LEAD, np.int64(p.saved_lead))
+        a = self._layout(p, (p.k, p.n) if p.transpose_b else (p.n, p.k), 1)
+        b = self._layout(p, (p.m, p.k) if p.transpose_a else (p.k, p.m), 0)
+        c = self._layout(p, (p.n, p.m), 2)
+        result = self._algorithm(desc, (a, b, c), room)
+        if result is None:
+            return None
+        alpha, beta = (np.array([x], wide) for x in (p.alpha, 0))
+        return Planned(desc, a, b, c, result, alpha, beta)
+
+    def _layout(self, product: Product, shape: tuple[int, int], which: int) -> int:
+        lead = product.leads[which] or shape[0]
+        made = self._library.matrix_layout_create(TYPES[product.dtype], *shape, lead)
+        if product.batch > 1:
+            for attr, number in (
+                (BATCH_COUNT, np.int32(product.batch)),
+                (BATCH_STEP, np.int64(product.strides[which])),
+            ):
+                kept = np.array([number])
+                self._library.matrix_layout_set_attribute(made, attr, kept.ctypes.data, kept.nbytes)
+        return made
+
+    def _algorithm(self, desc: int, layouts: tuple[int, int, int], room: int) -> Any:
+        library, (a, b, c) = self._library, layouts
+        preference, most = library.matmul_preference_create(), np.array([room], np.uint64)
+        library.matmul_preference_set_attribute(preference, MOST_ROOM, most.ctypes.data, 8)
+        results, found = np.zeros(1, RESULT), np.zeros(1, np.int32)
+        try:
+            library.matmul_algo_get_heuristic(
+                self._handle, desc, a, b, c, c, preference, 1, results.ctypes.data,
+                found.ctypes.data,
+            )  # fmt: skip
+        except Exception as error:
+            if "NOT_SUPPORTED" not in str(error).upper():
+                raise
+            return None
+        return results if found[0] else None
+
+    def _set_product(self, desc: int, attr: int, number: Any) -> None:
+        kept = np.array([number])
+        self._library.matmul_desc_set_attribute(desc, attr, kept.ctypes.data, kept.nbytes)
+
+
+def compute_type(product: Product) -> int:
+    """In what a product is summed."""
+    if product.dtype == "float64":
+        return IN_FLOAT64
+    return IN_TF32 if product.tf32 and product.dtype == "float32" else IN_FLOAT32

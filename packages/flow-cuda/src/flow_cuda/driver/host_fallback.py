@@ -1,0 +1,73 @@
+"""Ops without a kernel for the device run on the host, where a setting allows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from flow_core.device import Launch
+from flow_core.ir.graph import TensorType
+from flow_core.plugins.host import default_registry
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
+from flow_cuda.device.config import settings
+from flow_cuda.driver.gpu import GpuDriver
+from flow_cuda.kernels.binding import are_numbers
+
+WHY = "has no kernel for the GPU and runs on the host: numbers travel both ways"
+
+
+def allowed(query: KernelQuery) -> bool:
+    """Whether the setting allows it, for ops of numbers that the host has a kernel for."""
+    if not (settings().allow_cpu_fallback and are_numbers(query)):
+        return False
+    kernels = default_registry().kernels(query.op, "cpu")
+    return any(k.accepts is None or k.accepts(query) for k in kernels)
+
+
+def bind(ctx: BindContext) -> Launch:
+    """A call that copies the inputs to the host, runs its kernel, and copies results back."""
+    registry = default_registry()
+    find = partial(registry.find_kernel, device_type="cpu")
+    query = replace(ctx.query, find=find)
+    kernel = find(query)
+    inputs, outputs = (tuple(map(_empty, types)) for types in (query.inputs, query.outputs))
+    size = kernel.workspace(query) if kernel.workspace else 0
+    context = replace(
+        ctx, query=query, inputs=inputs, outputs=outputs, workspace=np.empty(size, np.uint8)
+    )
+    bound = load(kernel.load)(context)
+    launches = bound if isinstance(bound, tuple | list) else (bound,)
+    changed = [(ctx.inputs[i], inputs[i]) for i in registry.ops[query.op].mutates]
+    back = [*zip(ctx.outputs, outputs, strict=True), *changed]
+    driver = GpuDriver((*ctx.inputs, *ctx.outputs)[0].hardware)
+    into = tuple(zip(inputs, ctx.inputs, strict=True))
+    return partial(_run, driver, into, launches, back)
+
+
+def _empty(type_: TensorType) -> Any:
+    return np.empty(type_.shape, type_.dtype.numpy)
+
+
+def _run(
+    driver: GpuDriver,
+    into: Sequence[tuple[Any, Any]],
+    launches: Sequence[Launch],
+    back: Sequence[tuple[Any, Any]],
+) -> None:
+    """One launch of an op on the host."""
+    for host, device in into:
+        np.copyto(host, driver.copy_out(device))
+    with np.errstate(all="ignore"):
+        for launch in launches:
+            launch()
+    for device, host in back:
+        driver.copy_in(device, host)
+
+
+KERNELS: tuple[KernelSpec, ...] = (
+    KernelSpec("*", "gpu", bind, allowed, -1, None, "cuda.on_the_host", cuts=WHY),
+)

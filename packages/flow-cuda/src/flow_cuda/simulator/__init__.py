@@ -1,0 +1,1 @@
+"""A device that runs kernels on the host and checks the order of streams."""

@@ -1,0 +1,493 @@
+"""cuDNN's graphs as the documentation of its frontend has them: what rehearsals call in its place.
+
+The order of calls, sizes and strides of tensors, alignment of memory and bytes of workspace are
+checked, and what the real library refuses is refused.  The workspace is filled with what no
+other work may expect there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from flow_core.base.dtypes import as_dtype
+from flow_cuda.cudnn.plans import TYPES
+from flow_cuda.simulator.cublaslt import array_at
+from flow_cuda.simulator.cudnn_engines import ENGINES, FakeEngine
+from flow_cuda.simulator.cudnn_nodes import NODES, window_sizes
+from flow_cuda.simulator.cudnn_tensors import FakeNode, FakeTensor, Ints, packed, unpacked
+
+ALIGN = 16
+"""Bytes to which the library's plans expect tensors to be aligned."""
+
+_NAMES = {its: ours for ours, its in TYPES.items()}
+_NOTES = (
+    "TENSOR_CORE", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION", "FFT",
+    "NONDETERMINISTIC", "WINOGRAD",
+)  # fmt: skip
+
+
+class NotSupportedError(Exception):
+    """The library has no plan for a graph."""
+
+
+class MisuseError(Exception):
+    """A call that the library's documentation does not allow."""
+
+
+class Stage(enum.IntEnum):
+    """How far a graph is."""
+
+    OPEN = 0
+    VALID = 1
+    DESCRIBED = 2
+    PLANNED = 3
+
+
+def _names(*names: str) -> Any:
+    """An enumeration."""
+    return enum.Enum("names", names)
+
+
+class RehearsedCudnn:
+    """`flow_cuda.cudnn.plans.Library` on the host.
+
+    Args:
+        refuses: titles of nodes, such as "conv_fprop bias relu", that it has no plan for.
+        engines: its engines.
+
+    Attributes:
+        calls: executions.
+        cost: of the last one.
+        compiled: plans that were compiled.
+    """
+
+    __version__ = "0"
+    data_type: Any = _names(*TYPES.values())
+    heur_mode: Any = _names("A", "B", "FALLBACK")
+    numerical_note: Any = _names(*_NOTES)
+    behavior_note: Any = _names("RUNTIME_COMPILATION")
+    norm_forward_phase: Any = _names("INFERENCE", "TRAINING")
+    # the name that it has there:
+    cudnnGraphNotSupportedError: type[Exception] = NotSupportedError
+
+    def __init__(
+        self, refuses: Collection[str] = (), engines: Sequence[FakeEngine] = ENGINES
+    ) -> None:
+        self.refuses, self.engines = refuses, engines
+        self.calls, self.cost, self.compiled = 0, 0.0, 0
+        self.streams: dict[int, int] = {}
+
+    def backend_version(self) -> int:
+        """A version that there is not."""
+        return 90000
+
+    def create_handle(self) -> int:
+        """A handle."""
+        self.streams[len(self.streams) + 1] = 0
+        return len(self.streams)
+
+    def set_stream(self, handle: int, stream: int) -> None:
+        """Where work is queued."""
+        self.streams[handle] = stream
+
+    def pygraph(self, **settings: Any) -> FakeGraph:
+        """An empty graph."""
+        return FakeGraph(self, **settings)
+
+
+@dataclass(eq=False)
+class FakeGraph:
+    """A graph under construction, then with plans."""
+
+    library: RehearsedCudnn
+    io_data_type: Any
+    intermediate_data_type: Any
+    compute_data_type: Any
+    handle: int
+    nodes: list[FakeNode] = field(default_factory=list)
+    given: list[FakeTensor] = field(default_factory=list)
+    stage: Stage = Stage.OPEN
+    plans: list[FakeEngine] = field(default_factory=list)
+    barred: set[int] = field(default_factory=set)
+    built: set[int] = field(default_factory=set)
+    limit: int = 1 << 62
+    last: int = -1
+    loaded: bool = False
+
+    # ------------------------------------------------------------------------ construction
+
+    def tensor(
+        self, *, name: str, dim: Sequence[int], stride: Sequence[int], data_type: Any, uid: int,
+        is_pass_by_value: bool = False,
+    ) -> FakeTensor:  # fmt: skip
+        """An input; one by value lies in memory of the host."""
+        made = FakeTensor(name, tuple(dim), tuple(stride), data_type, uid, False, is_pass_by_value)
+        self.given.append(made)
+        return made
+
+    def _add(self, kind: str, inputs: Mapping[str, FakeTensor], dim: Ints, **params: Any) -> Any:
+        if self.stage is not Stage.OPEN:
+            raise MisuseError(f"{kind} in a graph that has been validated")
+        out = FakeTensor(f"{kind}::out", dim, data_type=self.intermediate_data_type)
+        self.nodes.append(FakeNode(kind, inputs, (out,), params))
+        return out
+
+    def conv_fprop(self, *, image: FakeTensor, weight: FakeTensor, **params: Any) -> FakeTensor:
+        """A convolution."""
+        made: FakeTensor = self._add("conv_fprop", {"image": image, "weight": weight}, (), **params)
+        sizes = window_sizes(image.dim, weight.dim, self.nodes[-1])
+        return made.set_dim((image.dim[0], weight.dim[0], *sizes))
+
+    def conv_dgrad(self, *, loss: FakeTensor, filter: FakeTensor, **params: Any) -> Any:
+        """The gradient by the input."""
+        return self._add("conv_dgrad", {"loss": loss, "filter": filter}, (), **params)
+
+    def conv_wgrad(self, *, image: FakeTensor, loss: FakeTensor, **params: Any) -> Any:
+        """The gradient by the weights."""
+        return self._add("conv_wgrad", {"image": image, "loss": loss}, (), **params)
+
+    def genstats(self, *, input: FakeTensor, compute_data_type: Any) -> list[Any]:
+        """Sums by channels, and those of squares."""
+        row = (1, input.dim[1], *(1 for _ in input.dim[2:]))
+        return [self._add("genstats", {"input": input}, row), self._more(row)]
+
+    def bias(self, *, input: FakeTensor, bias: FakeTensor) -> Any:
+        """A sum that broadcasts."""
+        return self._add("bias", {"input": input, "bias": bias}, input.dim)
+
+    def relu(self, *, input: FakeTensor) -> Any:
+        """What is positive."""
+        return self._add("relu", {"input": input}, input.dim)
+
+    def add(self, *, a: FakeTensor, b: FakeTensor) -> Any:
+        """A sum."""
+        return self._add("add", {"a": a, "b": b}, a.dim)
+
+    def batchnorm(
+        self, *, input: FakeTensor, scale: FakeTensor, bias: FakeTensor,
+        in_running_mean: FakeTensor, in_running_var: FakeTensor, epsilon: FakeTensor,
+        momentum: FakeTensor,
+    ) -> list[Any]:  # fmt: skip
+        """Batch normalisation, statistics, and the moving ones."""
+        given = {
+            "input": input, "scale": scale, "bias": bias, "in_running_mean": in_running_mean,
+            "in_running_var": in_running_var, "epsilon": epsilon, "momentum": momentum,
+        }  # fmt: skip
+        y = self._add("batchnorm", given, input.dim)
+        return [y, *(self._more(scale.dim) for _ in range(4))]
+
+    def batchnorm_backward(
+        self, *, grad: FakeTensor, input: FakeTensor, scale: FakeTensor, mean: FakeTensor,
+        inv_variance: FakeTensor,
+    ) -> list[Any]:  # fmt: skip
+        """The gradients of batch normalisation."""
+        given = {
+            "grad": grad, "input": input, "scale": scale, "mean": mean,
+            "inv_variance": inv_variance,
+        }  # fmt: skip
+        dx = self._add("batchnorm_backward", given, input.dim)
+        return [dx, self._more(scale.dim), self._more(scale.dim)]
+
+    def layernorm(
+        self, *, norm_forward_phase: Any, input: FakeTensor, scale: FakeTensor, bias: FakeTensor,
+        epsilon: FakeTensor,
+    ) -> list[Any]:  # fmt: skip
+        """Normalisation of each element of the batch, without statistics."""
+        if norm_forward_phase is not self.library.norm_forward_phase.INFERENCE:
+            raise NotSupportedError("statistics of rows")
+        given = {"input": input, "scale": scale, "bias": bias, "epsilon": epsilon}
+        return [self._add("layernorm", given, input.dim), None, None]
+
+    def sdpa(
+        self, *, q: FakeTensor, k: FakeTensor, v: FakeTensor, bias: FakeTensor | None = None,
+        attn_scale: float, generate_stats: bool,
+    ) -> list[Any]:  # fmt: skip
+        """Attention, and what its gradient needs."""
+        given = {"q": q, "k": k, "v": v} | ({} if bias is None else {"bias": bias})
+        out = self._add("sdpa", given, (*q.dim[:3], v.dim[3]), attn_scale=attn_scale)
+        if not generate_stats:
+            return [out, None]
+        return [out, self._more((*q.dim[:3], 1))]
+
+    def sdpa_backward(
+        self, *, q: FakeTensor, k: FakeTensor, v: FakeTensor, o: FakeTensor, dO: FakeTensor,
+        stats: FakeTensor, bias: FakeTensor | None = None, attn_scale: float,
+        use_deterministic_algorithm: bool,
+    ) -> list[Any]:  # fmt: skip
+        """The gradients of attention."""
+        given = {"q": q, "k": k, "v": v, "o": o, "dO": dO, "stats": stats}
+        given |= {} if bias is None else {"bias": bias}
+        dq = self._add(
+            "sdpa_backward", given, q.dim, attn_scale=attn_scale,
+            repeats=use_deterministic_algorithm,
+        )  # fmt: skip
+        return [dq, self._more(k.dim), self._more(v.dim)]
+
+    def _more(self, dim: Ints) -> FakeTensor:
+        """Another output of the last node."""
+        node = self.nodes[-1]
+        out = FakeTensor(f"{node.kind}::more", dim, data_type=self.intermediate_data_type)
+        self.nodes[-1] = replace(node, outputs=(*node.outputs, out))
+        return out
+
+    # --------------------------------------------------------------------------- what it is
+
+    def tensors(self) -> Iterator[FakeTensor]:
+        """All of them."""
+        yield from self.given
+        for node in self.nodes:
+            yield from node.outputs
+
+    def named(self, tensor: FakeTensor) -> str:
+        """Our name of a tensor's element type."""
+        return _NAMES[tensor.data_type.name]
+
+    def itemsize(self, tensor: FakeTensor) -> int:
+        """Bytes of its elements."""
+        return as_dtype(self.named(tensor)).itemsize
+
+    def convolved(self, node: FakeNode) -> tuple[FakeTensor, FakeTensor, FakeTensor]:
+        """Input, weights and output of a convolution, forward or backward."""
+        (out,), given = node.outputs, node.inputs
+        x = given.get("image", out)
+        w = given.get("weight") or given.get("filter") or out
+        return x, w, given.get("loss", out)
+
+    # ------------------------------------------------------------------------------- checks
+
+    def validate(self) -> None:
+        """Checks tensors and nodes."""
+        self._at(Stage.OPEN, "validate")
+        outside = [t for t in self.tensors() if not t.virtual]
+        for tensor in outside:
+            _check_tensor(tensor)
+        if len({t.uid for t in outside}) != len(outside):
+            raise MisuseError("two tensors of one number")
+        for node in self.nodes:
+            self._check_node(node)
+        self.stage = Stage.VALID
+
+    def _check_node(self, node: FakeNode) -> None:
+        if node.kind.startswith("sdpa"):
+            self._check_attention(node)
+        if node.kind.startswith("batchnorm"):
+            rows = [t for name, t in node.inputs.items() if name not in ("input", "grad")]
+            if {self.named(t) for t in rows} != {"float32"}:
+                raise NotSupportedError("parameters that are not float32")
+        if node.kind == "layernorm":
+            t = node.inputs
+            if not t["input"].dim[1:] == t["scale"].dim[1:] == t["bias"].dim[1:]:
+                raise NotSupportedError("parameters that are not a row's")
+        if not node.kind.startswith("conv"):
+            return
+        x, w, y = self.convolved(node)
+        want = (x.dim[0], w.dim[0], *window_sizes(x.dim, w.dim, node))
+        if y.dim != want:
+            raise NotSupportedError(f"an output of {y.dim}, not {want}")
+        if x.dim[1] % w.dim[1] or w.dim[0] % (x.dim[1] // w.dim[1]):
+            raise NotSupportedError(f"{x.dim[1]} channels, weights of {w.dim}")
+        if len(x.dim) not in (4, 5):
+            raise NotSupportedError(f"tensors of {len(x.dim)} axes")
+
+    def _check_attention(self, node: FakeNode) -> None:
+        """Half types whose numbers follow each other; sums of exponentials are float32."""
+        t = dict(node.inputs)
+        stats, mask = t.pop("stats", None), t.pop("bias", None)
+        kinds = {self.named(x) for x in t.values()}
+        if kinds not in ({"float16"}, {"bfloat16"}) or any(x.stride[3] != 1 for x in t.values()):
+            raise NotSupportedError(f"attention of {kinds}")
+        if stats is not None and self.named(stats) != "float32":
+            raise NotSupportedError("sums of exponentials that are not float32")
+        if any(x.dim[3] % 8 for x in t.values()):
+            raise NotSupportedError("heads whose sizes are not multiples of 8")
+        scores = (*t["q"].dim[:3], t["k"].dim[2])
+        wide = mask is None or all(a in (1, b) for a, b in zip(mask.dim, scores, strict=True))
+        same = t["k"].dim[:3] == t["v"].dim[:3] and t["q"].dim[3] == t["k"].dim[3]
+        if not (wide and same and t["q"].dim[:2] == t["k"].dim[:2]):
+            raise NotSupportedError("sizes that are not those of an attention")
+
+    def _at(self, stage: Stage, what: str) -> None:
+        if self.stage is not stage:
+            raise MisuseError(f"{what} of a graph that is {self.stage.name.lower()}")
+
+    def build_operation_graph(self) -> None:
+        """Describes it to the backend."""
+        self._at(Stage.VALID, "build_operation_graph")
+        self.stage = Stage.DESCRIBED
+
+    def create_execution_plans(self, modes: Sequence[Any]) -> None:
+        """Asks the heuristics."""
+        self._at(Stage.DESCRIBED, "create_execution_plans")
+        title = " ".join(node.kind for node in self.nodes)
+        self.plans = [e for e in self.library.engines if e.takes(self)]
+        if title in self.library.refuses or not self.plans or not modes:
+            raise NotSupportedError(f"no engine for {title}")
+        self.stage = Stage.PLANNED
+
+    # -------------------------------------------------------------------------------- plans
+
+    def _filter(self, notes: Sequence[Any], keep: bool) -> None:
+        self._at(Stage.PLANNED, "a filter of notes")
+        for note in notes:
+            for i, plan in enumerate(self.plans):
+                if (note.name in plan.notes) != keep:
+                    self.barred.add(i)
+
+    def deselect_numeric_notes(self, notes: Sequence[Any]) -> None:
+        """Bars plans that have one of some notes."""
+        self._filter(notes, keep=False)
+
+    def select_numeric_notes(self, notes: Sequence[Any]) -> None:
+        """Bars plans that have not all of them."""
+        self._filter(notes, keep=True)
+
+    def deselect_workspace_greater_than(self, limit: int) -> None:
+        """Bars plans that need more memory."""
+        self.limit = limit
+
+    def _unloaded(self, what: str) -> None:
+        self._at(Stage.PLANNED, what)
+        if self.loaded:
+            raise MisuseError(f"{what} of a graph that was loaded with its plan")
+
+    def get_execution_plan_count(self) -> int:
+        """Plans, barred ones included."""
+        self._unloaded("get_execution_plan_count")
+        return len(self.plans)
+
+    def get_plan_name_at_index(self, index: int) -> str:
+        """Engine and knobs."""
+        self._unloaded("get_plan_name_at_index")
+        return self.plans[index].name
+
+    def get_behavior_notes_for_plan_at_index(self, index: int) -> list[Any]:
+        """What building it means."""
+        compiles = self.plans[index].compiles
+        return [self.library.behavior_note.RUNTIME_COMPILATION] if compiles else []
+
+    def build_plan_at_index(self, index: int) -> None:
+        """Makes a plan ready."""
+        self._unloaded("build_plan_at_index")
+        if index in self.barred or self.plans[index].room(self) > self.limit:
+            raise NotSupportedError("a plan that was deselected")
+        self.library.compiled += self.plans[index].compiles and index not in self.built
+        self.built.add(index)
+        self.last = index
+
+    def serialize(self) -> list[int]:
+        """The graph with the plan that was built last, as bytes."""
+        if self.last not in self.built:
+            raise MisuseError("a graph without a plan, serialized")
+        kept = packed(self.given, self.nodes) | {
+            "plan": self.plans[self.last].name, "compute": self.compute_data_type.name,
+        }  # fmt: skip
+        return list(json.dumps(kept).encode())
+
+    def deserialize(self, handle: int, data: Sequence[int]) -> None:
+        """Becomes the graph that was serialized; its plan has the index 0."""
+        self._at(Stage.OPEN, "deserialize")
+        if not isinstance(data, list) or handle not in self.library.streams:
+            raise MisuseError("not a handle, and a list of numbers")
+        try:
+            kept = json.loads(bytes(data))
+            plans = [e for e in self.library.engines if e.name == kept["plan"]]
+        except (ValueError, TypeError, KeyError) as error:
+            raise RuntimeError("CUDNN_STATUS_BAD_PARAM") from error
+        if not plans:
+            raise NotSupportedError(f"no engine {kept['plan']}")
+        types = self.library.data_type
+        self.given, self.nodes = unpacked(kept, types)
+        self.compute_data_type = types[kept["compute"]]
+        self.plans, self.built, self.stage, self.loaded = plans[:1], {0}, Stage.PLANNED, True
+
+    def get_workspace_size_plan_at_index(self, index: int) -> int:
+        """Bytes."""
+        if index not in self.built:
+            raise MisuseError("the workspace of a plan that is not built")
+        return self.plans[index].room(self)
+
+    # ---------------------------------------------------------------------------- execution
+
+    def execute_plan_at_index(
+        self, pack: Mapping[int, int], workspace: int, index: int, handle: int
+    ) -> None:
+        """Computes at once."""
+        if index not in self.built or handle not in self.library.streams:
+            raise MisuseError("an execution without a plan or a handle")
+        outside = {t.uid: t for t in self.tensors() if not t.virtual}
+        if pack.keys() != outside.keys():
+            raise MisuseError(f"tensors {sorted(pack)}, not {sorted(outside)}")
+        plan = self.plans[index]
+        room = plan.room(self)
+        addresses = [pack[uid] for uid, t in outside.items() if not t.by_value]
+        addresses += [workspace] if room else []
+        if any(address % ALIGN or not address for address in addresses):
+            raise MisuseError(f"memory that is not aligned to {ALIGN} bytes")
+        if room:
+            ctypes.memset(workspace, 0xEE, room)
+        arrays = {uid: self._array(t, pack[uid]) for uid, t in outside.items()}
+        self._compute(arrays)
+        self.library.calls += 1
+        self.library.cost = plan.cost
+
+    def _array(self, tensor: FakeTensor, address: int) -> Any:
+        """A view of a tensor's memory."""
+        last = sum((n - 1) * s for n, s in zip(tensor.dim, tensor.stride, strict=True))
+        flat = array_at(address, last + 1, self.named(tensor))
+        strides = tuple(s * flat.dtype.itemsize for s in tensor.stride)
+        return np.lib.stride_tricks.as_strided(flat, tensor.dim, strides)
+
+    def _compute(self, arrays: Mapping[int, Any]) -> None:
+        """All nodes in order; what lies between them is not rounded."""
+        values: dict[int, Any] = {}
+        wide = as_dtype(_NAMES[self.compute_data_type.name]).numpy
+        for tensor in self.given:
+            values[id(tensor)] = arrays[tensor.uid].astype(wide)
+        for node in self.nodes:
+            given = {name: values[id(t)] for name, t in node.inputs.items()}
+            made = NODES[node.kind](node, given, node.outputs[0].dim)
+            made = made if isinstance(made, tuple) else (made,)
+            for tensor, value in zip(node.outputs, made, strict=False):  # some are not asked for
+                values[id(tensor)] = value
+                if not tensor.virtual:
+                    arrays[tensor.uid][...] = value
+
+
+def _check_tensor(tensor: FakeTensor) -> None:
+    """Sizes, strides and type of a tensor in memory."""
+    if tensor.uid < 0 or tensor.data_type is None or min(tensor.dim, default=0) < 1:
+        raise MisuseError(f"{tensor.name} has no number, type or elements")
+    if len(tensor.dim) != len(tensor.stride) or min(tensor.stride) < 1:
+        raise MisuseError(f"{tensor.name} of sizes {tensor.dim} and strides {tensor.stride}")
+    rows = sorted(zip(tensor.stride, tensor.dim, strict=True))
+    reach = 1
+    for step, size in rows:
+        if size > 1 and step < reach:
+            raise MisuseError(f"elements of {tensor.name} share memory")
+        reach = max(reach, step * size)
+
+
+class RehearsedBench:
+    """`flow_cuda.cudnn.plans.Bench` whose clock is the cost of engines.
+
+    Args:
+        library: whose engines run.
+    """
+
+    stream = 0
+
+    def __init__(self, library: RehearsedCudnn) -> None:
+        self._library = library
+
+    def seconds(self, run: Callable[[Sequence[int]], None], nbytes: Sequence[int]) -> float:
+        """The cost of what ran on scratch memory."""
+        kept = [np.zeros(n + ALIGN, np.uint8) for n in nbytes]
+        run([a.ctypes.data + -a.ctypes.data % ALIGN for a in kept])
+        return self._library.cost

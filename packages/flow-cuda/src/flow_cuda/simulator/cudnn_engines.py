@@ -1,0 +1,139 @@
+"""Engines of rehearsed graphs: which they take, what they need, what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Protocol
+
+from flow_cuda.simulator.cudnn_tensors import FakeNode, FakeTensor
+
+
+class Graph(Protocol):
+    """What engines look at: `flow_cuda.simulator.cudnn.FakeGraph`."""
+
+    nodes: list[FakeNode]
+    given: list[FakeTensor]
+
+    def tensors(self) -> Iterator[FakeTensor]:
+        """All of them."""
+
+    def named(self, tensor: FakeTensor) -> str:
+        """Our name of a tensor's element type."""
+
+    def itemsize(self, tensor: FakeTensor) -> int:
+        """Bytes of its elements."""
+
+    def convolved(self, node: FakeNode) -> tuple[FakeTensor, FakeTensor, FakeTensor]:
+        """Input, weights and output of a convolution, forward or backward."""
+
+
+@dataclass(frozen=True)
+class FakeEngine:
+    """A way to compute a graph.
+
+    Attributes:
+        name: as plans show it.
+        notes: its numerical notes.
+        cost: how long it takes, in place of a clock.
+        takes: whether it can do a graph.
+        room: bytes of workspace for a graph.
+        compiles: whether its plans are compiled when they are built.
+    """
+
+    name: str
+    notes: tuple[str, ...]
+    cost: float
+    takes: Callable[[Graph], bool]
+    room: Callable[[Graph], int]
+    compiles: bool = False
+
+
+def _none(graph: Graph) -> int:
+    return 0
+
+
+def _nbytes(graph: Graph) -> int:
+    return sum(prod(t.dim) * graph.itemsize(t) for t in graph.tensors() if not t.virtual)
+
+
+def _is_conv(graph: Graph) -> bool:
+    sums = any(node.kind == "genstats" for node in graph.nodes)
+    return graph.nodes[0].kind.startswith("conv") and not sums
+
+
+def _sums(graph: Graph) -> bool:
+    """Of a convolution with its sums: float16, channels last."""
+    x, y = graph.given[0], graph.nodes[0].outputs[0]
+    if [node.kind for node in graph.nodes] != ["conv_fprop", "genstats"]:
+        return False
+    return graph.named(x) == "float16" and x.stride[1] == y.stride[1] == 1
+
+
+def _in_general(graph: Graph) -> bool:
+    """Of a convolution, of float64 without anything behind it."""
+    wide = any(graph.named(t) == "float64" for t in graph.given)
+    return _is_conv(graph) and not (wide and len(graph.nodes) > 1)
+
+
+def _on_tensor_cores(graph: Graph) -> bool:
+    tensors = [t for t in graph.tensors() if not t.virtual]
+    return _is_conv(graph) and all(graph.named(t) not in ("float64", "int32") for t in tensors)
+
+
+def _unstrided(graph: Graph) -> bool:
+    """Of a convolution without strides and groups."""
+    if not _is_conv(graph):
+        return False
+    params = graph.nodes[0].params
+    x, w, _ = graph.convolved(graph.nodes[0])
+    return x.dim[1] == w.dim[1] and {*params["stride"], *params["dilation"]} == {1}
+
+
+def _three_wide(graph: Graph) -> bool:
+    return _unstrided(graph) and set(graph.convolved(graph.nodes[0])[1].dim[2:]) == {3}
+
+
+def _gradient(graph: Graph) -> bool:
+    return graph.nodes[0].kind in ("conv_dgrad", "conv_wgrad")
+
+
+def _attends(graph: Graph) -> bool:
+    """Of attention; two runs of the fast engine for gradients may differ."""
+    node = graph.nodes[0]
+    return node.kind.startswith("sdpa") and not node.params.get("repeats")
+
+
+def _normalises(graph: Graph) -> bool:
+    """Of batch normalisation, of channels that come in eights."""
+    node = graph.nodes[0]
+    return node.kind.startswith("batchnorm") and node.inputs["input"].dim[1] % 8 == 0
+
+
+def _normalises_rows(graph: Graph) -> bool:
+    """Of layers, of rows that come in eights."""
+    node = graph.nodes[0]
+    return node.kind == "layernorm" and node.inputs["input"].dim[1] % 8 == 0
+
+
+def _attends_again(graph: Graph) -> bool:
+    node = graph.nodes[0]
+    return node.kind == "sdpa_backward" and bool(node.params["repeats"])
+
+
+ENGINES: tuple[FakeEngine, ...] = (
+    FakeEngine(
+        "eng1_k2=5", ("TENSOR_CORE", "DOWN_CONVERT_INPUTS"), 2, _on_tensor_cores, lambda g: 4096
+    ),
+    FakeEngine("eng2_k2=4", ("TENSOR_CORE",), 2, _sums, lambda g: 512),
+    FakeEngine("eng0_k30=0", (), 1, _normalises, lambda g: 128, True),
+    FakeEngine("eng3_k1=4", (), 1, _normalises_rows, lambda g: 64, True),
+    FakeEngine("eng8", ("TENSOR_CORE",), 1, _attends, lambda g: 1024, True),
+    FakeEngine("eng9", ("TENSOR_CORE",), 2, _attends_again, lambda g: 2048, True),
+    FakeEngine("eng7_k3=1", ("NONDETERMINISTIC",), 2.5, _gradient, _none),
+    FakeEngine("eng0", (), 3, _in_general, lambda g: 256 if _gradient(g) else 0),
+    FakeEngine("eng6", ("WINOGRAD",), 1, _three_wide, lambda g: 2 * _nbytes(g)),
+    FakeEngine("eng4_k1=2", ("FFT",), 4, _unstrided, lambda g: 8 * _nbytes(g)),
+)
+"""In the order of the heuristics, which is not that of cost."""

@@ -1,0 +1,116 @@
+"""A plugin whose "gpu" devices are rehearsals on the host, with the kernels of real ones."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from functools import partial
+
+from flow_core.plugins.specs import (
+    Available,
+    CommSpec,
+    DeviceSpec,
+    KernelSpec,
+    OpSpec,
+    PassSpec,
+    Unavailable,
+)
+from flow_cuda.codegen import host_compiler
+from flow_cuda.cudnn.attention_ops import OPS as ATTENTION_OPS
+from flow_cuda.cudnn.norm_ops import OPS as NORM_OPS
+from flow_cuda.cudnn.ops import OPS as DNN_OPS
+from flow_cuda.cudnn.plans import DnnPlans
+from flow_cuda.device.config import sums_in_convolutions
+from flow_cuda.driver.gpu import GpuDriver
+from flow_cuda.families import kernels
+from flow_cuda.layout_ops import OPS as LAYOUT_OPS
+from flow_cuda.ops import OPS
+from flow_cuda.passes.attention import JoinAttention
+from flow_cuda.passes.conv_sums import ConvSums
+from flow_cuda.passes.convolutions import Convolutions
+from flow_cuda.passes.layer_norms import LayerNorms
+from flow_cuda.passes.norms import Norms
+from flow_cuda.plugin import (
+    attention_pass,
+    conv_sums_pass,
+    convolutions_pass,
+    inference_passes,
+    layer_norms_pass,
+    layout_pass,
+    norms_pass,
+    peers_comm,
+    products_pass,
+    updates_pass,
+)
+from flow_cuda.simulator.cudnn import RehearsedCudnn
+from flow_cuda.simulator.hardware import Machine, Rehearsal, rehearsed_plans
+
+FLOW_PLUGIN_API = "1.0"
+
+
+@functools.cache
+def compiler() -> host_compiler.HostCompiler:
+    """One compiler for all rehearsals of a process."""
+    return host_compiler.HostCompiler()
+
+
+class Drivers:
+    """The drivers of rehearsed devices: those that one session asks for are of one machine.
+
+    A device that is asked for again is another session's, and begins another machine.
+    """
+
+    def __init__(self) -> None:
+        self._machine = Machine()
+        self._given: set[int] = set()
+
+    def __call__(self, index: int) -> GpuDriver:
+        if index in self._given:
+            self._machine, self._given = Machine(), set()
+        self._given.add(index)
+        hardware = Rehearsal(index, compiler=compiler(), machine=self._machine)
+        return GpuDriver(hardware, chunk=1 << 20)
+
+
+@functools.cache
+def dnn_plans() -> DnnPlans:
+    """What chooses plans of cuDNN when programs are compiled."""
+    return rehearsed_plans(RehearsedCudnn())
+
+
+def probe(count: int = 4) -> Available | Unavailable:
+    """As many devices as are asked for, where there is a compiler."""
+    if host_compiler.compiler() is None:
+        return Unavailable("there is no C++ compiler to rehearse with", "install g++")
+    return Available(count, "rehearsed on the host")
+
+
+def flow_register_devices() -> tuple[DeviceSpec, ...]:
+    """The device type "gpu"."""
+    return (DeviceSpec("gpu", partial(probe), Drivers(), records=True),)
+
+
+def flow_register_comms() -> tuple[CommSpec, ...]:
+    """What joins the devices."""
+    return (peers_comm(),)
+
+
+def flow_register_ops() -> tuple[OpSpec, ...]:
+    """The ops that our passes make."""
+    return (*OPS, *DNN_OPS, *ATTENTION_OPS, *NORM_OPS, *LAYOUT_OPS)
+
+
+def flow_register_passes() -> tuple[PassSpec, ...]:
+    """Our passes."""
+    convolutions = convolutions_pass(lambda: Convolutions(dnn_plans))
+    attention = attention_pass(lambda: JoinAttention(dnn_plans))
+    norms = norms_pass(lambda: Norms(dnn_plans))
+    rows = layer_norms_pass(lambda: LayerNorms(dnn_plans))
+    sums = conv_sums_pass(lambda: ConvSums(dnn_plans, wanted=sums_in_convolutions()))
+    joined = (products_pass(), layout_pass(), sums, convolutions, norms, rows, attention)
+    return (*joined, *inference_passes(), updates_pass())
+
+
+def flow_register_kernels() -> Iterator[KernelSpec]:
+    """The kernels of real devices."""
+    yield from kernels()

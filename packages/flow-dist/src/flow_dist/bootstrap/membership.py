@@ -1,0 +1,245 @@
+"""Which process this is, of how many: what launchers tell the processes that they start.
+
+Every launcher has its own set of variables.  All sets that are there are read and must agree, as
+a process that takes itself for another one trains on the wrong part of the data.  The variable
+``FLOW_DIST_LAUNCHER`` names the one set to go by, for a launcher inside another one.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from flow_core.base.errors import FlowError, nearest
+
+LAUNCHER = "FLOW_DIST_LAUNCHER"
+RESTART = "FLOW_DIST_RESTART"
+
+
+class LaunchError(FlowError):
+    """The processes of a program could not be told apart, started or joined."""
+
+
+@dataclass(frozen=True, slots=True)
+class VariableSet:
+    """The variables of one launcher.
+
+    Attributes:
+        name: of the launcher.
+        rank, size: variables that make the set count; both or none must be there.
+        local_rank, local_size: variables of the position among the processes of one host; they
+            may be missing, "" where the launcher has none.
+    """
+
+    name: str
+    rank: str
+    size: str
+    local_rank: str
+    local_size: str
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """All names, in the order of the attributes."""
+        return tuple(filter(None, (self.rank, self.size, self.local_rank, self.local_size)))
+
+
+SETS = (
+    VariableSet(
+        "flow-dist",
+        "FLOW_DIST_RANK",
+        "FLOW_DIST_SIZE",
+        "FLOW_DIST_LOCAL_RANK",
+        "FLOW_DIST_LOCAL_SIZE",
+    ),
+    VariableSet("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    VariableSet(
+        "openmpi",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    VariableSet("mpich", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    VariableSet("slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""),
+)
+"""In the order in which they are asked; Ray's processes are told by ``flow-dist`` itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A process's place among the processes of one program.
+
+    Attributes:
+        rank: 0 .. size - 1.
+        size: number of processes.
+        local_rank, local_size: the same among the processes of this host; None where the
+            launcher does not tell.
+        host: name of this host.
+        source: the launcher whose variables said so, "alone" when there are none.
+        master: (address, port) at which rank 0 can be reached, where the launcher tells.
+        restart: how often the processes have been started again, 0 the first time.
+
+    >>> Membership.from_env({"RANK": "1", "WORLD_SIZE": "2", "FLOW_DIST_HOST": "a"})
+    Membership(rank=1, size=2, local_rank=None, local_size=None, host='a', source='torchrun', \
+master=None, restart=0)
+    """
+
+    rank: int
+    size: int
+    local_rank: int | None
+    local_size: int | None
+    host: str
+    source: str = "alone"
+    master: tuple[str, int] | None = None
+    restart: int = 0
+
+    def __post_init__(self) -> None:
+        _check_place(self.source, "rank", self.rank, self.size)
+        if self.local_size is not None:
+            _check_place(self.source, "local rank", self.local_rank or 0, self.local_size)
+            _check(
+                self.local_size <= self.size,
+                self.source,
+                f"{self.local_size} processes on this host",
+                f"at most {self.size}, the processes of all hosts",
+            )
+        if self.local_rank is not None:
+            _check_place(self.source, "local rank", self.local_rank, self.size)
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is no other process."""
+        return self.size == 1
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} of {self.size} on {self.host}"
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] | None = None) -> Membership:
+        """The place that an environment (default: the process's own) tells.
+
+        Raises:
+            LaunchError: a set of variables is incomplete or out of range, or two sets disagree.
+        """
+        env = os.environ if env is None else env
+        found = [_read(names, env) for names in _asked(env)]
+        told = [place for place in found if place is not None]
+        for other in told[1:]:
+            _check_agreement(told[0], other)
+        place = told[0] if told else cls(0, 1, 0, 1, "")
+        local_rank, local_size = _local(told or [place])
+        return cls(
+            place.rank,
+            place.size,
+            local_rank,
+            local_size,
+            env.get("FLOW_DIST_HOST") or socket.gethostname(),
+            place.source,
+            _master(env),
+            _number(RESTART, env.get(RESTART) or "0"),
+        )
+
+
+def _asked(env: Mapping[str, str]) -> Iterator[VariableSet]:
+    chosen = env.get(LAUNCHER, "")
+    names = [names.name for names in SETS]
+    if chosen and chosen not in names:
+        raise LaunchError(
+            f"reading {LAUNCHER}",
+            found=repr(chosen),
+            allowed=", ".join(names),
+            hint=nearest(chosen, names) or None,
+        )
+    for names_of in SETS:
+        if chosen in ("", names_of.name):
+            yield names_of
+
+
+def _read(names: VariableSet, env: Mapping[str, str]) -> Membership | None:
+    given = [name for name in (names.rank, names.size) if env.get(name)]
+    if not given or _is_allocation(names, env):
+        return None
+    if len(given) == 1:
+        missing = names.size if given[0] == names.rank else names.rank
+        raise LaunchError(
+            f"reading the variables of {names.name}",
+            found=f"{given[0]}={env[given[0]]} without {missing}",
+            allowed=f"both, or neither; all of them: {', '.join(names.variables)}",
+        )
+    rank, size = (_number(name, env[name]) for name in (names.rank, names.size))
+    return Membership(
+        rank,
+        size,
+        _optional(names.local_rank, env),
+        _optional(names.local_size, env),
+        "",
+        names.name,
+    )
+
+
+def _is_allocation(names: VariableSet, env: Mapping[str, str]) -> bool:
+    """Whether Slurm only lent the hosts: the one script of a job runs outside any step.
+
+    Such a script has the number of tasks of the job and rank 0, as has an MPI launcher in it.
+    """
+    if names.name != "slurm":
+        return False
+    return "SLURM_JOB_ID" in env and "SLURM_STEP_ID" not in env
+
+
+def _number(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise LaunchError(f"reading {name}", found=repr(text), allowed="a non-negative integer")
+    return int(text)
+
+
+def _optional(name: str, env: Mapping[str, str]) -> int | None:
+    return _number(name, env[name]) if name and env.get(name) else None
+
+
+def _check(ok: bool, source: str, found: str, allowed: str) -> None:
+    if not ok:
+        raise LaunchError(f"reading the variables of {source}", found=found, allowed=allowed)
+
+
+def _check_place(source: str, noun: str, rank: int, size: int) -> None:
+    _check(size > 0, source, f"{size} processes", "at least one")
+    _check(0 <= rank < size, source, f"{noun} {rank} of {size}", f"0 to {size - 1}")
+
+
+JOINED: list[Membership] = []
+"""The place under which this process has joined the others, once it has."""
+
+_PLACE = ("rank", "size", "local_rank", "local_size")
+
+
+def _check_agreement(one: Membership, other: Membership) -> None:
+    """Two sets agree if they say the same wherever both say something."""
+    for name in _PLACE:
+        here, there = getattr(one, name), getattr(other, name)
+        if None not in (here, there) and here != there:
+            noun = name.replace("_", " ")
+            raise LaunchError(
+                "finding out which process this is",
+                found=f"{noun} {here} by the variables of {one.source}, "
+                f"{there} by those of {other.source}",
+                allowed="sets of variables that agree",
+                hint=f"start the program with one launcher, or say {LAUNCHER}={one.source} "
+                f"(or {other.source}) to go by one of them",
+            )
+
+
+def _local(told: list[Membership]) -> tuple[int | None, int | None]:
+    """The first that is said of each: the sets agree, but not each says everything."""
+    ranks = [place.local_rank for place in told if place.local_rank is not None]
+    sizes = [place.local_size for place in told if place.local_size is not None]
+    if told[0].size == 1:
+        return 0, 1
+    return next(iter(ranks), None), next(iter(sizes), None)
+
+
+def _master(env: Mapping[str, str]) -> tuple[str, int] | None:
+    address, port = env.get("MASTER_ADDR"), env.get("MASTER_PORT")
+    return (address, _number("MASTER_PORT", port)) if address and port else None

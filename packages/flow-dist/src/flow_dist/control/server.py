@@ -1,0 +1,357 @@
+"""The server of the control channel: admits the ranks, keeps the board, says when to stop.
+
+It runs in a thread of its own, in the supervisor or, where there is none, in rank 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from flow_dist.bootstrap.membership import LaunchError
+from flow_dist.control.board import Board, Failure, Limits
+from flow_dist.control.listener import Door
+from flow_dist.control.wire import (
+    TO_RANK,
+    TO_SERVER,
+    Framing,
+    Message,
+    WireError,
+    field,
+    fresh,
+    pack,
+    prove,
+    proven,
+)
+
+LOG = logging.getLogger(__name__)
+
+HANDSHAKE = 5.0
+"""Seconds that a connection has for proving that it belongs to the job."""
+
+_LAST_WORDS = 0.3
+"""Seconds that ranks have for saying where they are, before they are stopped."""
+
+
+class ControlServer:
+    """Joins the ranks of a job and watches them.
+
+    Args:
+        size: number of ranks.
+        token: the secret of the job.
+        address: where to listen, and nowhere else.
+        port: 0 for any that is free.
+        limits: how long nothing may happen.
+        report: takes reports of jobs that make no progress; they go to standard error when None.
+
+    Attributes:
+        address, port: where it listens.
+
+    Raises:
+        LaunchError: nobody can listen there.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        token: str,
+        address: str = "127.0.0.1",
+        port: int = 0,
+        limits: Limits | None = None,
+        report: Callable[[str], object] | None = None,
+    ) -> None:
+        self.limits = limits or Limits()
+        self._report = report or _say
+        self.address = address
+        self._token = token
+        self._board = Board(size, self.limits, time.monotonic())
+        self._writers: dict[int, asyncio.StreamWriter] = {}
+        self._gathered: dict[str, dict[int, Any]] = {}
+        self._locals: dict[int, str] = {}
+        self._verdict: Failure | None = None
+        self._concluded = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._stir = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.port = self._listen(port)
+        self._thread = threading.Thread(target=self._run, name="flow-control", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> ControlServer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -------------------------------------------------------- from other threads
+
+    @property
+    def over(self) -> bool:
+        """Whether all ranks have ended well."""
+        return self._board.over
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether there are ranks that have neither hung up nor said goodbye: silence may tell."""
+        ranks = list(self._board.ranks.values())
+        return any(rank.gone is None and rank.ended is None for rank in ranks)
+
+    @property
+    def hosts(self) -> dict[int, str]:
+        """The hosts of the ranks that have come."""
+        return {n: rank.host for n, rank in dict(self._board.ranks).items()}
+
+    def wait(self, seconds: float) -> Failure | None:
+        """Waits for a verdict, but not longer than that; None when there is none yet."""
+        self._concluded.wait(seconds)
+        return self._verdict
+
+    def dismiss(self, message: str, seconds: float = 0.5) -> None:
+        """Tells all ranks to stop, and waits until they have hung up, but not longer than that."""
+        self._loop.call_soon_threadsafe(self._tell, {"is": "stop", "message": message})
+        until = time.monotonic() + seconds
+        while self.unsettled and time.monotonic() < until:
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        """Ends the thread and all connections."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+    # --------------------------------------------------------------- in its own
+
+    def _listen(self, port: int) -> int:
+        try:
+            self._door = Door(self.address, port, self._serve)
+        except OSError as error:
+            self._loop.close()
+            raise LaunchError(
+                f"listening on {self.address}:{port} for the ranks of the job",
+                found=str(error),
+                allowed="an address of this host and a free port, or port 0",
+            ) from error
+        return self._door.port
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._keep(self._rounds())
+        self._keep(self._door.run())
+        try:
+            self._loop.run_forever()
+        finally:
+            self._door.close()
+            for task in asyncio.all_tasks(self._loop):
+                task.cancel()
+            self._loop.run_until_complete(self._ended())
+            self._loop.close()
+
+    async def _ended(self) -> None:
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*rest, return_exceptions=True)
+        await asyncio.sleep(0)  # in which the transports close their sockets
+
+    def _keep(self, work: Any) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _rounds(self) -> None:
+        """Signs of life to the ranks, and a look at the board."""
+        rhythm = min(self.limits.beat, self.limits.settle, self.limits.silence / 4) / 2
+        while not self._board.check(time.monotonic()):
+            self._tell({"is": "beat"})
+            stalled = self._board.stalled(time.monotonic())
+            if stalled is not None:
+                self._report(stalled)
+            asleep = time.monotonic()
+            await self._news(rhythm)
+            overslept = time.monotonic() - asleep - rhythm
+            if overslept > self.limits.beat:  # this process was stopped: nobody could be heard
+                self._board.excuse(overslept)
+        self._tell({"is": "where"})
+        await asyncio.sleep(_LAST_WORDS)
+        self._conclude()
+        while True:  # one who comes too late hears it, too
+            failure = self._verdict
+            self._tell({"is": "stop", "message": failure.message if failure else ""})
+            await asyncio.sleep(rhythm)
+
+    async def _news(self, seconds: float) -> None:
+        """Waits for bad news, or until it is time to look again."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):  # `wait_for` may lose a cancellation
+                await self._stir.wait()
+        self._stir.clear()
+
+    def _conclude(self) -> None:
+        self._verdict = self._board.verdict(time.monotonic())
+        self._concluded.set()
+
+    def _tell(self, message: Message) -> None:
+        for writer in list(self._writers.values()):
+            if not writer.is_closing():
+                writer.write(pack(message, TO_RANK))
+
+    # --------------------------------------------------------------- connections
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = writer.get_extra_info("peername")
+        rank = None
+        try:
+            framing, rank = await self._admitted(reader, writer)
+            while data := await reader.read(1 << 16):
+                for message in framing.feed(data):
+                    self._heard(rank, message)
+        except (WireError, TimeoutError) as error:
+            self._door.dropped(peer, str(error) or "no proof in time")
+        except OSError as error:
+            LOG.info("connection of %s: %s", peer, error)
+        except asyncio.CancelledError:  # the server is closed: nobody waits for what is unsent
+            writer.transport.abort()
+        except Exception as error:  # noqa: BLE001 - asyncio would log a traceback for each one
+            self._door.dropped(peer, f"{type(error).__name__}: {error}")
+        finally:
+            self._door.known(writer)
+            if rank is not None:
+                self._gone(rank)
+            writer.close()
+
+    def _gone(self, rank: int) -> None:
+        self._board.lost(rank, time.monotonic())
+        self._stir.set()
+        self._writers.pop(rank, None)
+        self._tell({"is": "where"})  # who does not answer may be the one that failed first
+
+    async def _admitted(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[Framing, int]:
+        async with asyncio.timeout(HANDSHAKE):
+            admitted = await self._handshake(reader, writer)
+        self._door.known(writer)
+        return admitted
+
+    async def _handshake(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[Framing, int]:
+        nonce, framing = fresh(), Framing(TO_SERVER)
+        writer.write(pack({"is": "hello", "nonce": nonce}))
+        hello = await _first(reader, Framing(4096))
+        theirs = field(hello, "nonce", str)
+        if not proven(self._token, "rank", hello.get("proof"), nonce, theirs):
+            raise WireError("a connection", found="no proof of the job's token")
+        rank = self._seat(hello, str(writer.get_extra_info("peername")[0]))
+        limits = {"beat": float(self.limits.beat), "silence": float(self.limits.silence)}
+        proof = prove(self._token, "server", theirs, nonce)
+        writer.write(pack({"is": "welcome", "proof": proof, **limits}))
+        self._writers[rank] = writer
+        self._start_if_all()
+        return framing, rank
+
+    def _seat(self, hello: Message, address: str) -> int:
+        rank: int = field(hello, "rank", int)
+        size = field(hello, "size", int)
+        host = field(hello, "host", str)
+        if size != self._board.size or not 0 <= rank < size or rank in self._board.ranks:
+            raise WireError(
+                "a rank that joins",
+                found=f"rank {rank} of {size} on {host}",
+                allowed=f"each rank of {self._board.size} once",
+            )
+        known = address == host or ipaddress.ip_address(address).is_loopback
+        name = host if known else f"{host} ({address})"
+        self._board.joined(rank, name, address, time.monotonic())
+        return rank
+
+    def _start_if_all(self) -> None:
+        ranks = self._board.ranks
+        if len(ranks) == self._board.size:
+            self._door.complete = True
+            hosts = [ranks[n].host for n in range(self._board.size)]
+            self._tell({"is": "start", "hosts": hosts})
+
+    def _heard(self, rank: int, message: Message) -> None:
+        handler = self._HANDLERS.get(field(message, "is", str))
+        if handler is None:
+            raise WireError("a message of a rank", found=f"{message['is']!r:.40}")
+        handler(self, rank, message)
+
+    def _on_beat(self, rank: int, message: Message) -> None:
+        self._board.beat(rank, _status(message), time.monotonic())
+        if self._board.in_doubt:
+            self._stir.set()
+
+    def _on_bye(self, rank: int, message: Message) -> None:
+        status = field(message, "exit", int)
+        self._board.ended(rank, status, _status(message), time.monotonic())
+        self._writers[rank].write(pack({"is": "bye"}))
+
+    def _on_raised(self, rank: int, message: Message) -> None:
+        error = field(message, "error", str)
+        self._board.raised(rank, error, _status(message), time.monotonic())
+        self._stir.set()
+
+    def _on_gather(self, rank: int, message: Message) -> None:
+        key = field(message, "key", str)
+        values = self._gathered.setdefault(key, {})
+        values[rank] = message.get("value")
+        if len(values) == self._board.size:
+            del self._gathered[key]
+            ordered = [values[n] for n in range(self._board.size)]
+            self._tell({"is": "gathered", "key": key, "values": ordered})
+
+    _HANDLERS: dict[str, Callable[[ControlServer, int, Message], None]] = {  # noqa: RUF012 - constant
+        "beat": _on_beat,
+        "bye": _on_bye,
+        "raised": _on_raised,
+        "gather": _on_gather,
+    }
+
+
+def _say(message: str) -> None:
+    sys.stderr.write(f"flow-dist: {message}\n")
+    sys.stderr.flush()
+
+
+async def _first(reader: asyncio.StreamReader, framing: Framing) -> Message:
+    while data := await reader.read(4096):
+        for message in framing.feed(data):
+            return message
+    raise WireError("a connection", found="its end before the first message")
+
+
+def _status(message: Message) -> Message:
+    """The report in a message, as `Board` takes it."""
+    status: Message = field(message, "status", dict)
+    for name in ("step", "sequence"):
+        field(status, name, int)
+    field({"finished": 0, **status}, "finished", int)
+    field({"line": "", **status}, "line", str)
+    for entry in field(status, "groups", list):
+        if not (isinstance(entry, list) and len(entry) == 4 and isinstance(entry[1], str)):
+            raise WireError("a report", found=f"{entry!r:.40}", allowed="ranks, lane, count, keys")
+        _check_ranks(entry[0], entry[2:3], entry[3])
+    if "op" in status:
+        for name in ("op", "what", "lane"):
+            field(status, name, str)
+        _check_ranks(status.get("ranks"), [status.get("count")])
+    return status
+
+
+def _check_ranks(*lists: object) -> None:
+    for numbers in lists:
+        if not (isinstance(numbers, list) and all(type(n) is int for n in numbers)):
+            raise WireError("a report", found=f"{numbers!r:.40}", allowed="numbers")

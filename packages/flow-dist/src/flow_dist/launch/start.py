@@ -1,0 +1,28 @@
+"""``python start.py alone|guarded SCRIPT ARGS``: what ``flow-dist run`` starts for each rank.
+
+This is a file to run by its path: ``-m`` would put the working directory on ``sys.path``, where
+any ``json.py`` would be imported in the place of Python's own.
+"""
+
+import sys
+
+
+def main() -> None:
+    """Hand over to the module that runs the rank, as if Python had been started with the script."""
+    loaded = frozenset(sys.modules)
+    if not sys.flags.safe_path:
+        del sys.path[0]  # this folder, whose modules are not to be found by their last names
+    _, how, *argv = sys.argv
+    own = len(sys.orig_argv) - len(sys.argv)
+    del sys.orig_argv[own : own + 2]
+    if how == "guarded":
+        from flow_dist.launch.guard import guard
+
+        guard()
+    from flow_dist.launch.rank import run_rank
+
+    run_rank(argv, loaded)
+
+
+if __name__ == "__main__":
+    main()

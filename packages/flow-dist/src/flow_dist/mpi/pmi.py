@@ -1,0 +1,177 @@
+"""MPI between processes that no MPI launcher has started: torchrun's, Ray's, plain Slurm's.
+
+MPICH asks whoever started it for its rank, and passes addresses to the other ranks, over a small
+protocol of text lines, PMI version 1, on a file descriptor.  Here a thread of the process itself
+answers; what has to go round goes over the control channel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from flow_dist.bootstrap.membership import LaunchError
+from flow_dist.control.client import ControlClient
+from flow_dist.control.wire import fresh
+
+OWN = ("PMI_FD", "PMI_PORT", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
+"""Variables of launchers that join their processes by MPI themselves."""
+
+_VALUE = 1024
+_MAXES = f"maxes rc=0 kvsname_max=256 keylen_max=64 vallen_max={_VALUE}"
+"""The longest names and values, as MPICH's own launcher has them."""
+
+_ENDED = b"cmd=finalize_ack rc=0\n"
+"""An answer that lies ready: MPICH takes its leave when no thread of Python is left."""
+
+Exchange = Callable[[str, dict[str, str]], Sequence[Mapping[str, str]]]
+"""Gives every rank the values that all ranks pass under a name."""
+
+
+def joined_by_launcher(env: Mapping[str, str] | None = None) -> bool:
+    """Whether the launcher has told MPI all that it needs."""
+    env = os.environ if env is None else env
+    return any(env.get(name) for name in OWN)
+
+
+def start_mpi(client: ControlClient) -> Any:
+    """Joins the ranks of a control channel by MPI; gives ``mpi4py.MPI``.
+
+    MPI ends with the process, before its last word on the control channel.
+
+    Raises:
+        LaunchError: the MPI library is not one of MPICH's family, or has been started before,
+            or cannot reach the others.
+    """
+    import mpi4py
+
+    mpi4py.rc.initialize = False
+    from mpi4py import MPI
+
+    _check_library(MPI)
+    place, hosts = client.membership, client.start()
+    here, there = socket.socketpair()
+    name = client.gather("name of MPI's world", fresh()[:16])[0]
+    service = Service(place.size, name, process_mapping(hosts), client.gather)
+    thread = threading.Thread(target=service.serve, args=(there,), name="flow-pmi", daemon=True)
+    thread.start()
+    told = {"PMI_FD": here.detach(), "PMI_RANK": place.rank, "PMI_SIZE": place.size}
+    os.environ.update({name: str(value) for name, value in told.items()})
+    try:
+        library = ctypes.CDLL(MPI.__file__)  # lets other threads run, as mpi4py's own calls do not
+        _call(library.MPI_Init_thread, None, None, int(MPI.THREAD_MULTIPLE), ctypes.c_int())
+    finally:
+        for name in told:  # which a program that this process starts would take for its own
+            del os.environ[name]
+
+    def end() -> None:
+        _call(library.MPI_Finalize)
+        there.sendall(_ENDED)
+
+    client.at_end(end)
+    return MPI
+
+
+def _check_library(mpi: Any) -> None:
+    version = mpi.Get_library_version().strip("\0 \n").splitlines()[0]
+    if mpi.Is_initialized() or not version.startswith(("MPICH", "Intel", "MVAPICH")):
+        raise LaunchError(
+            "joining by MPI processes that no MPI launcher has started",
+            found=f"{version}, started before" if mpi.Is_initialized() else version,
+            allowed="MPICH, started by flow; Open MPI joins what its own mpiexec has started",
+            hint="uv add 'flow-dist[mpich]', or start them with flow-dist run",
+        )
+
+
+def _call(function: Any, *args: Any) -> None:
+    status = function(*(ctypes.byref(a) if isinstance(a, ctypes.c_int) else a for a in args))
+    if status:
+        raise LaunchError(f"calling {function.__name__}", found=f"error {status} of MPI")
+
+
+def process_mapping(hosts: Sequence[str]) -> str:
+    """Which ranks share a host, in the form that MPICH reads: (first host, hosts, ranks on each).
+
+    >>> process_mapping(["a", "a", "b", "a"])
+    '(vector,(0,1,2),(1,1,1),(0,1,1))'
+    """
+    numbers: dict[str, int] = {}
+    blocks: list[list[int]] = []
+    for host in hosts:
+        number = numbers.setdefault(host, len(numbers))
+        if blocks and blocks[-1][0] == number:
+            blocks[-1][2] += 1
+        else:
+            blocks.append([number, 1, 1])
+    return f"(vector,{','.join(f'({a},{b},{c})' for a, b, c in blocks)})"
+
+
+class Service:
+    """Answers the questions of one rank's MPI.
+
+    Args:
+        size: number of ranks.
+        name: tells the memory that these ranks share from that of all other jobs on a host.
+        mapping: see `process_mapping`.
+        exchange: called by all ranks at their barriers, with what each has put since the last.
+
+    >>> service = Service(1, "job", "", lambda name, values: [values])
+    >>> service.answer("cmd=put kvsname=job key=k value=v")
+    'cmd=put_result rc=0'
+    >>> service.answer("cmd=barrier_in")
+    'cmd=barrier_out rc=0'
+    >>> service.answer("cmd=get kvsname=job key=k")
+    'cmd=get_result rc=0 value=v'
+    """
+
+    def __init__(self, size: int, name: str, mapping: str, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._known = {"PMI_process_mapping": mapping} if 0 < len(mapping) < _VALUE else {}
+        self._new: dict[str, str] = {}
+        self._barriers = count()
+        self._answers: dict[str, Callable[[Mapping[str, str]], str]] = {
+            "init": lambda _: "response_to_init pmi_version=1 pmi_subversion=1 rc=0",
+            "get_maxes": lambda _: _MAXES,
+            "get_appnum": lambda _: "appnum rc=0 appnum=0",
+            "get_my_kvsname": lambda _: f"my_kvsname rc=0 kvsname={name}",
+            "get_universe_size": lambda _: f"universe_size rc=0 size={size}",
+            "put": self._put,
+            "get": self._get,
+            "barrier_in": self._barrier,
+        }
+
+    def serve(self, there: socket.socket) -> None:
+        """Answers until MPI has ended; an exchange that fails ends it."""
+        with there, there.makefile("rb") as stream:
+            for line in stream:
+                answer = self.answer(line.decode().strip())
+                there.sendall(f"{answer}\n".encode())
+
+    def answer(self, line: str) -> str:
+        """What to say to a line."""
+        words = dict(word.partition("=")[::2] for word in line.split())
+        handler = self._answers.get(words.get("cmd", ""))
+        return f"cmd={handler(words)}" if handler else f"cmd={words.get('cmd')}_result rc=-1"
+
+    def _put(self, words: Mapping[str, str]) -> str:
+        self._new[words["key"]] = words["value"]
+        return "put_result rc=0"
+
+    def _get(self, words: Mapping[str, str]) -> str:
+        value = self._known.get(words["key"])
+        return (
+            "get_result rc=-1 msg=key_not_found"
+            if value is None
+            else f"get_result rc=0 value={value}"
+        )
+
+    def _barrier(self, words: Mapping[str, str]) -> str:
+        new, self._new = self._new, {}
+        for values in self._exchange(f"addresses of MPI {next(self._barriers)}", new):
+            self._known.update(values)
+        return "barrier_out rc=0"

@@ -1,0 +1,65 @@
+"""Element types and operations as NCCL numbers them, and what it cannot do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flow_core.base.dtypes import DType
+from flow_core.base.errors import UnsupportedError
+from flow_core.exchange import Exchange
+
+DTYPES: Mapping[str, int] = {
+    "int8": 0,
+    "char": 0,
+    "uint8": 1,
+    "bool": 1,
+    "int32": 2,
+    "int64": 4,
+    "float16": 6,
+    "float32": 7,
+    "float64": 8,
+    "bfloat16": 9,
+}
+"""NCCL has no truth values: they are bytes that are 0 or 1."""
+
+SUM, MAX, MIN = 0, 2, 3
+OPS: Mapping[str, int] = {"sum": SUM, "max": MAX, "min": MIN}
+
+BETWEEN_KINDS = ("copy_h2d", "copy_d2h", "copy_d2d")
+"""Collectives between devices of different types."""
+
+
+def op_of(combine: str, dtype: DType) -> int:
+    """NCCL's number of an operation: the sum of truth values is whether one of them is true.
+
+    >>> from flow_core.base.dtypes import bool_, float32
+    >>> op_of("sum", float32), op_of("sum", bool_)
+    (0, 2)
+    """
+    return MAX if dtype.kind == "b" and combine == "sum" else OPS[combine]
+
+
+def check_types(exchange: Exchange) -> None:
+    """Refuses what NCCL cannot move.
+
+    Raises:
+        UnsupportedError: objects, or other devices than GPUs.
+    """
+    foreign = sorted({d for d in exchange.devices if d.split(":")[0] != "gpu"})
+    names = {t.dtype.name for t in (*exchange.inputs, *exchange.outputs)} - set(DTYPES)
+    if exchange.collective in BETWEEN_KINDS or foreign:
+        ends = ", ".join(foreign) or exchange.collective
+        _refuse(exchange, f"devices of other types: {ends}", "GPUs", "copy to the GPU of a process")
+    if names:
+        found = f"elements of type {', '.join(sorted(names))}"
+        _refuse(exchange, found, ", ".join(DTYPES), "decode or pad them where they are read")
+
+
+def _refuse(exchange: Exchange, found: str, allowed: str, hint: str) -> None:
+    where = f" ({exchange.line})" if exchange.line else ""
+    raise UnsupportedError(
+        f"binding exchange {exchange.name!r} over NCCL{where}",
+        found=found,
+        allowed=allowed,
+        hint=hint,
+    )

@@ -1,0 +1,340 @@
+"""A checkpoint in parts: files that several processes write, and one mark that makes it count.
+
+Every process writes its own file of data and then a list of what is in it, with checksums.  The
+first process waits for all lists, marks the folder as done and gives it its name, in that order.
+A variable lies there in its logical form, cut as the processes held it, so that any number of
+processes in any layout can read it.
+
+::
+
+    step-000000000010/
+        part-0000.bin    data, one array after the other
+        part-0000.json   {"crc": of the body, "body": `Contents` as JSON}
+        snapshot_done    there once everything else is
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flow_core.base.dtypes import as_dtype
+from flow_core.base.errors import CheckpointError, CheckpointReplacedError
+from flow_core.base.shapes import num_elements
+from flow_core.checkpoint.layout import DONE, MOST_BYTES, stored_type
+from flow_core.checkpoint.origin import stamp
+from flow_core.checkpoint.sums import read_all
+from flow_core.checkpoint.swap import sync
+from flow_core.ir.graph import TensorType
+from flow_core.sharding.sbp import Region, region_shape
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a variable in a file.
+
+    Attributes:
+        name: of the variable.
+        dtype: its element type.
+        shape: of the whole variable.
+        region: where the part lies in it.
+        offset, nbytes, crc: where its bytes are in the file, and their CRC-32.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    region: Region
+    offset: int
+    nbytes: int
+    crc: int
+
+    @property
+    def window(self) -> tuple[slice, ...]:
+        """The part as slices of the variable."""
+        return tuple(slice(low, high) for low, high in self.region)
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What one process has written.
+
+    Attributes:
+        step: number of the step that comes next.
+        rank, of: which process, of how many.
+        job: the same text for all parts of one save.
+        pieces: what is in its file.
+    """
+
+    step: int
+    rank: int
+    of: int
+    job: str
+    pieces: tuple[Piece, ...]
+
+
+def data_file(folder: Path, rank: int) -> Path:
+    """The file with a process's data."""
+    return folder / f"part-{rank:04d}.bin"
+
+
+def list_file(folder: Path, rank: int) -> Path:
+    """The file that says what is in it."""
+    return folder / f"part-{rank:04d}.json"
+
+
+def write_part(
+    folder: Path,
+    step: int,
+    rank: int,
+    of: int,
+    job: str,
+    arrays: Sequence[tuple[str, tuple[int, ...], Region, Array]],
+) -> None:
+    """Writes what one process has of a checkpoint, data first.
+
+    Args:
+        folder: where; made by whoever comes first.
+        step, rank, of, job: see `Contents`.
+        arrays: name and shape of a variable, and a part of it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    pieces: list[Piece] = []
+    data = data_file(folder, rank)
+    offset = 0
+    with data.open("wb") as file:
+        for name, shape, region, array in arrays:
+            raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+            file.write(raw)
+            dtype = as_dtype(array.dtype).name
+            crc = zlib.crc32(raw)
+            pieces.append(Piece(name, dtype, shape, region, offset, raw.nbytes, crc))
+            offset += raw.nbytes
+    sync(data)
+    body = asdict(Contents(step, rank, of, job, tuple(pieces)))
+    _write_list(list_file(folder, rank), {"version": VERSION, **body})
+    sync(folder)
+
+
+def _write_list(path: Path, body: Mapping[str, Any]) -> None:
+    """The list appears at once, and after the data."""
+    text = json.dumps(body)
+    aside = path.with_suffix(".new")
+    aside.write_text(json.dumps({"crc": zlib.crc32(text.encode()), "body": text}))
+    sync(aside)
+    aside.rename(path)
+
+
+LONGEST_LIST = 1 << 26
+"""Bytes that a list may have; it is read as a whole."""
+
+_MOST_CORNERS = 1 << 20
+"""How much work it may be to see whether the parts of a variable fit together."""
+
+
+def is_own(name: str) -> bool:
+    """Whether a file of this name belongs to a checkpoint in parts."""
+    return re.fullmatch(r"part-[0-9]{4,}\.(bin|json|new)", name) is not None
+
+
+def read_list(path: Path) -> Contents:
+    """The contents of one process's file.
+
+    Raises:
+        CheckpointError: the list is missing, damaged, of another version or makes no sense.
+    """
+    try:
+        with path.open("rb") as file:
+            outer = json.loads(read_all(file, LONGEST_LIST) or b"")
+        text = outer["body"]
+        if outer["crc"] != zlib.crc32(text.encode()):
+            raise _corrupt(path, "a list whose checksum is wrong")
+        body = json.loads(text)
+        if body["version"] != VERSION:
+            raise _corrupt(path, f"version {body['version']!r:.60}")
+        return _contents(body)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _corrupt(path, f"no list: {error!s:.200}") from error
+
+
+def _contents(body: Mapping[str, Any]) -> Contents:
+    """Contents of the right types; raises `ValueError` or one of its kind."""
+    of = _number(body["of"], 1)
+    rank = _number(body["rank"], 0, of - 1)
+    if not isinstance(body["job"], str):
+        raise TypeError("a job that is no text")
+    pieces = tuple(map(_piece, body["pieces"]))
+    return Contents(_number(body["step"], 0), rank, of, body["job"], pieces)
+
+
+def _number(value: object, least: int, most: int = MOST_BYTES) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{value!r:.60} for a number from {least} to {most}")
+    return value
+
+
+def _piece(entry: Mapping[str, Any]) -> Piece:
+    name, dtype = entry["name"], entry["dtype"]
+    kind = stored_type(entry["shape"], dtype)
+    if not isinstance(name, str) or kind is None:
+        raise ValueError(f"{name!r:.60} of type {dtype!r:.60} and shape {entry['shape']!r:.60}")
+    ends = [(_number(low, 0, n), high, n) for (low, high), n in _pairs(entry["region"], kind.shape)]
+    region = tuple((low, _number(high, low, n)) for low, high, n in ends)
+    numbers = [_number(entry[key], 0) for key in ("offset", "nbytes", "crc")]
+    if numbers[1] != num_elements(region_shape(region)) * kind.dtype.itemsize:
+        raise ValueError(f"{numbers[1]} bytes for {region!r:.100} of {name!r:.60}")
+    return Piece(name, kind.dtype.name, kind.shape, region, *numbers)
+
+
+def _pairs(region: Any, shape: Sequence[int]) -> Iterator[tuple[Any, int]]:
+    return zip(region, shape, strict=True)
+
+
+def _covers(regions: Collection[Region], shape: Sequence[int]) -> bool:
+    """Whether regions fill a shape, without holes and overlaps, in time linear in their number.
+
+    The indicator of a box is known by the signs at its corners: regions fill the shape exactly if
+    their corners, with signs, add up to those of the shape.  Axes that no region cuts do not count.
+
+    >>> _covers([((0, 1), (0, 3)), ((1, 2), (0, 3))], (2, 3))
+    True
+    >>> _covers([((0, 1), (0, 3)), ((0, 1), (0, 3))], (2, 3))
+    False
+    """
+    whole = tuple((0, n) for n in shape)
+    full = [region for region in regions if num_elements(region_shape(region))]
+    cut = [axis for axis, ends in enumerate(whole) if any(r[axis] != ends for r in full)]
+    if len(full) << len(cut) > _MOST_CORNERS:
+        return False
+    signs: Counter[tuple[int, ...]] = Counter()
+    for region, times in [*((r, 1) for r in full), *([(whole, -1)] if num_elements(shape) else [])]:
+        for corner in product(*(((region[axis][0], 1), (region[axis][1], -1)) for axis in cut)):
+            signs[tuple(at for at, _ in corner)] += times * prod(sign for _, sign in corner)
+    return not any(signs.values())
+
+
+def _corrupt(path: Path, found: str) -> CheckpointError:
+    return CheckpointError(f"reading {path}", found=found, allowed="a part as it was written")
+
+
+class Parts(Mapping[str, Array]):
+    """The variables of a checkpoint in parts; each is put together and checked when asked for.
+
+    The lists are read once and name the save: a part of another save, which was put in the place
+    of this one, has another checksum.
+
+    Raises:
+        CheckpointError: it is not complete, or its lists make no sense.
+
+    Attributes:
+        step: number of the step that comes next.
+        of: how many processes have written it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._stamp = stamp(list_file(folder, 0))
+        if not (folder / DONE).is_file():
+            raise CheckpointError(f"reading {folder}", found=f"no file {DONE}: it is not complete")
+        first = read_list(list_file(folder, 0))
+        lists = [first, *(read_list(list_file(folder, rank)) for rank in range(1, first.of))]
+        if any((c.step, c.of, c.job) != (first.step, first.of, first.job) for c in lists):
+            raise self._refused(folder, "parts of several saves")
+        if [c.rank for c in lists] != [*range(first.of)]:
+            raise self._refused(folder, "lists of other processes than their names say")
+        self.step, self.of = first.step, first.of
+        self._pieces: dict[str, list[tuple[int, Piece]]] = {}
+        for contents in lists:
+            self._check_size(contents)
+            for piece in contents.pieces:
+                self._pieces.setdefault(piece.name, []).append((contents.rank, piece))
+        for name in self._pieces:
+            self._check_whole(name)
+
+    def _check_size(self, contents: Contents) -> None:
+        """Raise `CheckpointError` for a file that is shorter than its list says."""
+        file = data_file(self.folder, contents.rank)
+        there = stamp(file)
+        ends = [piece.offset + piece.nbytes for piece in contents.pieces]
+        least = max(*ends, sum(piece.nbytes for piece in contents.pieces), 0)
+        if there is None or there[2] < least:
+            found = "no file" if there is None else f"{there[2]} bytes"
+            raise self._refused(file, f"{found}, and its list tells of {least}")
+
+    def _check_whole(self, name: str) -> None:
+        pieces = [piece for _, piece in self._pieces[name]]
+        kinds = {(piece.shape, piece.dtype) for piece in pieces}
+        regions = {piece.region for piece in pieces}
+        if len(kinds) > 1 or not _covers(regions, pieces[0].shape):
+            raise self._refused(
+                self.folder, f"parts of {name!r} that do not fill {pieces[0].shape}, each once"
+            )
+
+    def _refused(self, path: Path, found: str) -> CheckpointError:
+        """The error for files that do not fit, of this save or by now of another one."""
+        if stamp(list_file(self.folder, 0)) == self._stamp:
+            return _corrupt(path, found)
+        return CheckpointReplacedError(
+            f"reading {path}", found="another checkpoint, which was saved there in the meantime"
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._pieces))
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._pieces  # the inherited one would read the variable
+
+    def type_of(self, name: str) -> TensorType:
+        """Shape and element type of a variable without reading it."""
+        piece = self._pieces[name][0][1]
+        return TensorType(piece.shape, as_dtype(piece.dtype))
+
+    def __getitem__(self, name: str) -> Array:
+        kind = self.type_of(name)
+        value = np.empty(kind.shape, kind.dtype.numpy)
+        for rank, piece in self._pieces[name]:
+            raw = self._read(rank, piece)
+            value[piece.window] = raw.view(kind.dtype.numpy).reshape(region_shape(piece.region))
+        return value
+
+    def _read(self, rank: int, piece: Piece) -> Array:
+        path = data_file(self.folder, rank)
+        try:
+            with path.open("rb") as file:
+                file.seek(piece.offset)
+                raw = file.read(piece.nbytes)
+        except (OSError, MemoryError) as error:
+            raise self._refused(path, str(error) or "more than the memory holds") from error
+        if len(raw) != piece.nbytes or zlib.crc32(raw) != piece.crc:
+            found = f"{piece.name!r}, {len(raw)} of {piece.nbytes} bytes, with a wrong checksum"
+            raise self._refused(path, found)
+        return np.frombuffer(raw, np.uint8)
+
+    def check(self, rank: int = 0, of: int = 1) -> None:
+        """Reads every ``of``-th file and compares checksums.  Raises `CheckpointError`."""
+        for pieces in self._pieces.values():
+            for number, piece in pieces:
+                if number % of == rank:
+                    self._read(number, piece)
+
+
+def read(path: Path) -> Parts:
+    """Opens a checkpoint in parts.  Raises `CheckpointError`."""
+    return Parts(Path(path))
