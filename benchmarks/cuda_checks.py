@@ -1,7 +1,7 @@
 """Everything about flow-cuda that only a GPU can show, in one table, in under eight minutes.
 
     python benchmarks/cuda_checks.py [--out FOLDER] [--seconds 470] [--only PART ...] [--compiled]
-        [--shared FOLDER] [--tree FOLDER] [--wheels FOLDER] [--rehearse]
+        [--shared FOLDER] [--tree FOLDER] [--wheels FOLDER] [--simulate]
 
 Each part (`cuda_parts.py`) is a process of its own with a slice of the time (`cuda_order.py`), so
 that one that hangs or crashes ends alone.  Parts come in the order of what they tell; one whose
@@ -19,7 +19,7 @@ nvmath-python, nccl4py and nvidia-cudnn-frontend.  Peers are measured where they
 ``--shared`` is a folder with ``data/mnist.npz``, ``programs`` and ``conformance``, and ``--tree``
 a checkout of OneFlow's tests.
 
-Without a GPU it says what is missing and ends with status 1.  ``--rehearse`` runs all parts on the
+Without a GPU it says what is missing and ends with status 1.  ``--simulate`` runs all parts on the
 host with small shapes: that shows that the script works, and nothing about a device.
 """
 
@@ -99,7 +99,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--shared", type=Path, default=next(filter(Path.is_dir, SHARED), ROOT))
     parser.add_argument("--tree", type=Path, help="a checkout of OneFlow's tests")
     parser.add_argument("--wheels", type=Path)
-    parser.add_argument("--rehearse", action="store_true")
+    parser.add_argument("--simulate", action="store_true")
     return parser.parse_args(words)
 
 
@@ -114,7 +114,7 @@ def main(words: Sequence[str] | None = None) -> int:
         (given.out / "rows.jsonl").unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as site:
         env = environment(Path(site), given)
-        call = Call(given.out, env, stop, bool(given.only), given.rehearse)
+        call = Call(given.out, env, stop, bool(given.only), given.simulate)
         parts = chosen(tuple(given.only), given.compiled)
         for together, group in groupby(parts, key=lambda p: p.together):
             workers = max(1, min(WORKERS, (os.cpu_count() or 2) // 2)) if together else 1
@@ -137,21 +137,21 @@ class Call:
         env: the environment of the parts.
         stop: when the time is over, by `time.monotonic`.
         unbound: whether parts may take all of it.
-        rehearsed: whether the device is the host, which takes longer.
+        simulated: whether the device is the host, which takes longer.
     """
 
     out: Path
     env: Mapping[str, str]
     stop: float
     unbound: bool
-    rehearsed: bool
+    simulated: bool
 
     def limit(self, part: Part) -> float:
         """Seconds after which a part is cut off; 0 where there is not enough time for it."""
         left = self.stop - time.monotonic()
         if left < (5.0 if self.unbound else part.seconds):
             return 0.0
-        return left if self.unbound else min(left, part.seconds * (10 if self.rehearsed else 1))
+        return left if self.unbound else min(left, part.seconds * (10 if self.simulated else 1))
 
 
 SHARED = (ROOT / "shared", ROOT.parent / "shared", ROOT.parents[1] / "shared")
@@ -166,7 +166,7 @@ def run(part: Part, call: Call) -> list[Row]:
     rows, log = call.out / f"{stem}.rows", call.out / f"{stem}.log"
     rows.unlink(missing_ok=True)
     command = [sys.executable, str(HERE / "cuda_parts.py"), part.name, "--rows", str(rows)]
-    command += ["--seconds", f"{limit:.0f}", *(["--rehearse"] if call.rehearsed else [])]
+    command += ["--seconds", f"{limit:.0f}", *(["--simulate"] if call.simulated else [])]
     with log.open("w") as file:
         child = subprocess.Popen(
             command, stdout=file, stderr=file, env=dict(call.env), start_new_session=True

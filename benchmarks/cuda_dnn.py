@@ -1,9 +1,9 @@
 """Plans of cuDNN on a GPU: which it has, what they need, and how long they take.
 
-    python benchmarks/cuda_dnn.py [--rehearse]
+    python benchmarks/cuda_dnn.py [--simulate]
 
 Each problem is planned twice: by the library's guess, and by measuring all plans.  For convolutions
-the time of one with bias and relu in its plan stands beside that of a plain one.  ``--rehearse``
+the time of one with bias and relu in its plan stands beside that of a plain one.  ``--simulate``
 runs it on the host, to show that the script works.
 """
 
@@ -28,7 +28,7 @@ def cudnn_plans(hardware: Any, small: bool = False) -> Iterator[Line]:
 
     Args:
         hardware: a `flow_cuda.device.hardware.Hardware`.
-        small: whether sizes are for a rehearsal.
+        small: whether sizes are for a simulator.
     """
     from flow_cuda.cudnn.problems import Search
 
@@ -126,12 +126,12 @@ def least(run: Callable[[], None], finish: Callable[[], None], times: int) -> fl
 def main() -> int:
     """Prints the table; status 1 where there is no device."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rehearse", action="store_true")
+    parser.add_argument("--simulate", action="store_true")
     given = parser.parse_args()
-    if given.rehearse:
-        from flow_cuda.simulator.hardware import Rehearsal
+    if given.simulate:
+        from flow_cuda.simulator.hardware import Simulator
 
-        hardware: Any = Rehearsal()
+        hardware: Any = Simulator()
     else:
         from flow_core.plugins.specs import Unavailable
         from flow_cuda.plugin import facts, judge
@@ -143,7 +143,7 @@ def main() -> int:
         from flow_cuda.driver.cupy_hardware import CupyHardware
 
         hardware = CupyHardware(0)
-    for line in cudnn_plans(hardware, given.rehearse):
+    for line in cudnn_plans(hardware, given.simulate):
         print("  ".join(line).rstrip(), flush=True)
     return 0
 

@@ -1,9 +1,9 @@
 """The parts of `cuda_checks.py`, each run in a process of its own.
 
-    python benchmarks/cuda_parts.py steady --rows FILE [--rehearse]
+    python benchmarks/cuda_parts.py steady --rows FILE [--simulate]
 
 A part writes a line of JSON to the file for each row of the table, as soon as it knows it.  A
-rehearsal runs on the host: the same code, on shapes that are small enough for that.
+simulator runs on the host: the same code, on shapes that are small enough for that.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ def main() -> int:
     parser.add_argument("part")
     parser.add_argument("--rows", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--rehearse", action="store_true")
+    parser.add_argument("--simulate", action="store_true")
     given = parser.parse_args()
-    run = Run(given.rehearse, time.monotonic() + given.seconds)
+    run = Run(given.simulate, time.monotonic() + given.seconds)
     name, *words = given.part.split(":")
-    if run.rehearsed:
+    if run.simulated:
         shrink()
     with given.rows.open("a") as file:
         for row in guarded(given.part, functools.partial(CHECKS[name], run, *words)):
@@ -96,8 +96,8 @@ def environment(run: Run) -> Iterator[Row]:
     """Date, device and versions; what is missing, where there is no GPU."""
     yield Row("date", time.strftime("%Y-%m-%d"))
     yield Row("versions", f"Python {sys.version.split()[0]}", ", ".join(versions()))
-    if run.rehearsed:
-        yield Row("device", "rehearsed", "the host")
+    if run.simulated:
+        yield Row("device", "simulated", "the host")
         return
     from flow_core.plugins.specs import Unavailable
     from flow_cuda.plugin import facts, judge
@@ -166,7 +166,7 @@ def training(run: Run) -> Iterator[Row]:
 
     import oneflow as flow
 
-    steps = 4 if run.rehearsed else STEPS
+    steps = 4 if run.simulated else STEPS
     for name, (make, feeds) in cuda_small.programs().items():
         losses = {}
         for device in ("cpu", "gpu"):
@@ -188,7 +188,7 @@ def dropout(run: Run) -> Iterator[Row]:
     """Dropout drops the same elements as on the CPU."""
     import cuda_small
 
-    ones = np.ones((40, 30) if run.rehearsed else (512, 1000), np.float32)
+    ones = np.ones((40, 30) if run.simulated else (512, 1000), np.float32)
     kept = {}
     for device in ("cpu", "gpu"):
         start(run, device)
@@ -211,13 +211,13 @@ def steady(run: Run) -> Iterator[Row]:
         made.clear()
         free = hardware.free_bytes()
         with timed_steps() as times:
-            for _ in range(10 if run.rehearsed else 500):
+            for _ in range(10 if run.simulated else 500):
                 job(*feeds)
         less = free - hardware.free_bytes()
     host, least = float(np.median(times)) * 1e6, min(times) * 1e6
     note = f"us in the median, {least:.1f} at least; wanted: below 20"
     yield Row("mlp: host time of a replayed step", f"{host:.1f}", note, {"us": host})
-    if not run.rehearsed:
+    if not run.simulated:
         yield Row("mlp: host time below 20 us", verdict(host < 20))
     yield Row("mlp: no allocations in a step", verdict(not made), f"{less} bytes less are free")
 
@@ -241,7 +241,7 @@ def programs(run: Run, device: str) -> Iterator[Row]:
         yield Row(f"programs on the {device}", "skipped", "no data/mnist.npz, no programs")
         return
     with tempfile.TemporaryDirectory() as scratch:
-        copy_mnist(archive, Path(scratch), run.rehearsed)
+        copy_mnist(archive, Path(scratch), run.simulated)
         for name, (epochs, pattern) in PROGRAMS.items():
             started = time.perf_counter()
             done = subprocess.run(
@@ -271,10 +271,10 @@ def copy_mnist(archive: Path, folder: Path, few: bool) -> None:
 
 
 def program_environment(run: Run, device: str) -> dict[str, str]:
-    """What makes a program's "gpu" a real one, a rehearsed one, or the CPU."""
+    """What makes a program's "gpu" a real one, a simulated one, or the CPU."""
     if device == "cpu":
         return {"ONEFLOW_EMULATE_GPUS": "1"}
-    return {"FLOW_CHECKS_REHEARSE": "1"} if run.rehearsed else {}
+    return {"FLOW_CHECKS_REHEARSE": "1"} if run.simulated else {}
 
 
 PROGRAMS = {
@@ -290,7 +290,7 @@ WRAPPER = """
 import builtins, os, runpy, sys
 path, epochs = sys.argv[1], int(sys.argv[2])
 if os.environ.get("FLOW_CHECKS_REHEARSE"):
-    from cuda_cases import rehearsed_registry
+    from cuda_cases import simulated_registry
     from flow_core.frontend import session as sessions
     from flow_core.plugins.host import load_plugins
     from dataclasses import replace
@@ -314,11 +314,11 @@ def kernels(run: Run, family: str) -> Iterator[Row]:
     class Few(CudaKit):
         dtypes = ("float32",)
 
-    kit = Few() if run.rehearsed else DeviceKernels()
+    kit = Few() if run.simulated else DeviceKernels()
     type(kit).ops = ops
-    if run.rehearsed:  # one op is enough
+    if run.simulated:  # one op is enough
         type(kit).ops = next(((op,) for op in kit.covered_ops() if has_cases(kit, op)), ())
-    if not run.rehearsed:
+    if not run.simulated:
         asked, started = kit.all_kernels(), time.perf_counter()
         kit.driver().hardware.preload(asked)
         seconds = time.perf_counter() - started
@@ -351,7 +351,7 @@ def nccl(run: Run) -> Iterator[Row]:
     """Every primitive of NCCL on a communicator of one device, and several where they are."""
     import nccl_checks
 
-    setup = rehearsed_nccl() if run.rehearsed else nccl_checks.found()
+    setup = simulated_nccl() if run.simulated else nccl_checks.found()
     if isinstance(setup, str):
         yield Row("NCCL", "skipped", setup)
         return
@@ -359,10 +359,10 @@ def nccl(run: Run) -> Iterator[Row]:
         yield Row(f"NCCL: {row.name}", row.result, row.note)
 
 
-def rehearsed_nccl() -> Any:
-    """One rehearsed device, and a fake of NCCL that has no other rank."""
+def simulated_nccl() -> Any:
+    """One simulated device, and a fake of NCCL that has no other rank."""
     import nccl_checks
-    from nccl_rehearsed import Fabric, rank
+    from nccl_simulated import Fabric, rank
 
     nccl_checks.DTYPE_NAMES = ("float32", "bool")
     gpu, groups = rank(Fabric(), None)
@@ -378,7 +378,7 @@ def rates(run: Run) -> Iterator[Row]:
 
     driver = start(run).driver("gpu:0:0")
     hardware, stream = driver.hardware, driver.hardware.compute
-    size, n = (1 << 16, 64) if run.rehearsed else (1 << 30, 8192)
+    size, n = (1 << 16, 64) if run.simulated else (1 << 30, 8192)
     arrays = [driver.allocate(size).view(0, (size // 4,), np.float32) for _ in range(2)]
     part = np.random.default_rng(0).normal(size=1 << 14).astype(np.float32)
     for array in arrays:  # products of zeros are faster than those of numbers
@@ -449,7 +449,7 @@ def step(run: Run, workload: str) -> Iterator[Row]:
     note = f"first loss {loss:.4f} after {first:.1f} s; arena of {arena >> 20} MiB"
     yield Row(f"{workload}: step", f"{seconds * 1e6:.0f} us", note, data)
     with timed_steps() as times:
-        for _ in range(1 if run.rehearsed else WARM):
+        for _ in range(1 if run.simulated else WARM):
             job(*feeds)
     from flow_cuda.driver.capture import describe
 
@@ -478,7 +478,7 @@ def cudnn(run: Run) -> Iterator[Row]:
     import cuda_dnn
 
     hardware = start(run).driver("gpu:0:0").hardware
-    for name, result, note in cuda_dnn.cudnn_plans(hardware, run.rehearsed):
+    for name, result, note in cuda_dnn.cudnn_plans(hardware, run.simulated):
         yield Row(name, "skipped" if result == "missing" else result, note)
         if run.left() < 3:
             return

@@ -23,11 +23,11 @@ class Run:
     """What a part knows.
 
     Attributes:
-        rehearsed: whether the device is the host.
+        simulated: whether the device is the host.
         deadline: when it is cut off, by `time.monotonic`.
     """
 
-    rehearsed: bool
+    simulated: bool
     deadline: float
 
     def left(self) -> float:
@@ -53,15 +53,15 @@ def shrink() -> None:
 
 def start(run: Run, device: str = "gpu") -> Any:
     """A fresh session whose jobs run on a device, and gives it."""
-    from cuda_cases import core_registry, rehearsed_registry
+    from cuda_cases import core_registry, simulated_registry
 
     import oneflow as flow
     from flow_core.frontend.session import session as sessions
     from flow_core.plugins.host import load_plugins
 
     flow.clear_default_session()
-    if run.rehearsed:
-        registry = rehearsed_registry() if device == "gpu" else core_registry()
+    if run.simulated:
+        registry = simulated_registry() if device == "gpu" else core_registry()
     else:
         registry = load_plugins()
     session = sessions.Session(registry)
@@ -71,21 +71,21 @@ def start(run: Run, device: str = "gpu") -> Any:
 
 
 def compiled_at_once(run: Run, make: Callable[[], Callable[[], Any]]) -> Callable[[], Any]:
-    """What ``make`` gives; in a rehearsal, all its kernels are compiled together before."""
-    if run.rehearsed:
+    """What ``make`` gives; in a simulator, all its kernels are compiled together before."""
+    if run.simulated:
         from unittest import mock
 
         from cuda_cases import Collector
 
-        from flow_cuda.simulator import plugin as rehearsed
+        from flow_cuda.simulator import plugin as simulated
 
         collected = Collector()
         with (
-            mock.patch.object(rehearsed, "compiler", return_value=collected),
+            mock.patch.object(simulated, "compiler", return_value=collected),
             np.errstate(all="ignore"),
         ):
             make()()
-        rehearsed.compiler().preload(collected.found.values())
+        simulated.compiler().preload(collected.found.values())
     return make()
 
 
@@ -99,8 +99,8 @@ def hardware_of(session: Any) -> Any:
 @contextlib.contextmanager
 def counted_allocations(run: Run) -> Iterator[list[tuple[Any, int]]]:
     """All allocations of device memory within: the device, and the bytes."""
-    if run.rehearsed:
-        from flow_cuda.simulator.hardware import Rehearsal as Hardware
+    if run.simulated:
+        from flow_cuda.simulator.hardware import Simulator as Hardware
     else:
         from flow_cuda.driver.cupy_hardware import CupyHardware as Hardware  # type: ignore[assignment]
     found: list[tuple[Any, int]] = []
@@ -174,25 +174,25 @@ def bench_feeds(run: Run, workload: str) -> tuple[Any, ...]:
     import data
 
     rng = np.random.RandomState(99)
-    size = (SMALL_SIZES if run.rehearsed else SIZES).get(workload)
+    size = (SMALL_SIZES if run.simulated else SIZES).get(workload)
     if workload == "bert_base":
         return data.bert_batch(rng, size)  # type: ignore[no-any-return]
     if workload == "resnet50":
         x = rng.standard_normal((size, 3, data.IMAGE, data.IMAGE)).astype("f4")
         return x, rng.randint(0, 1000, size).astype("i4")
     feeds = data.batch(rng, workload)
-    return tuple(x[:1] for x in feeds) if run.rehearsed else feeds
+    return tuple(x[:1] for x in feeds) if run.simulated else feeds
 
 
 def best_of(run: Run, call: Callable[[], object], seconds: float) -> float:
     """Seconds per call: the least of means of some calls, for about as long as is said."""
-    warm, rounds = (1, 1) if run.rehearsed else (3, 5)
+    warm, rounds = (1, 1) if run.simulated else (3, 5)
     for _ in range(warm):
         call()
     started = time.perf_counter()
     call()
     one = max(time.perf_counter() - started, 1e-6)
-    count = 1 if run.rehearsed else max(1, min(100, int(seconds / rounds / one)))
+    count = 1 if run.simulated else max(1, min(100, int(seconds / rounds / one)))
     found = []
     for _ in range(rounds):
         started = time.perf_counter()

@@ -20,7 +20,7 @@ from cuda_rig import Run, verdict
 NAME = "OneFlow's op tests"
 FINE = ("passed", "skipped")
 FEW = ("test_tril.py", "test_square_sum.py")
-"""Files of a rehearsal."""
+"""Files of a simulator."""
 
 
 def op_tests(run: Run) -> Iterator[Row]:
@@ -37,8 +37,8 @@ def op_tests(run: Run) -> Iterator[Row]:
             "--jobs", str(max(1, (os.cpu_count() or 2) // 2)), "--timeout", "60",
         ]  # fmt: skip
         sources = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        if run.rehearsed:
-            sources.append(str(rehearsed_plugin(Path(scratch))))
+        if run.simulated:
+            sources.append(str(simulated_plugin(Path(scratch))))
             command += [word for name in FEW for word in ("--match", name)]
             command += ["--env", f"FLOW_DISABLE_PLUGINS={OTHERS}"]
         command += [word for path in filter(None, sources) for word in ("--pythonpath", path)]
@@ -89,15 +89,15 @@ def totals(text: str) -> tuple[int, Mapping[str, int]]:
 
 
 OTHERS = "flow-cuda,flow-onednn"
-"""Plugins that a rehearsed device stands for, or would have to compete with."""
+"""Plugins that a simulated device stands for, or would have to compete with."""
 
 
-def rehearsed_plugin(folder: Path) -> Path:
-    """A folder that makes the rehearsed device known to every process that has it on its path."""
-    info = folder / "site" / "flow_rehearsed-0.dist-info"
+def simulated_plugin(folder: Path) -> Path:
+    """A folder that makes the simulated device known to every process that has it on its path."""
+    info = folder / "site" / "flow_simulated-0.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: flow-rehearsed\nVersion: 0\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: flow-simulated\nVersion: 0\n")
     (info / "entry_points.txt").write_text(
-        "[flow.plugins]\nrehearsed = flow_cuda.simulator.plugin\n"
+        "[flow.plugins]\nsimulated = flow_cuda.simulator.plugin\n"
     )
     return info.parent

@@ -23,14 +23,14 @@ from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.kernels import update
 from flow_cuda.kernels.update import UPDATES
 from flow_cuda.passes.late_updates import JOINED
-from flow_cuda.simulator.hardware import Rehearsal
+from flow_cuda.simulator.hardware import Simulator
 
 PLUGIN = "flow_cuda.simulator.plugin"
 OTHERS = ("flow-cuda", "flow-onednn", "flow-data")
 
 
-def rehearsed_registry() -> Registry:
-    """Core's ops, the kernels of flow-cuda, and devices that are rehearsed."""
+def simulated_registry() -> Registry:
+    """Core's ops, the kernels of flow-cuda, and devices that are simulated."""
     return load_plugins(replace(Settings.from_env(), disabled_plugins=OTHERS), extra=[PLUGIN])
 
 
@@ -72,7 +72,7 @@ DEVIATIONS = (
 
 
 class CudaKit(KernelKit):
-    """The kernel kit on a rehearsed device; all kernels are compiled at once."""
+    """The kernel kit on a simulated device; all kernels are compiled at once."""
 
     plugin = PLUGIN
     deviations = DEVIATIONS
@@ -84,7 +84,7 @@ class CudaKit(KernelKit):
     preloaded: ClassVar[bool] = True
 
     def registry(self) -> Registry:
-        return rehearsed_registry()
+        return simulated_registry()
 
     def covered_ops(self) -> tuple[str, ...]:
         return tuple(op for op in super().covered_ops() if op not in WITHOUT_SAMPLES)
@@ -101,7 +101,7 @@ class CudaKit(KernelKit):
     def all_kernels(self) -> list[Kernel]:
         """What binding all cases asks a compiler for, also of enlarged ones."""
         collected = Collector()
-        driver = GpuDriver(Rehearsal(compiler=collected), chunk=64)
+        driver = GpuDriver(Simulator(compiler=collected), chunk=64)
         for op in self.covered_ops():
             for dtype in self.dtypes_of(op):
                 for case in self.cases(op, dtype):
@@ -240,4 +240,4 @@ class DeviceKernels(CudaKit):
         return load_plugins()
 
 
-__all__ = ["AS_GIVEN", "CudaKit", "DeviceKernels", "core_registry", "rehearsed_registry"]
+__all__ = ["AS_GIVEN", "CudaKit", "DeviceKernels", "core_registry", "simulated_registry"]

@@ -1,4 +1,4 @@
-"""Rehearsed GPUs whose exchanges go over the fake of NCCL that flow-dist's tests have."""
+"""Simulated GPUs whose exchanges go over the fake of NCCL that flow-dist's tests have."""
 
 import ctypes
 import sys
@@ -14,7 +14,7 @@ from flow_cuda.codegen.program import Kernel
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.hardware import Access
 from flow_cuda.driver.gpu import GpuDriver
-from flow_cuda.simulator.hardware import Rehearsal
+from flow_cuda.simulator.hardware import Simulator
 from flow_dist.nccl.communicators import Groups
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "packages" / "flow-dist" / "tests"))
@@ -41,10 +41,10 @@ COMPILER = OneAtATime()
 
 
 class Gpu:
-    """A rehearsed device, as the fake of NCCL sees it."""
+    """A simulated device, as the fake of NCCL sees it."""
 
     def __init__(self, index: int) -> None:
-        self.hardware = Rehearsal(index, compiler=COMPILER)
+        self.hardware = Simulator(index, compiler=COMPILER)
         self.driver = GpuDriver(self.hardware, chunk=1 << 12)
 
     @property

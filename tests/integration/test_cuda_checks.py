@@ -1,4 +1,4 @@
-"""The script for real GPUs: it survives its parts, and all of them run on a rehearsed device."""
+"""The script for real GPUs: it survives its parts, and all of them run on a simulated device."""
 
 import inspect
 import json
@@ -172,10 +172,10 @@ test_half_a_li"""
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(2400)
-@pytest.mark.skipif(host_compiler.compiler() is None, reason="no C++ compiler to rehearse with")
-def test_every_part_runs_on_a_rehearsed_device(tmp_path: Path) -> None:
+@pytest.mark.skipif(host_compiler.compiler() is None, reason="no C++ compiler to simulate with")
+def test_every_part_runs_on_a_simulated_device(tmp_path: Path) -> None:
     """Also where there is no network; peers as far as they are installed."""
-    command = [sys.executable, str(BENCHMARKS / "cuda_checks.py"), "--rehearse"]
+    command = [sys.executable, str(BENCHMARKS / "cuda_checks.py"), "--simulate"]
     done = subprocess.run(
         [*command, "--seconds", "2000", "--out", str(tmp_path / "out")],
         cwd=tmp_path, capture_output=True, text=True, check=False,

@@ -1,4 +1,4 @@
-"""Data that ops of the host read and decode, on rehearsed GPUs: what CPUs give."""
+"""Data that ops of the host read and decode, on simulated GPUs: what CPUs give."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The comm over NCCL on rehearsed GPUs: their kernels pack, their streams order, their graphs run.
+"""The comm over NCCL on simulated GPUs: their kernels pack, their streams order, their graphs run.
 
 A rank is a thread with one device, and NCCL is the fake of flow-dist's tests: what it is asked to
 do is queued on the device's stream, and runs when somebody waits for it.
@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from cuda_cases import core_registry, rehearsed_registry
-from nccl_rehearsed import GPUS, Fabric, rank
+from cuda_cases import core_registry, simulated_registry
+from nccl_simulated import GPUS, Fabric, rank
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(
 DEVICES = tuple(f"gpu:0:{index}" for index in range(4))
 
 
-class TestOnRehearsedGpus(CommKit):
+class TestOnSimulatedGpus(CommKit):
     comm_name = "nccl"
     devices = DEVICES
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "bfloat16")
@@ -72,7 +72,7 @@ PACKED = (
 )  # fmt: skip
 
 
-class TestInOrder(TestOnRehearsedGpus):
+class TestInOrder(TestOnSimulatedGpus):
     ordered = True
     dtypes: ClassVar[tuple[str, ...]] = ("bfloat16", "bool")
 
@@ -86,7 +86,7 @@ def test_exchanges_run_in_a_captured_graph(case: str) -> None:
     def body(world: Any) -> None:
         gpu, groups = rank(fabric, world)
         comm = NcclComm(DEVICES, groups, ordered=False)
-        kit = TestOnRehearsedGpus()
+        kit = TestOnSimulatedGpus()
         run = comms._Run(kit, comm, exchange, 0)
         step = gpu.driver.compile(run._launches)
         calls = []
@@ -114,7 +114,7 @@ PAIR = "0:0-1"
 
 def job_on(device: str) -> Any:
     """Training whose first layer is split by rows, the second one replicated."""
-    registry = rehearsed_registry() if device == "gpu" else core_registry()
+    registry = simulated_registry() if device == "gpu" else core_registry()
     sessions._default[:] = [sessions.Session(registry)]
     init = flow.random_normal_initializer(stddev=0.3)
     config = flow.function_config()
@@ -192,7 +192,7 @@ def test_a_plan_on_two_gpus_computes_what_it_does_on_two_cpus(ordered: bool) -> 
 # ------------------------------------------------------------- the script for real devices
 
 
-def test_the_checks_for_real_gpus_pass_on_rehearsed_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checks_for_real_gpus_pass_on_simulated_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(VERDICT, "error", None)
     path = Path(__file__).parents[2] / "benchmarks" / "nccl_checks.py"
     spec = importlib.util.spec_from_file_location("nccl_checks", path)

@@ -13,12 +13,12 @@ import pytest
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.base.errors import JobError
-from flow_core.compiler.reshard.planner import Layout
+from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.frontend.job.function import JobFunction
 from flow_core.frontend.session import session as sessions
 from flow_core.frontend.session.session import Session
 from flow_core.observe.feeds import draw_feeds, index_bounds
-from flow_core.observe.isolated_run import Rehearsal
+from flow_core.observe.isolated_run import IsolatedRun
 from flow_core.observe.oracle import _Oracle, verify
 from flow_core.observe.parts import assemble, take_apart
 from flow_core.observe.rounding import difference
@@ -206,7 +206,7 @@ def test_indices_stay_in_their_range() -> None:
 
 @pytest.mark.parametrize("sbp", [(S(0), S(0)), (S(1), B), (B, P), (P, S(0)), (P, P), (B, B)])
 def test_parts_make_up_the_whole(sbp: tuple[Any, ...]) -> None:
-    layout = Layout(Placement.parse("cpu", "0:0-5", (2, 3)), sbp)
+    layout = TensorLayout(Placement.parse("cpu", "0:0-5", (2, 3)), sbp)
     array = np.arange(7 * 5).reshape(7, 5)
     whole = assemble(layout, array.shape, take_apart(layout, array, np.random.default_rng(0)))
     np.testing.assert_array_equal(whole.array, array)
@@ -214,7 +214,7 @@ def test_parts_make_up_the_whole(sbp: tuple[Any, ...]) -> None:
 
 
 def test_copies_that_disagree_are_named() -> None:
-    layout = Layout(Placement.parse("cpu", "0:0-2"), (B,))
+    layout = TensorLayout(Placement.parse("cpu", "0:0-2"), (B,))
     parts = [np.ones(2), np.ones(2), np.array([1.0, 2.0])]
     assert assemble(layout, (2,), parts).disagreeing == (0, 2)
 
@@ -304,7 +304,7 @@ def test_statistics_of_one_device_that_are_wrong_are_found(
 ) -> None:
     held = _Oracle._held
 
-    def wrong(oracle: _Oracle, many: Rehearsal) -> dict[str, Any]:
+    def wrong(oracle: _Oracle, many: IsolatedRun) -> dict[str, Any]:
         states = held(oracle, many)
         states["bn-moving_mean of cpu:0:1"] += 1
         return states

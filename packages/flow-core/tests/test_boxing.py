@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 from flow_core.base.dtypes import float64
 from flow_core.builtin.in_process import InProcessComm
 from flow_core.compiler.lower.collectives import exchange_op
-from flow_core.compiler.reshard.planner import Hop, Layout, groups_of, plan_boxing, plan_routes
+from flow_core.compiler.reshard.planner import (
+    ReshardStep,
+    TensorLayout,
+    groups_of,
+    plan_boxing,
+    plan_routes,
+)
 from flow_core.compiler.reshard.steps import is_there
 from flow_core.exchange import LOCAL, make_exchange
 from flow_core.ir.graph import Value, tensor_type
@@ -48,9 +54,9 @@ def placed(text: str) -> Placement:
     return Placement.parse(kind, words[0].split(","), hierarchy)
 
 
-def layouts(placement: Placement, sbps: Sequence[Sbp] = SBPS) -> Iterator[Layout]:
+def layouts(placement: Placement, sbps: Sequence[Sbp] = SBPS) -> Iterator[TensorLayout]:
     for sbp in itertools.product(sbps, repeat=len(placement.hierarchy)):
-        yield Layout(placement, sbp)
+        yield TensorLayout(placement, sbp)
 
 
 def window(region: Any) -> tuple[slice, ...]:
@@ -67,7 +73,7 @@ def addends(x: Any, op: str, n: int, rng: Any) -> list[Any]:
     return [np.where(owner == i, x, worse(x, o)) for i, o in enumerate([x, *others])]
 
 
-def scatter(x: Any, layout: Layout, rng: Any) -> list[Any]:
+def scatter(x: Any, layout: TensorLayout, rng: Any) -> list[Any]:
     """Local parts of a tensor."""
     pairs = list(zip(layout.sbp, layout.placement.hierarchy, strict=True))
     parts = spread(x, pairs, rng)
@@ -84,7 +90,7 @@ def spread(x: Any, pairs: list[tuple[Sbp, int]], rng: Any) -> list[Any]:
     return [part for whole in wholes for part in spread(whole, inner, rng)]
 
 
-def gathered(shape: tuple[int, ...], layout: Layout, parts: list[Any]) -> Any:
+def gathered(shape: tuple[int, ...], layout: TensorLayout, parts: list[Any]) -> Any:
     """The logical tensor; copies must agree."""
     wholes = []
     for rank, part in enumerate(parts):
@@ -110,7 +116,7 @@ def joined(parts: list[Any], pairs: list[tuple[Sbp, int]]) -> Any:
     return reduce(lambda a, b: np.where(np.isnan(a), b, a), wholes)
 
 
-def run_hop(comm: InProcessComm, hop: Hop, parts: list[Any]) -> list[Any]:
+def run_hop(comm: InProcessComm, hop: ReshardStep, parts: list[Any]) -> list[Any]:
     """A hop as a plan runs it: each group's exchange bound to arrays and launched."""
     out: dict[int, Any] = {
         rank: parts[hop.pieces[rank][0].source]
@@ -138,7 +144,7 @@ def run_hop(comm: InProcessComm, hop: Hop, parts: list[Any]) -> list[Any]:
     return [out[rank] for rank in range(hop.target.placement.size)]
 
 
-def check(x: Any, source: Layout, target: Layout, rng: Any) -> None:
+def check(x: Any, source: TensorLayout, target: TensorLayout, rng: Any) -> None:
     """A transition is right, and sends what was predicted, link by link."""
     parts = scatter(x, source, rng)
     devices = [
@@ -209,7 +215,9 @@ def test_any_transition(data: st.DataObject) -> None:
     x = tensor(data.draw(st.sampled_from([(7, 5), (8, 8), (6,), (3, 4, 2), (5, 1)])), rng)
     sbps = [S(axis) for axis in range(x.ndim)] + [B, P, MAX, MIN]
     source, target = (
-        Layout(placement, tuple(data.draw(st.sampled_from(sbps)) for _ in placement.hierarchy))
+        TensorLayout(
+            placement, tuple(data.draw(st.sampled_from(sbps)) for _ in placement.hierarchy)
+        )
         for placement in (placed(data.draw(st.sampled_from(SHAPES))) for _ in range(2))
     )
     check(x, source, target, rng)
@@ -231,15 +239,17 @@ def test_every_transition_of_every_hierarchy(a: str, b: str) -> None:
 def test_hierarchies_of_the_same_devices_are_no_reason_to_move() -> None:
     flat, grid = placed("0:0-3"), placed("0:0-3 2x2")
     for a, b in (((P,), (P, P)), ((B,), (B, B)), ((S(0),), (S(0), S(0))), ((MAX,), (MAX, MAX))):
-        assert plan_boxing((8, 4), 4, Layout(flat, a), Layout(grid, b), LINKS) == ()
-    hops = plan_boxing((8, 4), 4, Layout(grid, (P, B)), Layout(flat, (P,)), LINKS)
-    assert sum(hop.elements() for hop in hops) == 0
+        assert plan_boxing((8, 4), 4, TensorLayout(flat, a), TensorLayout(grid, b), LINKS) == ()
+    reshard_steps = plan_boxing(
+        (8, 4), 4, TensorLayout(grid, (P, B)), TensorLayout(flat, (P,)), LINKS
+    )
+    assert sum(hop.elements() for hop in reshard_steps) == 0
 
 
 # ----------------------------------------------------------------------------- bytes and names
 
 
-def elements(source: Layout, target: Layout) -> float:
+def elements(source: TensorLayout, target: TensorLayout) -> float:
     return sum(hop.elements() for hop in plan_boxing((8, 12), 4, source, target, LINKS)) / 96
 
 
@@ -257,8 +267,8 @@ TABLE = {  # bytes on the wire in units of the logical size: same devices, disjo
 @pytest.mark.parametrize("pair", TABLE, ids=lambda pair: f"{pair[0]}-{pair[1]}")
 def test_bytes_are_those_of_the_table(pair: tuple[Sbp, Sbp], others: str) -> None:
     gpus = placed("0:0-3")
-    same = elements(Layout(gpus, pair[:1]), Layout(gpus, pair[1:]))
-    disjoint = elements(Layout(gpus, pair[:1]), Layout(placed(others), pair[1:]))
+    same = elements(TensorLayout(gpus, pair[:1]), TensorLayout(gpus, pair[1:]))
+    disjoint = elements(TensorLayout(gpus, pair[:1]), TensorLayout(placed(others), pair[1:]))
     assert (same, disjoint) == pytest.approx(TABLE[pair])
 
 
@@ -283,15 +293,15 @@ NAMES = (  # from, to, hops
 @pytest.mark.parametrize("case", NAMES, ids=lambda c: f"{c[0]} {c[1]} - {c[2]} {c[3]}")
 def test_hops_have_the_names_of_collectives(case: tuple[str, Sbp, str, Sbp, str]) -> None:
     a, source, b, target, names = case
-    hops = plan_boxing(
-        (8, 12), 4, Layout(placed(a), (source,)), Layout(placed(b), (target,)), LINKS
+    reshard_steps = plan_boxing(
+        (8, 12), 4, TensorLayout(placed(a), (source,)), TensorLayout(placed(b), (target,)), LINKS
     )
-    assert " ".join(hop.name for hop in hops) == names
+    assert " ".join(hop.name for hop in reshard_steps) == names
 
 
 def test_groups_of_a_grid_exchange_among_themselves() -> None:
     grid = placed("0:0-3 2x2")
-    source, target = Layout(grid, (P, S(0))), Layout(grid, (B, S(0)))
+    source, target = TensorLayout(grid, (P, S(0))), TensorLayout(grid, (B, S(0)))
     (hop,) = plan_boxing((8, 12), 4, source, target, LINKS)
     assert [(part.name, part.sources) for part in groups_of(hop)] == [
         ("all_reduce", (0, 2)),
@@ -301,18 +311,20 @@ def test_groups_of_a_grid_exchange_among_themselves() -> None:
 
 def test_machines_reduce_inside_before_they_reduce_between() -> None:
     grid = placed("0:0-1,1:0-1 2x2")
-    hops = plan_boxing((64, 1024), 4, Layout(grid, (P, P)), Layout(grid, (B, B)), LINKS)
-    assert [hop.name for hop in hops] == ["reduce_scatter", "all_reduce", "all_gather"]
+    reshard_steps = plan_boxing(
+        (64, 1024), 4, TensorLayout(grid, (P, P)), TensorLayout(grid, (B, B)), LINKS
+    )
+    assert [hop.name for hop in reshard_steps] == ["reduce_scatter", "all_reduce", "all_gather"]
 
 
 def test_runners_up_cost_more() -> None:
     gpus = placed("0:0-3")
-    routes = plan_routes((8, 12), 4, Layout(gpus, (P,)), Layout(gpus, (B,)), LINKS)
-    assert [[hop.name for hop in route.hops] for route in routes[:2]] == [
+    routes = plan_routes((8, 12), 4, TensorLayout(gpus, (P,)), TensorLayout(gpus, (B,)), LINKS)
+    assert [[hop.name for hop in route.reshard_steps] for route in routes[:2]] == [
         ["all_reduce"],
         ["reduce_scatter", "all_gather"],
     ]
-    assert len({route.hops for route in routes}) == len(routes) > 2
+    assert len({route.reshard_steps for route in routes}) == len(routes) > 2
     assert [r.seconds for r in routes] == pytest.approx(sorted(r.seconds for r in routes))
 
 

@@ -15,9 +15,9 @@ def own_list(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_latest_is_closed_first_and_all_once() -> None:
     closed: list[int] = []
     for i in range(3):
-        shutdown.close_at_end(lambda i=i: closed.append(i))
-    shutdown.close_all()
-    shutdown.close_all()
+        shutdown.call_at_shutdown(lambda i=i: closed.append(i))
+    shutdown.run_shutdown_calls()
+    shutdown.run_shutdown_calls()
     assert closed == [2, 1, 0]
 
 
@@ -27,8 +27,8 @@ def test_what_is_forgotten_stays_open() -> None:
     def close() -> None:
         closed.append("it")
 
-    shutdown.keep_open(close)  # nobody has told of it
-    shutdown.close_at_end(close)
-    shutdown.keep_open(close)
-    shutdown.close_all()
+    shutdown.cancel_at_shutdown(close)  # nobody has told of it
+    shutdown.call_at_shutdown(close)
+    shutdown.cancel_at_shutdown(close)
+    shutdown.run_shutdown_calls()
     assert not closed

@@ -11,7 +11,7 @@ from flow_core.base.errors import DataError, FlowError
     ("found", "shown"), [("é", "é"), ("a\udcff b", r"a\udcff b"), ("\ud83d\ude00", r"\ud83d\ude00")]
 )
 def test_any_text_can_be_printed(found: str, shown: str) -> None:
-    error = DataError("reading", found=found).told(hint=found)
+    error = DataError("reading", found=found).with_context(hint=found)
     assert str(error).encode()
     assert str(error) == str(FlowError("reading", found=shown, hint=shown))
     assert error.found == found

@@ -19,8 +19,8 @@ from flow_core.compiler.lower.tasks import CompileOptions, lower
 from flow_core.compiler.memory.device_batching import with_rows
 from flow_core.compiler.memory.replica_dedup import (
     MOST_WALKS,
-    NOTHING_SHARED,
-    Sharing,
+    NO_DEDUP,
+    ReplicaDedup,
     find_sharing,
 )
 from flow_core.exchange import BOXING
@@ -127,12 +127,12 @@ def program(devices: int, steps: Sequence[tuple[str, int, int]], results: Sequen
     return made
 
 
-def shared(made: Program, graph: Graph) -> Sharing:
+def shared(made: Program, graph: Graph) -> ReplicaDedup:
     return find_sharing(graph, registry().ops, made.origins, [[names] for names in made.variables])
 
 
 def run(
-    made: Program, graph: Graph, sharing: Sharing, workers: int
+    made: Program, graph: Graph, sharing: ReplicaDedup, workers: int
 ) -> tuple[list[Any], dict[str, Any], Any]:
     """Results of three steps, all variables after them, and the bytes that were sent."""
     held = {
@@ -175,7 +175,7 @@ def test_sharing_changes_no_bit(
     made = program(devices, steps, results)
     graph = made.builder.build()
     try:
-        apart = run(made, graph, NOTHING_SHARED, workers)
+        apart = run(made, graph, NO_DEDUP, workers)
     except GraphError:  # two variables that are exchanged: each update must be the first
         reject()
     together = run(made, graph, shared(made, graph), workers)
@@ -237,7 +237,7 @@ def test_the_search_ends_where_one_variable_after_the_other_is_apart() -> None:
         made.each("assign", values, made.values[-1])
         made.variables.append([value.op for value in values])
         made.values.append(values)
-    assert shared(made, made.builder.build()) == NOTHING_SHARED
+    assert shared(made, made.builder.build()) == NO_DEDUP
 
 
 @pytest.mark.parametrize("kind", ["apart", "all_to_all"])
@@ -246,4 +246,4 @@ def test_updates_that_differ_keep_variables_apart(kind: str) -> None:
     steps = [(kind, 2, 0), ("update", 0, 0), ("negative", 2, 0), ("update", 1, 0)]
     made = program(2, steps, [0])
     sharing = shared(made, made.builder.build())
-    assert sharing == NOTHING_SHARED
+    assert sharing == NO_DEDUP

@@ -10,7 +10,7 @@ import pytest
 
 from flow_core.base.config import Settings
 from flow_core.base.dtypes import float32
-from flow_core.compiler.reshard.planner import BoxingError, Layout
+from flow_core.compiler.reshard.planner import BoxingError, TensorLayout
 from flow_core.compiler.reshard.plugin_steps import Ways
 from flow_core.ir.graph import tensor_type
 from flow_core.plugins.host import load_plugins
@@ -29,8 +29,10 @@ def plugin(**hooks: Any) -> ModuleType:
 
 
 def names(ways: Ways, source: Sbp, target: Sbp) -> list[str]:
-    hops = ways.hops(TYPE, Layout(GPUS, (source,)), Layout(GPUS, (target,)), LinkModel())
-    return [hop.name for hop in hops]
+    reshard_steps = ways.reshard_steps(
+        TYPE, TensorLayout(GPUS, (source,)), TensorLayout(GPUS, (target,)), LinkModel()
+    )
+    return [hop.name for hop in reshard_steps]
 
 
 def by_way_of(*stops: Sbp) -> Any:

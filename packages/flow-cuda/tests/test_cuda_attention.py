@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_cases import CudaKit, core_registry, rehearsed_registry
+from cuda_cases import CudaKit, core_registry, simulated_registry
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -17,7 +17,7 @@ from flow_cuda.codegen import host_compiler
 from flow_cuda.cudnn.attention_ops import OPS, operands
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.kernels.dnn import KERNELS
-from flow_cuda.simulator.hardware import Rehearsal
+from flow_cuda.simulator.hardware import Simulator
 
 needs_compiler = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
@@ -71,7 +71,7 @@ def test_gradients_are_the_reference(case: int, deterministic: bool) -> None:
 
 def launched(op: str, arrays: Any, attrs: Any) -> list[Any]:
     """The outputs of a kernel, of float16 but for the sums of exponentials."""
-    hardware = Rehearsal()
+    hardware = Simulator()
     driver = GpuDriver(hardware)
     kinds = [np.float32 if i == 5 else np.float16 for i in range(len(arrays))]
     host = [x.astype(kind) for x, kind in zip(arrays, kinds, strict=True)]
@@ -163,17 +163,17 @@ EXPECTED = {
 
 @pytest.mark.parametrize("form", EXPECTED)
 def test_what_is_joined(form: str) -> None:
-    sessions._default[:] = [sessions.Session(rehearsed_registry())]
+    sessions._default[:] = [sessions.Session(simulated_registry())]
     assert counts(job_of(form)) == EXPECTED[form]
 
 
 def test_float32_is_not_joined() -> None:
-    sessions._default[:] = [sessions.Session(rehearsed_registry())]
+    sessions._default[:] = [sessions.Session(simulated_registry())]
     assert counts(job_of("mask", amp=False)) == NONE
 
 
 def test_prediction_saves_nothing() -> None:
-    sessions._default[:] = [sessions.Session(rehearsed_registry())]
+    sessions._default[:] = [sessions.Session(simulated_registry())]
     job = job_of("mask", kind="predict")
     assert counts(job) == {"cudnn_attention": 2}
     graph = job.compile().graph
@@ -182,7 +182,7 @@ def test_prediction_saves_nothing() -> None:
 
 def test_settings_reach_the_plan() -> None:
     for repeats, plan in ((False, "eng8"), (True, "eng9")):
-        sessions._default[:] = [sessions.Session(rehearsed_registry())]
+        sessions._default[:] = [sessions.Session(simulated_registry())]
         job = job_of("scaled", cudnn_conv_use_deterministic_algo_only=repeats)
         found = {op.attrs["plan"] for op in job.compile().graph.of_type("cudnn_attention_grad")}
         assert found == {plan}
@@ -196,7 +196,7 @@ def test_training_is_the_cpu_s(form: str) -> None:
     m = np.ones((BATCH, PLACES), np.float32)
     m[0, 4:] = 0
     losses = []
-    for device, registry in (("gpu", rehearsed_registry()), ("cpu", core_registry())):
+    for device, registry in (("gpu", simulated_registry()), ("cpu", core_registry())):
         sessions._default[:] = [sessions.Session(registry)]
         job = job_of(form, device)
         losses.append([job(x, m).item() for _ in range(4)])

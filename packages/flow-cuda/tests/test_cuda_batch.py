@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from cuda_cases import Collector, on_device, rehearsed_registry, update_launches
+from cuda_cases import Collector, on_device, simulated_registry, update_launches
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -15,7 +15,7 @@ from flow_cuda.device.batch import joined
 from flow_cuda.device.launch import ZeroLaunch
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.passes.late_updates import JOINED
-from flow_cuda.simulator.hardware import Rehearsal
+from flow_cuda.simulator.hardware import Simulator
 
 needs_compiler = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
@@ -36,7 +36,7 @@ def test_joined_launches_give_the_bits_of_many(op: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(batch, "MOST_BLOCKS", 3)
     results = []
     for how in (list, joined):
-        driver = GpuDriver(Rehearsal())
+        driver = GpuDriver(Simulator())
         launches, arrays = update_launches(driver, op, SHAPES)
         made = how(launches)
         assert len(made) == len(launches) // (1 if how is list else len(SHAPES))
@@ -49,14 +49,14 @@ def test_joined_launches_give_the_bits_of_many(op: str, monkeypatch: pytest.Monk
 
 
 def test_other_types_do_not_join() -> None:
-    driver = GpuDriver(Rehearsal(compiler=Collector()))
+    driver = GpuDriver(Simulator(compiler=Collector()))
     wide, _ = update_launches(driver, "sgd_update", SHAPES)
     narrow, _ = update_launches(driver, "sgd_update", SHAPES, "float16")
     assert len(joined([*wide, *narrow])) == 2
 
 
 def test_a_launch_does_not_move_over_what_it_needs() -> None:
-    driver = GpuDriver(Rehearsal(compiler=Collector()))
+    driver = GpuDriver(Simulator(compiler=Collector()))
     (first, second), (_, kept) = update_launches(driver, "sgd_update", SHAPES[:2])
     other = ZeroLaunch(driver.hardware, on_device(driver, np.zeros(4, np.float32)))
     needed = ZeroLaunch(driver.hardware, kept[0])
@@ -69,7 +69,7 @@ def test_a_launch_does_not_move_over_what_it_needs() -> None:
 
 @needs_compiler
 def test_a_step_has_one_launch_for_all_updates() -> None:
-    session = sessions.Session(rehearsed_registry())
+    session = sessions.Session(simulated_registry())
     sessions._default[:] = [session]
 
     @flow.global_function("train")

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_cases import on_device, rehearsed_registry
+from cuda_cases import on_device, simulated_registry
 
 from flow_core.base.dtypes import as_dtype
 from flow_core.ir.graph import tensor_type
@@ -12,17 +12,17 @@ from flow_core.plugins.specs import BindContext, KernelQuery
 from flow_cuda.codegen import host_compiler
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.kernels.columns import LEAST, MOST_PARTS, STRETCH, Matrix
-from flow_cuda.simulator.hardware import Rehearsal
+from flow_cuda.simulator.hardware import Simulator
 
 pytestmark = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
 )
-REGISTRY = rehearsed_registry()
+REGISTRY = simulated_registry()
 
 
 def launched(op: str, arrays: Any, count: int, kind: str, wide: tuple[int, ...], **attrs: Any):  # type: ignore[no-untyped-def]
     """Outputs of an op and what its reference gives; inputs in ``wide`` are not of the kind."""
-    spec, driver = REGISTRY.ops[op], GpuDriver(Rehearsal())
+    spec, driver = REGISTRY.ops[op], GpuDriver(Simulator())
     attrs = {**spec.attrs, **attrs}
     types = [np.float32 if i in wide else as_dtype(kind).numpy for i in range(len(arrays))]
     host = [np.asarray(x).astype(t) for x, t in zip(arrays, types, strict=True)]

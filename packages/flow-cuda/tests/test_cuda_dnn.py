@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from cuda_cases import CudaKit, core_registry, rehearsed_registry
+from cuda_cases import CudaKit, core_registry, simulated_registry
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -31,11 +31,11 @@ from flow_cuda.passes.convolutions import Convolutions
 from flow_cuda.simulator.cudnn import (
     MisuseError,
     NotSupportedError,
-    RehearsedBench,
-    RehearsedCudnn,
+    SimulatedBench,
+    SimulatedCudnn,
 )
 from flow_cuda.simulator.cudnn_engines import ENGINES
-from flow_cuda.simulator.hardware import OrderError, Rehearsal, rehearsed_plans
+from flow_cuda.simulator.hardware import OrderError, Simulator, simulated_plans
 
 needs_compiler = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
@@ -89,7 +89,7 @@ class TestKernels(CudaKit):
     ],
 )
 def test_what_settings_mean_for_plans(kind: str, search: Search, plan: str) -> None:
-    choice = rehearsed_plans(RehearsedCudnn()).choose(problem(kind), search)
+    choice = simulated_plans(SimulatedCudnn()).choose(problem(kind), search)
     assert choice is not None
     assert choice.plan == plan
     assert choice.workspace <= search.limit
@@ -100,11 +100,11 @@ def test_what_settings_mean_for_plans(kind: str, search: Search, plan: str) -> N
 )
 def test_nothing_may_be_left(search: Search, limit: int) -> None:
     wide = problem(strides=(2, 2)) if not limit else problem()
-    assert rehearsed_plans(RehearsedCudnn()).choose(wide, search) is None
+    assert simulated_plans(SimulatedCudnn()).choose(wide, search) is None
 
 
 def test_half_types_may_use_tensor_cores_and_are_summed_in_float32() -> None:
-    class Tells(RehearsedCudnn):
+    class Tells(SimulatedCudnn):
         computed: Any = None
 
         def pygraph(self, **settings: Any) -> Any:
@@ -112,7 +112,7 @@ def test_half_types_may_use_tensor_cores_and_are_summed_in_float32() -> None:
             return super().pygraph(**settings)
 
     library = Tells()
-    plans = rehearsed_plans(library)
+    plans = simulated_plans(library)
     for compute, its in (("float32", "FLOAT"), ("float16", "HALF")):
         choice = plans.choose(problem(dtype=float16, compute=compute), Search())
         assert choice == Choice("eng1_k2=5", 4096)
@@ -120,9 +120,9 @@ def test_half_types_may_use_tensor_cores_and_are_summed_in_float32() -> None:
 
 
 def test_a_choice_is_kept_on_disk(tmp_path: Path) -> None:
-    def plans(*names: str) -> tuple[DnnPlans, RehearsedCudnn]:
-        library = RehearsedCudnn(engines=[e for e in ENGINES if e.name in names])
-        bench = RehearsedBench(library)
+    def plans(*names: str) -> tuple[DnnPlans, SimulatedCudnn]:
+        library = SimulatedCudnn(engines=[e for e in ENGINES if e.name in names])
+        bench = SimulatedBench(library)
         return DnnPlans(library, "sm_90", bench, DiskCache(tmp_path / "cudnn", ".json")), library
 
     search = Search(measured=True)
@@ -139,10 +139,10 @@ def test_a_choice_is_kept_on_disk(tmp_path: Path) -> None:
 
 
 def test_a_refusal_is_kept_on_disk(tmp_path: Path) -> None:
-    library = RehearsedCudnn(refuses=["conv_fprop"])
+    library = SimulatedCudnn(refuses=["conv_fprop"])
     for _ in range(2):
         cache = DiskCache(tmp_path / "c", ".json")
-        plans = DnnPlans(library, "sm_90", RehearsedBench(library), cache)
+        plans = DnnPlans(library, "sm_90", SimulatedBench(library), cache)
         assert plans.choose(problem(), Search()) is None
 
 
@@ -150,7 +150,7 @@ def test_plans_are_made_on_their_device() -> None:
     """The library loads what it compiles where the calling thread is at that time."""
     inside: list[bool] = []
 
-    class There(RehearsedCudnn):
+    class There(SimulatedCudnn):
         def pygraph(self, **settings: Any) -> Any:
             assert inside == [True]
             return super().pygraph(**settings)
@@ -163,7 +163,7 @@ def test_plans_are_made_on_their_device() -> None:
             inside.clear()
 
     library = There()
-    plans = DnnPlans(library, "sm_90", RehearsedBench(library), within=within)
+    plans = DnnPlans(library, "sm_90", SimulatedBench(library), within=within)
     assert plans.choose(problem(), Search()) == Choice("eng0", 0)
     assert plans.planned(problem("data_grad"), "eng0").workspace == 256
 
@@ -199,7 +199,7 @@ def fake_libraries(patch: pytest.MonkeyPatch, cudnn: Any) -> None:
 
 
 def test_a_library_that_does_not_start_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Broken(RehearsedCudnn):
+    class Broken(SimulatedCudnn):
         def create_handle(self) -> int:
             raise RuntimeError("CUDNN_STATUS_NOT_INITIALIZED")
 
@@ -213,7 +213,7 @@ def test_a_library_that_does_not_start_is_told_of(monkeypatch: pytest.MonkeyPatc
 
 def test_a_library_that_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    fake_libraries(monkeypatch, RehearsedCudnn())
+    fake_libraries(monkeypatch, SimulatedCudnn())
     plans = cupy_hardware.dnn_plans(1)
     assert plans is not None
     assert cupy_hardware.dnn_plans(1) is plans
@@ -234,7 +234,7 @@ def test_families_of_algorithms() -> None:
 # --- the library and its checks
 
 
-def graph(library: RehearsedCudnn) -> Any:
+def graph(library: SimulatedCudnn) -> Any:
     """A graph of a product of channels that has not been validated."""
     types = library.data_type
     made = library.pygraph(
@@ -258,7 +258,7 @@ def aligned(nbytes: int) -> tuple[Any, int]:
 
 
 def test_the_order_of_calls_is_checked() -> None:
-    made = graph(RehearsedCudnn())
+    made = graph(SimulatedCudnn())
     with pytest.raises(MisuseError, match="build_operation_graph"):
         made.build_operation_graph()
     made.validate()
@@ -274,7 +274,7 @@ def test_the_order_of_calls_is_checked() -> None:
 
 @pytest.mark.parametrize("wrong", ["strides", "sizes", "number"])
 def test_tensors_are_checked(wrong: str) -> None:
-    made = graph(RehearsedCudnn())
+    made = graph(SimulatedCudnn())
     (y,) = made.nodes[-1].outputs
     if wrong == "strides":
         y.set_stride((36, 8, 3, 1))
@@ -288,7 +288,7 @@ def test_tensors_are_checked(wrong: str) -> None:
 
 @pytest.mark.parametrize("wrong", ["alignment", "tensors", "handle", "workspace"])
 def test_executions_are_checked(wrong: str) -> None:
-    library = RehearsedCudnn()
+    library = SimulatedCudnn()
     made = graph(library)
     made.validate()
     made.build_operation_graph()
@@ -304,7 +304,7 @@ def test_executions_are_checked(wrong: str) -> None:
         made.execute_plan_at_index(pack, 0 if wrong == "workspace" else room, 0, handle)
 
 
-def bound(hardware: Rehearsal, plan: str, nbytes: int) -> Any:
+def bound(hardware: Simulator, plan: str, nbytes: int) -> Any:
     """A launch of a convolution by a plan, with so much workspace."""
     driver = GpuDriver(hardware)
     asked = problem()
@@ -323,11 +323,11 @@ def bound(hardware: Rehearsal, plan: str, nbytes: int) -> Any:
 
 def test_a_plan_from_elsewhere_is_an_error() -> None:
     with pytest.raises(DnnError, match="no plan 'eng99' on this device"):
-        bound(Rehearsal(), "eng99", 0)
+        bound(Simulator(), "eng99", 0)
     with pytest.raises(DnnError, match="4096 bytes of workspace on this device, 512 in the plan"):
-        bound(Rehearsal(), "eng1_k2=5", 512)
+        bound(Simulator(), "eng1_k2=5", 512)
 
-    class Without(Rehearsal):
+    class Without(Simulator):
         dnn: Any = None
 
         def __setattr__(self, name: str, value: Any) -> None:
@@ -340,7 +340,7 @@ def test_a_plan_from_elsewhere_is_an_error() -> None:
 
 def test_what_a_graph_touches_is_ordered() -> None:
     """Another stream must not write the workspace meanwhile."""
-    hardware = Rehearsal()
+    hardware = Simulator()
     launch = bound(hardware, "eng1_k2=5", 4096)
     launch()
     other = hardware.stream("other")
@@ -385,11 +385,11 @@ def net(device: str = "gpu", amp: bool = False, form: str = "NCHW", **wishes: An
     return job
 
 
-def joined(job: Any, library: RehearsedCudnn | None = None, **wishes: Any) -> Graph:
+def joined(job: Any, library: SimulatedCudnn | None = None, **wishes: Any) -> Graph:
     """The physical graph of a job after the pass alone."""
-    registry = rehearsed_registry()
+    registry = simulated_registry()
     compiled = job.compile()
-    plans = rehearsed_plans(library or RehearsedCudnn())
+    plans = simulated_plans(library or SimulatedCudnn())
     context = PassContext(registry.ops, {"cudnn": wishes})
     made = Convolutions(lambda: plans).apply(compiled.logical, context)
     verify(made)
@@ -411,7 +411,7 @@ ALL_OF_IT = {
 
 
 def fresh() -> None:
-    sessions._default[:] = [sessions.Session(rehearsed_registry())]
+    sessions._default[:] = [sessions.Session(simulated_registry())]
 
 
 @pytest.mark.parametrize("amp", [False, True], ids=["float32", "mixed"])
@@ -427,7 +427,7 @@ def test_what_is_joined(amp: bool) -> None:
 def test_what_the_library_refuses_stays() -> None:
     fresh()
     refuses = ["conv_fprop bias relu", "conv_wgrad"]
-    found = counts(joined(net(), RehearsedCudnn(refuses)))
+    found = counts(joined(net(), SimulatedCudnn(refuses)))
     assert found == {"cudnn_conv": 4, "cudnn_conv_data_grad": 3, "conv_filter_grad": 4}
 
 
@@ -496,7 +496,7 @@ def test_training_is_the_cpu_s(form: str, amp: bool, measured: bool) -> None:
     x = rng.normal(size=shape).astype(np.float32)
     y = rng.integers(0, 5, BATCH).astype(np.int32)
     losses = []
-    for device, registry in (("gpu", rehearsed_registry()), ("cpu", core_registry())):
+    for device, registry in (("gpu", simulated_registry()), ("cpu", core_registry())):
         sessions._default[:] = [sessions.Session(registry)]
         job = net(device, amp, form, cudnn_conv_heuristic_search_algo=not measured)
         losses.append([job(x, y).item() for _ in range(4)])

@@ -1,10 +1,10 @@
-"""The driver on a rehearsed device: copies, order, capture and replay."""
+"""The driver on a simulated device: copies, order, capture and replay."""
 
 from functools import partial
 
 import numpy as np
 import pytest
-from cuda_cases import PLUGIN, Collector, rehearsed_registry
+from cuda_cases import PLUGIN, Collector, simulated_registry
 
 from flow_core.plugins.registry import Registry
 from flow_core.testing import DeviceKit
@@ -13,7 +13,7 @@ from flow_cuda.device.hardware import Access, Operands, Product
 from flow_cuda.device.launch import CopyLaunch, HostNumber, Queued, ZeroLaunch, call
 from flow_cuda.driver.capture import describe, parts
 from flow_cuda.driver.gpu import GpuDriver, Step
-from flow_cuda.simulator.hardware import OrderError, Rehearsal, RehearsalError
+from flow_cuda.simulator.hardware import OrderError, Simulator, SimulatorError
 
 CHUNK = 256
 needs_compiler = pytest.mark.skipif(
@@ -23,7 +23,7 @@ needs_compiler = pytest.mark.skipif(
 
 @pytest.fixture
 def driver() -> GpuDriver:
-    return GpuDriver(Rehearsal(), chunk=CHUNK)
+    return GpuDriver(Simulator(), chunk=CHUNK)
 
 
 def array(driver: GpuDriver, values: np.ndarray):
@@ -44,7 +44,7 @@ class TestDevice(DeviceKit):
     alignment = 256
 
     def registry(self) -> Registry:
-        return rehearsed_registry()
+        return simulated_registry()
 
 
 def test_large_copies_go_through_small_pieces(driver: GpuDriver) -> None:
@@ -103,7 +103,7 @@ CONFLICTS = {"write after write": ("zero", "zero"), "read after write": ("zero",
 
 @pytest.mark.parametrize("pair", CONFLICTS.values(), ids=list(CONFLICTS))
 def test_unordered_streams_are_an_error(pair: tuple[str, str]) -> None:
-    hardware = Rehearsal()
+    hardware = Simulator()
     memory, other = hardware.allocate(64), hardware.allocate(64)
     first, second = hardware.stream("first"), hardware.stream("second")
     works = {
@@ -118,7 +118,7 @@ def test_unordered_streams_are_an_error(pair: tuple[str, str]) -> None:
 
 
 def test_an_event_recorded_too_early_guards_nothing() -> None:
-    hardware = Rehearsal()
+    hardware = Simulator()
     memory = hardware.allocate(64)
     first, second = hardware.stream("first"), hardware.stream("second")
     early = hardware.record(first)
@@ -129,7 +129,7 @@ def test_an_event_recorded_too_early_guards_nothing() -> None:
 
 
 def test_reads_need_no_order() -> None:
-    hardware = Rehearsal()
+    hardware = Simulator()
     memory = hardware.allocate(64)
     for name in "ab":
         to = hardware.allocate(64)
@@ -137,7 +137,7 @@ def test_reads_need_no_order() -> None:
 
 
 def test_the_host_must_wait_before_it_touches_pinned_memory() -> None:
-    hardware = Rehearsal()
+    hardware = Simulator()
     memory, pinned = hardware.allocate(64), hardware.pinned(64)
     address = pinned.ctypes.data
     stream = hardware.stream("h2d")
@@ -151,27 +151,27 @@ def test_the_host_must_wait_before_it_touches_pinned_memory() -> None:
 
 
 def test_addresses_outside_of_allocations_are_refused() -> None:
-    hardware = Rehearsal()
+    hardware = Simulator()
     memory = hardware.allocate(64)
-    with pytest.raises(RehearsalError, match="outside of all allocations"):
+    with pytest.raises(SimulatorError, match="outside of all allocations"):
         hardware.zero(hardware.compute, memory.address + 32, 64)
 
 
 def test_memory_is_limited_and_comes_back() -> None:
-    hardware = Rehearsal(nbytes=1000)
+    hardware = Simulator(nbytes=1000)
     memory = hardware.allocate(900)
-    with pytest.raises(RehearsalError, match="100 free"):
+    with pytest.raises(SimulatorError, match="100 free"):
         hardware.allocate(200)
     del memory
     assert hardware.free_bytes() == 1000
 
 
 def test_products_touch_what_they_say() -> None:
-    hardware = Rehearsal()
+    hardware = Simulator()
     a = hardware.allocate(2 * 3 * 4)
     product = Product(2, 2, 3, False, False, "float32")
     operands = Operands(a.address, a.address + 8, a.address)
-    with pytest.raises(RehearsalError, match="outside"):
+    with pytest.raises(SimulatorError, match="outside"):
         hardware.product(hardware.compute, product, operands)
 
 
@@ -231,7 +231,7 @@ def test_a_failing_capture_leaves_the_stream_usable(driver: GpuDriver) -> None:
 def test_waiting_while_a_stream_is_captured_is_refused(driver: GpuDriver) -> None:
     hardware = driver.hardware
     hardware.begin_capture(hardware.compute)
-    with pytest.raises(RehearsalError, match="being captured"):
+    with pytest.raises(SimulatorError, match="being captured"):
         hardware.synchronize(hardware.record(hardware.compute))
 
 
@@ -260,7 +260,7 @@ def test_numbers_of_the_host_reach_each_replay(driver: GpuDriver) -> None:
 
 def test_kernels_know_what_they_read_and_write() -> None:
     collector = Collector()
-    driver = GpuDriver(Rehearsal(compiler=collector), chunk=CHUNK)
+    driver = GpuDriver(Simulator(compiler=collector), chunk=CHUNK)
     x = driver.allocate(64).view(0, (4,), np.float32)
     launch = doubled(x)
     assert launch.access == Access((x.span,), (x.span,))
@@ -271,12 +271,12 @@ def test_a_barrier_that_some_threads_miss_is_an_error() -> None:
     from flow_cuda.codegen.program import named
     from flow_cuda.device.launch import each
 
-    hardware = Rehearsal()
+    hardware = Simulator()
     driver = GpuDriver(hardware)
     x = array(driver, np.zeros(64, np.float32))
     body = "if (threadIdx.x < 3) __syncthreads();"
     each(named("uneven", (("float *", "x"),), body, barriers=True), 64, x)()
-    with pytest.raises(RehearsalError, match="barrier"):
+    with pytest.raises(SimulatorError, match="barrier"):
         driver.copy_out(x)
 
 
@@ -295,7 +295,7 @@ def test_a_missing_barrier_shows() -> None:
     """
     found = []
     for barrier in ("__syncthreads();", ""):
-        driver = GpuDriver(Rehearsal())
+        driver = GpuDriver(Simulator())
         values = np.arange(16, dtype=np.float32)
         x = array(driver, values)
         text = body.replace("{barrier}", barrier)
@@ -305,7 +305,7 @@ def test_a_missing_barrier_shows() -> None:
 
 
 def test_page_locked_memory_lives_until_the_work_on_it_has_run() -> None:
-    hardware = Rehearsal()
+    hardware = Simulator()
     pinned, memory = hardware.pinned(64), hardware.allocate(64)
     hardware.copy(hardware.compute, memory.address, pinned.ctypes.data, 64)
     hardware.synchronize(hardware.record(hardware.compute))

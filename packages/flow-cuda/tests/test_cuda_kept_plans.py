@@ -14,7 +14,7 @@ from flow_cuda.cudnn.attention import Attention, AttentionGrad, rows
 from flow_cuda.cudnn.norm import Norm, NormGrad
 from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.cudnn.problems import Choice, Problem, Search, convolution, laid
-from flow_cuda.simulator.cudnn import ALIGN, MisuseError, RehearsedBench, RehearsedCudnn
+from flow_cuda.simulator.cudnn import ALIGN, MisuseError, SimulatedBench, SimulatedCudnn
 from flow_cuda.simulator.cudnn_engines import ENGINES, FakeEngine
 
 X = laid(tensor_type((2, 8, 3, 5), float32), "channels_first")
@@ -30,11 +30,11 @@ PROBLEMS: dict[str, Problem] = {
 
 def start(
     folder: Path, engines: Sequence[FakeEngine] = ENGINES, architecture: str = "sm_90"
-) -> tuple[DnnPlans, RehearsedCudnn]:
+) -> tuple[DnnPlans, SimulatedCudnn]:
     """The plans of a process, and its library."""
-    library = RehearsedCudnn(engines=engines)
+    library = SimulatedCudnn(engines=engines)
     caches = DiskCache(folder / "cudnn", ".json"), DiskCache(folder / "cudnn", ".plan")
-    bench = RehearsedBench(library)
+    bench = SimulatedBench(library)
     return DnnPlans(library, architecture, bench, caches[0], compiled=caches[1]), library
 
 
@@ -78,9 +78,9 @@ def test_the_second_start_compiles_nothing(name: str, tmp_path: Path) -> None:
 
 def test_without_a_place_for_them_plans_are_compiled_each_time(tmp_path: Path) -> None:
     for _ in range(2):
-        library = RehearsedCudnn()
+        library = SimulatedCudnn()
         cache = DiskCache(tmp_path / "c", ".json")
-        plans = DnnPlans(library, "sm_90", RehearsedBench(library), cache)
+        plans = DnnPlans(library, "sm_90", SimulatedBench(library), cache)
         chosen(plans, PROBLEMS["norm"])
         assert library.compiled == 1
     assert not kept(tmp_path)
@@ -141,7 +141,7 @@ def test_what_was_not_written_so_is_made_again(damage: Any, why: str, tmp_path: 
 def test_what_the_library_refuses_is_made_again(tmp_path: Path) -> None:
     """As where a driver has been replaced by an older one."""
 
-    class Refuses(RehearsedCudnn):
+    class Refuses(SimulatedCudnn):
         def pygraph(self, **settings: Any) -> Any:
             made = super().pygraph(**settings)
             made.deserialize = refuse
@@ -153,7 +153,7 @@ def test_what_the_library_refuses_is_made_again(tmp_path: Path) -> None:
     chosen(start(tmp_path)[0], PROBLEMS["norm"])
     library = Refuses()
     caches = DiskCache(tmp_path / "cudnn", ".json"), DiskCache(tmp_path / "cudnn", ".plan")
-    plans = DnnPlans(library, "sm_90", RehearsedBench(library), caches[0], compiled=caches[1])
+    plans = DnnPlans(library, "sm_90", SimulatedBench(library), caches[0], compiled=caches[1])
     with pytest.warns(RuntimeWarning, match="ARCH_MISMATCH"):
         chosen(plans, PROBLEMS["norm"])
     assert library.compiled == 1
@@ -165,14 +165,14 @@ def test_each_kind_of_device_and_version_has_its_own(tmp_path: Path) -> None:
         chosen(plans, PROBLEMS["norm"])
         assert library.compiled == 1
 
-    class Newer(RehearsedCudnn):
+    class Newer(SimulatedCudnn):
         def backend_version(self) -> int:
             return 91000
 
     library = Newer()
     caches = DiskCache(tmp_path / "cudnn", ".json"), DiskCache(tmp_path / "cudnn", ".plan")
     plans = DnnPlans(
-        library, "sm_90 x 132", RehearsedBench(library), *caches[:1], compiled=caches[1]
+        library, "sm_90 x 132", SimulatedBench(library), *caches[:1], compiled=caches[1]
     )
     chosen(plans, PROBLEMS["norm"])
     assert (library.compiled, len(kept(tmp_path))) == (1, 3)
@@ -191,9 +191,9 @@ def test_an_engine_that_is_gone_is_replaced(tmp_path: Path) -> None:
 def test_plans_are_kept_in_a_temporary_folder_if_theirs_is_unusable(tmp_path: Path) -> None:
     blocked = tmp_path / "blocked"
     blocked.write_text("a file where a folder should be")
-    library = RehearsedCudnn()
+    library = SimulatedCudnn()
     caches = DiskCache(tmp_path / "cudnn", ".json"), DiskCache(blocked / "cudnn", ".plan")
-    plans = DnnPlans(library, "sm_90", RehearsedBench(library), caches[0], compiled=caches[1])
+    plans = DnnPlans(library, "sm_90", SimulatedBench(library), caches[0], compiled=caches[1])
     with pytest.warns(RuntimeWarning, match="cannot be used"):
         chosen(plans, PROBLEMS["norm"])
     assert list(caches[1].folder.glob("*.plan"))
@@ -237,7 +237,7 @@ def rewrite_choice(plans: DnnPlans, folder: Path, edit: Callable[[str], str]) ->
 
 
 def test_calls_that_a_loaded_graph_has_no_answer_to(tmp_path: Path) -> None:
-    library = RehearsedCudnn()
+    library = SimulatedCudnn()
     types = library.data_type
     settings = dict.fromkeys(
         ("io_data_type", "intermediate_data_type", "compute_data_type"), types.FLOAT
@@ -256,7 +256,7 @@ def test_calls_that_a_loaded_graph_has_no_answer_to(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_serialized_is_not_kept(tmp_path: Path) -> None:
-    class Silent(RehearsedCudnn):
+    class Silent(SimulatedCudnn):
         def pygraph(self, **settings: Any) -> Any:
             made = super().pygraph(**settings)
             made.serialize = refuse
@@ -266,6 +266,6 @@ def test_what_cannot_be_serialized_is_not_kept(tmp_path: Path) -> None:
         raise RuntimeError("unavailable")
 
     library, cache = Silent(), DiskCache(tmp_path / "cudnn", ".plan")
-    plans = DnnPlans(library, "sm_90", RehearsedBench(library), compiled=cache)
+    plans = DnnPlans(library, "sm_90", SimulatedBench(library), compiled=cache)
     assert chosen(plans, PROBLEMS["norm"]).plan == "eng0_k30=0"
     assert not kept(tmp_path)

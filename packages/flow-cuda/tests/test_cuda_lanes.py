@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from flow_cuda.device.hardware import Access
 from flow_cuda.device.launch import CopyLaunch, Queued, ZeroLaunch
 from flow_cuda.driver.gpu import GpuDriver
-from flow_cuda.driver.peers import Aside
+from flow_cuda.driver.peers import SideStreamWork
 from flow_cuda.driver.stream_schedule import course
-from flow_cuda.simulator.hardware import Machine, OrderError, Rehearsal, RehearsalError
+from flow_cuda.simulator.hardware import Machine, OrderError, Simulator, SimulatorError
 
 ROOM = 12
 
 
 def drivers(count: int) -> list[GpuDriver]:
     machine = Machine()
-    return [GpuDriver(Rehearsal(i, machine=machine), chunk=64) for i in range(count)]
+    return [GpuDriver(Simulator(i, machine=machine), chunk=64) for i in range(count)]
 
 
 class Works:
@@ -41,7 +41,7 @@ class Works:
         if kind == 0 or (device == other and abs(at - start) < size):
             return ZeroLaunch(hardware, target)
         made = CopyLaunch(hardware, target, source)
-        return Aside(made) if kind == 2 else made
+        return SideStreamWork(made) if kind == 2 else made
 
     def results(self) -> list[Any]:
         return [d.copy_out(x).tolist() for d, x in zip(self.drivers, self.arrays, strict=True)]
@@ -69,7 +69,7 @@ def in_order(rows: list[tuple[int, ...]]) -> list[Any]:
 @settings(max_examples=60, deadline=None)
 @given(ROWS)
 def test_any_work_gives_what_it_gives_in_order(rows: list[tuple[int, ...]]) -> None:
-    """Queued, captured and replayed; the rehearsal refuses what nothing orders."""
+    """Queued, captured and replayed; the simulator refuses what nothing orders."""
     case = Works(rows)
     step = case.drivers[0].compile(case.works)
     want = in_order(rows)
@@ -120,10 +120,10 @@ def meets(a: Access, b: Access) -> bool:
     return any(x[0] < y[1] and y[0] < x[1] for x, y in pairs)
 
 
-# --- what the rehearsal checks between devices
+# --- what the simulator checks between devices
 
 
-def pair() -> tuple[Rehearsal, Rehearsal, Any, Any]:
+def pair() -> tuple[Simulator, Simulator, Any, Any]:
     one, two = (d.hardware for d in drivers(2))
     return one, two, one.allocate(64), two.allocate(64)
 
@@ -148,13 +148,13 @@ def test_a_device_must_not_overwrite_what_another_one_still_reads() -> None:
 
 def test_only_copies_go_from_device_to_device() -> None:
     one, _, _, there = pair()
-    with pytest.raises(RehearsalError, match="memory of device 1"):
+    with pytest.raises(SimulatorError, match="memory of device 1"):
         one.zero(one.compute, there.address, 64)
 
 
 def test_a_stream_takes_work_of_its_device_alone() -> None:
     one, two, here, _ = pair()
-    with pytest.raises(RehearsalError, match="a stream of device 1"):
+    with pytest.raises(SimulatorError, match="a stream of device 1"):
         one.zero(two.compute, here.address, 64)
 
 
@@ -174,7 +174,7 @@ def test_a_capture_must_wait_for_all_streams_that_it_drew_in() -> None:
     one.begin_capture(one.compute)
     two.wait(two.compute, one.record(one.compute))
     two.zero(two.compute, there.address, 64)
-    with pytest.raises(RehearsalError, match="does not wait for"):
+    with pytest.raises(SimulatorError, match="does not wait for"):
         one.end_capture(one.compute)
     assert one.compute.recording is None
     assert two.compute.recording is None
@@ -184,7 +184,7 @@ def test_a_capture_takes_no_events_from_outside() -> None:
     one, two, _, _ = pair()
     outside = two.record(two.compute)
     one.begin_capture(one.compute)
-    with pytest.raises(RehearsalError, match="outside of that capture"):
+    with pytest.raises(SimulatorError, match="outside of that capture"):
         one.wait(one.compute, outside)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_cases import CudaKit, core_registry, rehearsed_registry
+from cuda_cases import CudaKit, core_registry, simulated_registry
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -114,7 +114,7 @@ def job_of(
 
 
 def graph_of(*args: Any, **wishes: Any) -> Graph:
-    sessions._default[:] = [sessions.Session(rehearsed_registry())]
+    sessions._default[:] = [sessions.Session(simulated_registry())]
     graph = job_of(*args, **wishes).compile().graph
     verify(graph)
     return graph  # type: ignore[no-any-return]
@@ -156,7 +156,7 @@ def test_float32_wants_it_where_it_may_be_rounded_and_has_channels() -> None:
     last = [op for op in graph.of_type("cudnn_conv") if op.attrs["data_format"] == "channels_last"]
     assert len(last) == 3
     assert set(formats(graph_of(dense_block, half=""))) == {"channels_first"}
-    sessions._default[:] = [sessions.Session(rehearsed_registry())]
+    sessions._default[:] = [sessions.Session(simulated_registry())]
     flow.config.enable_tensor_float_32_compute(False)
     exact = job_of(residual, half="").compile().graph
     assert set(formats(exact)) == {"channels_first"}
@@ -194,7 +194,7 @@ def test_nobody_wants_it_without_cudnn() -> None:
 
 
 def test_the_plan_lists_what_is_reordered() -> None:
-    sessions._default[:] = [sessions.Session(rehearsed_registry())]
+    sessions._default[:] = [sessions.Session(simulated_registry())]
     text = plan_report(job_of(residual))
     changes = text.split("changes of layout")[1].split("\n\n")[0]
     assert "takes NHWC" in changes
@@ -209,8 +209,8 @@ def test_training_is_as_in_nchw_and_as_on_the_cpu(
     x = np.random.default_rng(1).normal(size=(BATCH, 3, SIDE, SIDE)).astype(np.float32)
     losses = []
     for device, registry, layout in (
-        ("gpu", rehearsed_registry(), "auto"),
-        ("gpu", rehearsed_registry(), "nchw"),
+        ("gpu", simulated_registry(), "auto"),
+        ("gpu", simulated_registry(), "nchw"),
         ("cpu", core_registry(), "auto"),
     ):
         monkeypatch.setenv("FLOW_CUDA_LAYOUT", layout)
@@ -228,7 +228,7 @@ def test_several_devices_reorder_their_own_parts() -> None:
     x = np.random.default_rng(1).normal(size=(BATCH, 3, SIDE, SIDE)).astype(np.float32)
     losses = []
     for count in (1, 2):
-        sessions._default[:] = [sessions.Session(rehearsed_registry())]
+        sessions._default[:] = [sessions.Session(simulated_registry())]
         flow.config.gpu_device_num(count)
         job = job_of(dense_block, places=f"0:0-{count - 1}")
         losses.append([job(x).item() for _ in range(3)])
@@ -252,7 +252,7 @@ def test_float32_gives_the_same_numbers_in_both_layouts(monkeypatch: pytest.Monk
     found = []
     for layout in ("nchw", "nhwc"):
         monkeypatch.setenv("FLOW_CUDA_LAYOUT", layout)
-        sessions._default[:] = [sessions.Session(rehearsed_registry())]
+        sessions._default[:] = [sessions.Session(simulated_registry())]
         flow.config.enable_tensor_float_32_compute(False)
         found.append(job_of(images, half="", kind="predict")(x))
     assert found[0].shape == (BATCH, 5, SIDE, SIDE)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_cases import core_registry, rehearsed_registry
+from cuda_cases import core_registry, simulated_registry
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -101,7 +101,7 @@ def job_of(net: str, half: str, device: str = "gpu", policy: str = "none") -> An
 
 
 def compiled(net: str, half: str, policy: str = "none") -> Any:
-    sessions._default[:] = [sessions.Session(rehearsed_registry())]
+    sessions._default[:] = [sessions.Session(simulated_registry())]
     return job_of(net, half, policy=policy).compile()
 
 
@@ -177,7 +177,7 @@ def test_gradients_of_biases_are_summed_as_they_come(half: str) -> None:
 def test_bfloat16_trains_as_on_the_cpu(net: str, policy: str) -> None:
     x = np.random.default_rng(0).normal(size=(BATCH, PLACES, WIDTH)).astype(np.float32)
     losses = []
-    for device, registry in (("gpu", rehearsed_registry()), ("cpu", core_registry())):
+    for device, registry in (("gpu", simulated_registry()), ("cpu", core_registry())):
         sessions._default[:] = [sessions.Session(registry)]
         job = job_of(net, "bfloat16", device, policy)
         losses.append([job(x).item() for _ in range(5)])

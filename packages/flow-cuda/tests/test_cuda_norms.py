@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_cases import CudaKit, core_registry, rehearsed_registry
+from cuda_cases import CudaKit, core_registry, simulated_registry
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -96,7 +96,7 @@ JOINED = {"cudnn_norm relu": 1, "cudnn_norm": 1, "cudnn_norm add relu": 1}
 
 
 def fresh() -> None:
-    sessions._default[:] = [sessions.Session(rehearsed_registry())]
+    sessions._default[:] = [sessions.Session(simulated_registry())]
 
 
 @pytest.mark.parametrize("amp", [False, True], ids=["float32", "mixed"])
@@ -131,7 +131,7 @@ def check_training(form: str, amp: bool) -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(BATCH, 3, 6, 6) if form == "NCHW" else (BATCH, 6, 6, 3))
     losses, moving = [], []
-    for device, registry in (("gpu", rehearsed_registry()), ("cpu", core_registry())):
+    for device, registry in (("gpu", simulated_registry()), ("cpu", core_registry())):
         sessions._default[:] = [sessions.Session(registry)]
         job = net(device, amp, form)
         losses.append([job(x.astype(np.float32)).item() for _ in range(4)])
@@ -227,7 +227,7 @@ def test_layers_outside_of_training() -> None:
 def test_rows_are_the_cpu_s() -> None:
     x = np.random.default_rng(2).normal(size=(BATCH, 3, 8)).astype(np.float32)
     found = []
-    for device, registry in (("gpu", rehearsed_registry()), ("cpu", core_registry())):
+    for device, registry in (("gpu", simulated_registry()), ("cpu", core_registry())):
         sessions._default[:] = [sessions.Session(registry)]
         found.append(layers("predict", device)(x))
     np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-5)

@@ -1,11 +1,11 @@
-"""The comm between the GPUs of one process, on rehearsed ones; and training on two and four."""
+"""The comm between the GPUs of one process, on simulated ones; and training on two and four."""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from cuda_cases import Collector, core_registry, rehearsed_registry
+from cuda_cases import Collector, core_registry, simulated_registry
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -21,8 +21,8 @@ from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.driver.capture import describe
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.driver.peers import PeerComm, bootstrap
-from flow_cuda.simulator import plugin as rehearsed
-from flow_cuda.simulator.hardware import Machine, Rehearsal
+from flow_cuda.simulator import plugin as simulated
+from flow_cuda.simulator.hardware import Machine, Simulator
 
 pytestmark = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
@@ -31,11 +31,11 @@ DEVICES = tuple(f"gpu:0:{index}" for index in range(4))
 
 
 class Gpus:
-    """Rehearsed devices of one machine."""
+    """Simulated devices of one machine."""
 
     def __init__(self) -> None:
-        machine, compiler = Machine(), rehearsed.compiler()
-        made = [Rehearsal(i, compiler=compiler, machine=machine) for i in range(len(DEVICES))]
+        machine, compiler = Machine(), simulated.compiler()
+        made = [Simulator(i, compiler=compiler, machine=machine) for i in range(len(DEVICES))]
         self.drivers = [GpuDriver(hardware, chunk=1 << 12) for hardware in made]
 
     def array(self, device: str, value: Any) -> "Settable":
@@ -78,7 +78,7 @@ class TestPeers(CommKit):
     gpus: Gpus
 
     def registry(self) -> Registry:
-        return rehearsed_registry()
+        return simulated_registry()
 
     def comm(self) -> Comm:
         self.gpus = Gpus()
@@ -133,7 +133,7 @@ BATCH, STEPS = 8, 4
 RNG = np.random.default_rng(1)
 IMAGES = RNG.uniform(0, 1, (STEPS, BATCH, 1, 12, 12)).astype(np.float32)
 LABELS = RNG.integers(0, 5, (STEPS, BATCH)).astype(np.int32)
-REGISTRIES = {"gpu": rehearsed_registry(), "cpu": core_registry()}
+REGISTRIES = {"gpu": simulated_registry(), "cpu": core_registry()}
 
 
 @pytest.fixture(autouse=True)
@@ -192,12 +192,12 @@ def wanted() -> list[Any]:
     collected = Collector()
     # to compile all kernels at once: what libraries compute meanwhile is of arbitrary numbers
     with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
-        patch.setattr(rehearsed, "compiler", lambda: collected)
+        patch.setattr(simulated, "compiler", lambda: collected)
         for form in ((1, False), (2, False), (2, True)):
             _, job = lenet("gpu", *form)
             with np.errstate(all="ignore"):  # of numbers that no kernel has made
                 job(IMAGES[0], LABELS[0])
-    rehearsed.compiler().preload(collected.found.values())
+    simulated.compiler().preload(collected.found.values())
     _, job = lenet("cpu", 1)
     on_cpu = trained(job)
     on_gpu = trained(lenet("gpu", 1)[1])

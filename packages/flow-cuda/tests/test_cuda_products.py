@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_cases import core_registry, rehearsed_registry
+from cuda_cases import core_registry, simulated_registry
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -25,8 +25,8 @@ from flow_cuda.driver.relu_mask_check import masks_are_ours
 from flow_cuda.kernels import matmul
 from flow_cuda.ops import OPS
 from flow_cuda.passes.products import FuseProducts
-from flow_cuda.simulator.cublaslt import RefusedError, RehearsedLt, array_at
-from flow_cuda.simulator.hardware import Rehearsal
+from flow_cuda.simulator.cublaslt import RefusedError, SimulatedLt, array_at
+from flow_cuda.simulator.hardware import Simulator
 
 needs_compiler = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
@@ -51,7 +51,7 @@ def test_our_numbers_are_the_bindings_own() -> None:
 
 
 def test_a_product_is_planned_once() -> None:
-    hardware = Rehearsal()
+    hardware = Simulator()
     product = Product(4, 6, 5, False, False, "float32")
     first = hardware.products.plan(product, 0)
     assert hardware.products.plan(replace(product), 0) is first
@@ -59,7 +59,7 @@ def test_a_product_is_planned_once() -> None:
 
 
 def test_masks_are_asked_for() -> None:
-    class Backwards(RehearsedLt):
+    class Backwards(SimulatedLt):
         """A library that has the first element in the highest bit."""
 
         def matmul(self, *args: Any) -> None:
@@ -68,12 +68,12 @@ def test_masks_are_asked_for() -> None:
             mask = array_at(product[SAVED], 8 * 256 // 8, "uint8")
             mask[:] = np.packbits(np.unpackbits(mask, bitorder="little"), bitorder="big")
 
-    assert masks_are_ours(Rehearsal())
-    assert not masks_are_ours(Rehearsal(library=Backwards()))
+    assert masks_are_ours(Simulator())
+    assert not masks_are_ours(Simulator(library=Backwards()))
 
 
 def test_what_the_library_refuses_has_no_plan() -> None:
-    hardware = Rehearsal(library=RehearsedLt(refuses=["sum_a"]))
+    hardware = Simulator(library=SimulatedLt(refuses=["sum_a"]))
     product = Product(4, 6, 5, False, False, "float32", epilogue="sum_a")
     assert not hardware.supports(product, 0)
     assert hardware.supports(replace(product, epilogue="sum_b"), 0)
@@ -81,7 +81,7 @@ def test_what_the_library_refuses_has_no_plan() -> None:
 
 
 def test_a_lead_that_does_not_fit_is_refused() -> None:
-    hardware = Rehearsal()
+    hardware = Simulator()
     product = Product(4, 6, 5, False, False, "float32", leads=(0, 4, 0))
     with pytest.raises(RefusedError, match="leading dimension"):
         hardware.supports(product, 0)
@@ -90,10 +90,10 @@ def test_a_lead_that_does_not_fit_is_refused() -> None:
 # --- kernels, with the library and without it
 
 
-def bound(op: str, sample: Any, dtype: str, library: RehearsedLt) -> tuple[list[str], list[Any]]:
+def bound(op: str, sample: Any, dtype: str, library: SimulatedLt) -> tuple[list[str], list[Any]]:
     """What is queued for a sample, and its outputs."""
     spec, kind = SPECS[op], as_dtype(dtype)
-    hardware = Rehearsal(library=library)
+    hardware = Simulator(library=library)
     driver = GpuDriver(hardware)
     arrays = [x if x.dtype == np.uint8 else x.astype(kind.numpy) for x in sample.inputs]
     types = tuple(tensor_type(x.shape, as_dtype(x.dtype)) for x in arrays)
@@ -129,7 +129,7 @@ def test_both_ways_are_the_reference(op: str, fused: bool, dtype: str) -> None:
     refused = () if fused else [name for name in EPILOGUES if name]
     tolerance = 1e-5 if dtype == "float32" else 3e-2
     for sample in cases(op):
-        names, found = bound(op, sample, dtype, RehearsedLt(refused))
+        names, found = bound(op, sample, dtype, SimulatedLt(refused))
         assert (len(names) == 1) is fused
         attrs = {**SPECS[op].attrs, **sample.attrs}
         expected = SPECS[op].reference(*sample.inputs, **attrs)  # type: ignore[misc]
@@ -153,7 +153,7 @@ def cases(op: str) -> Iterator[Any]:
 
 @needs_compiler
 def test_rows_may_be_parts_of_wider_ones() -> None:
-    hardware = Rehearsal()
+    hardware = Simulator()
     driver, rng = GpuDriver(hardware), np.random.default_rng(0)
     a, b, c = (rng.normal(size=s).astype(np.float32) for s in ((4, 7), (5, 9), (4, 8)))
     product = Product(4, 6, 5, False, False, "float32", leads=(7, 9, 8))
@@ -238,7 +238,7 @@ EXPECTED = {
 @pytest.mark.parametrize("amp", [False, True], ids=["float32", "mixed"])
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_joined(form: str, amp: bool) -> None:
-    registry = rehearsed_registry()
+    registry = simulated_registry()
     sessions._default[:] = [sessions.Session(registry)]
     compiled = job_of(form, amp).compile()
     joined = FuseProducts(("relu", "gelu")).apply(compiled.logical, PassContext(registry.ops))
@@ -247,7 +247,7 @@ def test_what_is_joined(form: str, amp: bool) -> None:
 
 
 def test_a_result_that_is_read_elsewhere_stays() -> None:
-    registry = rehearsed_registry()
+    registry = simulated_registry()
     sessions._default[:] = [sessions.Session(registry)]
 
     @flow.global_function()
@@ -270,7 +270,7 @@ def test_training_is_what_it_is_without_the_pass(form: str, amp: bool) -> None:
     x = rng.normal(size=(BATCH, 2, 10)).astype(np.float32)
     y = rng.integers(0, 5, 2 * BATCH).astype(np.int32)
     losses = []
-    for device, registry in (("gpu", rehearsed_registry()), ("cpu", core_registry())):
+    for device, registry in (("gpu", simulated_registry()), ("cpu", core_registry())):
         sessions._default[:] = [sessions.Session(registry)]
         job = job_of(form, amp, device)
         losses.append([job(x, y).item() for _ in range(4)])

@@ -1,11 +1,11 @@
-"""Whole programs on a rehearsed GPU give what they give on the CPU."""
+"""Whole programs on a simulated GPU give what they give on the CPU."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from cuda_cases import Collector, core_registry, rehearsed_registry
+from cuda_cases import Collector, core_registry, simulated_registry
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -20,7 +20,7 @@ from flow_cuda.simulator import plugin
 pytestmark = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
 )
-REGISTRIES = {"gpu": rehearsed_registry(), "cpu": core_registry()}
+REGISTRIES = {"gpu": simulated_registry(), "cpu": core_registry()}
 RNG = np.random.default_rng(1)
 BATCH = 8
 IMAGES = RNG.uniform(0, 1, (BATCH, 1, 12, 12)).astype(np.float32)

@@ -13,7 +13,7 @@ import pytest
 
 from flow_cuda.cudnn.plans import TYPES
 from flow_cuda.cudnn.problems import FAMILIES
-from flow_cuda.simulator.cudnn import FakeGraph, FakeTensor, RehearsedCudnn
+from flow_cuda.simulator.cudnn import FakeGraph, FakeTensor, SimulatedCudnn
 
 SCRIPT = Path(__file__).parents[3] / "tests" / "helpers" / "planned_without_gpu.py"
 
@@ -44,7 +44,7 @@ def parameters(function: Any) -> str:
 
 
 @pytest.mark.parametrize("name", [n for n in public(FakeGraph) if n not in OWN])
-def test_graphs_have_the_calls_that_are_rehearsed(name: str) -> None:
+def test_graphs_have_the_calls_that_are_simulated(name: str) -> None:
     theirs = getattr(library().pygraph, name)
     ours = inspect.signature(getattr(FakeGraph, name)).parameters.values()
     wanted = [p.name for p in ours if p.kind is p.KEYWORD_ONLY]
@@ -53,7 +53,7 @@ def test_graphs_have_the_calls_that_are_rehearsed(name: str) -> None:
         assert [w for w in wanted if not re.search(rf"\b{w}\b", text)] == []
 
 
-def test_tensors_have_the_setters_that_are_rehearsed() -> None:
+def test_tensors_have_the_setters_that_are_simulated() -> None:
     theirs = library().pygraph.conv_fprop and library().tensor
     assert [name for name in public(FakeTensor) if not hasattr(theirs, name)] == []
 
@@ -62,7 +62,7 @@ def test_names_are_the_library_s() -> None:
     theirs = library()
     notes = {n for family in FAMILIES.values() for n in (*family.needs, *family.refuses)}
     assert all(hasattr(theirs.numerical_note, name) for name in notes)
-    ours = RehearsedCudnn
+    ours = SimulatedCudnn
     for kind in ("data_type", "heur_mode", "numerical_note"):
         for member in getattr(ours, kind):
             assert hasattr(getattr(theirs, kind), member.name)

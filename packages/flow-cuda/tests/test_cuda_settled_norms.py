@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_cases import core_registry, rehearsed_registry
+from cuda_cases import core_registry, simulated_registry
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -16,8 +16,8 @@ from flow_cuda.codegen import host_compiler
 from flow_cuda.passes.convolutions import Convolutions
 from flow_cuda.passes.fold_norms import FoldNorms
 from flow_cuda.passes.plain_norms import PlainNorms
-from flow_cuda.simulator.cudnn import RehearsedCudnn
-from flow_cuda.simulator.hardware import rehearsed_plans
+from flow_cuda.simulator.cudnn import SimulatedCudnn
+from flow_cuda.simulator.hardware import simulated_plans
 
 needs_compiler = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
@@ -108,7 +108,7 @@ def job_of(net: str, device: str = "gpu", form: str = "NCHW", amp: bool = False,
 
 
 def fresh() -> None:
-    sessions._default[:] = [sessions.Session(rehearsed_registry())]
+    sessions._default[:] = [sessions.Session(simulated_registry())]
 
 
 def counts(graph: Graph) -> dict[str, int]:
@@ -209,7 +209,7 @@ def test_variables_that_change_within_the_job_stay() -> None:
         return loss
 
     graph = job.compile().graph
-    specs = rehearsed_registry().ops
+    specs = simulated_registry().ops
     (trained,) = job.compile().logical.of_type("normalization")
     logical = job.compile().logical
     still = Op("still", "normalization", trained.inputs,
@@ -228,7 +228,7 @@ def test_results_are_the_cpu_s(net: str, form: str, amp: bool) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=shape_of(form)).astype(np.float32)
     found = []
-    for device, registry in (("gpu", rehearsed_registry()), ("cpu", core_registry())):
+    for device, registry in (("gpu", simulated_registry()), ("cpu", core_registry())):
         sessions._default[:] = [sessions.Session(registry)]
         found.append(job_of(net, device, form, amp)(x))
     tolerance = 2e-2 if amp else 2e-5
@@ -240,7 +240,7 @@ def test_predictions_follow_what_training_changes() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=shape_of("NCHW")).astype(np.float32)
     found = []
-    for device, registry in (("gpu", rehearsed_registry()), ("cpu", core_registry())):
+    for device, registry in (("gpu", simulated_registry()), ("cpu", core_registry())):
         sessions._default[:] = [sessions.Session(registry)]
         predict, train = job_of("plain", device), training(device, freeze=False)
         first = predict(x)
@@ -255,11 +255,11 @@ def test_a_library_without_sums_takes_the_rest() -> None:
     """A plan with bias, sum and relu is wanted first, then one with the bias alone."""
     fresh()
     compiled = job_of("residual").compile()
-    context = PassContext(rehearsed_registry().ops)
+    context = PassContext(simulated_registry().ops)
     folded = FoldNorms().apply(compiled.logical, context)
     verify(folded)
     refused = ["conv_fprop bias add relu", "conv_fprop bias add"]
-    plans = rehearsed_plans(RehearsedCudnn(refused))
+    plans = simulated_plans(SimulatedCudnn(refused))
     made = Convolutions(lambda: plans).apply(folded, context)
     verify(made)
     assert counts(made) == {"cudnn_conv 3": 2}

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_cases import Collector, rehearsed_registry
+from cuda_cases import Collector, simulated_registry
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -18,9 +18,9 @@ from flow_cuda.driver.cublaslt import IN_FLOAT32, IN_FLOAT64, IN_TF32, compute_t
 from flow_cuda.simulator import plugin
 
 pytestmark = pytest.mark.skipif(
-    host_compiler.compiler() is None, reason="no rehearsed devices without a C++ compiler"
+    host_compiler.compiler() is None, reason="no simulated devices without a C++ compiler"
 )
-REGISTRY = rehearsed_registry()
+REGISTRY = simulated_registry()
 IMAGES = np.random.default_rng(0).uniform(0, 1, (2, 3, 6, 6)).astype(np.float32)
 
 

@@ -11,7 +11,7 @@ from flow_cuda.codegen import host_compiler, nvrtc
 from flow_cuda.codegen.program import unit
 from flow_cuda.device.launch import Queued
 from flow_cuda.driver.gpu import GpuDriver
-from flow_cuda.simulator.hardware import OrderError, Rehearsal
+from flow_cuda.simulator.hardware import OrderError, Simulator
 from flow_cuda.simulator.plugin import compiler
 
 pytestmark = pytest.mark.skipif(
@@ -24,7 +24,7 @@ RNG = np.random.default_rng(3)
 
 @pytest.fixture
 def driver() -> GpuDriver:
-    return GpuDriver(Rehearsal(compiler=compiler()), chunk=1 << 12)
+    return GpuDriver(Simulator(compiler=compiler()), chunk=1 << 12)
 
 
 def put(driver: GpuDriver, value: Any) -> Any:
@@ -115,7 +115,7 @@ def test_foreign_work_is_queued_captured_and_checked(driver: GpuDriver) -> None:
         call(other)
 
 
-def enqueue(hardware: Rehearsal, handle: int, launch: Any, box: Strided) -> None:
+def enqueue(hardware: Simulator, handle: int, launch: Any, box: Strided) -> None:
     """What a library does with the stream that it was given."""
     launch.queue(hardware._handles[handle])
 

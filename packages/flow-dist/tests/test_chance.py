@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.random import bit_generator
 
-from flow_dist.rng_sync import follow_the_first, seed_alike
+from flow_dist.rng_sync import follow_the_first, synchronize_seeds
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def test_chance_is_the_first_one_s() -> None:
 
     follow_the_first(0, gather)
     drawn = draw()
-    seed_alike("something else")
+    synchronize_seeds("something else")
     follow_the_first(1, gather)
     assert draw() == drawn
     assert len(set(drawn)) == len(drawn)
@@ -52,7 +52,7 @@ def test_chance_is_the_first_one_s() -> None:
 def test_chance_by_a_secret() -> None:
     drawn = []
     for secret in ("a", "b", "a"):
-        seed_alike(secret)
+        synchronize_seeds(secret)
         drawn.append(draw())
     assert drawn[0] == drawn[2]
     assert not set(drawn[0]) & set(drawn[1])
@@ -63,13 +63,13 @@ def test_threads_and_forked_processes_draw_for_themselves() -> None:
     """They neither get what others get, nor take from what the main thread draws."""
     drawn = []
     for _ in range(2):
-        seed_alike("a")
+        synchronize_seeds("a")
         with ThreadPoolExecutor(1) as pool:
             drawn += pool.submit(unseeded).result()
         drawn += forked()
         state = unseeded()
     assert len(set(drawn)) == len(drawn)
-    seed_alike("a")
+    synchronize_seeds("a")
     assert unseeded() == state
 
 

@@ -18,8 +18,8 @@ from flow_core.testing import comms
 from flow_dist.control.waiting import PATIENCE
 from flow_dist.phases import phases_of
 from flow_dist.shm.counters import IN_ORDER
-from flow_dist.shm.exchange import bind_mailboxes
-from flow_dist.shm.memory import Meeting, SharedMemory
+from flow_dist.shm.exchange import bind_exchange
+from flow_dist.shm.memory import Rendezvous, SharedMemory
 
 if not IN_ORDER:
     pytest.skip("needs stores that are seen in their order", allow_module_level=True)
@@ -58,9 +58,9 @@ class Ranks:
             self.sums[rank] += 1
             np.add(a, b, out)
 
-        meeting = Meeting(rank, lambda device: int(device.split(":")[2]), swap, lambda t, s: ())
+        meeting = Rendezvous(rank, lambda device: int(device.split(":")[2]), swap, lambda t, s: ())
         phases = phases_of(self.exchange, inputs, outputs)
-        (launch,) = bind_mailboxes(replace(phases, combine=combine), SharedMemory(), meeting)
+        (launch,) = bind_exchange(replace(phases, combine=combine), SharedMemory(), meeting)
         return launch
 
     def run(self, steps: Sequence[Sequence[Any]], late: Callable[[int, int], None]) -> list[Any]:

@@ -20,7 +20,7 @@ from flow_dist.control.waiting import (
     VERDICT,
     Patience,
     share_of_host,
-    suit_to_host,
+    tune_waits_to_host,
     wait,
 )
 
@@ -49,7 +49,7 @@ def test_who_shares_cores_offers_them_sooner(
 ) -> None:
     monkeypatch.setattr(platform, "node", lambda: "here")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
-    suit_to_host(0, lambda mine: [mine, *(json.dumps(row).encode() for row in others)])
+    tune_waits_to_host(0, lambda mine: [mine, *(json.dumps(row).encode() for row in others)])
     assert PATIENCE.at_once == at_once
     assert (PATIENCE.home is None) == (at_once == EAGER)
 
@@ -61,7 +61,7 @@ def homes(masks: list[list[int]], hosts: list[str]) -> dict[int, Patience]:
     for rank, host in enumerate(hosts):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(platform, "node", lambda host=host: host)
-            suit_to_host(rank, lambda mine: told)
+            tune_waits_to_host(rank, lambda mine: told)
         found[rank] = Patience(PATIENCE.at_once, PATIENCE.home, PATIENCE.near)
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flow_core.base.errors import SourceLine
-from flow_core.compiler.reshard.planner import Layout
+from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.compiler.select import Problem
 from flow_core.ir.graph import GraphBuilder, Value
 from flow_core.ops.build import Emitter
@@ -58,7 +58,7 @@ class Making:
         value: Value = self.op("variable", name=name, sbp=sbp, **attrs)
         return value
 
-    def problem(self, *results: Value, fixed: dict[str, Layout] | None = None) -> Problem:
+    def problem(self, *results: Value, fixed: dict[str, TensorLayout] | None = None) -> Problem:
         """The problem of the graph, some values of which are fetched."""
         self.builder.results = results
         return Problem(self.builder.build(), SPECS, fixed=fixed or {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flow_core.compiler.reshard.planner import Layout
+from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.compiler.select import SELECTORS, Problem, SelectionError, greedy, optimal
 from flow_core.compiler.select.conflicts import contradiction, hints, without
 from flow_core.ir.graph import Value
@@ -116,7 +116,7 @@ def test_an_earlier_job_has_its_say(selector: object) -> None:
     stats = [make.variable(n, 16, sbp=r, trainable=False) for n, r in (("m", (B,)), ("v", None))]
     rest = [make.variable(n, 16) for n in ("gamma", "beta")]
     make.op("normalization", make.fed(8, 16), *stats, *rest, axis=1, training=True, name="norm")
-    problem = make.problem(Value("norm", 0), fixed={"v": Layout(GPUS, (S(0),))})
+    problem = make.problem(Value("norm", 0), fixed={"v": TensorLayout(GPUS, (S(0),))})
     error = refused(problem, selector)
     assert names(error) == ["m", "v"]
     assert "'v' is S(0) by an earlier job" in str(error)
@@ -127,7 +127,7 @@ def test_a_variable_in_parts_elsewhere_cannot_be_overwritten(selector: object) -
     make = Making(Placement.parse("gpu", "0:0"))
     w = make.variable("w", 64)
     make.op("assign", w, make.fed(64, name="value"), name="put")
-    error = refused(make.problem(fixed={"w": Layout(GPUS, (S(0),))}), selector)
+    error = refused(make.problem(fixed={"w": TensorLayout(GPUS, (S(0),))}), selector)
     assert names(error) == ["w"]
     assert "gpu[0:0-3] S(0)" in str(error)
 

@@ -10,7 +10,7 @@ from importlib import import_module
 import pytest
 
 from flow_core.compiler.lower.physical_graph import to_physical
-from flow_core.compiler.reshard.planner import Layout
+from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.compiler.select import SELECTORS, Problem, Selection, auto, greedy, optimal
 from flow_core.compiler.select.candidates import shares_work
 from flow_core.compiler.select.costs import Costs
@@ -45,10 +45,10 @@ def is_possible(problem: Problem, costs: Costs, selection: Selection) -> bool:
         if SPECS[op.type].work and not shares_work(signature, op.placement.hierarchy):
             return False
         for i, (value, sbp) in enumerate(zip(op.inputs, signature.inputs, strict=True)):
-            have, want = selection.layouts[value], Layout(op.placement, sbp)
+            have, want = selection.layouts[value], TensorLayout(op.placement, sbp)
             move = costs.move(problem.graph.type_of(value), have, want)
             stays = problem.stays(problem.graph.ops[value.op])
-            if move.hops is None or (stays and move.cost.communication):
+            if move.reshard_steps is None or (stays and move.cost.communication):
                 return False
             if i in SPECS[op.type].mutates and have != want:
                 return False
@@ -180,19 +180,19 @@ def test_layouts_of_earlier_jobs_are_kept() -> None:
     value = free.graph.ops["w"].output()
     assert optimal(free).layouts[value].sbp == (S(1),)
     for sbp in ((B,), (S(0),), (S(1),)):
-        fixed = replace(free, fixed={"w": Layout(GPUS, sbp)})
+        fixed = replace(free, fixed={"w": TensorLayout(GPUS, sbp)})
         for selector in SELECTORS.values():
-            assert selector(fixed).layouts[value] == Layout(GPUS, sbp)
+            assert selector(fixed).layouts[value] == TensorLayout(GPUS, sbp)
 
 
 def test_parts_on_other_devices_are_fetched_from_there() -> None:
     make = Making(Placement.parse("gpu", "0:0"))
     w = make.variable("w", 64, 64)
     problem = make.problem(
-        make.op("matmul", make.fed(8, 64), w), fixed={"w": Layout(GPUS, (S(0),))}
+        make.op("matmul", make.fed(8, 64), w), fixed={"w": TensorLayout(GPUS, (S(0),))}
     )
     physical = to_physical(problem)
-    assert physical.layouts[w] == Layout(GPUS, (S(0),))
+    assert physical.layouts[w] == TensorLayout(GPUS, (S(0),))
     assert {e.value for e in physical.ledger} == {str(w)}
     assert sum(e.nbytes for e in physical.ledger) == 3 * 16 * 64 * 4
 
@@ -200,9 +200,9 @@ def test_parts_on_other_devices_are_fetched_from_there() -> None:
 def test_a_whole_variable_elsewhere_is_copied() -> None:
     make = Making()
     w = make.variable("w", 64, 64)
-    elsewhere = {"w": Layout(Placement.parse("gpu", "0:0"), (B,))}
+    elsewhere = {"w": TensorLayout(Placement.parse("gpu", "0:0"), (B,))}
     selection = optimal(make.problem(make.op("relu", w), fixed=elsewhere))
-    assert selection.layouts[w] == Layout(GPUS, (B,))
+    assert selection.layouts[w] == TensorLayout(GPUS, (B,))
 
 
 def test_a_grid_of_devices() -> None:

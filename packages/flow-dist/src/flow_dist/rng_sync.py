@@ -47,7 +47,7 @@ class Entropy:
 ENTROPY = Entropy()
 
 
-def seed_alike(secret: str) -> None:
+def synchronize_seeds(secret: str) -> None:
     """All processes that pass the same text draw the same numbers from now on."""
     number = int.from_bytes(hashlib.sha256(b"chance " + secret.encode()).digest()[:4])
     random.seed(number)

@@ -66,7 +66,7 @@ def _built(job: ExportedJob, sized: Sized, options: Options) -> Built:
     """The nodes; where sizes are open, nodes that are the same for other sizes."""
     built = build(job, sized.graph, options, sized.open)
     if sized.other is not None:
-        sized.check_alike(job, built, build(job, sized.other, options, sized.open))
+        sized.check_agreement(job, built, build(job, sized.other, options, sized.open))
     return built
 
 

@@ -46,7 +46,7 @@ class Sized:
         pairs = zip(shape, self.other.type_of(value).shape, strict=True)
         return [n if n == m else self.names.get((n, m)) for n, m in pairs]
 
-    def check_alike(self, job: ExportedJob, built: Built, other: Built) -> None:
+    def check_agreement(self, job: ExportedJob, built: Built, other: Built) -> None:
         """Refuses nodes in which an open size is written out."""
         pairs = zip_longest(built.network.nodes, other.network.nodes)
         for node, twin in pairs:

@@ -28,7 +28,13 @@ from flow_core.annotations.records import (
     PlaceholderSpec,
     placeholder,
 )
-from flow_core.annotations.returned import Layout, Returned, Structure, check_returned, structure
+from flow_core.annotations.returned import (
+    ResultLayout,
+    Returned,
+    Structure,
+    check_returned,
+    structure,
+)
 from flow_core.annotations.signatures import JobSignature, parse_handler, parse_signature
 
 __all__ = [
@@ -45,9 +51,9 @@ __all__ = [
     "FetchTuple",
     "JobSignature",
     "Kind",
-    "Layout",
     "PlaceholderSpec",
     "Placeholders",
+    "ResultLayout",
     "Returned",
     "Structure",
     "annotation_name",

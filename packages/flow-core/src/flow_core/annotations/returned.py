@@ -22,7 +22,7 @@ from flow_core.base.errors import AnnotationError, SourceLine
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ResultLayout:
     """The concrete structure of a result.
 
     Attributes:
@@ -32,7 +32,7 @@ class Layout:
     """
 
     container: type
-    items: tuple[Layout | FetchLeaf | FetchNone, ...]
+    items: tuple[ResultLayout | FetchLeaf | FetchNone, ...]
     keys: tuple[Any, ...] = ()
 
     def build(self, items: list[Any]) -> Any:
@@ -42,7 +42,7 @@ class Layout:
         return items if self.container is list else tuple(items)
 
 
-Structure = Layout | FetchLeaf | FetchNone
+Structure = ResultLayout | FetchLeaf | FetchNone
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Returned:
 def _kinds(layout: Structure) -> Iterator[Kind]:
     if isinstance(layout, FetchLeaf):
         yield layout.kind
-    elif isinstance(layout, Layout):
+    elif isinstance(layout, ResultLayout):
         for item in layout.items:
             yield from _kinds(item)
 
@@ -224,14 +224,14 @@ def _walk_tuple(check: _Check, fetch: FetchTuple, value: Any, path: str) -> Stru
     if type(value) is not tuple or len(value) != count:
         check.fail(path, _show(value, check.is_blob), f"a tuple of {count}")
     pairs = enumerate(zip(fetch.items, value, strict=True))
-    return Layout(tuple, tuple([check.walk(f, v, f"{path}[{i}]") for i, (f, v) in pairs]))
+    return ResultLayout(tuple, tuple([check.walk(f, v, f"{path}[{i}]") for i, (f, v) in pairs]))
 
 
 def _walk_list(check: _Check, fetch: FetchList, value: Any, path: str) -> Structure:
     if type(value) is not list:
         check.fail(path, _show(value, check.is_blob), "a list")
     items = [check.walk(fetch.item, v, f"{path}[{i}]") for i, v in enumerate(value)]
-    return Layout(list, tuple(items))
+    return ResultLayout(list, tuple(items))
 
 
 def _walk_dict(check: _Check, fetch: FetchDict, value: Any, path: str) -> Structure:
@@ -241,16 +241,16 @@ def _walk_dict(check: _Check, fetch: FetchDict, value: Any, path: str) -> Struct
     if wrong:
         check.fail(path, f"the key {wrong[0]!r}", f"keys of type {fetch.key.__name__}")
     items = [check.walk(fetch.item, v, f"{path}[{k!r}]") for k, v in value.items()]
-    return Layout(dict, tuple(items), tuple(value))
+    return ResultLayout(dict, tuple(items), tuple(value))
 
 
 def _walk_bundle(check: _Check, fetch: FetchBundle, value: Any, path: str) -> Structure:
     if isinstance(value, dict):
         items = [check.walk(fetch, v, f"{path}[{k!r}]") for k, v in value.items()]
-        return Layout(dict, tuple(items), tuple(value))
+        return ResultLayout(dict, tuple(items), tuple(value))
     if isinstance(value, tuple | list):
         items = [check.walk(fetch, v, f"{path}[{i}]") for i, v in enumerate(value)]
-        return Layout(list if isinstance(value, list) else tuple, tuple(items))
+        return ResultLayout(list if isinstance(value, list) else tuple, tuple(items))
     return check.walk(fetch.leaf, value, path)
 
 

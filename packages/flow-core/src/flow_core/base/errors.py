@@ -57,7 +57,7 @@ def _is_own(filename: str) -> bool:
     return own
 
 
-def pass_over(package: str) -> None:
+def hide_frames(package: str) -> None:
     """Lines of a package are no user's from now on: of a plugin whose functions users call."""
     if package not in _packages:
         _packages.append(package)
@@ -160,10 +160,10 @@ class FlowError(Exception):
         self.hint = hint
         super().__init__(self._message())
 
-    def told(self, **parts: object) -> Self:
+    def with_context(self, **parts: object) -> Self:
         r"""The error with what is known further up: ``at``, ``hint`` ...
 
-        >>> str(FlowError("adding", found="one").told(hint="add another"))
+        >>> str(FlowError("adding", found="one").with_context(hint="add another"))
         'adding\n  found:   one\n  next:    add another'
         """
         for name, value in parts.items():

@@ -15,22 +15,24 @@ from flow_core.base.forks import in_child
 _closers: list[Callable[[], object]] = []
 
 
-def close_at_end(close: Callable[[], object]) -> None:
+def call_at_shutdown(close: Callable[[], object]) -> None:
     """Has a function called when all pending steps have been delivered, the latest one first."""
     _closers.append(close)
 
 
-def keep_open(close: Callable[[], object]) -> None:
+def cancel_at_shutdown(close: Callable[[], object]) -> None:
     """Forgets a function that was to be called."""
     if close in _closers:
         _closers.remove(close)
 
 
-def close_all() -> None:
+def run_shutdown_calls() -> None:
     """Calls the functions, each once."""
     while _closers:
         _closers.pop()()
 
 
 in_child(_closers.clear)  # what they close is the parent's
-atexit.register(close_all)  # the session imports this module, and registers itself after it
+atexit.register(
+    run_shutdown_calls
+)  # the session imports this module, and registers itself after it

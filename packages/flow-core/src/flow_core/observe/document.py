@@ -116,9 +116,11 @@ class PlanDocument:
         try:
             return cls.from_json(path.read_bytes())
         except OSError as error:
-            raise unreadable(Mismatch(error, "a file")).told(attempted=f"reading {path}") from error
+            raise unreadable(Mismatch(error, "a file")).with_context(
+                attempted=f"reading {path}"
+            ) from error
         except PlanError as error:
-            raise error.told(attempted=f"reading the saved plan {path}") from error
+            raise error.with_context(attempted=f"reading the saved plan {path}") from error
 
 
 _DECODER = Decoder(types={Plan: decode_plan})

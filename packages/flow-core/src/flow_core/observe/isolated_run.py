@@ -72,7 +72,7 @@ def _window(region: Region) -> tuple[slice, ...]:
 
 
 @dataclass(slots=True)
-class Rehearsal:
+class IsolatedRun:
     """A plan on variables of its own.
 
     Attributes:
@@ -91,25 +91,25 @@ class Rehearsal:
         return dict(zip(self.shown, self.executable.run(feeds), strict=True))
 
 
-def rehearse(
+def simulate(
     session: Session, plan: Plan, values: Mapping[str, Any], shown: Sequence[Value]
-) -> Rehearsal:
+) -> IsolatedRun:
     """Binds a plan to variables of its own; this process plays all devices, others or not."""
     variables = Variables(session, values)
     registry = session.registry
     alone = registry.comm if session.world is None else load(registry.comms["in_process"].load)
     executable = Executable(plan, registry, session.driver, variables.part, comm=alone)
-    return Rehearsal(executable, variables, tuple(shown))
+    return IsolatedRun(executable, variables, tuple(shown))
 
 
-def rehearse_graph(
+def simulate_graph(
     session: Session,
     graph: Graph,
     inputs: Sequence[str],
     values: Mapping[str, Any],
     options: CompileOptions,
     shards: Mapping[str, tuple[str, Region]],
-) -> Rehearsal:
+) -> IsolatedRun:
     """Lowers a physical graph so that every value stays to be seen, and binds it.
 
     Memory is not used again, and nothing is computed in place.
@@ -122,8 +122,8 @@ def rehearse_graph(
     )
     graph = replace(graph, results=shown)
     options = replace(options, inplace=False, reuse=False, memory_limit=None)
-    plan = lower(graph, session.registry, inputs, "rehearsal", options)
-    return rehearse(session, replace(plan, shards=dict(shards)), values, shown)
+    plan = lower(graph, session.registry, inputs, "simulator", options)
+    return simulate(session, replace(plan, shards=dict(shards)), values, shown)
 
 
 def same_bits(a: Any, b: Any) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 
 from flow_core.frontend.job.function import JobFunction
 from flow_core.observe.feeds import draw_feeds, draw_variable, whole_batches
-from flow_core.observe.isolated_run import rehearse
+from flow_core.observe.isolated_run import simulate
 
 STEPS = 5
 """How many steps are run; the fastest is shown."""
@@ -37,7 +37,7 @@ def measure(job: JobFunction, seed: int = 0) -> tuple[Span, ...]:
     session, rng = job.prepare().build.session, np.random.default_rng(seed)
     names = [op.name for op in compiled.spread.of_type("variable")]
     values = {name: draw_variable(session.declared[name], rng) for name in names}
-    executable = rehearse(session, compiled.plan, values, ()).executable
+    executable = simulate(session, compiled.plan, values, ()).executable
     steps = []
     for _ in range(STEPS):
         feeds = draw_feeds(compiled.spread, compiled.inputs, rng)

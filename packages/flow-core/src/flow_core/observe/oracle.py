@@ -21,7 +21,7 @@ from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import JobError
 from flow_core.compiler.lower.physical_graph import Physical, to_physical
 from flow_core.compiler.lower.tasks import CompileOptions, lower
-from flow_core.compiler.reshard.planner import Layout
+from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.compiler.reshard.plugin_steps import Ways
 from flow_core.compiler.select import Problem
 from flow_core.frontend.job.function import JobFunction
@@ -29,7 +29,7 @@ from flow_core.frontend.session.session import Session
 from flow_core.ir.graph import Attrs, Graph, Op, TensorType, Value, tensor_type
 from flow_core.observe.copies import Copy, overwritten_copies, with_copies
 from flow_core.observe.feeds import draw_feeds, draw_variable, micro_batches, whole_batches
-from flow_core.observe.isolated_run import Rehearsal, rehearse, rehearse_graph, same_bits, states
+from flow_core.observe.isolated_run import IsolatedRun, same_bits, simulate, simulate_graph, states
 from flow_core.observe.parts import Whole, assemble, take_apart
 from flow_core.observe.rounding import (
     allowed,
@@ -90,7 +90,7 @@ def verify(
 
 @dataclass(slots=True)
 class _Oracle:
-    """Two rehearsals of one job, and what came out of comparing them so far."""
+    """Two simulators of one job, and what came out of comparing them so far."""
 
     job: JobFunction
     session: Session
@@ -185,25 +185,25 @@ class _Oracle:
             return draw_feeds(self.graph, self.inputs, self.rng)
         return micro_batches(self.feeds[step], self.parts)
 
-    def _single(self) -> Rehearsal:
+    def _single(self) -> IsolatedRun:
         graph = on_one_device(with_copies(self.graph, self.copies))
-        return rehearse_graph(self.session, graph, self.inputs, self.values, self.options, {})
+        return simulate_graph(self.session, graph, self.inputs, self.values, self.options, {})
 
-    def _several(self) -> Rehearsal:
+    def _several(self) -> IsolatedRun:
         physical = self.physical
         options = replace(self.options, origins=physical.origins)
         shards = {name: (s.variable, s.region) for name, s in physical.shards.items()}
-        return rehearse_graph(
+        return simulate_graph(
             self.session, physical.graph, self.inputs, self.values, options, shards
         )
 
-    def _real(self) -> Rehearsal:
+    def _real(self) -> IsolatedRun:
         """The plan that the job runs."""
         compiled = self.job.compile()
         results = compiled.physical.graph.results  # as they are called before the last passes
-        return rehearse(self.session, compiled.plan, self.values, results)
+        return simulate(self.session, compiled.plan, self.values, results)
 
-    def _apart(self) -> Rehearsal | None:
+    def _apart(self) -> IsolatedRun | None:
         """The plan that the job runs, with the devices' memory apart; None where it is so."""
         compiled = self.job.compile()
         plan, physical = compiled.plan, compiled.physical
@@ -213,7 +213,7 @@ class _Oracle:
         registry = self.session.registry
         apart = lower(compiled.graph, registry, compiled.inputs, plan.job, options)
         apart = replace(apart, shards=plan.shards, micro_batches=plan.micro_batches)
-        return rehearse(self.session, apart, self.values, physical.graph.results)
+        return simulate(self.session, apart, self.values, physical.graph.results)
 
     def _repeat(self, again: Mapping[Value, Any], first: Mapping[Value, Any]) -> None:
         same = all(same_bits(array, first[value]) for value, array in again.items())
@@ -223,8 +223,8 @@ class _Oracle:
         self,
         results: Mapping[Value, Any],
         seen: Mapping[Value, Any],
-        real: Rehearsal,
-        observed: Rehearsal,
+        real: IsolatedRun,
+        observed: IsolatedRun,
     ) -> None:
         """How far passes have moved results, as they may make roundings come in another order."""
         pairs = [(x, seen[v]) for v, x in results.items() if v in seen]
@@ -239,7 +239,7 @@ class _Oracle:
             self.moved = moved(self._observed, self.values, feeds, shown)
             self.as_planned = self.as_planned and explained(self.drift, self.moved)
 
-    def _observed(self, values: Mapping[str, Any]) -> Rehearsal:
+    def _observed(self, values: Mapping[str, Any]) -> IsolatedRun:
         """The job without its passes, on some weights."""
         oracle = replace(self, values=dict(values))
         return oracle._single() if self.spread else oracle._several()
@@ -248,8 +248,8 @@ class _Oracle:
         self,
         results: Mapping[Value, Any],
         wanted: Mapping[Value, Any],
-        real: Rehearsal,
-        apart: Rehearsal,
+        real: IsolatedRun,
+        apart: IsolatedRun,
     ) -> None:
         """What devices share may change no bit."""
         pairs = [(x, wanted[v]) for v, x in results.items()]
@@ -262,8 +262,8 @@ class _Oracle:
         self,
         alone: Mapping[Value, Any],
         together: Mapping[Value, Any],
-        one: Rehearsal,
-        many: Rehearsal,
+        one: IsolatedRun,
+        many: IsolatedRun,
         before: Mapping[str, Any],
         feeds: Sequence[Any],
         step: int,
@@ -292,7 +292,7 @@ class _Oracle:
         """The variable of which an op overwrites the value."""
         return self.copies[value].name if value in self.copies else value.op
 
-    def _held(self, many: Rehearsal) -> dict[str, Any]:
+    def _held(self, many: IsolatedRun) -> dict[str, Any]:
         """The values of the copies that devices hold for themselves."""
         parts = many.variables.parts() if self.copies else {}
         return {c.name: parts[c.variable, c.device][1] for c in self.copies.values()}
@@ -412,7 +412,7 @@ class _Trial:
         if self.spec.spreads(op.placement):  # parts are passed on as they are
             return False
         signature = oracle.physical.signatures[op.name]
-        layouts = [Layout(op.placement, sbp) for sbp in signature.inputs]
+        layouts = [TensorLayout(op.placement, sbp) for sbp in signature.inputs]
         rng = np.random.default_rng(SEED_OF_DISTURBANCES)
         inputs = [take_apart(*row, rng) for row in zip(layouts, self.arrays, strict=True)]
         names = local_names(op.name, op.placement)
@@ -423,7 +423,7 @@ class _Trial:
             part = _Alone(oracle, local, types, self.spec, op.name)
             results.append(part.run([parts[rank] for parts in inputs], self.step))
         changed = [signature.inputs[i] for i in self.spec.mutates if i < len(op.inputs)]
-        ways = [Layout(op.placement, sbp) for sbp in (*signature.outputs, *changed)]
+        ways = [TensorLayout(op.placement, sbp) for sbp in (*signature.outputs, *changed)]
         for k, layout in enumerate(ways):
             whole = assemble(layout, self.right[k].shape, [r[k] for r in results])
             wrong = over(difference(self.right[k], whole.array), SLACK * self.bounds[k]) > 1
@@ -463,9 +463,9 @@ class _Alone:
         op = replace(self.op, inputs=inputs, control=())
         graph = Graph({**ops, op.name: op}, {**types, op.name: self.types})
         options = replace(self.oracle.options, origins={op.name: self.origin})
-        rehearsal = rehearse_graph(self.oracle.session, graph, fed, values, options, {})
-        results = rehearsal.run([arrays[int(name[2:])] for name in fed], step)
-        after = rehearsal.variables.values()
+        simulator = simulate_graph(self.oracle.session, graph, fed, values, options, {})
+        results = simulator.run([arrays[int(name[2:])] for name in fed], step)
+        after = simulator.variables.values()
         return [*results.values(), *(after[f"in{i}"] for i in self.mutated)]
 
 
@@ -508,7 +508,7 @@ def local_names(name: str, placement: Placement) -> list[str]:
     return [name] if placement.size == 1 else [f"{name}@{r}" for r in range(placement.size)]
 
 
-def local_values(value: Value, layout: Layout) -> list[Value]:
+def local_values(value: Value, layout: TensorLayout) -> list[Value]:
     """The parts of a logical value in the physical graph."""
     return [Value(name, value.index) for name in local_names(value.op, layout.placement)]
 

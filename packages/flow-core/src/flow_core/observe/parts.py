@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.compiler.reshard.planner import Layout
+from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.observe.isolated_run import same_bits
 from flow_core.sharding.sbp import Partial
 
@@ -30,7 +30,7 @@ class Whole:
     disagreeing: tuple[int, int] | None = None
 
 
-def assemble(layout: Layout, shape: tuple[int, ...], parts: Sequence[Any]) -> Whole:
+def assemble(layout: TensorLayout, shape: tuple[int, ...], parts: Sequence[Any]) -> Whole:
     """The logical array that the devices hold.
 
     >>> from flow_core.sharding.sbp import P
@@ -72,7 +72,7 @@ def _reduced(groups: list[Any], kind: str) -> tuple[Any, Any]:
     return total, size
 
 
-def take_apart(layout: Layout, array: Any, rng: np.random.Generator) -> list[Any]:
+def take_apart(layout: TensorLayout, array: Any, rng: np.random.Generator) -> list[Any]:
     """What each device may hold of a logical array; partial results are random ones.
 
     >>> from flow_core.sharding.sbp import P, S

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.ir.graph import Value
-from flow_core.observe.isolated_run import Rehearsal, states
+from flow_core.observe.isolated_run import IsolatedRun, states
 from flow_core.observe.rounding import disturb, drift, is_float
 
 SEED = 30
@@ -26,7 +26,7 @@ ROUNDINGS = 4
 
 
 def moved(
-    rehearsed: Callable[[Mapping[str, Any]], Rehearsal],
+    simulated: Callable[[Mapping[str, Any]], IsolatedRun],
     values: Mapping[str, Any],
     feeds: Sequence[Sequence[Any]],
     results: Collection[Value],
@@ -34,7 +34,7 @@ def moved(
     """How far results and variables move when weights and inputs are off by a few roundings.
 
     Args:
-        rehearsed: the program, on some weights.
+        simulated: the program, on some weights.
         values: the weights by name.
         feeds: the inputs of each step.
         results: what is looked at, besides the variables.
@@ -43,9 +43,9 @@ def moved(
         The largest drift of any step; see `flow_core.observe.rounding.drift`.
     """
     rng, worst = np.random.default_rng(SEED), 0.0
-    usual = rehearsed(values)
+    usual = simulated(values)
     others = [
-        rehearsed({name: _disturbed(x, rng) for name, x in values.items()}) for _ in range(TRIALS)
+        simulated({name: _disturbed(x, rng) for name, x in values.items()}) for _ in range(TRIALS)
     ]
     for step, fed in enumerate(feeds):
         wanted = usual.run(fed, step)

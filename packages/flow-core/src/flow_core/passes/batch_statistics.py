@@ -15,7 +15,7 @@ from flow_core.ir.graph import Graph, Op
 from flow_core.ops.build import Maker, Sym
 from flow_core.ops.nn.norm import channel_shape
 from flow_core.passes.base import PassContext
-from flow_core.passes.rewrite import Parts, Rule, as_type, lying, take_apart
+from flow_core.passes.rewrite import Parts, Rule, as_type, constrain, take_apart
 from flow_core.sharding.sbp import B
 
 
@@ -54,7 +54,7 @@ class _Batch:
     def sum(self, values: Sym) -> Sym:
         """Sums per channel, whole on every device: partial ones would make the batch partial."""
         total = values.maker.one("reduce_sum", values, axis=self.others, keepdims=False)
-        return lying(total, (B,) * len(values.maker.placement.hierarchy))
+        return constrain(total, (B,) * len(values.maker.placement.hierarchy))
 
     def wide(self, vector: Sym) -> Sym:
         """A number per channel, as it broadcasts against the batch."""
@@ -78,7 +78,7 @@ def _normalise(maker: Maker, op: Op) -> Parts:
     count = round(1 / batch.share)
     _move(maker, op, moving_mean, mean)
     _move(maker, op, moving_variance, variance * (count / max(count - 1, 1)))
-    return lying(as_type(y, x.dtype), op.sbp[0] if op.sbp else None), mean, inverse
+    return constrain(as_type(y, x.dtype), op.sbp[0] if op.sbp else None), mean, inverse
 
 
 def _move(maker: Maker, op: Op, moving: Sym, new: Sym) -> None:

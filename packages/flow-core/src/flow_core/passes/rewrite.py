@@ -65,7 +65,7 @@ def as_type(value: Sym, dtype: DType) -> Sym:
     return value if value.dtype is dtype else value.maker.one("cast", value, dtype=dtype.name)
 
 
-def lying(value: Sym, sbp: NdSbp | None) -> Sym:
+def constrain(value: Sym, sbp: NdSbp | None) -> Sym:
     """The value in a requested layout, if one is requested."""
     return value if sbp is None else asked(value.maker, sbp, "identity", value, name="cast")
 

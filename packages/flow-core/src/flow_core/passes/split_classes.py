@@ -16,7 +16,7 @@ from flow_core.base.dtypes import int64
 from flow_core.ir.graph import Graph, Op, Value
 from flow_core.ops.build import Maker, Sym
 from flow_core.passes.base import PassContext
-from flow_core.passes.rewrite import Parts, Rule, as_type, asked, lying, take_apart
+from flow_core.passes.rewrite import Parts, Rule, as_type, asked, constrain, take_apart
 from flow_core.sharding.sbp import B, NdSbp, S, Split
 
 LOSS = "sparse_softmax_cross_entropy"
@@ -58,15 +58,15 @@ def _loss(maker: Maker, op: Op, *, layout: NdSbp) -> Parts:
     logits, label = (Sym(maker, v) for v in op.inputs)
     x, classes = as_type(logits, logits.dtype.accumulate), len(logits.shape) - 1
     whole = _whole(layout, classes)
-    label = lying(label, whole)
+    label = constrain(label, whole)
     shifted = x - _over_classes("reduce_max", x, whole)
     powers = maker.one("exp", shifted)
     total = _over_classes("reduce_sum", powers, whole)
     index = maker.one("reshape", label, shape=(*label.shape, 1))
-    chosen = lying(maker.one("dim_gather", shifted, index, dim=classes), whole)
+    chosen = constrain(maker.one("dim_gather", shifted, index, dim=classes), whole)
     loss = maker.one("reshape", maker.one("log", total) - chosen, shape=label.shape)
     known = as_type(_is_class(label, op.attrs["depth"]), loss.dtype)
-    prob = lying(as_type(powers / total, logits.dtype), layout)
+    prob = constrain(as_type(powers / total, logits.dtype), layout)
     return prob, as_type(loss / known, logits.dtype)
 
 
@@ -77,7 +77,7 @@ def _whole(layout: NdSbp, classes: int) -> NdSbp:
 
 def _over_classes(reduction: str, x: Sym, whole: NdSbp) -> Sym:
     reduced = x.maker.one(reduction, x, axis=(len(x.shape) - 1,), keepdims=True)
-    return lying(reduced, whole)
+    return constrain(reduced, whole)
 
 
 def _is_class(label: Sym, depth: int) -> Sym:
@@ -91,6 +91,6 @@ def _gradient(maker: Maker, op: Op, *, layout: NdSbp) -> Parts:
     prob, label, dy = (Sym(maker, v) for v in op.inputs)
     depth, dtype = op.attrs["depth"], prob.dtype.name
     wide = maker.one("reshape", dy, shape=(*dy.shape, 1))
-    label = lying(label, _whole(layout, len(label.shape)))
+    label = constrain(label, _whole(layout, len(label.shape)))
     hot = asked(maker, layout, "one_hot", label, depth=depth, dtype=dtype)
-    return (lying(prob - hot, layout) * wide,)
+    return (constrain(prob - hot, layout) * wide,)

@@ -19,7 +19,7 @@ from flow_core.ir.graph import Graph, Op
 from flow_core.ops.build import Maker, Sym
 from flow_core.ops.training.optim import BY_TYPE, DIFF, MODEL, RATE, optional_inputs
 from flow_core.passes.base import PassContext
-from flow_core.passes.rewrite import Parts, Rule, as_type, lying, take_apart
+from flow_core.passes.rewrite import Parts, Rule, as_type, constrain, take_apart
 from flow_core.sharding.sbp import NdSbp, Split
 
 
@@ -85,7 +85,7 @@ class _Update:
     def diff(self) -> Sym:
         """The gradient with its scales and penalties, split as the variable is."""
         attrs, (scale, _) = self.op.attrs, self._optional()
-        diff = as_type(lying(self.inputs[DIFF], self.layout), self.wide)
+        diff = as_type(constrain(self.inputs[DIFF], self.layout), self.wide)
         if attrs["scale"] != 1.0:
             diff = diff * attrs["scale"]
         if scale is not None:

@@ -28,8 +28,8 @@ from flow_core.base.errors import (
     PluginConflictError,
     PluginError,
     PluginResultError,
+    hide_frames,
     nearest,
-    pass_over,
 )
 from flow_core.plugins import hookspecs
 from flow_core.plugins.builder import RegistryBuilder
@@ -321,7 +321,7 @@ def _entry_plugin(entry: metadata.EntryPoint) -> Any:
     package = sys.modules.get(name)
     file = getattr(package, "__file__", None) or ""
     if hasattr(package, "__path__") and {"site-packages", "dist-packages"} & {*Path(file).parts}:
-        pass_over(name)
+        hide_frames(name)
     return plugin
 
 

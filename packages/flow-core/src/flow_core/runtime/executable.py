@@ -259,7 +259,7 @@ class Executable:
         line = next(filter(None, held), "")
         file, _, number = line.rpartition(":")
         if error.at is None and number.isdigit():
-            error.told(at=SourceLine(file, int(number)))
+            error.with_context(at=SourceLine(file, int(number)))
 
     def _windows(self) -> Iterator[tuple[int, Any]]:
         """See `windows`; micro-batches are cut along axis 0."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from flow_core.base.errors import DataError
 from flow_core.base.planning import is_planning
-from flow_core.base.shutdown import close_at_end, keep_open
+from flow_core.base.shutdown import call_at_shutdown, cancel_at_shutdown
 from flow_core.summary.messages import Fields, encoded, parsed
 
 VERSION = "brain.Event:2"
@@ -215,8 +215,8 @@ _writers: list[EventsWriter | Unwritten] = []
 def open_writer(logdir: str) -> None:
     """Makes the process's writer of events; that of before, if any, is flushed."""
     close_writer()
-    keep_open(close_writer)
-    close_at_end(close_writer)
+    cancel_at_shutdown(close_writer)
+    call_at_shutdown(close_writer)
     _writers.append(Unwritten() if is_planning() else EventsWriter(logdir))
 
 

@@ -3,7 +3,7 @@
 What is kept is the choice, and of plans that the library compiles when they are built (its
 behaviour note RUNTIME_COMPILATION) also what it serializes: the next start loads that.
 
-`Library` is what we call of NVIDIA's cudnn-frontend, the package ``cudnn``; rehearsals bring one
+`Library` is what we call of NVIDIA's cudnn-frontend, the package ``cudnn``; simulators bring one
 that computes with numpy.  What OneFlow's settings mean for its plans:
 
 * ``cudnn_conv_heuristic_search_algo``: the first plan of the library's heuristics (mode A, then

@@ -1,7 +1,7 @@
-"""What the driver needs of a device: Protocols, met by CuPy's and by a rehearsal on the host.
+"""What the driver needs of a device: Protocols, met by CuPy's and by a simulator on the host.
 
 Addresses are integers.  Whatever is queued says which addresses it reads and writes, so that a
-rehearsal can check the order of streams.
+simulator can check the order of streams.
 """
 
 from __future__ import annotations

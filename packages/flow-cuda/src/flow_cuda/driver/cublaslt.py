@@ -1,6 +1,6 @@
 """Matrix products by cuBLASLt: a problem becomes a plan once, with the algorithm that fits.
 
-`Library` is what we call of cuBLASLt, as ``nvmath.bindings.cublasLt`` has it; rehearsals bring one
+`Library` is what we call of cuBLASLt, as ``nvmath.bindings.cublasLt`` has it; simulators bring one
 that computes with numpy.  Its matrices have columns one after the other: it sees our transposed
 ones, so that its A is our b.
 """

@@ -232,10 +232,10 @@ class CupyHardware:
         event.synchronize()
 
     def host_writes(self, spans: Sequence[Span]) -> None:
-        """Nothing to do: rehearsals check it."""
+        """Nothing to do: simulators check it."""
 
     def host_reads(self, spans: Sequence[Span]) -> None:
-        """Nothing to do: rehearsals check it."""
+        """Nothing to do: simulators check it."""
 
     def begin_capture(self, stream: Any) -> None:
         """From now on work on a stream is recorded."""

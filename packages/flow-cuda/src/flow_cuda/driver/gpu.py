@@ -1,7 +1,7 @@
 """The driver: arenas, streams, copies through pinned memory, and steps as captured graphs.
 
 It is written against `flow_cuda.device.hardware.Hardware` and so runs on a device and in a
-rehearsal. Each device has a compute stream for its kernels; copies to it and back have streams of
+simulator. Each device has a compute stream for its kernels; copies to it and back have streams of
 their own, and so have copies between devices, all joined by events.
 """
 
@@ -21,7 +21,7 @@ from flow_cuda.device.hardware import Hardware
 from flow_cuda.device.launch import HostNumber, Queued, advance
 from flow_cuda.device.staging import Staging, Traffic
 from flow_cuda.driver.capture import Part, parts
-from flow_cuda.driver.stream_schedule import Course, course
+from flow_cuda.driver.stream_schedule import StreamSchedule, course
 
 CHUNK = 8 << 20
 """Bytes of a piece of pinned memory; larger copies are cut into such pieces."""
@@ -159,7 +159,7 @@ class Step:
             for call in part.calls:
                 call()
 
-    def _captured(self, part: Part, own: Course) -> Any:
+    def _captured(self, part: Part, own: StreamSchedule) -> Any:
         if not part.captured:
             return None
         first = self._first
@@ -172,7 +172,7 @@ class Step:
             raise
         return first.end_capture(first.compute)
 
-    def _run(self, own: Course, graph: Any) -> None:
+    def _run(self, own: StreamSchedule, graph: Any) -> None:
         """Queues a part behind all that the devices are to compute, and before what comes later."""
         first = self._first
         for other in self._others:

@@ -62,7 +62,7 @@ def bootstrap(env: Mapping[str, str] = os.environ) -> Available | Unavailable:
 
 
 @dataclass(frozen=True, eq=False)
-class Aside(Queued):
+class SideStreamWork(Queued):
     """Work that a step has on another stream than the one that computes.
 
     Attributes:
@@ -128,12 +128,12 @@ class PeerComm:
         """
         check_arrays(exchange, self.local, inputs, outputs)
         binding = _Binding(exchange, inputs, outputs, self._ends, Meter(steps=self._steps))
-        works = [Aside(x) if isinstance(x, Queued) else x for x in binding.works()]
+        works = [SideStreamWork(x) if isinstance(x, Queued) else x for x in binding.works()]
         if not binding.meter.links:
             return works
         self._meters.append(binding.meter)
         count = binding.meter.count
-        if isinstance(works[0], Aside):
+        if isinstance(works[0], SideStreamWork):
             return [replace(works[0], counts=count), *works[1:]]
         return [count, *works]
 

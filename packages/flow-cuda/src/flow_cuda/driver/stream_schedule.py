@@ -37,7 +37,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ScheduledWork:
     """A piece of work in its place.
 
     Attributes:
@@ -54,7 +54,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class StreamSchedule:
     """Work on its lanes, forked from the first lane and joined to it again.
 
     Attributes:
@@ -63,7 +63,7 @@ class Course:
     """
 
     lanes: tuple[Lane, ...]
-    turns: tuple[Turn, ...]
+    turns: tuple[ScheduledWork, ...]
 
     def queue(self) -> None:
         """Queues the work; what is queued on the first lane later comes after all of it."""
@@ -85,7 +85,7 @@ class Course:
             first.wait(streams[0], self.lanes[i].hardware.record(streams[i]))
 
 
-def course(works: Sequence[Queued], first: Hardware) -> Course:
+def course(works: Sequence[Queued], first: Hardware) -> StreamSchedule:
     """The course of some work, which begins and ends where a device computes.
 
     Args:
@@ -97,11 +97,13 @@ def course(works: Sequence[Queued], first: Hardware) -> Course:
     devices = {id(w.hardware): w.hardware for w in works} | {id(first): first}
     made = tuple(Lane(devices[device], name) for device, name in lanes)
     if len(made) == 1:
-        return Course(made, tuple(Turn(work, 0) for work in works))
+        return StreamSchedule(made, tuple(ScheduledWork(work, 0) for work in works))
     waits = _waits(works, of_work, len(made))
     awaited = {other for row in waits for other in row}
     rows = zip(works, of_work, waits, strict=True)
-    return Course(made, tuple(Turn(w, k, row, i in awaited) for i, (w, k, row) in enumerate(rows)))
+    return StreamSchedule(
+        made, tuple(ScheduledWork(w, k, row, i in awaited) for i, (w, k, row) in enumerate(rows))
+    )
 
 
 def _waits(works: Sequence[Queued], lanes: Sequence[int], count: int) -> list[tuple[int, ...]]:

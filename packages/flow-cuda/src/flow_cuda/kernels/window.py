@@ -30,7 +30,7 @@ Ints = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class WindowLayout:
     """A tensor of batch, channels and space.
 
     Attributes:
@@ -55,7 +55,7 @@ class Layout:
         return Struct("Strides", strides(self.steps))
 
 
-def layout(type_: TensorType, data_format: str) -> Layout:
+def layout(type_: TensorType, data_format: str) -> WindowLayout:
     """How a tensor lies; missing axes of space have size 1.
 
     >>> from flow_core.base.dtypes import float32
@@ -69,7 +69,7 @@ def layout(type_: TensorType, data_format: str) -> Layout:
     axes = [i for i in range(1, rank) if i != channel]
     size = tuple(shape[i] for i in axes)
     rest = 3 - len(size)
-    return Layout(
+    return WindowLayout(
         shape[0],
         shape[channel],
         (*size, *(1,) * rest),
@@ -103,7 +103,7 @@ def _before(attrs: Any, axis: int, size: int) -> int:
 
 def _pool_arguments(
     query: KernelQuery, x: TensorType, y: TensorType
-) -> tuple[Layout, Layout, Struct]:
+) -> tuple[WindowLayout, WindowLayout, Struct]:
     attrs: Any = query.attrs
     big, small = (layout(t, attrs["data_format"]) for t in (x, y))
     dims = len(attrs["pool_size"])
@@ -152,8 +152,8 @@ class Conv:
         tf32: whether float32 may be rounded to 10 bits of mantissa.
     """
 
-    x: Layout
-    y: Layout
+    x: WindowLayout
+    y: WindowLayout
     window: Struct
     kernel: Ints
     groups: int

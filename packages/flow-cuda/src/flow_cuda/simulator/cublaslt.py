@@ -1,4 +1,4 @@
-"""cuBLASLt as its documentation has it, with numpy: what rehearsals call in its place.
+"""cuBLASLt as its documentation has it, with numpy: what simulators call in its place.
 
 Matrices have columns one after the other.  What the real one refuses is refused here, too.
 """
@@ -41,7 +41,7 @@ class RefusedError(Exception):
     """What cuBLASLt answers with a status."""
 
 
-class RehearsedLt:
+class SimulatedLt:
     """`flow_cuda.driver.cublaslt.Library` on the host.
 
     Args:

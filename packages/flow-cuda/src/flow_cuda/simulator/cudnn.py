@@ -1,4 +1,4 @@
-"""cuDNN's graphs as the documentation of its frontend has them: what rehearsals call in its place.
+"""cuDNN's graphs as the documentation of its frontend has them: what simulators call in its place.
 
 The order of calls, sizes and strides of tensors, alignment of memory and bytes of workspace are
 checked, and what the real library refuses is refused.  The workspace is filled with what no
@@ -55,7 +55,7 @@ def _names(*names: str) -> Any:
     return enum.Enum("names", names)
 
 
-class RehearsedCudnn:
+class SimulatedCudnn:
     """`flow_cuda.cudnn.plans.Library` on the host.
 
     Args:
@@ -106,7 +106,7 @@ class RehearsedCudnn:
 class FakeGraph:
     """A graph under construction, then with plans."""
 
-    library: RehearsedCudnn
+    library: SimulatedCudnn
     io_data_type: Any
     intermediate_data_type: Any
     compute_data_type: Any
@@ -474,7 +474,7 @@ def _check_tensor(tensor: FakeTensor) -> None:
         reach = max(reach, step * size)
 
 
-class RehearsedBench:
+class SimulatedBench:
     """`flow_cuda.cudnn.plans.Bench` whose clock is the cost of engines.
 
     Args:
@@ -483,7 +483,7 @@ class RehearsedBench:
 
     stream = 0
 
-    def __init__(self, library: RehearsedCudnn) -> None:
+    def __init__(self, library: SimulatedCudnn) -> None:
         self._library = library
 
     def seconds(self, run: Callable[[Sequence[int]], None], nbytes: Sequence[int]) -> float:

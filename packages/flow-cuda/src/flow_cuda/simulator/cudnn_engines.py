@@ -1,4 +1,4 @@
-"""Engines of rehearsed graphs: which they take, what they need, what they cost."""
+"""Engines of simulated graphs: which they take, what they need, what they cost."""
 
 from __future__ import annotations
 

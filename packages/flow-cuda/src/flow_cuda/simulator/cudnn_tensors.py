@@ -1,4 +1,4 @@
-"""Tensors and operations of rehearsed graphs, and their form on disk."""
+"""Tensors and operations of simulated graphs, and their form on disk."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.device.hardware import Access, DnnCall, Operands, Product, Span, touched_by
 from flow_cuda.driver.cublaslt import LtProducts
 from flow_cuda.driver.workbench import GpuWorkbench
-from flow_cuda.simulator.cublaslt import RehearsedLt
-from flow_cuda.simulator.cudnn import RehearsedBench, RehearsedCudnn
+from flow_cuda.simulator.cublaslt import SimulatedLt
+from flow_cuda.simulator.cudnn import SimulatedBench, SimulatedCudnn
 
 Clock = dict[str, int]
 HOST = "host"
@@ -35,7 +35,7 @@ class OrderError(FlowError):
     """Two pieces of work touch the same bytes, and nothing orders them."""
 
 
-class RehearsalError(FlowError):
+class SimulatorError(FlowError):
     """Something that CUDA would refuse, or that would break memory."""
 
 
@@ -132,7 +132,7 @@ class FakeGraph:
 
 
 class Machine:
-    """What the rehearsed devices of a process have in common.
+    """What the simulated devices of a process have in common.
 
     Attributes:
         clock: what the host has waited for.
@@ -228,13 +228,13 @@ class Machine:
         return {name: n for name, n in clock.items() if "/" not in name or name in lanes}
 
 
-class Rehearsal:
+class Simulator:
     """`flow_cuda.device.hardware.Hardware` on the host.
 
     Args:
         index: number of the device.
         nbytes: memory that it pretends to have.
-        compiler: shared by rehearsals that run the same kernels.
+        compiler: shared by simulators that run the same kernels.
         library: in place of cuBLASLt.
         machine: shared with the other devices of the process; one of its own when None.
         cudnn: in place of cuDNN.
@@ -252,15 +252,15 @@ class Rehearsal:
         index: int = 0,
         nbytes: int = 1 << 32,
         compiler: HostCompiler | None = None,
-        library: RehearsedLt | None = None,
+        library: SimulatedLt | None = None,
         machine: Machine | None = None,
-        cudnn: RehearsedCudnn | None = None,
+        cudnn: SimulatedCudnn | None = None,
     ) -> None:
         self.index, self._nbytes = index, nbytes
         self.machine = machine or Machine()
         self.compiler = compiler or HostCompiler()
-        self.products = LtProducts(library or RehearsedLt())
-        self.dnn = rehearsed_plans(cudnn or RehearsedCudnn())
+        self.products = LtProducts(library or SimulatedLt())
+        self.dnn = simulated_plans(cudnn or SimulatedCudnn())
         self.log: list[str] = []
         self.numbers: dict[int, Any] = {}
         self.uploads: Any = None
@@ -273,7 +273,7 @@ class Rehearsal:
     def allocate(self, nbytes: int) -> HostMemory:
         """Memory full of 0xA5, which no kernel may take for granted."""
         if nbytes > self.free_bytes():
-            raise RehearsalError("allocating", found=f"{nbytes} bytes, {self.free_bytes()} free")
+            raise SimulatorError("allocating", found=f"{nbytes} bytes, {self.free_bytes()} free")
         self.log.append(f"allocate {nbytes}")
         raw = np.full(nbytes + 256, 0xA5, np.uint8)
         memory = HostMemory(nbytes, raw, raw.ctypes.data + -raw.ctypes.data % 256)
@@ -318,7 +318,7 @@ class Rehearsal:
         if stream.recording is None and event.capture is not None:
             event.capture.draw_in(stream)
         if stream.recording is not event.capture:
-            raise RehearsalError(
+            raise SimulatorError(
                 f"a wait of {stream.name}",
                 found="a stream that is being captured, and an event outside of that capture",
                 allowed="events recorded in streams of the same capture",
@@ -329,7 +329,7 @@ class Rehearsal:
         """Runs what comes before the event, and nothing else."""
         self.log.append("synchronize")
         if event.capture is not None:
-            raise RehearsalError(
+            raise SimulatorError(
                 "waiting for an event", found="one of a stream that is being captured"
             )
         self.machine.reach(event.clock)
@@ -359,7 +359,7 @@ class Rehearsal:
     def _check_place(self, stream: Any, name: str, access: Access, peers: bool) -> None:
         """Work is queued on streams of its device, in whose memory it stays unless it copies."""
         if stream.device != self.index:
-            raise RehearsalError(
+            raise SimulatorError(
                 f"queueing {name}",
                 found=f"{stream.name}, a stream of device {stream.device}",
                 allowed=f"streams of device {self.index}",
@@ -368,11 +368,11 @@ class Rehearsal:
             try:
                 place = self.machine.place(span)
             except LookupError:
-                raise RehearsalError(
+                raise SimulatorError(
                     f"queueing {name}", found="an address outside of all allocations"
                 ) from None
             if place not in (None, self.index) and not peers:
-                raise RehearsalError(
+                raise SimulatorError(
                     f"queueing {name} on device {self.index}",
                     found=f"memory of device {place}",
                     allowed="copies alone between devices",
@@ -397,7 +397,7 @@ class Rehearsal:
 
         def run() -> None:
             if function.call(ctypes.addressof(arguments.pointers), blocks, threads):
-                raise RehearsalError(
+                raise SimulatorError(
                     f"running {function.kernel.name}",
                     found="a barrier that some threads of a block did not come to",
                 )
@@ -447,7 +447,7 @@ class Rehearsal:
         self.log.append("end capture")
         capture = stream.recording
         if late := capture.end():
-            raise RehearsalError(
+            raise SimulatorError(
                 f"ending the capture of {stream.name}",
                 found=f"work on {', '.join(late)} that it does not wait for",
                 allowed="streams that are joined to the one where the capture began",
@@ -477,7 +477,7 @@ class Rehearsal:
 
     def uuid(self) -> str:
         """A name."""
-        return f"rehearsed {self.index}"
+        return f"simulated {self.index}"
 
     def handle(self, stream: Any) -> int:
         """A number by which `enqueue` finds the stream."""
@@ -493,9 +493,9 @@ class Rehearsal:
         self._add(self._handles[handle], name, run, access)
 
 
-def rehearsed_plans(library: RehearsedCudnn) -> DnnPlans:
-    """Plans of a library that is rehearsed; none of its choices lie on disk."""
-    return DnnPlans(library, "sm_90", RehearsedBench(library))
+def simulated_plans(library: SimulatedCudnn) -> DnnPlans:
+    """Plans of a library that is simulated; none of its choices lie on disk."""
+    return DnnPlans(library, "sm_90", SimulatedBench(library))
 
 
 class _Call:

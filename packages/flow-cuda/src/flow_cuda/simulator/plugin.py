@@ -1,4 +1,4 @@
-"""A plugin whose "gpu" devices are rehearsals on the host, with the kernels of real ones."""
+"""A plugin whose "gpu" devices are simulators on the host, with the kernels of real ones."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ from flow_cuda.plugin import (
     products_pass,
     updates_pass,
 )
-from flow_cuda.simulator.cudnn import RehearsedCudnn
-from flow_cuda.simulator.hardware import Machine, Rehearsal, rehearsed_plans
+from flow_cuda.simulator.cudnn import SimulatedCudnn
+from flow_cuda.simulator.hardware import Machine, Simulator, simulated_plans
 
 FLOW_PLUGIN_API = "1.0"
 
 
 @functools.cache
 def compiler() -> host_compiler.HostCompiler:
-    """One compiler for all rehearsals of a process."""
+    """One compiler for all simulators of a process."""
     return host_compiler.HostCompiler()
 
 
 class Drivers:
-    """The drivers of rehearsed devices: those that one session asks for are of one machine.
+    """The drivers of simulated devices: those that one session asks for are of one machine.
 
     A device that is asked for again is another session's, and begins another machine.
     """
@@ -68,21 +68,21 @@ class Drivers:
         if index in self._given:
             self._machine, self._given = Machine(), set()
         self._given.add(index)
-        hardware = Rehearsal(index, compiler=compiler(), machine=self._machine)
+        hardware = Simulator(index, compiler=compiler(), machine=self._machine)
         return GpuDriver(hardware, chunk=1 << 20)
 
 
 @functools.cache
 def dnn_plans() -> DnnPlans:
     """What chooses plans of cuDNN when programs are compiled."""
-    return rehearsed_plans(RehearsedCudnn())
+    return simulated_plans(SimulatedCudnn())
 
 
 def probe(count: int = 4) -> Available | Unavailable:
     """As many devices as are asked for, where there is a compiler."""
     if host_compiler.compiler() is None:
-        return Unavailable("there is no C++ compiler to rehearse with", "install g++")
-    return Available(count, "rehearsed on the host")
+        return Unavailable("there is no C++ compiler to simulate with", "install g++")
+    return Available(count, "simulated on the host")
 
 
 def flow_register_devices() -> tuple[DeviceSpec, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from flow_core.base.changes import Changes
 from flow_core.base.errors import ConfigError
-from flow_core.base.shutdown import close_at_end
+from flow_core.base.shutdown import call_at_shutdown
 from flow_core.base.thread_budget import Cores
 from flow_core.base.thread_pools import settled
 
@@ -228,6 +228,6 @@ def workers() -> Workers:
         if not _workers or _workers[0] != os.getpid():
             made = Workers()
             _workers[:] = [os.getpid(), made]
-            close_at_end(made.stop)
+            call_at_shutdown(made.stop)
         found: Workers = _workers[1]
         return found

@@ -85,7 +85,7 @@ VERDICT = Verdict()
 PATIENCE = Patience()
 
 
-def suit_to_host(rank: int, gather: Callable[[bytes], Sequence[bytes]]) -> None:
+def tune_waits_to_host(rank: int, gather: Callable[[bytes], Sequence[bytes]]) -> None:
     """Offers the core sooner where the processes of this host are more than its cores.
 
     Each then has a home among the cores it may run on, as evenly as can be: the system may leave

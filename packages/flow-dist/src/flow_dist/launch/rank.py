@@ -17,7 +17,7 @@ from flow_dist.control import channel
 from flow_dist.control.client import ControlClient, flush_streams
 from flow_dist.control.secret import TOKEN
 from flow_dist.launch.process_group import die_with_parent
-from flow_dist.rng_sync import seed_alike
+from flow_dist.rng_sync import synchronize_seeds
 
 
 def run_rank(argv: Sequence[str], loaded: Collection[str]) -> None:
@@ -30,7 +30,7 @@ def run_rank(argv: Sequence[str], loaded: Collection[str]) -> None:
     die_with_parent()
     print_whole_lines()
     if token := os.environ.get(TOKEN):
-        seed_alike(token)
+        synchronize_seeds(token)
     client = channel.join()
     sys.excepthook = sys.__excepthook__  # what ends the script is seen here
     if client is not None:

@@ -16,17 +16,17 @@ from flow_dist.mpi.point_to_point import bind_point_to_point
 from flow_dist.mpi.ragged_messages import bind_parcels
 from flow_dist.mpi.world import MpiWorld, free, world
 from flow_dist.phases import Phases, apart, in_turn, links_from, phases_of, routes
-from flow_dist.shm.all_reduce import bind_sums
-from flow_dist.shm.cooperative_broadcast import bind_spreads, is_spread
+from flow_dist.shm.all_reduce import bind_all_reduce
+from flow_dist.shm.cooperative_broadcast import bind_cooperative_broadcast, is_cooperative
 from flow_dist.shm.counters import IN_ORDER
-from flow_dist.shm.exchange import bind_mailboxes
-from flow_dist.shm.memory import Meeting, SharedMemory, bind_shared
+from flow_dist.shm.exchange import bind_exchange
+from flow_dist.shm.memory import Rendezvous, SharedMemory, bind_shared
 
 SHARED = 1 << 16
 """Bytes between two processes of a host from which they read each other's memory."""
 
 
-Bind = Callable[[Phases, SharedMemory, Meeting], Iterator[Launch]]
+Bind = Callable[[Phases, SharedMemory, Rendezvous], Iterator[Launch]]
 
 
 def _bound(
@@ -65,10 +65,10 @@ def _way(
     if len(ranks) < 2 or not joined.share_memory(ranks):
         return None
     if _largest_route(phases, joined) >= SHARED:
-        if is_spread(phases, joined.owner):
-            return bind_spreads
-        return bind_sums if len(phases.phases) == 2 else bind_shared
-    return bind_mailboxes if IN_ORDER else None
+        if is_cooperative(phases, joined.owner):
+            return bind_cooperative_broadcast
+        return bind_all_reduce if len(phases.phases) == 2 else bind_shared
+    return bind_exchange if IN_ORDER else None
 
 
 def _largest_route(phases: Phases, joined: MpiWorld) -> int:

@@ -11,10 +11,10 @@ import numpy as np
 from flow_core.device import Launch
 from flow_core.exchange import pack, unpack
 from flow_dist.phases import Box, Phases, launches_of, routes
-from flow_dist.shm.memory import Meeting, SharedMemory
+from flow_dist.shm.memory import Rendezvous, SharedMemory
 
 
-def bind_parcels(phases: Phases, _: SharedMemory, meeting: Meeting) -> Iterator[Launch]:
+def bind_parcels(phases: Phases, _: SharedMemory, meeting: Rendezvous) -> Iterator[Launch]:
     """The launches of this process's part of an exchange of objects, which are only copied.
 
     In each phase a process sends every other one all boxes that it gets, in one message.
@@ -38,7 +38,7 @@ def bind_parcels(phases: Phases, _: SharedMemory, meeting: Meeting) -> Iterator[
 
 
 def _swap(
-    meeting: Meeting, given: Mapping[int, Sequence[Any]], taken: Mapping[int, Sequence[Any]]
+    meeting: Rendezvous, given: Mapping[int, Sequence[Any]], taken: Mapping[int, Sequence[Any]]
 ) -> None:
     texts = {
         target: pack(np.concatenate([view.reshape(-1) for view in views])).tobytes()

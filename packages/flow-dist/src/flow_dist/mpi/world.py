@@ -21,7 +21,7 @@ from flow_dist.bootstrap.output import choose_output
 from flow_dist.bootstrap.versions import check_versions
 from flow_dist.control.channel import current, join
 from flow_dist.control.client import ControlClient
-from flow_dist.control.waiting import LOOKS, share_of_host, suit_to_host, wait
+from flow_dist.control.waiting import LOOKS, share_of_host, tune_waits_to_host, wait
 from flow_dist.control.watch import WATCH, Site
 from flow_dist.mpi.agreement import LANES, Agreement, Job
 from flow_dist.mpi.pmi import joined_by_launcher, start_mpi
@@ -29,7 +29,7 @@ from flow_dist.mpi.point_to_point import Wire
 from flow_dist.rng_sync import follow_the_first
 from flow_dist.shm.cleanup import remove_own
 from flow_dist.shm.counters import IN_ORDER, Tokens
-from flow_dist.shm.memory import Meeting, neighbours
+from flow_dist.shm.memory import Rendezvous, neighbours
 from flow_dist.shm.step_words import SentWords, Words, shared_words
 
 TOLD = 10.0
@@ -209,7 +209,7 @@ class MpiWorld:
         """Per rank, the ranks that it shares memory with; a meeting, at the first use."""
         gather = partial(self.gather, what="finding neighbours")
         found = neighbours(gather)
-        suit_to_host(self.rank, gather)
+        tune_waits_to_host(self.rank, gather)
         if IN_ORDER and max(map(len, found)) > 1:
             self._tokens_here = Tokens(self.rank, self.size, gather, found[self.rank])
         return found
@@ -224,9 +224,9 @@ class MpiWorld:
         members = set(ranks)
         return all(members <= self.neighbours[rank] for rank in members)
 
-    def meeting(self, tag: int) -> Meeting:
+    def meeting(self, tag: int) -> Rendezvous:
         """What an exchange in shared memory needs."""
-        return Meeting(self.rank, self.owner, partial(self._swap, tag), self._token_launches)
+        return Rendezvous(self.rank, self.owner, partial(self._swap, tag), self._token_launches)
 
     def _swap(
         self, tag: int, texts: Mapping[int, bytes], sources: Iterable[int]

@@ -49,7 +49,7 @@ Held = tuple[str, tuple[int, ...], Region, Array]
 _NAME = re.compile(r"step-\d{12}")
 
 
-class Meeting(Protocol):
+class Rendezvous(Protocol):
     """What checkpoints need of the processes of a program; see `flow_core.device.World`."""
 
     rank: int
@@ -158,7 +158,7 @@ class Checkpoints:
             sys.stderr.flush()
             os._exit(1)
 
-    def _write(self, step: int, world: Meeting, job: str, arrays: Sequence[Held]) -> None:
+    def _write(self, step: int, world: Rendezvous, job: str, arrays: Sequence[Held]) -> None:
         name = f"step-{step:012d}"
         aside = self._folder / f".{name}.saving-{job}"
         with _explained(f"saving {self._folder / name}"):
@@ -244,7 +244,7 @@ class Checkpoints:
             _log(world, f"passed over {path}: {problems[0]}")
         return 0
 
-    def _agreed(self, world: Meeting) -> list[Path]:
+    def _agreed(self, world: Rendezvous) -> list[Path]:
         """The checkpoints as the first process sees them, the oldest first."""
         names = json.dumps([path.name for path in self._complete()]).encode()
         return [self._folder / name for name in json.loads(world.gather(names, "checkpoints")[0])]
@@ -275,13 +275,13 @@ def _remove(old: Path) -> None:
         shutil.rmtree(old)
 
 
-def _log(world: Meeting, text: str) -> None:
+def _log(world: Rendezvous, text: str) -> None:
     """One line, as all processes have come to the same end."""
     if world.rank == 0:
         LOG.warning("%s", text)
 
 
-def _checked(path: Path, world: Meeting) -> tuple[Parts | None, str]:
+def _checked(path: Path, world: Rendezvous) -> tuple[Parts | None, str]:
     """A checkpoint, and what is wrong with this process's share of its files."""
     try:
         found = Parts(path)
@@ -308,12 +308,12 @@ class _Wanted(dict[str, Array]):
         return ((name, self._found[name]) for name in self)
 
 
-def _world() -> Meeting:
-    world: Meeting | None = default_session().registry.world()
+def _world() -> Rendezvous:
+    world: Rendezvous | None = default_session().registry.world()
     return world or Alone()
 
 
-def _share_of(session: Session, world: Meeting) -> tuple[str, list[Held]]:
+def _share_of(session: Session, world: Rendezvous) -> tuple[str, list[Held]]:
     """A name for this save, and copies of the parts that this process is to write.
 
     What several processes hold is written by one of them, in turn.

@@ -15,8 +15,8 @@ from flow_core.device import Launch
 from flow_dist.phases import Box, Gather, Phases, routes
 from flow_dist.shm.memory import (
     Access,
-    Meeting,
     Offers,
+    Rendezvous,
     SharedMemory,
     opened,
     piece_by_piece,
@@ -24,7 +24,7 @@ from flow_dist.shm.memory import (
 )
 
 
-def bind_sums(phases: Phases, memory: SharedMemory, meeting: Meeting) -> Iterator[Launch]:
+def bind_all_reduce(phases: Phases, memory: SharedMemory, meeting: Rendezvous) -> Iterator[Launch]:
     """The launches of this process's part of an all-reduce in two phases between neighbours."""
     combined, spread = phases.phases
     offers = Offers(memory)

@@ -16,7 +16,7 @@ import numpy as np
 
 from flow_core.device import Launch
 from flow_dist.phases import Box, Phases
-from flow_dist.shm.memory import PIECE, Access, Meeting, Offers, SharedMemory, opened
+from flow_dist.shm.memory import PIECE, Access, Offers, Rendezvous, SharedMemory, opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class _Spread:
         return slice(int(bounds[index]), int(bounds[index + 1]))
 
 
-def is_spread(phases: Phases, owner: Callable[[str], int]) -> bool:
+def is_cooperative(phases: Phases, owner: Callable[[str], int]) -> bool:
     """Whether an exchange does nothing but copy boxes, each to several devices."""
     gathers = [gather for phase in phases.phases for gather in phase]
     if len(phases.phases) != 1 or any(len(gather.parts) != 1 for gather in gathers):
@@ -43,8 +43,10 @@ def is_spread(phases: Phases, owner: Callable[[str], int]) -> bool:
     return all(len(s.targets) > 1 and s.source.shape[:1] >= (len(s.ranks),) for s in found)
 
 
-def bind_spreads(phases: Phases, memory: SharedMemory, meeting: Meeting) -> Iterator[Launch]:
-    """The launches of this process's part of an exchange that `is_spread`, between neighbours.
+def bind_cooperative_broadcast(
+    phases: Phases, memory: SharedMemory, meeting: Rendezvous
+) -> Iterator[Launch]:
+    """The launches of this process's part of an exchange that `is_cooperative`, between neighbours.
 
     Nobody copies until all have said that their boxes are ready, to be read and to be written; at
     the end, all wait until all have copied.

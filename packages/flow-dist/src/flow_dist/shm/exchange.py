@@ -22,7 +22,7 @@ from flow_core.device import Launch
 from flow_dist.control.waiting import PATIENCE
 from flow_dist.phases import Box, Gather, Phases, Route, copied, in_turn, launches_of, routes
 from flow_dist.shm.counters import LINE, Watched, counter, until, watched
-from flow_dist.shm.memory import Meeting, SharedMemory, sides
+from flow_dist.shm.memory import Rendezvous, SharedMemory, sides
 
 SLOTS = 16
 """Slots at most for a box that goes to processes which give nothing in turn."""
@@ -43,7 +43,7 @@ Wanted = dict[Key, list[Gather]]
 """The gathers of a process, by the keys of their parts."""
 
 
-def bind_mailboxes(phases: Phases, memory: SharedMemory, meeting: Meeting) -> Iterator[Launch]:
+def bind_exchange(phases: Phases, memory: SharedMemory, meeting: Rendezvous) -> Iterator[Launch]:
     """The launches of this process's part of an exchange between neighbours."""
     yield from phases.fills
     for gathers in phases.phases:
@@ -151,7 +151,10 @@ class _Left:
 
 
 def _bind(
-    combine: Callable[..., Any], gathers: Sequence[Gather], memory: SharedMemory, meeting: Meeting
+    combine: Callable[..., Any],
+    gathers: Sequence[Gather],
+    memory: SharedMemory,
+    meeting: Rendezvous,
 ) -> _Mail:
     found = routes(gathers, meeting.owner)
     targets, sources = sides(found, meeting.rank)
@@ -195,7 +198,7 @@ def _met(
     found: Mapping[Route, Sequence[Box]],
     sums: Mapping[int, Mapping[Key, Box]],
     memory: SharedMemory,
-    meeting: Meeting,
+    meeting: Rendezvous,
 ) -> dict[int, _Left]:
     """Shows others what is left for them, and opens what they leave: boxes, and sums of some."""
     targets, sources = sides(found, meeting.rank)

@@ -172,7 +172,7 @@ class SharedMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class Rendezvous:
     """How the processes of an exchange wait for one another.
 
     Attributes:
@@ -204,7 +204,7 @@ class Access:
     fills: bool = False
 
 
-def bind_shared(phases: Phases, memory: SharedMemory, meeting: Meeting) -> Iterator[Launch]:
+def bind_shared(phases: Phases, memory: SharedMemory, meeting: Rendezvous) -> Iterator[Launch]:
     """The launches of this process's part of an exchange in one phase between neighbours.
 
     Those who read wait until those whose boxes they read say that these are ready; at the end,
@@ -225,7 +225,7 @@ def bind_shared(phases: Phases, memory: SharedMemory, meeting: Meeting) -> Itera
     yield from meeting.tokens(sources, targets)
 
 
-def _in_pairs(gathers: Iterable[Gather], meeting: Meeting) -> list[Gather]:
+def _in_pairs(gathers: Iterable[Gather], meeting: Rendezvous) -> list[Gather]:
     """The gathers of this process, in an order in which two at a time read from each other.
 
     Pairwise exchange (Thakur, Rabenseifner, Gropp: Optimization of Collective Communication
@@ -279,7 +279,7 @@ class Offers:
 
 
 def opened(
-    accesses: Sequence[Access], offers: Offers, memory: SharedMemory, meeting: Meeting
+    accesses: Sequence[Access], offers: Offers, memory: SharedMemory, meeting: Rendezvous
 ) -> dict[object, Any]:
     """The boxes of others that this process reads or fills, by their keys.
 

@@ -110,5 +110,5 @@ def _with_weights(job: ExportedJob, path: Any) -> ExportedJob:
     try:
         variables = store.steadily(path, read)
     except FlowError as error:
-        raise error.told(at=job.at) from None
+        raise error.with_context(at=job.at) from None
     return replace(job, variables=variables)

@@ -16,7 +16,7 @@ from flow_core.base.planning import end_script
 from flow_core.checkpoint import store
 from flow_core.checkpoint.manager import CheckpointManager
 from flow_core.checkpoint.snapshot import Snapshot
-from flow_core.frontend.job.multiprocess import load_together, save_together
+from flow_core.frontend.job.multiprocess import load_collectively, save_collectively
 from flow_core.frontend.job.train import SYSTEM
 from flow_core.frontend.session.session import default_session
 from flow_core.ir.graph import TensorType
@@ -64,7 +64,7 @@ def save(
 
     def put(variables: Mapping[str, Any]) -> None:
         arrays, world = _Arrays(variables), session.world
-        write(arrays) if world is None else save_together(world, arrays, write)
+        write(arrays) if world is None else save_collectively(world, arrays, write)
 
     if var_dict is not None:
         session.sync()  # not still: variables among the values wait for that by themselves
@@ -146,7 +146,7 @@ def get(path: str, strict: bool = True) -> Any:
         if isinstance(found, Snapshot):
             return dict(found.variables)
         return dict(_each(found)) if isinstance(found, Mapping) else found
-    arrays = load_together(world, _reader(path, strict))
+    arrays = load_collectively(world, _reader(path, strict))
     held = {name: _Held(array) for name, array in arrays.items()}
     return held[_ALONE] if [*held] == [_ALONE] else held
 
@@ -234,7 +234,7 @@ def _load(path: str, strict: bool | None = None) -> None:
     def steady() -> dict[str, Any]:
         return store.steadily(path, read)
 
-    session.assign(steady() if world is None else load_together(world, steady))
+    session.assign(steady() if world is None else load_collectively(world, steady))
 
 
 def tell_mismatch(attempted: str, odd: store.Mismatch, wanted: Mapping[str, Any]) -> None:
@@ -313,7 +313,7 @@ class SimpleCheckPointManager(CheckpointManager):
         try:
             super().__init__(root_path, prefix, save=save, load=_load)
         except CheckpointError as error:
-            raise error.told(at=user_line(2)) from None
+            raise error.with_context(at=user_line(2)) from None
 
     def list_checkpoints(self) -> list[str]:
         """Names of all finished checkpoints, the oldest first.

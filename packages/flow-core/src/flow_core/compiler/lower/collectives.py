@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flow_core.base.shapes import Shape
-from flow_core.compiler.reshard.steps import Group, Hop, Piece, covers
+from flow_core.compiler.reshard.steps import Group, Piece, ReshardStep, covers
 from flow_core.exchange import BOXING
 from flow_core.ir.graph import Attrs, Op, TensorType, Value, tensor_type
 from flow_core.ops.data_movement.boxing import boxing_attrs
@@ -14,7 +14,7 @@ from flow_core.sharding.topology import Placement
 
 
 def exchange_op(
-    hop: Hop, group: Group, type_: TensorType, values: Sequence[Value]
+    hop: ReshardStep, group: Group, type_: TensorType, values: Sequence[Value]
 ) -> tuple[Op, tuple[TensorType, ...]]:
     """The ``boxing`` op of a group of a hop, yet without a name, and the types of its outputs.
 
@@ -43,7 +43,7 @@ def exchange_op(
 
 
 def _blocks(
-    hop: Hop, group: Group, held: Sequence[Region], made: Sequence[Region]
+    hop: ReshardStep, group: Group, held: Sequence[Region], made: Sequence[Region]
 ) -> tuple[tuple[object, ...], ...]:
     position = {rank: i for i, rank in enumerate(group.sources)}
     return tuple(
@@ -64,5 +64,5 @@ def _start(piece: Piece, base: Region) -> Shape:
     return tuple([a - low for (a, _), (low, _) in zip(piece.region, base, strict=True)])
 
 
-def _fills(hop: Hop, group: Group) -> tuple[tuple[int, str], ...]:
+def _fills(hop: ReshardStep, group: Group) -> tuple[tuple[int, str], ...]:
     return tuple([(i, hop.fill) for i, rank in enumerate(group.targets) if not covers(hop, rank)])

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from flow_core.base.errors import SourceLine
 from flow_core.compiler.lower.collectives import exchange_op
 from flow_core.compiler.reshard.ledger import BoxingEntry, others_than
-from flow_core.compiler.reshard.planner import Hop, Layout, groups_of, is_there
+from flow_core.compiler.reshard.planner import ReshardStep, TensorLayout, groups_of, is_there
 from flow_core.compiler.reshard.plugin_steps import Ways
 from flow_core.compiler.select import SELECTORS, NdSignature, Problem, Selection, Selector
 from flow_core.compiler.select.costs import result_layout
@@ -62,7 +62,7 @@ class Physical:
     origins: dict[str, str] = field(default_factory=dict)
     shards: dict[str, Shard] = field(default_factory=dict)
     ledger: list[BoxingEntry] = field(default_factory=list)
-    layouts: Mapping[Value, Layout] = field(default_factory=dict)
+    layouts: Mapping[Value, TensorLayout] = field(default_factory=dict)
     signatures: Mapping[str, NdSignature] = field(default_factory=dict)
     passed: dict[Value, tuple[Value, ...]] = field(default_factory=dict)
     report: Report | None = None
@@ -97,7 +97,7 @@ class _Expansion:
     ops: dict[str, Op] = field(default_factory=dict)
     types: dict[str, tuple[TensorType, ...]] = field(default_factory=dict)
     lines: dict[str, SourceLine] = field(default_factory=dict)
-    local: dict[tuple[Value, Layout], tuple[Value, ...]] = field(default_factory=dict)
+    local: dict[tuple[Value, TensorLayout], tuple[Value, ...]] = field(default_factory=dict)
     copies: dict[str, tuple[str, ...]] = field(default_factory=dict)
     fed: dict[str, int] = field(default_factory=dict)
     found: Physical = field(default_factory=lambda: Physical(Graph({}, {})))
@@ -124,14 +124,14 @@ class _Expansion:
         spec, chosen = self.problem.specs[op.type], self.selection.signatures[op.name]
         line = self.graph.lines.get(op.name)
         inputs = [
-            self._in(v, Layout(self.problem.reads(op, i), sbp), op)
+            self._in(v, TensorLayout(self.problem.reads(op, i), sbp), op)
             for i, (v, sbp) in enumerate(zip(op.inputs, chosen.inputs, strict=True))
         ]
         if spec.spreads(op.placement):
             self._pass_on(op, [part for parts in inputs for part in parts])
             return
         placement = self.problem.home(op)
-        layouts = [Layout(placement, sbp) for sbp in chosen.outputs]
+        layouts = [TensorLayout(placement, sbp) for sbp in chosen.outputs]
         names = tuple(self._name(op.name, placement, r) for r in range(placement.size))
         self.copies[op.name] = names
         for rank, name in enumerate(names):
@@ -150,11 +150,11 @@ class _Expansion:
         for index, layout in enumerate(layouts):
             self.local[Value(op.name, index), layout] = tuple(Value(n, index) for n in names)
 
-    def _attrs(self, op: Op, chosen: NdSignature, outputs: list[Layout], rank: int) -> Attrs:
+    def _attrs(self, op: Op, chosen: NdSignature, outputs: list[TensorLayout], rank: int) -> Attrs:
         """The attributes of a device's part of an op."""
         if len(self.copies[op.name]) == 1:
             return op.attrs
-        inputs = [Layout(op.placement, sbp) for sbp in chosen.inputs]
+        inputs = [TensorLayout(op.placement, sbp) for sbp in chosen.inputs]
         types = self.graph.input_types(op), self.graph.types[op.name]
         parts = [
             tuple(Part(t, at.region(t.shape, rank)) for t, at in zip(*row, strict=True))
@@ -179,13 +179,13 @@ class _Expansion:
         names = self.copies[name]
         return names[min(rank, len(names) - 1)]
 
-    def _types(self, op: Op, layouts: list[Layout], rank: int) -> tuple[TensorType, ...]:
+    def _types(self, op: Op, layouts: list[TensorLayout], rank: int) -> tuple[TensorType, ...]:
         return tuple(
             tensor_type(region_shape(layout.region(t.shape, rank)), t.dtype)
             for t, layout in zip(self.graph.types[op.name], layouts, strict=True)
         )
 
-    def _remember_shard(self, op: Op, name: str, layouts: list[Layout], rank: int) -> None:
+    def _remember_shard(self, op: Op, name: str, layouts: list[TensorLayout], rank: int) -> None:
         if op.type == "variable":
             shape = self.graph.types[op.name][0].shape
             self.found.shards[name] = Shard(op.name, layouts[0].region(shape, rank))
@@ -199,7 +199,7 @@ class _Expansion:
         if line is not None:
             self.lines[op.name] = line
 
-    def _in(self, value: Value, layout: Layout, reader: Op | None) -> tuple[Value, ...]:
+    def _in(self, value: Value, layout: TensorLayout, reader: Op | None) -> tuple[Value, ...]:
         """The local values of a logical one in some layout, boxed there when needed.
 
         Args:
@@ -213,25 +213,30 @@ class _Expansion:
             self.local[value, layout] = known
         return known
 
-    def _box(self, value: Value, layout: Layout, reader: Op | None) -> tuple[Value, ...]:
+    def _box(self, value: Value, layout: TensorLayout, reader: Op | None) -> tuple[Value, ...]:
         type_ = self.graph.type_of(value)
         is_fed = self.graph.ops[value.op].type == "input"
         source = self._fed(value, layout) if is_fed else self.selection.layouts[value]
         values = self.local[value, source]
         size = type_.dtype.itemsize
-        hops = self.ways.hops(type_, source, layout, self.links)
-        others = tuple(others_than(hops, type_.shape, size, source, layout, self.links))
-        for step, hop in enumerate(hops, 1):
+        reshard_steps = self.ways.reshard_steps(type_, source, layout, self.links)
+        others = tuple(others_than(reshard_steps, type_.shape, size, source, layout, self.links))
+        for step, hop in enumerate(reshard_steps, 1):
             again = self.local.get((value, hop.target))
             if again is None:
                 entry = self._entry(value, hop, source, layout, reader)
-                entry = replace(entry, step=step, steps=len(hops), runners_up=others)
+                entry = replace(entry, step=step, steps=len(reshard_steps), runners_up=others)
                 again = self._hop(value, type_, hop, values, entry)
             values = self.local[value, hop.target] = again
         return values
 
     def _entry(
-        self, value: Value, hop: Hop, source: Layout, layout: Layout, reader: Op | None
+        self,
+        value: Value,
+        hop: ReshardStep,
+        source: TensorLayout,
+        layout: TensorLayout,
+        reader: Op | None,
     ) -> BoxingEntry:
         size = self.graph.type_of(value).dtype.itemsize
         line = self.graph.lines.get(reader.name if reader else value.op)
@@ -247,7 +252,9 @@ class _Expansion:
             self._why(value, source, layout, reader),
         )
 
-    def _why(self, value: Value, source: Layout, layout: Layout, reader: Op | None) -> str:
+    def _why(
+        self, value: Value, source: TensorLayout, layout: TensorLayout, reader: Op | None
+    ) -> str:
         maker = self.graph.ops[value.op]
         made = f"{maker.type} {maker.name!r} makes {source}"
         if reader is None:
@@ -256,7 +263,7 @@ class _Expansion:
         index = list(wanted).index((value, layout.sbp))
         return f"{made}; {reader.type} {reader.name!r} wants {layout} as input {index}"
 
-    def _fed(self, value: Value, layout: Layout) -> Layout:
+    def _fed(self, value: Value, layout: TensorLayout) -> TensorLayout:
         """Feeds an array where a layout wants it; gives the layout in which it is fed."""
         source = fed_as(layout) or self.selection.layouts[value]
         if (value, source) not in self.local:
@@ -268,7 +275,7 @@ class _Expansion:
             self.local[value, source] = tuple(parts)
         return source
 
-    def _fed_part(self, value: Value, layout: Layout, rank: int, suffix: str) -> Value:
+    def _fed_part(self, value: Value, layout: TensorLayout, rank: int, suffix: str) -> Value:
         op, type_ = self.graph.ops[value.op], self.graph.type_of(value)
         region, attrs = layout.region(type_.shape, rank), op.attrs
         name = self._name(op.name, layout.placement, rank)
@@ -284,7 +291,7 @@ class _Expansion:
         self,
         value: Value,
         type_: TensorType,
-        hop: Hop,
+        hop: ReshardStep,
         values: tuple[Value, ...],
         entry: BoxingEntry,
     ) -> tuple[Value, ...]:

@@ -18,7 +18,7 @@ from flow_core.compiler.memory.arena import aligned
 from flow_core.compiler.memory.arena_assignment import Buffers, Limit, There, place
 from flow_core.compiler.memory.device_batching import joined_query, with_rows
 from flow_core.compiler.memory.inplace_reduction import form_of, with_sums
-from flow_core.compiler.memory.replica_dedup import NOTHING_SHARED, Sharing
+from flow_core.compiler.memory.replica_dedup import NO_DEDUP, ReplicaDedup
 from flow_core.compiler.memory.result_buffers import protected
 from flow_core.compiler.schedule.hazards import Access, find_waits
 from flow_core.compiler.schedule.op_order import constraints, schedule
@@ -84,7 +84,7 @@ class CompileOptions:
     there: There = lambda _, __: False
     origins: Mapping[str, str] = field(default_factory=dict)
     workers: int | None = None
-    sharing: Sharing = NOTHING_SHARED
+    sharing: ReplicaDedup = NO_DEDUP
     budget: Budget = field(default_factory=lambda: find_budget(asked(os.environ)))
     settings: Mapping[str, AttrValue] = NO_ATTRS
     recording: frozenset[str] = frozenset()
@@ -165,7 +165,7 @@ def _put_in_order(state: _Lowering) -> None:
             _tell_times(state)
 
 
-def _share(state: _Lowering, sharing: Sharing) -> bool:
+def _share(state: _Lowering, sharing: ReplicaDedup) -> bool:
     """Orders the ops given what devices share; not where they would wait for one another."""
     before = state.options
     state.options = replace(before, sharing=sharing)

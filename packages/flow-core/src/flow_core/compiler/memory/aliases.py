@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flow_core.compiler.memory.replica_dedup import NOTHING_SHARED, Sharing
+from flow_core.compiler.memory.replica_dedup import NO_DEDUP, ReplicaDedup
 from flow_core.ir.graph import Graph, Op, Value
 from flow_core.plugins.specs import OpSpec
 
 
 def alias_roots(
-    graph: Graph, specs: Mapping[str, OpSpec], sharing: Sharing = NOTHING_SHARED
+    graph: Graph, specs: Mapping[str, OpSpec], sharing: ReplicaDedup = NO_DEDUP
 ) -> dict[Value, Value]:
     """For each output that is another value's bytes: the value that owns the bytes.
 

@@ -37,7 +37,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ArenaLayout:
     """Where each block lies.
 
     Attributes:
@@ -62,7 +62,7 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGN) * ALIGN
 
 
-def plan_arena(blocks: Sequence[Block]) -> Layout:
+def plan_arena(blocks: Sequence[Block]) -> ArenaLayout:
     """Places all blocks so that blocks which live at the same time do not overlap.
 
     >>> plan_arena([Block(64, 0, 1), Block(64, 1, 2), Block(64, 2, 3)]).nbytes
@@ -72,7 +72,7 @@ def plan_arena(blocks: Sequence[Block]) -> Layout:
     best = _first_come(blocks)
     if len(blocks) <= LARGEST_FIRST_LIMIT and _height(blocks, best) > bound:
         best = min(best, _searched(blocks, bound), key=lambda o: _height(blocks, o))
-    return Layout(tuple(best), _height(blocks, best), bound, peak)
+    return ArenaLayout(tuple(best), _height(blocks, best), bound, peak)
 
 
 def _searched(blocks: Sequence[Block], bound: int) -> list[int]:

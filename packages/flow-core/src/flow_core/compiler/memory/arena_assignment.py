@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from flow_core.base.errors import SourceLine
-from flow_core.compiler.memory.arena import Block, Layout, aligned, plan_arena
+from flow_core.compiler.memory.arena import ArenaLayout, Block, aligned, plan_arena
 from flow_core.ir.graph import TensorType, Value
 from flow_core.plan import ArenaPlan, Buffer
 
@@ -94,7 +94,7 @@ def place(
     if not by_device:  # a job that does nothing
         by_device["cpu:0:0"] = []
     arenas: list[ArenaPlan] = []
-    known: dict[tuple[Block, ...], Layout] = {}
+    known: dict[tuple[Block, ...], ArenaLayout] = {}
     offsets: dict[int, int] = {}
     types = list(dict.fromkeys(device.split(":")[0] for device in by_device))
     for device in sorted(by_device, key=partial(_position, types)):
@@ -115,7 +115,7 @@ def _position(types: Sequence[str], device: str) -> tuple[int, int, int]:
     return types.index(kind), int(machine), int(index)
 
 
-def _layout(blocks: Sequence[Block], known: dict[tuple[Block, ...], Layout]) -> Layout:
+def _layout(blocks: Sequence[Block], known: dict[tuple[Block, ...], ArenaLayout]) -> ArenaLayout:
     """The layout of a device: that of another one which needs the same in the same order."""
     times = sorted({time for b in blocks for time in (b.first, b.last)})
     rank = {time: i for i, time in enumerate(times)}

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from flow_core.base.errors import InferenceError, KernelNotFoundError
 from flow_core.compiler.memory.aliases import alias_roots
-from flow_core.compiler.memory.replica_dedup import Sharing
+from flow_core.compiler.memory.replica_dedup import ReplicaDedup
 from flow_core.ir.graph import Graph, Op, Value
 from flow_core.plugins.rows import of_elements, side_by_side
 from flow_core.plugins.specs import InferContext, KernelQuery, KernelSpec, OpSpec
@@ -27,12 +27,12 @@ Find = Callable[..., KernelSpec]
 
 def with_rows(
     graph: Graph,
-    sharing: Sharing,
+    sharing: ReplicaDedup,
     specs: Mapping[str, OpSpec],
     origins: Mapping[str, str],
     find: Find,
     once: Set[str] = frozenset(),
-) -> Sharing:
+) -> ReplicaDedup:
     """What devices share, and the ops that they do at once.
 
     Args:
@@ -88,7 +88,7 @@ class _Rows:
     """
 
     graph: Graph
-    sharing: Sharing
+    sharing: ReplicaDedup
     specs: Mapping[str, OpSpec]
     find: Find
     roots: Mapping[Value, Value]

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from flow_core.compiler.memory.aliases import alias_roots
-from flow_core.compiler.memory.replica_dedup import Sharing
+from flow_core.compiler.memory.replica_dedup import ReplicaDedup
 from flow_core.exchange import BOXING
 from flow_core.ir.graph import Attrs, Graph, Op, Value
 from flow_core.ops.training.optim import BY_TYPE, DIFF, MODEL
@@ -28,7 +28,7 @@ ONTO: Mapping[str, str] = {"matmul": "matmul_onto"}
 """Ops whose results may be added to what is there, and the ops that do so."""
 
 
-def with_sums(graph: Graph, sharing: Sharing, specs: Mapping[str, OpSpec]) -> Sharing:
+def with_sums(graph: Graph, sharing: ReplicaDedup, specs: Mapping[str, OpSpec]) -> ReplicaDedup:
     """What devices share, and the sums that they make in place.
 
     Args:
@@ -48,10 +48,10 @@ def with_sums(graph: Graph, sharing: Sharing, specs: Mapping[str, OpSpec]) -> Sh
 
 @dataclass(slots=True)
 class _Sums:
-    """The sums found so far: see `Sharing`."""
+    """The sums found so far: see `ReplicaDedup`."""
 
     graph: Graph
-    sharing: Sharing
+    sharing: ReplicaDedup
     readers: Mapping[Value, list[Op]]
     roots: Mapping[Value, Value]
     same: dict[Value, Value] = field(default_factory=dict)
@@ -137,7 +137,7 @@ def _members(exchange: Op) -> Iterator[tuple[tuple[Value, ...], tuple[Value, ...
         )
 
 
-def form_of(graph: Graph, sharing: Sharing, op: Op) -> tuple[str, Attrs, tuple[Value, ...]]:
+def form_of(graph: Graph, sharing: ReplicaDedup, op: Op) -> tuple[str, Attrs, tuple[Value, ...]]:
     """Type, attributes and inputs of an op, with what it does for others."""
     if op.name in sharing.onto:
         return ONTO[op.type], op.attrs, (*op.inputs, op.output())

@@ -20,7 +20,7 @@ from flow_core.plugins.specs import OpSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Sharing:
+class ReplicaDedup:
     """What is the same on several devices.
 
     Attributes:
@@ -56,7 +56,7 @@ class Sharing:
         return (*op.inputs, *(value for values in others for value in values))
 
 
-NOTHING_SHARED = Sharing()
+NO_DEDUP = ReplicaDedup()
 
 MOST_WALKS = 8
 """How often the search begins again without some variables, before it goes without any."""
@@ -70,7 +70,7 @@ def find_sharing(
     specs: Mapping[str, OpSpec],
     origins: Mapping[str, str],
     copies: Iterable[Copies],
-) -> Sharing:
+) -> ReplicaDedup:
     """What the devices of a physical graph can share, all of which have one memory.
 
     Args:
@@ -87,10 +87,10 @@ def find_sharing(
         for group in (group for groups in wanted for group in groups):
             walk.same.update({Value(name, 0): Value(group[0], 0) for name in group[1:]})
         walk.run()
-        kept = [groups for groups in wanted if all(map(walk.updated_alike, groups))]
+        kept = [groups for groups in wanted if all(map(walk.updated_equally, groups))]
         if len(kept) == len(wanted):
             names = frozenset(n for groups in wanted for group in groups for n in group[1:])
-            return Sharing(walk.same, walk.merged, names)
+            return ReplicaDedup(walk.same, walk.merged, names)
         wanted = kept if walks < MOST_WALKS else []
 
 
@@ -99,7 +99,7 @@ class _Walk:
     """One way through the graph, which takes some variables to be the same.
 
     Attributes:
-        same, merged: as in `Sharing`.
+        same, merged: as in `ReplicaDedup`.
         seen: ops by what they do.
         updates: by variable, the ops that overwrite it.
     """
@@ -162,7 +162,7 @@ class _Walk:
             return value
         return self._owner(op.inputs[alias])
 
-    def updated_alike(self, group: Sequence[str]) -> bool:
+    def updated_equally(self, group: Sequence[str]) -> bool:
         """Whether every update of a group of variables is one op, which all of them share."""
         done = [self._updates(name) for name in group]
         return all(other == done[0] for other in done)

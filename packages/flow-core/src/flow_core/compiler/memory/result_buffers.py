@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from flow_core.compiler.memory.aliases import alias_roots, overwritten
-from flow_core.compiler.memory.replica_dedup import Sharing
+from flow_core.compiler.memory.replica_dedup import ReplicaDedup
 from flow_core.ir.graph import Graph, Op, Value
 from flow_core.plugins.specs import OpSpec
 
 
-def protected(graph: Graph, specs: Mapping[str, OpSpec], sharing: Sharing) -> Graph:
+def protected(graph: Graph, specs: Mapping[str, OpSpec], sharing: ReplicaDedup) -> Graph:
     """The graph with copies of results that are views of variables which a step changes.
 
     Args:

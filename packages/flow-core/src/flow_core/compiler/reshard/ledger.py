@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from flow_core.base.shapes import Shape
-from flow_core.compiler.reshard.planner import Hop, Layout, plan_routes
+from flow_core.compiler.reshard.planner import ReshardStep, TensorLayout, plan_routes
 from flow_core.exchange import Exchange, exchanges
 from flow_core.plan import Plan
 from flow_core.sharding.topology import LinkModel
@@ -78,13 +78,13 @@ class BoxingEntry:
 
 @lru_cache(maxsize=4096)
 def summaries(
-    shape: Shape, itemsize: int, source: Layout, target: Layout, links: LinkModel
+    shape: Shape, itemsize: int, source: TensorLayout, target: TensorLayout, links: LinkModel
 ) -> tuple[Alternative, ...]:
     """The chosen way between two layouts and the runners-up, as texts and numbers."""
     return tuple(
         Alternative(
-            tuple(hop.name for hop in route.hops),
-            tuple(str(hop.target) for hop in route.hops),
+            tuple(hop.name for hop in route.reshard_steps),
+            tuple(str(hop.target) for hop in route.reshard_steps),
             route.nbytes,
             route.seconds,
         )
@@ -93,11 +93,11 @@ def summaries(
 
 
 def others_than(
-    chosen: tuple[Hop, ...],
+    chosen: tuple[ReshardStep, ...],
     shape: Shape,
     itemsize: int,
-    source: Layout,
-    target: Layout,
+    source: TensorLayout,
+    target: TensorLayout,
     links: LinkModel,
 ) -> Iterator[Alternative]:
     """The ways between two layouts but the chosen one."""
@@ -106,7 +106,7 @@ def others_than(
     routes = plan_routes(shape, itemsize, source, target, links)
     found = summaries(shape, itemsize, source, target, links)
     for route, summary in zip(routes, found, strict=True):
-        if route.hops != chosen:
+        if route.reshard_steps != chosen:
             yield summary
 
 

@@ -18,9 +18,9 @@ from flow_core.base.errors import GraphError
 from flow_core.base.shapes import Shape
 from flow_core.compiler.reshard.steps import (
     Group,
-    Hop,
-    Layout,
     Piece,
+    ReshardStep,
+    TensorLayout,
     aligned,
     busiest,
     direct,
@@ -34,10 +34,10 @@ from flow_core.sharding.topology import LinkModel, Placement
 __all__ = [
     "BoxingError",
     "Group",
-    "Hop",
-    "Layout",
     "Piece",
+    "ReshardStep",
     "Route",
+    "TensorLayout",
     "boxing_seconds",
     "direct",
     "groups_of",
@@ -67,15 +67,15 @@ class Route:
         seconds: predicted time.
     """
 
-    hops: tuple[Hop, ...]
+    reshard_steps: tuple[ReshardStep, ...]
     nbytes: int
     seconds: float
 
 
 @lru_cache(maxsize=65536)
 def plan_boxing(
-    shape: Shape, itemsize: int, source: Layout, target: Layout, links: LinkModel
-) -> tuple[Hop, ...]:
+    shape: Shape, itemsize: int, source: TensorLayout, target: TensorLayout, links: LinkModel
+) -> tuple[ReshardStep, ...]:
     """The cheapest hops between two layouts; none when nothing has to move.
 
     >>> from flow_core.sharding.sbp import P, S
@@ -102,7 +102,7 @@ def plan_boxing(
 
 @lru_cache(maxsize=4096)
 def plan_routes(
-    shape: Shape, itemsize: int, source: Layout, target: Layout, links: LinkModel
+    shape: Shape, itemsize: int, source: TensorLayout, target: TensorLayout, links: LinkModel
 ) -> tuple[Route, ...]:
     """What `plan_boxing` chooses, and after it the runners-up, the cheapest first.
 
@@ -116,17 +116,17 @@ def plan_routes(
     source, target = aligned(shape, source, target)
     others = _Search(shape, itemsize, source, target, links, MOST_ROUTES).run() if chosen else []
     found = dict.fromkeys((chosen, *others))
-    return tuple([_route(hops, itemsize, links) for hops in found][:MOST_ROUTES])
+    return tuple([_route(reshard_steps, itemsize, links) for reshard_steps in found][:MOST_ROUTES])
 
 
-def _route(hops: tuple[Hop, ...], itemsize: int, links: LinkModel) -> Route:
-    nbytes = sum(hop.elements() for hop in hops) * itemsize
-    return Route(hops, nbytes, sum(hop.seconds(itemsize, links) for hop in hops))
+def _route(reshard_steps: tuple[ReshardStep, ...], itemsize: int, links: LinkModel) -> Route:
+    nbytes = sum(hop.elements() for hop in reshard_steps) * itemsize
+    return Route(reshard_steps, nbytes, sum(hop.seconds(itemsize, links) for hop in reshard_steps))
 
 
 def _obvious(
-    shape: Shape, itemsize: int, source: Layout, target: Layout, links: LinkModel
-) -> Hop | None:
+    shape: Shape, itemsize: int, source: TensorLayout, target: TensorLayout, links: LinkModel
+) -> ReshardStep | None:
     """The one hop that nothing can beat, None when that is not clear.
 
     Every device must receive what it lacks.  A hop brings it just that, so if no device is
@@ -148,13 +148,13 @@ class _Search:
 
     shape: Shape
     itemsize: int
-    source: Layout
-    target: Layout
+    source: TensorLayout
+    target: TensorLayout
     links: LinkModel
     wanted: int
     bounds: list[float] = field(default_factory=list)
 
-    def run(self) -> list[tuple[Hop, ...]]:
+    def run(self) -> list[tuple[ReshardStep, ...]]:
         """The ways found, the cheapest first.
 
         Raises:
@@ -162,26 +162,30 @@ class _Search:
         """
         layouts = _candidates(self.shape, self.source, self.target)
         order = count()
-        queue: list[tuple[float, int, Layout, tuple[Hop, ...]]] = [
+        queue: list[tuple[float, int, TensorLayout, tuple[ReshardStep, ...]]] = [
             (0.0, next(order), self.source, ())
         ]
-        done: set[Layout] = set()
-        found: list[tuple[Hop, ...]] = []
+        done: set[TensorLayout] = set()
+        found: list[tuple[ReshardStep, ...]] = []
         while queue and len(found) < self.wanted:
-            cost, _, layout, hops = heapq.heappop(queue)
+            cost, _, layout, reshard_steps = heapq.heappop(queue)
             if layout == self.target:
-                found.append(hops)
-            elif layout not in done and len(hops) < MOST_HOPS:
+                found.append(reshard_steps)
+            elif layout not in done and len(reshard_steps) < MOST_HOPS:
                 done.add(layout)
                 for total, hop in self._onward(cost, layout, layouts, done):
-                    heapq.heappush(queue, (total, next(order), hop.target, (*hops, hop)))
+                    heapq.heappush(queue, (total, next(order), hop.target, (*reshard_steps, hop)))
         if not found:
             raise self._no_way()
         return found
 
     def _onward(
-        self, cost: float, layout: Layout, layouts: list[Layout], done: set[Layout]
-    ) -> Iterator[tuple[float, Hop]]:
+        self,
+        cost: float,
+        layout: TensorLayout,
+        layouts: list[TensorLayout],
+        done: set[TensorLayout],
+    ) -> Iterator[tuple[float, ReshardStep]]:
         for other in layouts:
             if other in done or self._too_late(cost):
                 continue
@@ -210,14 +214,14 @@ class _Search:
 
 @lru_cache(maxsize=8192)
 def _leg(
-    shape: Shape, itemsize: int, source: Layout, target: Layout, links: LinkModel
-) -> tuple[Hop, float] | None:
+    shape: Shape, itemsize: int, source: TensorLayout, target: TensorLayout, links: LinkModel
+) -> tuple[ReshardStep, float] | None:
     """A step of some way and its time: ways between other layouts have it, too."""
     hop = direct(shape, source, target)
     return None if hop is None else (hop, hop.seconds(itemsize, links))
 
 
-def _candidates(shape: Shape, source: Layout, target: Layout) -> list[Layout]:
+def _candidates(shape: Shape, source: TensorLayout, target: TensorLayout) -> list[TensorLayout]:
     """The target, and on either placement the layouts that may lie between."""
     found = dict.fromkeys((target,))
     for layout in (source, target):
@@ -226,10 +230,10 @@ def _candidates(shape: Shape, source: Layout, target: Layout) -> list[Layout]:
         mixed = sum(isinstance(s, Partial) for s in layout.sbp) > 1
         for sbp in product(*options):
             if mixed or not any(isinstance(s, Partial) for s in sbp):
-                found[Layout(layout.placement, sbp)] = None
+                found[TensorLayout(layout.placement, sbp)] = None
     if holds_partial(source):
-        found[Layout(_first_device(target.placement), (B,))] = None
-        found[Layout(_first_device(source.placement), (B,))] = None
+        found[TensorLayout(_first_device(target.placement), (B,))] = None
+        found[TensorLayout(_first_device(source.placement), (B,))] = None
     found.pop(source, None)
     return list(found)
 
@@ -245,11 +249,11 @@ def _others(shape: Shape, axes: int) -> list[Sbp]:
 
 
 def boxing_seconds(
-    shape: Shape, itemsize: int, source: Layout, target: Layout, links: LinkModel
+    shape: Shape, itemsize: int, source: TensorLayout, target: TensorLayout, links: LinkModel
 ) -> float:
     """Predicted time of the cheapest boxing; infinite when there is none."""
     try:
-        hops = plan_boxing(shape, itemsize, source, target, links)
+        reshard_steps = plan_boxing(shape, itemsize, source, target, links)
     except BoxingError:
         return float("inf")
-    return sum(hop.seconds(itemsize, links) for hop in hops)
+    return sum(hop.seconds(itemsize, links) for hop in reshard_steps)

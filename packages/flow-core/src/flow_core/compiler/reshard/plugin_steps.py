@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from flow_core.compiler.reshard.planner import (
     PER_HOP,
     BoxingError,
-    Hop,
-    Layout,
+    ReshardStep,
+    TensorLayout,
     direct,
     plan_boxing,
     plan_routes,
@@ -23,7 +23,7 @@ from flow_core.plugins.specs import BoxingSpec, load
 from flow_core.sharding.sbp import NdSbp, format_nd_sbp
 from flow_core.sharding.topology import LinkModel
 
-Choose = Callable[[Layout, Layout, TensorType, Sequence[BoxingSpec]], str | None]
+Choose = Callable[[TensorLayout, TensorLayout, TensorType, Sequence[BoxingSpec]], str | None]
 
 
 class Registered(Protocol):
@@ -45,7 +45,7 @@ class Registered(Protocol):
 @dataclass(frozen=True, slots=True)
 class _Way:
     spec: BoxingSpec
-    hops: tuple[Hop, ...]
+    reshard_steps: tuple[ReshardStep, ...]
     seconds: float
 
 
@@ -67,9 +67,9 @@ class Ways:
         asked = registry.observers("flow_choose_boxing")
         return cls(tuple(registry.boxing.values()), registry.choose_boxing if asked else None)
 
-    def hops(
-        self, tensor: TensorType, source: Layout, target: Layout, links: LinkModel
-    ) -> tuple[Hop, ...]:
+    def reshard_steps(
+        self, tensor: TensorType, source: TensorLayout, target: TensorLayout, links: LinkModel
+    ) -> tuple[ReshardStep, ...]:
         """The hops of the way that a plugin chooses, else of the fastest.
 
         Raises:
@@ -84,10 +84,12 @@ class Ways:
         ways.sort(key=lambda way: way.seconds)
         specs = [way.spec for way in ways]
         name = self.choose and self.choose(source, target, tensor, specs)
-        return next((way.hops for way in ways if way.spec.name == name), ways[0].hops)
+        return next(
+            (way.reshard_steps for way in ways if way.spec.name == name), ways[0].reshard_steps
+        )
 
 
-def _fits(spec: BoxingSpec, source: Layout, target: Layout) -> bool:
+def _fits(spec: BoxingSpec, source: TensorLayout, target: TensorLayout) -> bool:
     types = {source.placement.device_type, target.placement.device_type}
     ends = (spec.source, source.sbp), (spec.target, target.sbp)
     return types <= set(spec.device_types) and all(_matches(p, sbp) for p, sbp in ends)
@@ -105,30 +107,36 @@ def _matches(pattern: str, sbp: NdSbp) -> bool:
     return any(fnmatchcase(text, pattern) for text in (format_nd_sbp(sbp), short))
 
 
-def _own(tensor: TensorType, source: Layout, target: Layout, links: LinkModel) -> Iterator[_Way]:
+def _own(
+    tensor: TensorType, source: TensorLayout, target: TensorLayout, links: LinkModel
+) -> Iterator[_Way]:
     """The planner's ways, named by their steps, with a number where these are the same."""
     seen: dict[str, int] = {}
     ends = format_nd_sbp(source.sbp), format_nd_sbp(target.sbp)
     types = source.placement.device_type, target.placement.device_type
     for route in plan_routes(tensor.shape, tensor.dtype.itemsize, source, target, links):
-        name = "+".join(hop.name for hop in route.hops)
+        name = "+".join(hop.name for hop in route.reshard_steps)
         seen[name] = seen.get(name, 0) + 1
         name = name if seen[name] == 1 else f"{name}#{seen[name]}"
-        seconds = route.seconds + PER_HOP * len(route.hops)
+        seconds = route.seconds + PER_HOP * len(route.reshard_steps)
         cost = partial(float, seconds)
         spec = BoxingSpec(name, *ends, tuple(dict.fromkeys(types)), cost, tuple)
-        yield _Way(spec, route.hops, seconds)
+        yield _Way(spec, route.reshard_steps, seconds)
 
 
-def _foreign(spec: BoxingSpec, tensor: TensorType, source: Layout, target: Layout) -> _Way:
+def _foreign(
+    spec: BoxingSpec, tensor: TensorType, source: TensorLayout, target: TensorLayout
+) -> _Way:
     ends = (source.placement, source.sbp), (target.placement, target.sbp)
-    between = [Layout(*layout) for layout in load(spec.load)(tensor, *ends)]
+    between = [TensorLayout(*layout) for layout in load(spec.load)(tensor, *ends)]
     stops = [source, *between, target]
-    hops = tuple(_direct(spec, tensor, a, b) for a, b in pairwise(stops) if a != b)
-    return _Way(spec, hops, float(load(spec.cost)(tensor, *ends)))
+    reshard_steps = tuple(_direct(spec, tensor, a, b) for a, b in pairwise(stops) if a != b)
+    return _Way(spec, reshard_steps, float(load(spec.cost)(tensor, *ends)))
 
 
-def _direct(spec: BoxingSpec, tensor: TensorType, source: Layout, target: Layout) -> Hop:
+def _direct(
+    spec: BoxingSpec, tensor: TensorType, source: TensorLayout, target: TensorLayout
+) -> ReshardStep:
     hop = direct(tensor.shape, source, target)
     if hop is None:
         raise BoxingError(

@@ -30,7 +30,7 @@ from flow_core.sharding.topology import Device, LinkModel, Placement
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TensorLayout:
     """Where a tensor lies: a placement and an SBP per hierarchy dimension.
 
     >>> from flow_core.sharding.sbp import B
@@ -70,7 +70,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Hop:
+class ReshardStep:
     """One step of boxing.
 
     Attributes:
@@ -83,8 +83,8 @@ class Hop:
     """
 
     shape: Shape
-    source: Layout
-    target: Layout
+    source: TensorLayout
+    target: TensorLayout
     pieces: tuple[tuple[Piece, ...], ...]
     combine: str = "sum"
     fill: str = "sum"
@@ -110,7 +110,7 @@ class Hop:
         return max(busiest(self, itemsize, links))
 
 
-def busiest(hop: Hop, itemsize: int, links: LinkModel) -> tuple[float, float]:
+def busiest(hop: ReshardStep, itemsize: int, links: LinkModel) -> tuple[float, float]:
     """Predicted time of the device that sends longest, and of the one that receives longest."""
     out: dict[Device, float] = {}
     into: dict[Device, float] = {}
@@ -125,7 +125,7 @@ def busiest(hop: Hop, itemsize: int, links: LinkModel) -> tuple[float, float]:
     return max(out.values(), default=0.0), max(into.values(), default=0.0)
 
 
-def _moved(hop: Hop) -> Iterator[tuple[Device, Device, int]]:
+def _moved(hop: ReshardStep) -> Iterator[tuple[Device, Device, int]]:
     sources, targets = _devices(hop.source.placement), _devices(hop.target.placement)
     same = hop.source.placement == hop.target.placement
     for rank, (there, pieces) in enumerate(zip(targets, hop.pieces, strict=True)):
@@ -135,7 +135,7 @@ def _moved(hop: Hop) -> Iterator[tuple[Device, Device, int]]:
                 yield here, there, num_elements(region_shape(piece.region))
 
 
-def _reduced(hop: Hop) -> Iterator[tuple[Device, Device, int]]:
+def _reduced(hop: ReshardStep) -> Iterator[tuple[Device, Device, int]]:
     devices = _devices(hop.source.placement)
     for group in hop.groups:
         held = num_elements(region_shape(hop.source.region(hop.shape, group[0])))
@@ -154,7 +154,7 @@ def _devices(placement: Placement) -> tuple[Device, ...]:
 # ---------------------------------------------------------------------------------- making hops
 
 
-def direct(shape: Shape, source: Layout, target: Layout) -> Hop | None:
+def direct(shape: Shape, source: TensorLayout, target: TensorLayout) -> ReshardStep | None:
     """The one hop between two layouts, None when it cannot be done in one.
 
     Partial results are never combined on several devices at once, unless by an all-reduce: that
@@ -170,14 +170,14 @@ def direct(shape: Shape, source: Layout, target: Layout) -> Hop | None:
         return None
     groups = _all_reduced(source, target, combined) if combined else ()
     if groups:
-        return Hop(shape, source, target, (), combine, fill, groups)
+        return ReshardStep(shape, source, target, (), combine, fill, groups)
     if combined and _cannot_combine(source, target):
         return None
     pieces = _all_pieces(shape, source, target, kept)
-    return Hop(shape, source, target, pieces, combine, fill)
+    return ReshardStep(shape, source, target, pieces, combine, fill)
 
 
-def _kept(source: Layout, target: Layout) -> frozenset[int]:
+def _kept(source: TensorLayout, target: TensorLayout) -> frozenset[int]:
     """Dimensions whose partial results stay where they are."""
     if source.placement != target.placement:
         return frozenset()
@@ -196,7 +196,7 @@ def _in_order(sbp: NdSbp, combined: Sequence[int], kept: frozenset[int]) -> bool
     return all(sbp[d] == sbp[k] for d in combined for k in kept if k > d)
 
 
-def _cannot_combine(source: Layout, target: Layout) -> bool:
+def _cannot_combine(source: TensorLayout, target: TensorLayout) -> bool:
     if source.placement.device_type != target.placement.device_type:
         return True
     sizes = zip(target.sbp, target.placement.hierarchy, strict=True)
@@ -207,7 +207,7 @@ def _cannot_combine(source: Layout, target: Layout) -> bool:
 
 
 def _all_reduced(
-    source: Layout, target: Layout, combined: Sequence[int]
+    source: TensorLayout, target: TensorLayout, combined: Sequence[int]
 ) -> tuple[tuple[int, ...], ...]:
     """The groups of an all-reduce: partial becomes broadcast, all else stays as it is."""
     if source.placement != target.placement:
@@ -225,7 +225,7 @@ def _all_reduced(
 
 
 def _all_pieces(
-    shape: Shape, source: Layout, target: Layout, kept: frozenset[int]
+    shape: Shape, source: TensorLayout, target: TensorLayout, kept: frozenset[int]
 ) -> tuple[tuple[Piece, ...], ...]:
     held = _regions(shape, source)
     wanted = _regions(shape, target)
@@ -239,15 +239,15 @@ def _all_pieces(
 
 
 @lru_cache(maxsize=4096)
-def _regions(shape: Shape, layout: Layout) -> tuple[Region, ...]:
+def _regions(shape: Shape, layout: TensorLayout) -> tuple[Region, ...]:
     return tuple([layout.region(shape, rank) for rank in range(layout.placement.size)])
 
 
 def _pieces(
     wanted: Region,
     groups: Sequence[Holders],
-    source: Layout,
-    target: Layout,
+    source: TensorLayout,
+    target: TensorLayout,
     rank: int,
 ) -> Iterator[Piece]:
     for number, holders in enumerate(groups):
@@ -257,7 +257,7 @@ def _pieces(
                 yield Piece(_nearest(source, target, ranks, rank), box, number == 0)
 
 
-def _nearest(source: Layout, target: Layout, ranks: Sequence[int], rank: int) -> int:
+def _nearest(source: TensorLayout, target: TensorLayout, ranks: Sequence[int], rank: int) -> int:
     """The holder to take a box from: the device itself, its machine, else in turn."""
     if len(ranks) == 1:
         return ranks[0]
@@ -280,7 +280,11 @@ class _Groups:
     """
 
     def __init__(
-        self, source: Layout, target: Layout, kept: frozenset[int], held: Sequence[Region]
+        self,
+        source: TensorLayout,
+        target: TensorLayout,
+        kept: frozenset[int],
+        held: Sequence[Region],
     ) -> None:
         self._held = held
         self._known: dict[tuple[int, ...], list[Holders]] = {}
@@ -320,7 +324,9 @@ class _Groups:
 # -------------------------------------------------------------- hierarchies of the same devices
 
 
-def aligned(shape: Shape, source: Layout, target: Layout) -> tuple[Layout, Layout]:
+def aligned(
+    shape: Shape, source: TensorLayout, target: TensorLayout
+) -> tuple[TensorLayout, TensorLayout]:
     """The same layouts over one hierarchy, where both have the same devices and it exists.
 
     >>> from flow_core.sharding.sbp import B, P
@@ -348,7 +354,7 @@ def _common(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     return () if any(rest for _, rest in ratios) else tuple([q for q, _ in ratios])
 
 
-def _refined(shape: Shape, layout: Layout, hierarchy: tuple[int, ...]) -> Layout | None:
+def _refined(shape: Shape, layout: TensorLayout, hierarchy: tuple[int, ...]) -> TensorLayout | None:
     """The same layout over a finer hierarchy; None when its splits do not nest like that."""
     old = layout.placement
     sbp, parts, left = [], iter(zip(old.hierarchy, layout.sbp, strict=True)), 1
@@ -358,7 +364,7 @@ def _refined(shape: Shape, layout: Layout, hierarchy: tuple[int, ...]) -> Layout
             left, current = next(parts, (size, current))
         sbp.append(current)
         left //= size
-    fine = Layout(Placement(old.device_type, old.devices, hierarchy), tuple(sbp))
+    fine = TensorLayout(Placement(old.device_type, old.devices, hierarchy), tuple(sbp))
     return fine if _regions(shape, fine) == _regions(shape, layout) else None
 
 
@@ -381,7 +387,7 @@ class Group:
     crosses: bool
 
 
-def groups_of(hop: Hop) -> list[Group]:
+def groups_of(hop: ReshardStep) -> list[Group]:
     """The groups of a hop.  Targets whose part is there already are in none."""
     if hop.groups:
         return [Group("all_reduce", g, g, True) for g in hop.groups]
@@ -394,7 +400,7 @@ def groups_of(hop: Hop) -> list[Group]:
     return [_group(hop, targets) for targets in found.values()]
 
 
-def is_there(hop: Hop, rank: int) -> bool:
+def is_there(hop: ReshardStep, rank: int) -> bool:
     """Whether a target device holds its part already, as it is."""
     if hop.groups or len(hop.pieces[rank]) != 1:
         return False
@@ -405,7 +411,7 @@ def is_there(hop: Hop, rank: int) -> bool:
     return here == hop.target.placement.device(rank) and piece.region == region == held
 
 
-def _components(hop: Hop, made: Sequence[int]) -> dict[Device, Device]:
+def _components(hop: ReshardStep, made: Sequence[int]) -> dict[Device, Device]:
     """For each device a representative of those that it exchanges boxes with, over others too."""
     parent: dict[Device, Device] = {}
 
@@ -423,14 +429,14 @@ def _components(hop: Hop, made: Sequence[int]) -> dict[Device, Device]:
     return {device: find(device) for device in parent}
 
 
-def _group(hop: Hop, targets: Sequence[int]) -> Group:
+def _group(hop: ReshardStep, targets: Sequence[int]) -> Group:
     sources = dict.fromkeys(p.source for t in targets for p in hop.pieces[t])
     here, there = _devices(hop.source.placement), _devices(hop.target.placement)
     crosses = any(here[p.source] != there[t] for t in targets for p in hop.pieces[t])
     return Group(_name(hop, targets, crosses), tuple(sources), tuple(targets), crosses)
 
 
-def _name(hop: Hop, targets: Sequence[int], crosses: bool) -> str:
+def _name(hop: ReshardStep, targets: Sequence[int], crosses: bool) -> str:
     if not crosses:
         return _local_name(hop, targets)
     types = hop.source.placement.device_type, hop.target.placement.device_type
@@ -448,7 +454,7 @@ def _name(hop: Hop, targets: Sequence[int], crosses: bool) -> str:
     return "all_gather" if _is_all_gather(hop, targets) else "all_to_all"
 
 
-def _local_name(hop: Hop, targets: Sequence[int]) -> str:
+def _local_name(hop: ReshardStep, targets: Sequence[int]) -> str:
     if any(not covers(hop, t) for t in targets):
         return "zero_pad"
     held = _regions(hop.shape, hop.source)
@@ -456,7 +462,7 @@ def _local_name(hop: Hop, targets: Sequence[int]) -> str:
     return "slice" if cut else "copy"
 
 
-def _is_all_gather(hop: Hop, targets: Sequence[int]) -> bool:
+def _is_all_gather(hop: ReshardStep, targets: Sequence[int]) -> bool:
     """Whether every source gives one box to all other members."""
     here, there = _devices(hop.source.placement), _devices(hop.target.placement)
     given = Counter((p.source, p.region) for t in targets for p in hop.pieces[t])
@@ -466,12 +472,12 @@ def _is_all_gather(hop: Hop, targets: Sequence[int]) -> bool:
     return one_each and all(n == len(members) - 1 for n in remote.values())
 
 
-def covers(hop: Hop, rank: int) -> bool:
+def covers(hop: ReshardStep, rank: int) -> bool:
     """Whether the copied boxes, which do not overlap, fill a target's part."""
     filled = sum(num_elements(region_shape(p.region)) for p in hop.pieces[rank] if p.first)
     return filled == num_elements(region_shape(hop.target.region(hop.shape, rank)))
 
 
-def holds_partial(layout: Layout) -> bool:
+def holds_partial(layout: TensorLayout) -> bool:
     """Whether a layout holds partial results."""
     return any(isinstance(s, Partial) for s in layout.sbp)

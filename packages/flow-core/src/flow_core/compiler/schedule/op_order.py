@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from flow_core.base.errors import GraphError
 from flow_core.compiler.memory.aliases import alias_roots, overwritten
-from flow_core.compiler.memory.replica_dedup import NOTHING_SHARED, Sharing
+from flow_core.compiler.memory.replica_dedup import NO_DEDUP, ReplicaDedup
 from flow_core.ir.graph import Graph, Op, Value
 from flow_core.plugins.specs import OpSpec
 
@@ -49,7 +49,7 @@ def schedule(graph: Graph, specs: Mapping[str, OpSpec]) -> list[Op]:
 
 
 def constraints(
-    graph: Graph, specs: Mapping[str, OpSpec], sharing: Sharing = NOTHING_SHARED
+    graph: Graph, specs: Mapping[str, OpSpec], sharing: ReplicaDedup = NO_DEDUP
 ) -> tuple[dict[str, set[str]], dict[str, float]]:
     """The ops that each op must come after, and the rank by which ready ones are taken."""
     before = _predecessors(graph, specs, sharing)
@@ -57,7 +57,7 @@ def constraints(
 
 
 def _predecessors(
-    graph: Graph, specs: Mapping[str, OpSpec], sharing: Sharing
+    graph: Graph, specs: Mapping[str, OpSpec], sharing: ReplicaDedup
 ) -> dict[str, set[str]]:
     before = {
         name: {v.op for v in sharing.reads(graph, op)} | set(op.control)

@@ -19,7 +19,7 @@ from math import prod, sqrt
 from typing import NoReturn
 
 from flow_core.base.errors import GraphError
-from flow_core.compiler.memory.replica_dedup import NOTHING_SHARED, Sharing
+from flow_core.compiler.memory.replica_dedup import NO_DEDUP, ReplicaDedup
 from flow_core.ir.graph import Graph, Op, Value
 from flow_core.passes.gradient_accumulation import ONCE, logical_name, micro_index
 
@@ -295,7 +295,7 @@ _LEAVES = ("input", "variable")
 def flows(
     graph: Graph,
     order: Sequence[Op],
-    sharing: Sharing = NOTHING_SHARED,
+    sharing: ReplicaDedup = NO_DEDUP,
     once: Set[str] = frozenset(),
 ) -> dict[tuple[str, str], tuple[set[str], int]]:
     """What goes from stream to stream: per producer and logical value, consumers and slots.
@@ -324,7 +324,7 @@ def flows(
     return {key: (takers[key], _most_at_once(spans)) for key, spans in lives.items()}
 
 
-def _readers(graph: Graph, sharing: Sharing, once: Set[str]) -> dict[Value, list[Op]]:
+def _readers(graph: Graph, sharing: ReplicaDedup, once: Set[str]) -> dict[Value, list[Op]]:
     """The ops that read each value, or one that is the same on another device."""
     found: dict[Value, list[Op]] = {}
     for value, readers in graph.consumers().items():

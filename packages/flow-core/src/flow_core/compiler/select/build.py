@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.compiler.reshard.planner import Layout
+from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.compiler.select.candidates import NdSignature, shares_work
 from flow_core.compiler.select.costs import Costs, result_layout
 from flow_core.compiler.select.network import Infeasible, Network, Table
@@ -24,8 +24,8 @@ from flow_core.ir.graph import Op, Value
 from flow_core.sharding.topology import Placement
 
 States = tuple[NdSignature, ...]
-Wants = tuple[tuple[Layout, ...], ...]
-Bound = tuple[Layout | None, ...]
+Wants = tuple[tuple[TensorLayout, ...], ...]
+Bound = tuple[TensorLayout | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Builder:
         self._usable: dict[Any, States] = {}
         self._own: dict[Any, Table] = {}
         self._recipes: dict[Any, Recipe] = {}
-        self._layouts: dict[Any, tuple[Layout, ...]] = {}
+        self._layouts: dict[Any, tuple[TensorLayout, ...]] = {}
         self._uses: dict[Any, tuple[Wants, Bound]] = {}
 
     def build(self, effort: Effort) -> Network:
@@ -200,12 +200,12 @@ class Builder:
 
     # ----------------------------------------------------------------------- values
 
-    def _sources(self, op: Op, index: int) -> tuple[Layout, ...]:
+    def _sources(self, op: Op, index: int) -> tuple[TensorLayout, ...]:
         home = self.problem.home(op, index)
         key = (id(self.states[op.name]), index, home)
         known = self._layouts.get(key)
         if known is None:
-            known = tuple(Layout(home, s.outputs[index]) for s in self.states[op.name])
+            known = tuple(TensorLayout(home, s.outputs[index]) for s in self.states[op.name])
             self._layouts[key] = known
         return known
 
@@ -217,7 +217,7 @@ class Builder:
         if known is None:
             mutates = self.problem.specs[reader.type].mutates
             rows = [
-                {i: Layout(self.problem.reads(reader, i), state.inputs[i]) for i in indices}
+                {i: TensorLayout(self.problem.reads(reader, i), state.inputs[i]) for i in indices}
                 for state in states
             ]
             known = self._uses[key] = (
@@ -235,7 +235,7 @@ class Builder:
         return Use(None, *known)
 
     def _recipe(
-        self, op: Op, value: Value, sources: tuple[Layout, ...], uses: Sequence[Use]
+        self, op: Op, value: Value, sources: tuple[TensorLayout, ...], uses: Sequence[Use]
     ) -> Recipe:
         key = (
             self.problem.graph.type_of(value),
@@ -249,7 +249,7 @@ class Builder:
             known = self._recipes[key] = self._make(value, sources, uses)
         return known
 
-    def _make(self, value: Value, sources: tuple[Layout, ...], uses: Sequence[Use]) -> Recipe:
+    def _make(self, value: Value, sources: tuple[TensorLayout, ...], uses: Sequence[Use]) -> Recipe:
         recipe = Recipe(np.zeros(len(sources), np.int64))
         fetch = {
             t: np.array([self.costs.fetch(value, s, t) for s in sources], np.int64)
@@ -276,9 +276,9 @@ class Builder:
     def _is_shared(
         self,
         value: Value,
-        target: Layout,
+        target: TensorLayout,
         fetch: Table,
-        sources: Sequence[Layout],
+        sources: Sequence[TensorLayout],
         uses: Sequence[Use],
     ) -> bool:
         """Whether several consumers may want a layout that costs communication."""
@@ -318,7 +318,7 @@ def _offer(fetch: Table) -> Table:
     return np.stack([np.zeros_like(fetch), fetch], axis=1)
 
 
-def _asks(target: Layout, uses: Sequence[Use]) -> list[tuple[int, Table]]:
+def _asks(target: TensorLayout, uses: Sequence[Use]) -> list[tuple[int, Table]]:
     """A consumer may only want what is available."""
     asks = []
     for k, use in enumerate(uses):

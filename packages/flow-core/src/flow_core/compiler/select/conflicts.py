@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from flow_core.base.errors import SourceLine
-from flow_core.compiler.reshard.planner import Layout
+from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.compiler.select.candidates import NdSignature, too_short
 from flow_core.compiler.select.network import Infeasible, Network, Table
 from flow_core.compiler.select.price import NEVER
@@ -140,8 +140,8 @@ def _in_place(
     """Which signatures of an op find a variable where they overwrite it."""
     home = problem.home(problem.graph.ops[value.op])
     index = op.inputs.index(value)
-    have = [Layout(home, s.outputs[value.index]) for s in states[value.op]]
-    want = [Layout(op.placement, s.inputs[index]) for s in states[op.name]]
+    have = [TensorLayout(home, s.outputs[value.index]) for s in states[value.op]]
+    want = [TensorLayout(op.placement, s.inputs[index]) for s in states[op.name]]
     return np.array([[0 if a == b else NEVER for b in want] for a in have], np.int64)
 
 
@@ -218,6 +218,6 @@ def _misplaced(
     for i in problem.specs[op.type].mutates:
         if i < len(op.inputs):
             have = selection.layouts[op.inputs[i]]
-            want = Layout(op.placement, candidate.inputs[i])
+            want = TensorLayout(op.placement, candidate.inputs[i])
             if have != want:
                 yield f"input {i} is overwritten where it lies, {have}, not {want}"

@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Any
 
 from flow_core.base.dtypes import DType
-from flow_core.compiler.reshard.planner import BoxingError, Hop, Layout, plan_boxing
+from flow_core.compiler.reshard.planner import BoxingError, ReshardStep, TensorLayout, plan_boxing
 from flow_core.compiler.select.candidates import NdSignature, first_device
 from flow_core.compiler.select.price import NEVER, NOTHING, Cost, picoseconds
 from flow_core.compiler.select.problem import Problem, Selection, fed_as
@@ -49,13 +49,13 @@ class Move:
         cost: of all of them.
     """
 
-    hops: tuple[Hop, ...] | None
+    reshard_steps: tuple[ReshardStep, ...] | None
     cost: Cost
 
     @property
     def total(self) -> int:
         """The cost, `NEVER` when there is no way."""
-        return NEVER if self.hops is None else self.cost.total
+        return NEVER if self.reshard_steps is None else self.cost.total
 
 
 class Costs:
@@ -74,7 +74,7 @@ class Costs:
         """How many transitions have been planned so far."""
         return len(self._moves)
 
-    def move(self, type_: TensorType, source: Layout, target: Layout) -> Move:
+    def move(self, type_: TensorType, source: TensorLayout, target: TensorLayout) -> Move:
         """The cheapest way from one layout to another."""
         key = (type_, source, target)
         known = self._moves.get(key)
@@ -82,15 +82,15 @@ class Costs:
             known = self._moves[key] = self._plan(type_, source, target)
         return known
 
-    def _plan(self, type_: TensorType, source: Layout, target: Layout) -> Move:
+    def _plan(self, type_: TensorType, source: TensorLayout, target: TensorLayout) -> Move:
         links, itemsize = self.problem.links, weight(type_.dtype)
         try:
-            hops = plan_boxing(type_.shape, itemsize, source, target, links)
+            reshard_steps = plan_boxing(type_.shape, itemsize, source, target, links)
         except BoxingError:
             return Move(None, NOTHING)
-        return Move(hops, sum((self.hop(type_, hop) for hop in hops), NOTHING))
+        return Move(reshard_steps, sum((self.hop(type_, hop) for hop in reshard_steps), NOTHING))
 
-    def hop(self, type_: TensorType, hop: Hop) -> Cost:
+    def hop(self, type_: TensorType, hop: ReshardStep) -> Cost:
         """The cost of one hop and of the copies that it leaves."""
         nbytes = weighed(local_type(type_, hop.target))
         device = device_model(hop.target.placement.device_type)
@@ -100,20 +100,22 @@ class Costs:
             memory=picoseconds(self.problem.memory * device.held * nbytes),
         )
 
-    def bucketed(self, value: Value, hops: Sequence[Hop]) -> int:
+    def bucketed(self, value: Value, reshard_steps: Sequence[ReshardStep]) -> int:
         """What a gradient saves when its all-reduce is one of many in a bucket; not positive."""
         type_ = self.problem.graph.type_of(value)
-        if not hops or value not in self._gradients or type_.nbytes >= BUCKET:
+        if not reshard_steps or value not in self._gradients or type_.nbytes >= BUCKET:
             return 0
         size, links = type_.dtype.itemsize, self.problem.links
         saved = 0.0
-        for hop in hops:
+        for hop in reshard_steps:
             if hop.name == "all_reduce":
                 saved += device_model(hop.target.placement.device_type).launch
                 saved += hop.seconds(size, links) - hop.seconds(size, instant(links))
         return -picoseconds(saved * (1 - type_.nbytes / BUCKET))
 
-    def begin(self, value: Value, source: Layout, target: Layout) -> tuple[Layout, Cost]:
+    def begin(
+        self, value: Value, source: TensorLayout, target: TensorLayout
+    ) -> tuple[TensorLayout, Cost]:
         """Whence a value is boxed: a fed one from where it is fed in parts, at the cost of that."""
         is_fed = self.problem.graph.ops[value.op].type == "input"
         parts = fed_as(target) if is_fed else None
@@ -126,15 +128,15 @@ class Costs:
             memory=picoseconds(self.problem.memory * device.held * nbytes),
         )
 
-    def unsplit(self, value: Value, target: Layout) -> int:
+    def unsplit(self, value: Value, target: TensorLayout) -> int:
         """What is charged for a fed batch in other parts than those in which it arrives."""
         arrival = self.problem.arrival(value, target.placement)
         if arrival is None or arrival == target or fed_as(target) is None:
             return 0
-        source = Layout(first_device(target.placement), (B,))
+        source = TensorLayout(first_device(target.placement), (B,))
         return self.move(self.problem.graph.type_of(value), source, arrival).cost.communication
 
-    def fetch(self, value: Value, source: Layout, target: Layout) -> int:
+    def fetch(self, value: Value, source: TensorLayout, target: TensorLayout) -> int:
         """All that it costs to have a value in a layout, once."""
         if source == target:
             return 0
@@ -142,9 +144,9 @@ class Costs:
         move = self.move(self.problem.graph.type_of(value), begin, target)
         parts = any(isinstance(sbp, Split) for sbp in source.sbp)
         stays = parts and self.problem.stays(self.problem.graph.ops[value.op])
-        if move.hops is None or (stays and move.cost.communication):
+        if move.reshard_steps is None or (stays and move.cost.communication):
             return NEVER
-        extra = self.unsplit(value, target) + self.bucketed(value, move.hops)
+        extra = self.unsplit(value, target) + self.bucketed(value, move.reshard_steps)
         return fed.total + move.total + extra
 
     # ------------------------------------------------------------------------- ops
@@ -190,12 +192,12 @@ class Costs:
     def evaluate(self, selection: Selection) -> Cost:
         """The cost of a whole selection, each boxing counted once, as the plan does it."""
         graph, total = self.problem.graph, NOTHING
-        there: dict[Value, dict[Layout, None]] = {}
+        there: dict[Value, dict[TensorLayout, None]] = {}
         for op in graph.ops.values():
             chosen = selection.signatures[op.name]
             total += self.op(op, chosen)
             for i, (value, sbp) in enumerate(zip(op.inputs, chosen.inputs, strict=True)):
-                wanted = Layout(self.problem.reads(op, i), sbp)
+                wanted = TensorLayout(self.problem.reads(op, i), sbp)
                 total += self._bring(selection, there, value, wanted)
         for value in graph.results:
             total += self._bring(
@@ -206,9 +208,9 @@ class Costs:
     def _bring(
         self,
         selection: Selection,
-        there: dict[Value, dict[Layout, None]],
+        there: dict[Value, dict[TensorLayout, None]],
         value: Value,
-        target: Layout,
+        target: TensorLayout,
     ) -> Cost:
         known = there.get(value)
         if known is None:
@@ -218,7 +220,7 @@ class Costs:
         type_ = self.problem.graph.type_of(value)
         begin, fed = self.begin(value, selection.layouts[value], target)
         move = self.move(type_, begin, target)
-        fresh = [hop for hop in move.hops or () if hop.target not in known]
+        fresh = [hop for hop in move.reshard_steps or () if hop.target not in known]
         more = NOTHING if begin in known else fed
         known.update(dict.fromkeys((begin, *(hop.target for hop in fresh), target)))
         more += Cost(convention=self.unsplit(value, target), buckets=self.bucketed(value, fresh))
@@ -241,9 +243,9 @@ def instant(links: LinkModel) -> LinkModel:
     )
 
 
-def result_layout(placement: Placement) -> Layout:
+def result_layout(placement: Placement) -> TensorLayout:
     """Where a job's results are fetched from a placement: whole on the first device."""
-    return Layout(first_device(placement), (B,))
+    return TensorLayout(first_device(placement), (B,))
 
 
 def weight(dtype: DType) -> int:
@@ -256,7 +258,7 @@ def weighed(type_: TensorType) -> int:
     return type_.size * weight(type_.dtype)
 
 
-def local_type(type_: TensorType, layout: Layout) -> TensorType:
+def local_type(type_: TensorType, layout: TensorLayout) -> TensorType:
     """The type of the first device's part, which is the largest."""
     return tensor_type(region_shape(layout.region(type_.shape, 0)), type_.dtype)
 
@@ -266,4 +268,4 @@ def local_types(
 ) -> tuple[TensorType, ...]:
     """The types of the first device's parts."""
     pairs = zip(types, sbps, strict=True)
-    return tuple(local_type(t, Layout(placement, sbp)) for t, sbp in pairs)
+    return tuple(local_type(t, TensorLayout(placement, sbp)) for t, sbp in pairs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from flow_core.compiler.reshard.planner import Layout
+from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.compiler.select.candidates import NdSignature, all_broadcast
 from flow_core.compiler.select.conflicts import explain
 from flow_core.compiler.select.costs import Costs
@@ -43,7 +43,7 @@ def walk(problem: Problem, space: Space, costs: Costs) -> Selection:
     return selection
 
 
-def _arrival(problem: Problem, value: Value, selection: Selection, op: Op) -> Layout:
+def _arrival(problem: Problem, value: Value, selection: Selection, op: Op) -> TensorLayout:
     """The layout in which a value counts as being there."""
     return problem.arrival(value, op.placement) or selection.layouts[value]
 
@@ -60,12 +60,12 @@ def _choose(
     types = problem.graph.input_types(op)
 
     def cost(c: NdSignature) -> tuple[int, int, int]:
-        wanted = [Layout(op.placement, sbp) for sbp in c.inputs]
+        wanted = [TensorLayout(op.placement, sbp) for sbp in c.inputs]
         moves = [
             costs.move(t, layout, target)
             for t, layout, target in zip(types, layouts, wanted, strict=True)
         ]
-        time = sum(m.total if m.hops is None else m.cost.communication for m in moves)
+        time = sum(m.total if m.reshard_steps is None else m.cost.communication for m in moves)
         moved = sum(a != b for a, b in zip(layouts, wanted, strict=True))
         return time, moved, sum(isinstance(s, Partial) for nd in c.outputs for s in nd)
 
@@ -77,7 +77,7 @@ def _choose(
 def _fits(problem: Problem, op: Op, candidate: NdSignature, selection: Selection) -> bool:
     """Whether variables that the op overwrites stay where they are."""
     return all(
-        selection.layouts[op.inputs[i]] == Layout(op.placement, candidate.inputs[i])
+        selection.layouts[op.inputs[i]] == TensorLayout(op.placement, candidate.inputs[i])
         for i in problem.specs[op.type].mutates
         if i < len(op.inputs)
     )

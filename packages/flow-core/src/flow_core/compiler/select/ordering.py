@@ -17,7 +17,7 @@ CROWD, MANY = 40, 1 << 60
 CHEAP = 1 << 25
 """Entries that are added up in less time than another rule takes to be tried."""
 
-Turn = tuple[int, int, int]  # how much it relates, its neighbours, the node
+ScheduledWork = tuple[int, int, int]  # how much it relates, its neighbours, the node
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def order(
     """
     relations, haste = Relations(sizes, near), RULES[rule]
 
-    def turn(node: int) -> Turn | None:
+    def turn(node: int) -> ScheduledWork | None:
         count = len(relations.near[node])
         if count > neighbours:
             return None

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from flow_core.base.errors import GraphError
-from flow_core.compiler.reshard.planner import Layout
+from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.compiler.select.candidates import (
     NdSignature,
     all_broadcast,
@@ -56,7 +56,7 @@ class Problem:
     graph: Graph
     specs: Mapping[str, OpSpec]
     links: LinkModel = field(default_factory=LinkModel)
-    fixed: Mapping[str, Layout] = field(default_factory=dict)
+    fixed: Mapping[str, TensorLayout] = field(default_factory=dict)
     seconds: float = 10.0
     memory: float = 1.0
 
@@ -86,7 +86,7 @@ class Problem:
             return held.sbp
         return (B,) * len(op.placement.hierarchy)
 
-    def arrival(self, value: Value, placement: Placement) -> Layout | None:
+    def arrival(self, value: Value, placement: Placement) -> TensorLayout | None:
         """The layout in which a fed batch counts as being there, None for other values.
 
         It is split on its batch axis over the first hierarchy dimension, where it is long
@@ -99,7 +99,7 @@ class Problem:
         shape = self.graph.type_of(value).shape
         splits = axis is not None and axis < len(shape) and shape[axis] >= parts > 1
         rest = (B,) * (len(placement.hierarchy) - 1)
-        return Layout(placement, (Split(axis) if splits else B, *rest))
+        return TensorLayout(placement, (Split(axis) if splits else B, *rest))
 
     def stays(self, op: Op) -> bool:
         """Whether parts of a value may not leave their devices: of variables without a hint.
@@ -111,7 +111,7 @@ class Problem:
 
 
 @lru_cache(maxsize=4096)
-def fed_as(layout: Layout) -> Layout | None:
+def fed_as(layout: TensorLayout) -> TensorLayout | None:
     """Where an array is fed that shall be laid out in parts: each part once, on its first device.
 
     None for a layout without parts.
@@ -132,7 +132,7 @@ def fed_as(layout: Layout) -> Layout | None:
     ]
     sizes = tuple([n for n, a in zip(hierarchy, axes, strict=True) if a])
     sbp = tuple([s for s, a in zip(layout.sbp, axes, strict=True) if a])
-    return Layout(Placement(layout.placement.device_type, tuple(first), sizes), sbp)
+    return TensorLayout(Placement(layout.placement.device_type, tuple(first), sizes), sbp)
 
 
 @dataclass(slots=True)
@@ -146,14 +146,14 @@ class Selection:
     """
 
     signatures: dict[str, NdSignature] = field(default_factory=dict)
-    layouts: dict[Value, Layout] = field(default_factory=dict)
+    layouts: dict[Value, TensorLayout] = field(default_factory=dict)
     report: Report | None = None
 
     def take(self, problem: Problem, op: Op, chosen: NdSignature) -> None:
         """Decides on an op's signature."""
         self.signatures[op.name] = chosen
         for index, sbp in enumerate(chosen.outputs):
-            self.layouts[Value(op.name, index)] = Layout(problem.home(op, index), sbp)
+            self.layouts[Value(op.name, index)] = TensorLayout(problem.home(op, index), sbp)
 
 
 HOLDERS = ("variable", "constant", "identity", "parallel_cast")
@@ -226,7 +226,7 @@ def meets(candidate: NdSignature, wanted: tuple[NdSbp | None, ...]) -> bool:
     return all(request is None or request == nd for request, nd in pairs)
 
 
-def replicated(layout: Layout) -> bool:
+def replicated(layout: TensorLayout) -> bool:
     """Whether every device holds the whole."""
     return layout.placement.size > 1 and all(isinstance(s, Broadcast) for s in layout.sbp)
 

@@ -145,7 +145,7 @@ def placement(
     try:
         found = Placement.parse(device_tag, machine_device_ids, hierarchy)
     except GraphError as error:
-        raise error.told(at=user_line(2)) from None
+        raise error.with_context(at=user_line(2)) from None
     return Entering(placement=found)
 
 

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from flow_core.base.errors import JobError, SourceLine
 from flow_core.compiler.lower.physical_graph import Physical, to_physical
 from flow_core.compiler.lower.tasks import CompileOptions, lower
-from flow_core.compiler.memory.replica_dedup import Sharing
+from flow_core.compiler.memory.replica_dedup import ReplicaDedup
 from flow_core.compiler.reshard.ledger import BoxingEntry, settled
-from flow_core.compiler.reshard.planner import Layout
+from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.compiler.reshard.plugin_steps import Ways
 from flow_core.compiler.select import Problem, Selector
 from flow_core.frontend.config.function_config import (
@@ -79,7 +79,7 @@ class Compiled:
     inputs: tuple[str, ...]
 
     @property
-    def layouts(self) -> Mapping[Value, Layout]:
+    def layouts(self) -> Mapping[Value, TensorLayout]:
         """Layouts of the logical values, when there are several devices."""
         return self.physical.layouts
 
@@ -388,10 +388,10 @@ def _problem(build: JobBuild, graph: Graph, memory: float) -> Problem:
     return Problem(graph, session.registry.ops, fixed=fixed, seconds=seconds, memory=memory)
 
 
-def _keep_layouts(session: Any, graph: Graph, layouts: Mapping[Value, Layout]) -> None:
+def _keep_layouts(session: Any, graph: Graph, layouts: Mapping[Value, TensorLayout]) -> None:
     """Remembers how variables lie: the jobs compiled after this one take them as they are."""
     for op in graph.of_type("variable"):
-        layout = layouts.get(op.output()) or Layout(op.placement, (B,))
+        layout = layouts.get(op.output()) or TensorLayout(op.placement, (B,))
         session.layouts.setdefault(op.name, layout)
 
 
@@ -483,7 +483,7 @@ def _check_requests(build: JobBuild, graph: Graph) -> None:
         if not op.sbp or op.sbp[0] is None:
             continue
         (type_,) = graph.types[op.name]
-        wanted = Layout(op.placement, op.sbp[0])
+        wanted = TensorLayout(op.placement, op.sbp[0])
         for rank in range(op.placement.size):
             held = session.held_region(op.name, str(op.placement.device(rank)))
             if held not in (None, wanted.region(type_.shape, rank)):
@@ -497,7 +497,7 @@ def _check_requests(build: JobBuild, graph: Graph) -> None:
                 )
 
 
-def _options(build: JobBuild, physical: Physical, sharing: Sharing) -> CompileOptions:
+def _options(build: JobBuild, physical: Physical, sharing: ReplicaDedup) -> CompileOptions:
     config, session = build.config, build.session
 
     def there(name: str, device: str) -> bool:

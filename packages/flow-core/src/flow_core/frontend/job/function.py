@@ -20,7 +20,7 @@ from flow_core.frontend.config.function_config import FunctionConfig, default_pl
 from flow_core.frontend.job.compile import STEP_VARIABLE, Compiled, compile_graph, updated_variables
 from flow_core.frontend.job.eager import value_now
 from flow_core.frontend.job.feeding import Feeding, Shapes
-from flow_core.frontend.job.multiprocess import compiled_alike, feeds_checked
+from flow_core.frontend.job.multiprocess import compile_collectively, feeds_checked
 from flow_core.frontend.job.redefinition import takes_place
 from flow_core.frontend.job.tracing import Traced, trace
 from flow_core.frontend.job.zero_weights import warn_of_zero_weights
@@ -218,7 +218,7 @@ class JobFunction:
         if variant.executable is None:
             session = self._session()
             with session.compiling:
-                compiled = compiled_alike(session, variant, self._compiled)
+                compiled = compile_collectively(session, variant, self._compiled)
                 variant.executable = variant.executable or self._bind(session, compiled.plan)
         return variant.executable
 

@@ -37,7 +37,7 @@ def fitted(build: JobBuild, attempt: Attempt[Found]) -> Found:
     try:
         return _cheapest(build, attempt)
     except OutOfMemoryError as error:
-        raise error.told(hint=_advice(error, tuple(_tried(build, attempt)))) from None
+        raise error.with_context(hint=_advice(error, tuple(_tried(build, attempt)))) from None
 
 
 def _cheapest(build: JobBuild, attempt: Attempt[Found]) -> Found:

@@ -66,7 +66,7 @@ class SameSelection:
         return json.loads(self._world.gather(json.dumps(texts).encode(), self._what)[0])
 
 
-def compiled_alike(
+def compile_collectively(
     session: Any, variant: Any, compiled: Callable[[Any, Selector | None], Compiled]
 ) -> Compiled:
     """The compilation of a job, the same in all processes.
@@ -206,7 +206,7 @@ def _first_difference(found: list[list[list[str]]]) -> tuple[str, int]:
 # ------------------------------------------------------------------------------- checkpoints
 
 
-def save_together(
+def save_collectively(
     world: World, variables: Mapping[str, Any], save: Callable[[Mapping[str, Any]], None]
 ) -> None:
     """Writes a checkpoint once, in the first process, to which the others give their parts.
@@ -295,7 +295,7 @@ def in_the_first(world: World, action: Callable[[], None], attempted: str) -> No
     _say(world, {})
 
 
-def load_together(world: World, load: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+def load_collectively(world: World, load: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
     """Reads a checkpoint once, in the first process, which gives all arrays to the others.
 
     Raises:

@@ -13,7 +13,7 @@ from collections.abc import Set
 from flow_core.base.errors import UnsupportedError
 from flow_core.compiler.lower.physical_graph import Physical
 from flow_core.compiler.memory.aliases import alias_roots, overwritten
-from flow_core.compiler.memory.replica_dedup import NOTHING_SHARED, Sharing, find_sharing
+from flow_core.compiler.memory.replica_dedup import NO_DEDUP, ReplicaDedup, find_sharing
 from flow_core.frontend.trace.job_build import JobBuild
 from flow_core.ir.graph import Graph, Op
 from flow_core.sharding.sbp import Region
@@ -22,7 +22,7 @@ Copies = dict[str, list[list[str]]]
 """By logical variable, names of physical ones that hold the same part of it, part by part."""
 
 
-def shared_by_devices(build: JobBuild, graph: Graph, physical: Physical) -> Sharing:
+def shared_by_devices(build: JobBuild, graph: Graph, physical: Physical) -> ReplicaDedup:
     """What the devices of a compiled job have, and do, only once; keeps what holds for variables.
 
     Args:
@@ -35,7 +35,7 @@ def shared_by_devices(build: JobBuild, graph: Graph, physical: Physical) -> Shar
             made one.
     """
     session, copies = build.session, _copies(physical)
-    sharing, updated = NOTHING_SHARED, _updated(build, graph, physical)
+    sharing, updated = NO_DEDUP, _updated(build, graph, physical)
     if _may_share(build, graph):
         wanted = _wanted(build, copies, updated)
         sharing = find_sharing(graph, session.registry.ops, physical.origins, wanted)

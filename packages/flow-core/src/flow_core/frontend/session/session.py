@@ -30,10 +30,10 @@ from flow_core.base.errors import (
 )
 from flow_core.base.forks import check_process, owned
 from flow_core.base.shapes import num_elements
-from flow_core.base.shutdown import close_all
+from flow_core.base.shutdown import run_shutdown_calls
 from flow_core.base.thread_budget import Budget, find_budget, host_memory
 from flow_core.base.thread_pools import settle
-from flow_core.compiler.reshard.planner import Layout
+from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.device import Driver, World
 from flow_core.frontend.session.variable_storage import Part, StoredVariable, too_large, whole
 from flow_core.frontend.session.variables import VariableInfo, check_savable
@@ -95,7 +95,7 @@ class Session:
         self._drivers: dict[str, Driver] = {}
         self.compiling = threading.RLock()
         self.pipeline = Pipeline()
-        self.layouts: dict[str, Layout] = {}
+        self.layouts: dict[str, TensorLayout] = {}
         self.sharing: dict[str, bool] = {}
         self._left_out: set[Any] = set()
         self.weighed: set[str] = set()
@@ -553,7 +553,7 @@ def _deliver_at_exit() -> None:
     for error in errors:
         sys.excepthook(type(error), error, error.__traceback__)
     if errors:
-        close_all()
+        run_shutdown_calls()
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
