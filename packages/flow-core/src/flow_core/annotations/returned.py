@@ -80,7 +80,9 @@ def structure(
         results: data of each blob, in the order of `Returned.blobs`.
         convert: ``convert(kind, result)`` gives the form that the user wanted.
 
-    >>> pair = Layout(tuple, (FetchLeaf("numpy"), Layout(dict, (FetchLeaf("numpy"),), ("a",))))
+    >>> pair = ResultLayout(
+    ...     tuple, (FetchLeaf("numpy"), ResultLayout(dict, (FetchLeaf("numpy"),), ("a",)))
+    ... )
     >>> structure(pair, [1, 2])
     (1, {'a': 2})
     """

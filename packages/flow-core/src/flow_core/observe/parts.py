@@ -35,7 +35,7 @@ def assemble(layout: TensorLayout, shape: tuple[int, ...], parts: Sequence[Any])
 
     >>> from flow_core.sharding.sbp import P
     >>> from flow_core.sharding.topology import Placement
-    >>> two = Layout(Placement.parse("cpu", "0:0-1"), (P,))
+    >>> two = TensorLayout(Placement.parse("cpu", "0:0-1"), (P,))
     >>> whole = assemble(two, (2,), [np.array([1.0, 2.0]), np.array([4.0, -2.0])])
     >>> whole.array.tolist(), whole.size.tolist()
     ([5.0, 0.0], [5.0, 4.0])
@@ -78,9 +78,9 @@ def take_apart(layout: TensorLayout, array: Any, rng: np.random.Generator) -> li
     >>> from flow_core.sharding.sbp import P, S
     >>> from flow_core.sharding.topology import Placement
     >>> two, rng = Placement.parse("cpu", "0:0-1"), np.random.default_rng(0)
-    >>> [part.tolist() for part in take_apart(Layout(two, (S(0),)), np.arange(3), rng)]
+    >>> [part.tolist() for part in take_apart(TensorLayout(two, (S(0),)), np.arange(3), rng)]
     [[0, 1], [2]]
-    >>> bool(np.allclose(sum(take_apart(Layout(two, (P,)), np.arange(3), rng)), [0, 1, 2]))
+    >>> bool(np.allclose(sum(take_apart(TensorLayout(two, (P,)), np.arange(3), rng)), [0, 1, 2]))
     True
     """
     ranks = range(layout.placement.size)

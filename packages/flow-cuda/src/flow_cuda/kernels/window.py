@@ -61,7 +61,7 @@ def layout(type_: TensorType, data_format: str) -> WindowLayout:
     >>> from flow_core.base.dtypes import float32
     >>> from flow_core.ir.graph import tensor_type
     >>> layout(tensor_type((2, 5, 3), float32), "channels_last")
-    Layout(batch=2, channels=3, space=(5, 1, 1), steps=(15, 1, 3, 0, 0))
+    WindowLayout(batch=2, channels=3, space=(5, 1, 1), steps=(15, 1, 3, 0, 0))
     """
     shape, steps = type_.shape, contiguous(type_.shape)
     rank = len(shape)

@@ -80,11 +80,15 @@ def plan_boxing(
 
     >>> from flow_core.sharding.sbp import P, S
     >>> gpus = Placement.parse("gpu", "0:0-3")
-    >>> hops = plan_boxing((8, 4), 4, Layout(gpus, (P,)), Layout(gpus, (B,)), LinkModel())
+    >>> hops = plan_boxing(
+    ...     (8, 4), 4, TensorLayout(gpus, (P,)), TensorLayout(gpus, (B,)), LinkModel()
+    ... )
     >>> [hop.name for hop in hops], sum(hop.elements() for hop in hops)
     (['all_reduce'], 192)
     >>> cpu = Placement.parse("cpu", "0:0-1")
-    >>> hops = plan_boxing((8, 4), 4, Layout(gpus, (P,)), Layout(cpu, (B,)), LinkModel())
+    >>> hops = plan_boxing(
+    ...     (8, 4), 4, TensorLayout(gpus, (P,)), TensorLayout(cpu, (B,)), LinkModel()
+    ... )
     >>> [hop.name for hop in hops]
     ['reduce', 'copy_d2h']
 
@@ -108,7 +112,9 @@ def plan_routes(
 
     >>> gpus = Placement.parse("gpu", "0:0-3")
     >>> from flow_core.sharding.sbp import P
-    >>> routes = plan_routes((8, 4), 4, Layout(gpus, (P,)), Layout(gpus, (B,)), LinkModel())
+    >>> routes = plan_routes(
+    ...     (8, 4), 4, TensorLayout(gpus, (P,)), TensorLayout(gpus, (B,)), LinkModel()
+    ... )
     >>> [[hop.name for hop in route.hops] for route in routes][:2]
     [['all_reduce'], ['reduce_scatter', 'all_gather']]
     """

@@ -34,7 +34,7 @@ class TensorLayout:
     """Where a tensor lies: a placement and an SBP per hierarchy dimension.
 
     >>> from flow_core.sharding.sbp import B
-    >>> str(Layout(Placement.parse("gpu", "0:0-1"), (B,)))
+    >>> str(TensorLayout(Placement.parse("gpu", "0:0-1"), (B,)))
     'gpu[0:0-1] B'
     """
 
@@ -330,8 +330,8 @@ def aligned(
     """The same layouts over one hierarchy, where both have the same devices and it exists.
 
     >>> from flow_core.sharding.sbp import B, P
-    >>> flat = Layout(Placement.parse("gpu", "0:0-3"), (P,))
-    >>> grid = Layout(Placement.parse("gpu", "0:0-3", (2, 2)), (P, B))
+    >>> flat = TensorLayout(Placement.parse("gpu", "0:0-3"), (P,))
+    >>> grid = TensorLayout(Placement.parse("gpu", "0:0-3", (2, 2)), (P, B))
     >>> [str(layout) for layout in aligned((8,), flat, grid)]
     ['gpu[0:0-3 as 2x2] (P, P)', 'gpu[0:0-3 as 2x2] (P, B)']
     """

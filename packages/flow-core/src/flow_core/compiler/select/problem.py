@@ -118,7 +118,9 @@ def fed_as(layout: TensorLayout) -> TensorLayout | None:
 
     >>> from flow_core.sharding.sbp import B, S
     >>> grid = Placement.parse("gpu", "0:0-3", (2, 2))
-    >>> print(fed_as(Layout(grid, (S(0), B))), fed_as(Layout(grid, (B, S(1)))), sep="; ")
+    >>> print(
+    ...     fed_as(TensorLayout(grid, (S(0), B))), fed_as(TensorLayout(grid, (B, S(1)))), sep="; "
+    ... )
     gpu[0:0,0:2] S(0); gpu[0:0-1] S(1)
     """
     hierarchy, devices = layout.placement.hierarchy, layout.placement.devices
