@@ -213,7 +213,7 @@ def test_a_rank_ends_as_under_python(tmp_path: Path, end: str, status: int, said
     """One of two that others wait for: its status is that of the command."""
     script = tmp_path / "end.py"
     script.write_text(
-        "import atexit, os, sys\nfrom flow_dist import control\n"
+        "import atexit, os, sys\nfrom flow_dist.control import channel as control\n"
         f"if control.current().membership.rank:\n{_indented(ENDS[end])}\n"
     )
     ours = run([sys.executable, COMMAND, "run", "-n", "2", "end.py"], tmp_path)

@@ -29,7 +29,7 @@ FAST = ["--beat", "0.1", "--silence", "1.5", "--exchange", "2", "--start", "60"]
 
 SCRIPT = """
 import os, signal, sys, time
-from flow_dist import control
+from flow_dist.control import channel as control
 from flow_dist.control.watch import WATCH
 
 print("hello", os.environ["FLOW_DIST_RESTART"], *sys.argv[1:], flush=True)
@@ -58,7 +58,7 @@ KILLED = """
 import os, re, signal, sys
 from pathlib import Path
 import psutil
-from flow_dist import control
+from flow_dist.control import channel as control
 from flow_dist.shm.cleanup import files_of
 from flow_dist.mpi.world import world
 
@@ -83,7 +83,7 @@ client.gather("never", 0, 60)
 TIDY = """
 import os, sys, time
 from pathlib import Path
-from flow_dist import control, ending
+from flow_dist.control import channel as control, termination as ending
 
 place = control.current().membership
 ending.BEFORE.append(lambda message: Path(sys.argv[1], str(place.rank)).write_text(message))
@@ -239,7 +239,7 @@ def test_folders_of_supervisors_that_were_killed(
 
 LISTENING = """
 import psutil
-from flow_dist import control
+from flow_dist.control import channel as control
 from flow_dist.mpi.world import world
 
 world().neighbours
@@ -264,7 +264,7 @@ def test_ranks_of_one_host_listen_on_the_loopback(tmp_path: Path) -> None:
 STALLING = """
 import time
 import flow_dist.control.watch
-from flow_dist import control
+from flow_dist.control import channel as control
 
 control.join()
 flow_dist.control.watch.WATCH.finished += 1
@@ -507,7 +507,7 @@ def test_ranks_of_another_launcher(
     free = _free_port()
     common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free - 1)}
     common |= {"FLOW_DIST_TOKEN": "secret", "FLOW_DIST_RESTART": "0"}
-    joining = "import sys\nfrom flow_dist import control\ncontrol.join()\n"
+    joining = "import sys\nfrom flow_dist.control import channel as control\ncontrol.join()\n"
     Path(script).write_text(joining + SCRIPT)
     processes = [
         subprocess.Popen(

@@ -31,7 +31,7 @@ def run(*args: str, timeout: float = 100) -> "subprocess.CompletedProcess[str]":
 
 APART = """
 import sys, time
-from flow_dist import control
+from flow_dist.control import channel as control
 from flow_dist.mpi.world import world
 
 late, how = int(sys.argv[1]), sys.argv[2]
@@ -117,7 +117,7 @@ def test_rank_0_may_reach_its_first_job_late(monkeypatch: pytest.MonkeyPatch) ->
 FORKING = """
 import multiprocessing, os, sys, warnings
 import numpy as np
-from flow_dist import control
+from flow_dist.control import channel as control
 from flow_dist.mpi.world import world
 
 warnings.simplefilter("ignore", DeprecationWarning)
@@ -169,7 +169,7 @@ def test_children_of_a_rank_are_none(tmp_path: Path, size: int, how: str) -> Non
 
 ORPHANED = """
 import os, signal, time
-from flow_dist import control
+from flow_dist.control import channel as control
 
 client = control.current()
 if client.membership.rank == 1:

@@ -80,16 +80,16 @@ def plan_boxing(
 
     >>> from flow_core.sharding.sbp import P, S
     >>> gpus = Placement.parse("gpu", "0:0-3")
-    >>> hops = plan_boxing(
+    >>> steps = plan_boxing(
     ...     (8, 4), 4, TensorLayout(gpus, (P,)), TensorLayout(gpus, (B,)), LinkModel()
     ... )
-    >>> [hop.name for hop in hops], sum(hop.elements() for hop in hops)
+    >>> [step.name for step in steps], sum(step.elements() for step in steps)
     (['all_reduce'], 192)
     >>> cpu = Placement.parse("cpu", "0:0-1")
-    >>> hops = plan_boxing(
+    >>> steps = plan_boxing(
     ...     (8, 4), 4, TensorLayout(gpus, (P,)), TensorLayout(cpu, (B,)), LinkModel()
     ... )
-    >>> [hop.name for hop in hops]
+    >>> [step.name for step in steps]
     ['reduce', 'copy_d2h']
 
     Raises:
@@ -115,7 +115,7 @@ def plan_routes(
     >>> routes = plan_routes(
     ...     (8, 4), 4, TensorLayout(gpus, (P,)), TensorLayout(gpus, (B,)), LinkModel()
     ... )
-    >>> [[hop.name for hop in route.hops] for route in routes][:2]
+    >>> [[step.name for step in route.reshard_steps] for route in routes][:2]
     [['all_reduce'], ['reduce_scatter', 'all_gather']]
     """
     chosen = plan_boxing(shape, itemsize, source, target, links)
