@@ -34,7 +34,10 @@ CONFORMANCE = ("absl-py", "opencv-python-headless", "pycocotools", "scipy", "six
 # idle workers steal tests from others.
 WORKERS = ("-n", str(2 * (os.cpu_count() or 1)), "--dist=worksteal", "--timeout=600")
 SAMPLE = ("--sample", "new")
-LATER_SHARE = "0.25"  # of the cases of each test, on all Pythons but the oldest
+OLDEST_SHARE, LATER_SHARE = (
+    "0.7",
+    "0.15",
+)  # of the cases of each test, on the oldest Python, on others
 DIST = ("-m", "not exhaustive", "--timeout=600", "packages/flow-dist/tests")
 # CI: hypothesis drops its deadlines.  One thread each: pytest runs one process per core.  All
 # sessions and Pythons share the loops that flow-onednn compiles.
@@ -204,8 +207,8 @@ def tests(session: nox.Session) -> None:
     later = "not slow and not exhaustive and not arithmetic"
     quick = "not exhaustive" if session.python == PYTHONS[0] else later
     where = () if session.python in (PYTHONS[0], PYTHONS[-1]) else ("packages",)
-    share = () if session.python == PYTHONS[0] else ("--share", LATER_SHARE)
-    options = (*WORKERS, "--durations=20", "-m", quick, *SAMPLE, *share)
+    share = OLDEST_SHARE if session.python == PYTHONS[0] else LATER_SHARE
+    options = (*WORKERS, "--durations=20", "-m", quick, *SAMPLE, "--share", share)
     in_workspace(session, "pytest", *options, *where, env=env)
 
 

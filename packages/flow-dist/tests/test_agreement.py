@@ -23,7 +23,16 @@ from launching import HERE, launcher, mpich, run_script
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import FeedsDifferError, ProcessesDifferError
 from flow_dist.bootstrap.membership import LaunchError
-from flow_dist.mpi.agreement import LANES, MEETINGS, Agreement, Job, digest, next_whole, sample
+from flow_dist.mpi.agreement import (
+    LANES,
+    MEETINGS,
+    Agreement,
+    Job,
+    _error,
+    digest,
+    next_whole,
+    sample,
+)
 from flow_dist.shm.counters import IN_ORDER, LINE
 from flow_dist.shm.memory import Segment
 from flow_dist.shm.step_words import HISTORY, UNDERWAY, SentWords, SharedWords, Words, _line
@@ -386,7 +395,7 @@ FOUND = r"  found:   {} in {} \(at \S+:\d+\); rank {} in {} \(at \S+:\d+\)"
 def said(kind: str, processes: int) -> str:
     """What each process says of a kind of difference."""
     last = processes - 1
-    rest = f"rank{'s' * (last > 1)} {', '.join(map(str, range(last)))}"
+    rest = "rank 0" if last == 1 else r"ranks? [\d, ]+"  # one may not have come so far
     calls = {
         "job": ("step 5 of job 'train'", "step 5 of job 'evaluate'"),
         "order": ("step 5 of job 'train'", "step 5 of job 'evaluate'"),
@@ -483,3 +492,16 @@ def test_processes_that_join_each_other_end_well() -> None:
     said = [process.communicate(timeout=100)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], said
     assert said == ["done\n"] * 2
+
+
+def test_a_process_that_is_behind_is_not_said_to_differ() -> None:
+    def events(*calls: str) -> list[dict[str, Any]]:
+        return [{"number": i, "what": call, "at": "", "fed": {}} for i, call in enumerate(calls, 1)]
+
+    lane = LANES[0]
+    told = {0: {lane: (2, events("a", "b"))}, 1: {lane: (None, events("a"))},
+            2: {lane: (2, events("a", "c"))}}  # fmt: skip
+    for rank, own in enumerate("bac"):
+        error = _error(rank, told)
+        assert error.attempted == f"comparing {own} with the calls of the other processes"
+        assert error.found == "rank 0 in b; rank 2 in c"

@@ -257,17 +257,27 @@ def _error(rank: int, told: Mapping[int, Any]) -> ProcessesDifferError:
         for name in of
         if of[name][0] is not None
     )
-    events = {r: _event(of[LANES[lane]][1], number) for r, of in told.items()}
+    said = {r: of[LANES[lane]][1] for r, of in told.items()}
+    events = {r: _event(of, number) for r, of in said.items() if _has_come(of, number)}
+    own = events.get(rank) or (said[rank] or [UNKNOWN])[-1]
     if len(_camps({r: event["what"] for r, event in events.items()})) > 1:
-        return _other_events(rank, events)
-    fed = {r: event["fed"] for r, event in events.items()}
-    names = [name for name in fed[rank] if len({of.get(name) for of in fed.values()}) > 1]
-    return _other_feeds(rank, events, names) if names else _unknown(rank, events)
+        return _other_events(own, events)
+    fed = [event["fed"] for event in events.values()]
+    names = [name for name in fed[0] if len({of.get(name) for of in fed}) > 1]
+    return _other_feeds(own, events, names) if names else _unknown(own, events)
+
+
+UNKNOWN: Mapping[str, Any] = {"what": "a call before the last ones", "at": "", "fed": {}}
+"""The description of an event that is no longer kept."""
+
+
+def _has_come(events: Sequence[Mapping[str, Any]], number: int) -> bool:
+    """Whether a process has reached an event; one that is behind says nothing about it."""
+    return bool(events) and events[-1]["number"] >= number
 
 
 def _event(events: Sequence[Mapping[str, Any]], number: int) -> Mapping[str, Any]:
-    unknown = {"what": "something earlier than can be told", "at": "", "fed": {}}
-    return next((event for event in events if event["number"] == number), unknown)
+    return next((event for event in events if event["number"] == number), UNKNOWN)
 
 
 def _camps(said: Mapping[int, str]) -> dict[str, list[int]]:
@@ -291,12 +301,14 @@ def _line(event: Mapping[str, Any]) -> SourceLine | None:
     return SourceLine(file, int(line)) if file and line.isdigit() else None
 
 
-def _other_events(rank: int, events: Mapping[int, Mapping[str, Any]]) -> ProcessesDifferError:
+def _other_events(
+    own: Mapping[str, Any], events: Mapping[int, Mapping[str, Any]]
+) -> ProcessesDifferError:
     places = _places(events)
     camps = _camps({r: f"{event['what']}{places[r]}" for r, event in events.items()})
     return ProcessesDifferError(
-        f"comparing {events[rank]['what']} with the calls of the other processes",
-        at=_line(events[rank]),
+        f"comparing {own['what']} with the calls of the other processes",
+        at=_line(own),
         found="; ".join(f"{_ranks(ranks)} in {what}" for what, ranks in camps.items()),
         allowed="the same calls in the same order in all processes",
         hint="call jobs, and functions that read, save or load variables, as often in all "
@@ -305,7 +317,7 @@ def _other_events(rank: int, events: Mapping[int, Mapping[str, Any]]) -> Process
 
 
 def _other_feeds(
-    rank: int, events: Mapping[int, Mapping[str, Any]], names: Sequence[str]
+    own: Mapping[str, Any], events: Mapping[int, Mapping[str, Any]], names: Sequence[str]
 ) -> FeedsDifferError:
     places = _places(events)
     arrays = {r: str([event["fed"].get(name) for name in names]) for r, event in events.items()}
@@ -313,10 +325,10 @@ def _other_feeds(
     found = f"{_ranks(usual)} feed{'s' * (len(usual) == 1)} one array{places[usual[0]]}"
     for _, ranks in odd:
         found += f"; {_ranks(ranks)} feed{'s' * (len(ranks) == 1)} another{places[ranks[0]]}"
-    job = str(events[rank]["what"])
+    job = str(next(iter(events.values()))["what"])
     return FeedsDifferError(
         f"feeding {', '.join(map(repr, names))} at {job} in all processes",
-        at=_line(events[rank]),
+        at=_line(own),
         found=found,
         allowed="the same arrays in all processes, each of which uses its own part of them",
         hint="seed random numbers alike in all processes, those of threads and of forked processes "
@@ -326,11 +338,13 @@ def _other_feeds(
     )
 
 
-def _unknown(rank: int, events: Mapping[int, Mapping[str, Any]]) -> ProcessesDifferError:
+def _unknown(
+    own: Mapping[str, Any], events: Mapping[int, Mapping[str, Any]]
+) -> ProcessesDifferError:
     others = "" if len(events) > 1 else "; the other processes have not said what they run"
     return ProcessesDifferError(
-        f"comparing {events[rank]['what']} with the calls of the other processes",
-        at=_line(events[rank]),
+        f"comparing {own['what']} with the calls of the other processes",
+        at=_line(own),
         found=f"another process that runs, or has run, something else{others}",
         allowed="the same calls in the same order in all processes",
     )
