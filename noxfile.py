@@ -34,10 +34,8 @@ CONFORMANCE = ("absl-py", "opencv-python-headless", "pycocotools", "scipy", "six
 # idle workers steal tests from others.
 WORKERS = ("-n", str(2 * (os.cpu_count() or 1)), "--dist=worksteal", "--timeout=600")
 SAMPLE = ("--sample", "new")
-OLDEST_SHARE, LATER_SHARE = (
-    "0.7",
-    "0.15",
-)  # of the cases of each test, on the oldest Python, on others
+# The share of the cases of each test, on the oldest Python and on others.
+OLDEST_SHARE, LATER_SHARE = "0.7", "0.15"
 DIST = ("-m", "not exhaustive", "--timeout=600", "packages/flow-dist/tests")
 # CI: hypothesis drops its deadlines.  One thread each: pytest runs one process per core.  All
 # sessions and Pythons share the loops that flow-onednn compiles.
