@@ -501,7 +501,7 @@ def test_a_process_that_is_behind_is_not_said_to_differ() -> None:
     lane = LANES[0]
     told = {0: {lane: (2, events("a", "b"))}, 1: {lane: (None, events("a"))},
             2: {lane: (2, events("a", "c"))}}  # fmt: skip
-    for rank, own in enumerate("bac"):
+    for rank, own in enumerate("bbc"):
         error = _error(rank, told)
         assert error.attempted == f"comparing {own} with the calls of the other processes"
         assert error.found == "rank 0 in b; rank 2 in c"

@@ -259,7 +259,7 @@ def _error(rank: int, told: Mapping[int, Any]) -> ProcessesDifferError:
     )
     said = {r: of[LANES[lane]][1] for r, of in told.items()}
     events = {r: _event(of, number) for r, of in said.items() if _has_come(of, number)}
-    own = events.get(rank) or (said[rank] or [UNKNOWN])[-1]
+    own = events.get(rank) or next(iter(events.values()))  # one that is behind comes to it next
     if len(_camps({r: event["what"] for r, event in events.items()})) > 1:
         return _other_events(own, events)
     fed = [event["fed"] for event in events.values()]
