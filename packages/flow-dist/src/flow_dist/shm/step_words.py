@@ -8,6 +8,7 @@ that nobody waits for.
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from ctypes import c_int64
@@ -36,7 +37,7 @@ Event = tuple[Any, ...]
 """What can describe an event, and the arguments of its ``told``."""
 
 
-class Words:
+class Words(ABC):
     """The words of this process and of the others, for events in one order, numbered from 1.
 
     Attributes:
@@ -49,25 +50,25 @@ class Words:
         self.events: deque[Event] = deque(maxlen=KEPT)
         self._chain = 0
 
+    @abstractmethod
     def post(self, key: object, event: Event) -> None:
-        """Takes note of an event.
+        """Record an event.
 
         Args:
             key: a number, or a tuple of numbers, the same in all processes.
             event: what can describe it.
         """
-        raise NotImplementedError
 
     def differ(self) -> int | None:
         """The number of an event that is another one in a neighbour, at next to no cost."""
         return self.search()
 
+    @abstractmethod
     def search(self) -> int | None:
-        """The number of an event that is another one in any other process."""
-        raise NotImplementedError
+        """The number of an event that differs in any other process."""
 
-    def finish(self) -> None:
-        """Waits until all others have come as far, where something underway has to end."""
+    def finish(self) -> None:  # noqa: B027 - words in shared memory have nothing underway
+        """Wait until all others have come as far, where a collective has to end."""
 
 
 class SharedWords(Words):

@@ -34,13 +34,7 @@ from flow_core.exchange import BOXING
 from flow_core.ir.graph import NO_ATTRS, AttrValue, Graph, Op, TensorType, Value, tensor_type
 from flow_core.passes.checkpointing import first_name
 from flow_core.passes.gradient_accumulation import draws_by_place, logical_name
-from flow_core.plan import (
-    Buffer,
-    Plan,
-    RegisterPlan,
-    Task,
-    check_no_deadlock,
-)
+from flow_core.plan import Buffer, Plan, RegisterPlan, Task, check_no_deadlock
 from flow_core.plugins.rows import side_by_side
 from flow_core.plugins.specs import KernelQuery, KernelSpec, OpSpec
 from flow_core.sharding.sbp import Region
