@@ -35,12 +35,12 @@ class Runnable(Protocol):
 
 
 class Credit:
-    """The tokens of one job: how many of its steps may be, and are, in flight.
+    """The tokens of one job, which bound its steps in flight.
 
     Attributes:
-        width: how many may be in flight.
-        holders: the steps that are.
-        peak: the most that ever were.
+        width: the number of tokens.
+        holders: the steps in flight.
+        peak: the largest number of steps that were in flight at the same time.
     """
 
     __slots__ = ("holders", "peak", "width")
@@ -56,7 +56,9 @@ class Credit:
         return len(self.holders) < self.width
 
     def take(self, step: Step) -> None:
-        """Takes a token."""
+        """Take a token; `Step.slot` is unique among the holders."""
+        slots = {holder.slot for holder in self.holders}
+        step.slot = next(slot for slot in range(self.width) if slot not in slots)
         self.holders.add(step)
         self.peak = max(self.peak, len(self.holders))
 
@@ -74,6 +76,7 @@ class Step:
         credit: the job's tokens.
         deliver: called in order with the step, in the callback actor.
         release: makes `deliver` stop waiting for its user, when that holds up somebody.
+        slot: number of its token, from 0; staging buffers of that number are its own.
         results: the results, once computed.
         error: what went wrong in compute or callback.
         fed: whether it is on its way; a step that is not can be given up.
@@ -81,7 +84,8 @@ class Step:
     """
 
     __slots__ = (
-        "credit", "deliver", "done", "error", "executable", "fed", "feeds", "release", "results"
+        "credit", "deliver", "done", "error", "executable", "fed", "feeds", "release", "results",
+        "slot",
     )  # fmt: skip
 
     def __init__(
@@ -101,6 +105,7 @@ class Step:
         self.error: BaseException | None = None
         self.fed = False
         self.done = False
+        self.slot = 0
 
     def compute(self) -> None:
         """Runs the step and keeps results or error."""
@@ -222,7 +227,7 @@ class Pipeline:
     def reserve(self, step: Step) -> None:
         """Takes a token for a step; blocks while its job has none left.
 
-        With the token the feeds of ``credit.width`` steps ago are free to be overwritten.
+        The step that last held a token of this number no longer reads its staging buffers.
         """
 
         def attempt() -> bool:

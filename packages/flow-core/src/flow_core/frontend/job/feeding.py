@@ -240,6 +240,36 @@ class Feeder:
         )
 
 
+class StagingBuffers:
+    """Copies of the fed arrays of asynchronous steps, one set of buffers per token of the job.
+
+    A set belongs to the step that holds the token.  Steps of several threads may enter the
+    pipeline in another order than the one in which they were staged.
+    """
+
+    __slots__ = ("_sets",)
+
+    def __init__(self) -> None:
+        self._sets: dict[int, list[Any]] = {}
+
+    def copy(
+        self, slot: int, arrays: Sequence[Any], windows: Sequence[tuple[int, Any]]
+    ) -> list[Any]:
+        """Copy the windows that this process reads; allocate the set at its first use.
+
+        Args:
+            slot: `Step.slot` of a step that holds a token.
+            arrays: the fed arrays.
+            windows: `Executable.windows`.
+        """
+        buffers = self._sets.get(slot)
+        if buffers is None:
+            buffers = self._sets[slot] = [np.empty_like(x, order="C") for x in arrays]
+        for index, window in windows:
+            np.copyto(buffers[index][window], arrays[index][window])
+        return buffers
+
+
 def _array_of(value: Any) -> Any:
     """The array that an object says it is, without a copy where that can be."""
     if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):

@@ -19,7 +19,7 @@ from flow_core.device import AgreedJob
 from flow_core.frontend.config.function_config import FunctionConfig, default_placement
 from flow_core.frontend.job.compile import STEP_VARIABLE, Compiled, compile_graph, updated_variables
 from flow_core.frontend.job.eager import value_now
-from flow_core.frontend.job.feeding import Feeding, Shapes
+from flow_core.frontend.job.feeding import Feeding, Shapes, StagingBuffers
 from flow_core.frontend.job.multiprocess import compile_collectively, feeds_checked
 from flow_core.frontend.job.redefinition import takes_place
 from flow_core.frontend.job.tracing import Traced, trace
@@ -169,8 +169,7 @@ class JobFunction:
             if variant is None:
                 build = self._build(session)
                 build.fed, build.step = fed, self._step
-                width = self._credit.width
-                traced = trace(self.function, self.signature, build, wanted, width)
+                traced = trace(self.function, self.signature, build, wanted)
                 variant = _Variant(wanted, traced)
                 build.fed = None
                 self._variants[wanted] = variant
@@ -320,12 +319,12 @@ class JobFunction:
             step = Step(executable, feeds, self._credit, traced.watcher)
             session.pipeline.run(step)
             return traced.arrange(step)
-        return self._launch(session, executable, traced, feeds)
+        return self._launch(session, executable, variant, feeds)
 
     def _launch(
-        self, session: Session, executable: Executable, traced: Traced, feeds: Sequence[Any]
+        self, session: Session, executable: Executable, variant: _Variant, feeds: Sequence[Any]
     ) -> Pending:
-        pipeline = session.pipeline
+        pipeline, traced = session.pipeline, variant.traced
         pending = Pending(pipeline, traced.arrange)
         deliver, watcher = pending.deliverer(), traced.watcher
 
@@ -338,7 +337,7 @@ class JobFunction:
         pending.attach(step)
         try:
             pipeline.reserve(step)
-            step.feeds = traced.stage(feeds, executable.windows)
+            step.feeds = variant.staging.copy(step.slot, feeds, executable.windows)
             pipeline.enter(step)
         except BaseException:  # Ctrl-C most likely
             pipeline.give_up(step)
@@ -361,13 +360,14 @@ class JobFunction:
 class _Variant:
     """A job for fed lists of some shapes: traced; compiled and bound when it is run."""
 
-    __slots__ = ("compiled", "executable", "shapes", "traced")
+    __slots__ = ("compiled", "executable", "shapes", "staging", "traced")
 
     def __init__(self, shapes: Shapes, traced: Traced) -> None:
         self.shapes = shapes
         self.traced = traced
         self.compiled: Compiled | None = None
         self.executable: Executable | None = None
+        self.staging = StagingBuffers()
 
 
 # ------------------------------------------------------------------------- decorator

@@ -5,13 +5,10 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from flow_core.annotations import (
     FetchNone,
@@ -58,11 +55,10 @@ class Traced:
     """
 
     __slots__ = (
-        "_lock", "_staged", "_staging", "_width", "blobs", "blocking", "build", "inputs",
-        "results", "returned", "watcher",
+        "blobs", "blocking", "build", "inputs", "results", "returned", "watcher",
     )  # fmt: skip
 
-    def __init__(self, build: JobBuild, width: int) -> None:
+    def __init__(self, build: JobBuild) -> None:
         self.build = build
         self.inputs = build.inputs
         self.results: list[Value] = []
@@ -70,21 +66,6 @@ class Traced:
         self.returned = Returned(FetchNone(), ())
         self.watcher: Callable[[Step], None] | None = None
         self.blocking = True
-        self._width = width
-        self._lock = threading.Lock()
-        self._staging: list[list[Any]] = []
-        self._staged = 0
-
-    def stage(self, arrays: Sequence[Any], windows: Sequence[tuple[int, Any]]) -> list[Any]:
-        """Copies of windows of fed arrays, in the slots of the step that left longest ago."""
-        with self._lock:
-            if len(self._staging) < self._width:
-                self._staging.append([np.empty_like(x, order="C") for x in arrays])
-            slot = self._staging[self._staged % self._width]
-            self._staged += 1
-        for index, window in windows:
-            np.copyto(slot[index][window], arrays[index][window])
-        return slot
 
     def arrange(self, step: Step) -> Any:
         """The results of a step in the structure that the job returns."""
@@ -107,7 +88,6 @@ def trace(
     signature: JobSignature,
     build: JobBuild,
     shapes: Shapes,
-    width: int,
 ) -> Traced:
     """Runs a job's function on placeholders.
 
@@ -116,13 +96,12 @@ def trace(
         signature: what its annotations say.
         build: the job's graph, still empty.
         shapes: the shapes of what is fed in lists.
-        width: how many steps may be in flight.
 
     Raises:
         FlowError: what the function does cannot be done, or it returns what it does not announce.
         JobError: the function raises an exception of its own, which is the error's cause.
     """
-    traced, listed, line = Traced(build, width), iter(shapes), signature.at
+    traced, listed, line = Traced(build), iter(shapes), signature.at
     with defining(build, default_view(build.config)):
         arguments = {
             name: _placeholders(traced, name, spec, line, listed)
