@@ -181,7 +181,7 @@ def test_safetensors_by_the_public_names(tmp_path: Path) -> None:
     assert {n: v.tolist() for n, v in library.load_file(file).items()} == {
         n: v.tolist() for n, v in ones("a", "b").items()
     }
-    with pytest.raises(CheckpointError, match="already there"):
+    with pytest.raises(CheckpointError, match="already exists"):
         flow.train.CheckPoint().save(file)
     flow.train.CheckPoint().save(file, overwrite=True)
     found = flow.checkpoint.get(file)

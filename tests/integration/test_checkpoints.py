@@ -220,7 +220,7 @@ def test_a_checkpoint_of_other_variables_is_refused(tmp_path: Path) -> None:
 def test_a_save_refuses_to_overwrite(tmp_path: Path) -> None:
     steps(train_job(), 0, 1)
     flow.train.CheckPoint().save(str(tmp_path / "saved"))
-    with pytest.raises(CheckpointError, match="already there"):
+    with pytest.raises(CheckpointError, match="already exists"):
         flow.train.CheckPoint().save(str(tmp_path / "saved"))
 
 

@@ -190,7 +190,7 @@ def test_checkpoints_that_are_not_there(tmp_path: Path) -> None:
         return x + weight()
 
     flow.checkpoint.save(str(tmp_path / "saved" / "step1"))
-    for path, text in (("savd", "did you mean saved"), ("x", "look where it was saved")):
+    for path, text in (("savd", "did you mean saved"), ("x", "check the path of the save")):
         with mistake(CheckpointError, text) as line:
             line.append(here(1))
             flow.checkpoint.get(str(tmp_path / path))

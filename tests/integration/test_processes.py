@@ -329,7 +329,7 @@ def test_a_save_that_fails_fails_everywhere(script: Path, tmp_path: Path) -> Non
     (tmp_path / "model" / "other").touch()
     done = run_script(2, script, str(tmp_path / "model"), "again")
     assert done.returncode != 0
-    assert "a folder that is no checkpoint" in done.stderr  # who is stopped first says nothing
+    assert "a folder that is not a checkpoint" in done.stderr  # who is stopped first says nothing
 
 
 def test_one_of_two_processes_saves_chosen_variables(script: Path, tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_all_that_is_wrong_is_in_one_list(tmp_path: Path) -> None:
     message = str(caught.value)
     for line in (
         "incomplete no file 'snapshot_done'",
-        "foreign    'new' came after the save",
+        "foreign    'new' was added after the save",
         "lost       'gone', which flow.sha256 lists",
         "unreadable 'bad': ",
     ):

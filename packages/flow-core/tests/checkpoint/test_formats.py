@@ -275,7 +275,7 @@ def test_two_formats_know_it(tmp_path: Path) -> None:
 
 def test_read_only_format(tmp_path: Path) -> None:
     only = FormatSpec("only", snapshot.can_open, "flow_core.checkpoint.snapshot:read")
-    with pytest.raises(CheckpointError, match="only reads"):
+    with pytest.raises(CheckpointError, match="read-only"):
         save(tmp_path / "model", {}, [only], format="only")
     with pytest.raises(CheckpointError, match="did you mean snapshot"):
         save(tmp_path / "model", {}, FORMATS, format="snapshots")

@@ -237,7 +237,7 @@ def test_files_of_other_programs_load(tmp_path: Path) -> None:
     found = load(tmp_path / "model.safetensors", FORMATS)
     assert found["w"].tolist() == [1, 1, 1]
     safetensors.numpy.save_file({"w": np.zeros(3, np.float32)}, tmp_path / "blob")
-    with pytest.raises(CheckpointError, match="another program has written"):
+    with pytest.raises(CheckpointError, match="another program wrote"):
         found["w"]
 
 
@@ -250,7 +250,7 @@ def test_a_file_is_replaced_only_by_the_same_format(tmp_path: Path) -> None:
     save(file, TWO, FORMATS, overwrite=True)
     assert set(load(file, FORMATS)) == {"deep/v"}
     file.write_text("a thesis")
-    with pytest.raises(CheckpointError, match="no safetensors file"):
+    with pytest.raises(CheckpointError, match="not a safetensors file"):
         save(file, ONE, FORMATS, overwrite=True)
     with pytest.raises(CheckpointError, match="a file"):
         save(file, ONE, FORMATS, format="snapshot", overwrite=True)

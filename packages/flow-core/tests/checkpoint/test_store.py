@@ -26,7 +26,7 @@ def names(folder: Path) -> set[str]:
 
 def test_refuses_what_is_there(tmp_path: Path) -> None:
     save(tmp_path / "model", ONE)
-    with pytest.raises(CheckpointError, match="already there") as caught:
+    with pytest.raises(CheckpointError, match="already exists") as caught:
         save(tmp_path / "model", TWO)
     assert "overwrite=True" in str(caught.value)
     assert set(load(tmp_path / "model")) == {"w"}
@@ -63,7 +63,7 @@ def test_never_overwrites_other_folders(tmp_path: Path) -> None:
     (tmp_path / "home" / "letter.txt").write_text("dear")
     (tmp_path / "file").write_text("text")
     for path in ("home", "file"):
-        with pytest.raises(CheckpointError, match="already there"):
+        with pytest.raises(CheckpointError, match="already exists"):
             save(tmp_path / path, ONE, overwrite=True)
     assert names(tmp_path / "home") == {"letter.txt"}
 

@@ -1,8 +1,7 @@
 """Saved variables on disk: formats, atomic saves, loading, comparing.
 
-This package knows arrays by name, no sessions.  `store` saves and loads through any registered
-format, `snapshot` is OneFlow's folder layout, `safetensors_format` the second one, and `manager`
-keeps a series of checkpoints in one folder.
+In: arrays by name, and a path.  Out: a checkpoint on disk, or the arrays of one.
+Must not depend on sessions or jobs.
 """
 
 from flow_core.checkpoint.manager import CheckpointManager

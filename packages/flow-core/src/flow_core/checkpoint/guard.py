@@ -1,8 +1,8 @@
-"""What a save may replace: a checkpoint, known by the mark at its top, that holds nothing else.
+"""Decide what a save may replace: a folder with a checkpoint's marker file and no foreign files.
 
-A folder's files are those that its ``flow.sha256`` lists; without that list, as OneFlow writes
-checkpoints, the files ``out`` and ``meta`` of folders that have both a name and an ``out``.
-Everything else is foreign, and a folder with anything foreign stays as it is.
+The files of a checkpoint are those that its ``flow.sha256`` lists; without that list, as in
+checkpoints that OneFlow wrote, the files ``out`` and ``meta`` of named subfolders with an ``out``.
+All other files are foreign; a folder with foreign files is never replaced.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from flow_core.checkpoint.layout import DATA, DONE, META, SUMS
 from flow_core.checkpoint.sums import is_marked, parents, read_sums
 
 _SHOWN = 5
-"""How many foreign names an error tells."""
+"""How many foreign files an error names."""
 
 Owns = Callable[[str], bool]
 """Whether a file at a path relative to a checkpoint belongs to it."""
 
 
 def obstacle(folder: Path) -> str | None:
-    """Why a folder may not be replaced by a save; None when it may."""
+    """Return why a save may not replace a folder, or None if it may."""
     if not is_marked(folder):
         names = sorted(entry.name for entry in folder.iterdir())
-        return f"a folder that is no checkpoint: no file {DONE!r} at its top, but {_shown(names)}"
+        return f"a folder that is not a checkpoint: no file {DONE!r}, but {_shown(names)}"
     names = list(islice(foreign(folder), _SHOWN + 1))
-    return f"a checkpoint with files that are not its own: {_shown(names)}" if names else None
+    return f"a checkpoint with foreign files: {_shown(names)}" if names else None
 
 
 def _shown(names: list[str]) -> str:
@@ -40,11 +40,11 @@ def _shown(names: list[str]) -> str:
 
 
 def foreign(folder: Path, owns: Owns | None = None) -> Iterator[str]:
-    """What lies in a checkpoint folder and does not belong to it, as relative paths.
+    """Yield the foreign files of a checkpoint folder, as relative paths.
 
     Args:
         folder: the checkpoint.
-        owns: which files are its own; see the module if None.
+        owns: whether a file belongs to the checkpoint; the module's rule if None.
 
     Raises:
         OSError: a folder cannot be read.
@@ -58,7 +58,7 @@ def foreign(folder: Path, owns: Owns | None = None) -> Iterator[str]:
 
 
 def _contents(folder: Path) -> tuple[dict[str, bool], set[str]]:
-    """Everything below a folder: whether it is a regular file, by path; and the subfolders."""
+    """Return all files below a folder (path: whether it is a regular file), and all subfolders."""
     files: dict[str, bool] = {}
     folders: set[str] = set()
     waiting = [""]
@@ -77,7 +77,7 @@ def _contents(folder: Path) -> tuple[dict[str, bool], set[str]]:
 def _owner(folder: Path, files: dict[str, bool]) -> Owns:
     try:
         sums = read_sums(folder)
-    except CheckpointError:  # damaged: what a checkpoint without it has
+    except CheckpointError:  # damaged: apply the rule for checkpoints without a list
         sums = None
     if sums is not None:
         return sums.digests.__contains__
@@ -90,25 +90,25 @@ def _owner(folder: Path, files: dict[str, bool]) -> Owns:
 
 
 def special(folder: Path) -> str | None:
-    """Why a folder is never replaced, checkpoint or not; None for an ordinary one."""
+    """Return why a folder must never be replaced, or None for an ordinary folder."""
     if folder.parent == folder:
         return "the root of the file system"
     for name, find in (("the home folder", Path.home), ("the working directory", Path.cwd)):
         try:
-            place = find().resolve()
-        except (OSError, RuntimeError):  # there is none
+            found = find().resolve()
+        except (OSError, RuntimeError):  # not defined
             continue
-        if place.is_relative_to(folder):
-            return name if place == folder else f"a folder around {name}"
+        if found.is_relative_to(folder):
+            return name if found == folder else f"a parent of {name}"
     return None
 
 
 def remove(folder: Path, owns: Owns | None = None) -> None:
-    """Remove a checkpoint that was replaced or is too old, and nothing else.
+    """Remove a replaced or outdated checkpoint, but no foreign files.
 
     Raises:
-        CheckpointError: foreign files are in it, which came while it was replaced; names where
-            they are now.
+        CheckpointError: the folder holds foreign files, which were created during the replacement;
+            the error names the folder that keeps them.
     """
     names = list(islice(foreign(folder, owns), _SHOWN + 1))
     if not names:
@@ -117,7 +117,7 @@ def remove(folder: Path, owns: Owns | None = None) -> None:
     kept = folder.with_name(f"kept-{secrets.token_hex(4)}-{folder.name.lstrip('.')}")
     os.rename(folder, kept)
     raise CheckpointError(
-        f"removing the checkpoint that was replaced beside {kept}",
-        found=f"files that are not its own: {_shown(names)}",
-        hint=f"nothing is lost: the new checkpoint is in place, and these files are in {kept}",
+        f"removing the replaced checkpoint, now {kept}",
+        found=f"foreign files: {_shown(names)}",
+        hint=f"nothing is lost: the new checkpoint is complete, and these files are in {kept}",
     )

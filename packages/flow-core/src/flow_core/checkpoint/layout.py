@@ -1,4 +1,4 @@
-"""Names of variables as paths, and the text of OneFlow's ``meta`` files."""
+"""Map variable names to paths, and write and parse OneFlow's ``meta`` files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PROTO_NAMES: Mapping[str, str] = {
     "int64": "kInt64",
     "uint8": "kUInt8",
     "float16": "kFloat16",
-    "bfloat16": "kBFloat16",  # this and bool came after 0.3.4, which cannot read them
+    "bfloat16": "kBFloat16",  # bfloat16 and bool are newer than 0.3.4, which cannot read them
     "bool": "kBool",
 }
 _PROTO_NUMBERS: Mapping[str, str] = {
@@ -46,11 +46,11 @@ _DTYPES = {**_PROTO_NUMBERS, **{proto: name for name, proto in _PROTO_NAMES.item
 
 _LONGEST_PART = 255
 _LONGEST_NAME = 2000
-"""Bytes of a file's name, on the usual file systems, and of a path that leaves room for others."""
+"""Limits in bytes: of a file name on common file systems, and of a variable's relative path."""
 
 
 def name_problem(name: str) -> str | None:
-    """Why no checkpoint can hold a variable of this name, in any format; None when one can.
+    """Return why no checkpoint format can store a variable of this name, or None if it can.
 
     A name is a path in a checkpoint, where a variable's folder holds the files ``out`` and
     ``meta``: ``a/out`` would be the data of ``a``.
@@ -62,7 +62,7 @@ def name_problem(name: str) -> str | None:
     parts = name.split("/")
     encoded = name.encode("utf-8", "surrogatepass")
     problems = {
-        "a surrogate, which UTF-8 does not have": encoded != name.encode("utf-8", "replace"),
+        "a surrogate, which UTF-8 cannot encode": encoded != name.encode("utf-8", "replace"),
         "a NUL character": "\0" in name,
         "a backslash": "\\" in name,
         "a drive letter": re.match("[A-Za-z]:", name),
@@ -86,7 +86,7 @@ NAMES_ALLOWED = (
 
 
 def path_parts(name: str) -> tuple[str, ...]:
-    """The folders of a variable's name; raises `CheckpointError` for one that cannot be saved.
+    """Split a variable's name into folders; raise `CheckpointError` for an invalid name.
 
     >>> path_parts("encoder/dense-weight")
     ('encoder', 'dense-weight')
@@ -100,13 +100,13 @@ def path_parts(name: str) -> tuple[str, ...]:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Refuses names that no checkpoint can hold.  Raises `CheckpointError`."""
+    """Raise `CheckpointError` for names that no checkpoint can store."""
     for name in names:
         path_parts(name)
 
 
 def meta_text(kind: TensorType) -> str:
-    """The ``meta`` file of a variable: a protobuf message in text form.
+    """Format the ``meta`` file of a variable: a protobuf message in text form.
 
     >>> from flow_core.base.dtypes import float32
     >>> print(meta_text(TensorType((2, 3), float32)), end="")
@@ -121,9 +121,9 @@ def meta_text(kind: TensorType) -> str:
 
 
 LONGEST_META = 1 << 16
-"""Bytes that a ``meta`` file may have; it is read as a whole."""
+"""Largest size of a ``meta`` file in bytes; it is read as a whole."""
 
-MOST_AXES = 64  # as numpy has it
+MOST_AXES = 64  # numpy's limit
 MOST_BYTES = (1 << 63) - 1
 
 _TOKEN = re.compile(r"#[^\n]*|[A-Za-z_][A-Za-z_0-9]*|[0-9]+|\S", re.ASCII)
@@ -138,7 +138,7 @@ def parse_meta(text: str | bytes, file: Path) -> TensorType:
     """Parse a ``meta`` file in any spelling of protobuf's text form, in linear time.
 
     Raises:
-        CheckpointError: the text is something else, or of a type that no array has.
+        CheckpointError: the text is not a ``meta`` file, or names a type that no array can have.
 
     >>> str(parse_meta("data_type: 3 shape: <dim: [4, 5]>", Path("meta")))
     'float64[4,5]'
@@ -165,7 +165,7 @@ def _match_meta(text: str) -> re.Match[str] | None:
 
 
 def stored_type(dims: Sequence[object], dtype: object) -> TensorType | None:
-    """The type of a stored array, None where no array can be of it: for what a file claims.
+    """Return the type that a file declares for an array, or None if no array can have it.
 
     Args:
         dims: integers, or their decimal digits.

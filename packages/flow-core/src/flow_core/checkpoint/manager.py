@@ -1,4 +1,4 @@
-"""A series of checkpoints in one folder, named by time."""
+"""A series of checkpoints in one folder, named by their time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _STAMP = "%Y%m%d_%H%M%S_%f"
 
 
 class CheckpointManager:
-    """Saves under ``root_path/prefix + time``, finds the latest, restores it.
+    """Save checkpoints as ``root_path/prefix + time``, and find and restore the latest one.
 
     Args:
-        root_path: the folder; made when it is missing.
-        prefix: start of the checkpoints' names.
+        root_path: the folder; created if missing.
+        prefix: prefix of the checkpoints' names.
         save: ``save(path)`` writes a checkpoint.
         load: ``load(path)`` reads one.
 
@@ -28,7 +28,7 @@ class CheckpointManager:
     >>> import tempfile
     >>> saved = []
     >>> manager = CheckpointManager(tempfile.mkdtemp(), save=saved.append, load=print)
-    >>> manager.initialize_or_restore()  # nothing there yet, so it saves
+    >>> manager.initialize_or_restore()  # the folder is empty, so it saves
     >>> Path(saved[0]).name[:9], manager.latest_checkpoint()
     ('snapshot_', None)
     """
@@ -50,20 +50,20 @@ class CheckpointManager:
                 f"checkpoints in {root_path}",
                 at=user_line(),
                 found="a file",
-                allowed="a folder, or nothing yet",
+                allowed="a folder, or a path that does not exist",
             )
         with self._explained():
             self._root.mkdir(parents=True, exist_ok=True)
 
     def list_checkpoints(self) -> list[str]:
-        """Names of all finished checkpoints, the oldest first."""
+        """Names of all complete checkpoints, the oldest first."""
         with self._explained():
             names = [entry.name for entry in self._root.iterdir() if (entry / DONE).is_file()]
         return sorted(name for name in names if name.startswith(self._prefix))
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turn errors of the file system into ours."""
+        """Convert file system errors to `CheckpointError`."""
         try:
             yield
         except OSError as error:
@@ -71,7 +71,7 @@ class CheckpointManager:
             raise CheckpointError(attempted, at=user_line(), found=str(error)) from error
 
     def latest_checkpoint(self) -> str | None:
-        """Name of the newest finished checkpoint, None when there is none."""
+        """Name of the newest complete checkpoint, or None."""
         return next(reversed(self.list_checkpoints()), None)
 
     def path_of(self, name: str) -> str:
@@ -79,11 +79,11 @@ class CheckpointManager:
         return str(self._root / name)
 
     def save(self) -> None:
-        """Saves a new checkpoint, whose name sorts after all others."""
+        """Save a new checkpoint; its name sorts after all others."""
         self._save(self.path_of(self._next_name()))
 
     def initialize_or_restore(self) -> None:
-        """Loads the newest checkpoint; saves a first one when there is none."""
+        """Load the newest checkpoint, or save a first one."""
         latest = self.latest_checkpoint()
         if latest is None:
             self.save()
@@ -92,7 +92,7 @@ class CheckpointManager:
 
     def _next_name(self) -> str:
         now, latest = datetime.now(), self._latest_time()
-        if latest is not None and now <= latest:  # the clock went back, or two in a microsecond
+        if latest is not None and now <= latest:  # the clock went back or has not advanced
             now = latest + timedelta(microseconds=1)
         return self._prefix + now.strftime(_STAMP)
 
@@ -100,5 +100,5 @@ class CheckpointManager:
         latest = self.latest_checkpoint()
         try:
             return datetime.strptime(latest.removeprefix(self._prefix), _STAMP) if latest else None
-        except ValueError:  # a name that somebody else chose
+        except ValueError:  # a name in another format
             return None

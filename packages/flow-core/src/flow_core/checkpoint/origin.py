@@ -1,19 +1,17 @@
-"""Reading the files of one save, and of no other.
+"""Read the files of exactly one save while other processes may replace the checkpoint.
 
-Another process may put another checkpoint in the place of the one that is being read, at any
-moment.  The invariant of this module: *what an `Origin` returns is, byte for byte, what the files
-had when it was made*.  Two means hold it:
+Invariant: an `Origin` returns the bytes that the files had when it was created.  Two mechanisms
+ensure this:
 
-- A checkpoint with ``flow.sha256``: the list is read once, in one piece, and every file is read
-  into memory and compared with its digest there.  Files of another save do not pass, unless they
-  are equal.
-- A checkpoint without, as OneFlow writes it: files are listed with their `Stamp` (device, inode,
-  size, time of change) until two lists in a row are equal.  As a replaced file never returns, all
-  of them were there at the moment between the two.  A file that is read must have its stamp, before
-  and after.
+- With ``flow.sha256``: the list is read once, and every file is read into memory and compared with
+  its digest.  Files of another save are rejected unless they are identical.
+- Without the list, as in checkpoints that OneFlow wrote: files are listed with their `Stamp`
+  (device, inode, size, modification time) until two consecutive lists are equal.  As a replaced
+  file does not come back, all files existed at the same time between the two.  A file must have
+  its stamp before and after it is read.
 
-Whatever does not fit is an error: `CheckpointReplacedError` if the checkpoint at the path is
-another one by now, else `CheckpointError`.
+A mismatch raises `CheckpointReplacedError` if the path holds another checkpoint now, else
+`CheckpointError`.
 """
 
 from __future__ import annotations
@@ -33,14 +31,14 @@ from flow_core.checkpoint.sums import Sums, read_all, read_sums
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Stamp = tuple[int, ...]
-"""What tells a file from another one at the same path: device, inode, size, time of change."""
+"""Identity of a file's contents: device, inode, size, modification time."""
 
 TRIES = 20
-"""How often a list of files or a load is tried again while other processes replace files."""
+"""How often to retry a list of files or a load while other processes replace files."""
 
 
 def stamp(path: str | Path | int) -> Stamp | None:
-    """The stamp of a file, None where there is no regular file."""
+    """Return the stamp of a regular file, or None."""
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -55,8 +53,8 @@ class Origin:
 
     Attributes:
         root: the checkpoint's folder.
-        sums: its list of digests, None where it has none.
-        stamps: of all files, where there is no list.
+        sums: its list of digests, or None.
+        stamps: stamps of all files if there is no list.
     """
 
     __slots__ = ("root", "stamps", "sums")
@@ -68,7 +66,7 @@ class Origin:
 
     @classmethod
     def around(cls, folder: Path) -> Origin:
-        """The origin of a single variable's folder: of the checkpoint that lists it, if any."""
+        """Return the origin of one variable's folder: the checkpoint that lists it, if any."""
         for root in folder.absolute().parents:
             sums = read_sums(root)
             if sums is not None and cls(root, sums)._name(folder.absolute() / DATA) in sums.digests:
@@ -76,39 +74,39 @@ class Origin:
         return cls(folder, None, {folder / name: stamp(folder / name) for name in (DATA, META)})
 
     def has(self, file: Path) -> bool:
-        """Whether the save has a file."""
+        """Whether the save contains a file."""
         if self.sums is not None:
             return self._name(file) in self.sums.digests
         return self.stamps.get(file) is not None
 
     def array(self, file: Path, nbytes: int) -> Array:
-        """The bytes of a file of known size.  Raises `CheckpointError`."""
+        """Read a file of known size.  Raises `CheckpointError`."""
         try:
             with self._opened(file) as handle:
                 size = os.fstat(handle.fileno()).st_size
                 if size != nbytes:
-                    raise self.refused(file, f"{size} bytes", f"{nbytes}, as its 'meta' says")
+                    raise self.refused(file, f"{size} bytes", f"{nbytes}, according to 'meta'")
                 data = np.empty(nbytes, np.uint8)
                 filled = handle.readinto(data.data) if nbytes else 0
             self._check(file, data.data[:filled], nbytes)
         except (OSError, MemoryError) as error:
-            raise self.refused(file, str(error) or "more than the memory holds") from error
+            raise self.refused(file, str(error) or "more bytes than fit in memory") from error
         return data
 
     def text(self, file: Path, longest: int) -> bytes:
-        """The bytes of a small file.  Raises `CheckpointError`."""
+        """Read a small file.  Raises `CheckpointError`."""
         try:
             with self._opened(file) as handle:
                 raw = read_all(handle, longest)
             if raw is None:
-                raise self.refused(file, "too large a file", f"at most {longest} bytes")
+                raise self.refused(file, "a larger file", f"at most {longest} bytes")
             self._check(file, memoryview(raw), len(raw))
         except OSError as error:
             raise self.refused(file, str(error)) from error
         return raw
 
     def is_current(self) -> bool:
-        """Whether the files at the path are still those of this save."""
+        """Whether the path still holds the files of this save."""
         if self.sums is None:
             return all(stamp(file) == known for file, known in self.stamps.items())
         try:
@@ -118,11 +116,11 @@ class Origin:
         return found is not None and found.own == self.sums.own
 
     def refused(self, file: Path, found: str, allowed: str | None = None) -> CheckpointError:
-        """The error for a file that is not what it was."""
+        """Return the error for a file that has changed or is damaged."""
         if not self.is_current():
             return CheckpointReplacedError(
                 f"reading {file}",
-                found="another checkpoint, which was saved at this path in the meantime",
+                found="another checkpoint, saved to this path in the meantime",
                 allowed="the checkpoint that was opened",
                 hint="open it again: flow.checkpoint.get(path)",
             )
@@ -133,7 +131,7 @@ class Origin:
         if known is None:
             raise self.refused(file, "no file")
         if self.sums is None and known != self.stamps.get(file):
-            raise self.refused(file, "a file that was changed since the checkpoint was opened")
+            raise self.refused(file, "a file that changed after the checkpoint was opened")
         return file.open("rb")
 
     def _check(self, file: Path, data: memoryview, nbytes: int) -> None:
@@ -144,7 +142,7 @@ class Origin:
         if not good:
             raise self.refused(
                 file,
-                "bytes that are not those that were saved: the file is damaged",
+                "bytes that differ from those saved: the file is damaged",
                 None if self.sums is None else f"a file with its digest in {self.root / SUMS}",
             )
 

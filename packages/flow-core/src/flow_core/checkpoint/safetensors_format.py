@@ -1,12 +1,12 @@
 """The safetensors format: all variables in one file.
 
-Written by the package ``safetensors`` (``flow-core[safetensors]``), which is imported on use.  Read
-here: each tensor into memory and compared with its digest, as a mapped file that another program
-cuts short would end the process.
+The package ``safetensors`` (``flow-core[safetensors]``, imported on use) writes files.  This module
+reads them: it copies each tensor into memory and verifies its digest.  It does not map the file, as
+another program that truncates a mapped file would crash the process.
 
-The digests lie in the file's metadata, where other programs pass over them: ``flow.version`` and,
-for each tensor, ``sha256:NAME``, the SHA-256 of its name, element type, shape and data.  Files of
-other programs have none and are read unchecked.
+The digests are in the file's metadata, which other programs ignore: ``flow.version`` and, for each
+tensor, ``sha256:NAME``, the SHA-256 of its name, element type, shape and data.  Files that other
+programs wrote have no digests and are read unverified.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
 
-import ml_dtypes  # noqa: F401 - makes "bfloat16" known to numpy, which safetensors asks for it
+import ml_dtypes  # noqa: F401 - registers "bfloat16" with numpy for safetensors
 import numpy as np
 
 from flow_core.base.errors import CheckpointError, CheckpointReplacedError
@@ -33,7 +33,7 @@ from flow_core.ir.graph import TensorType
 
 FILE = "model.safetensors"
 LONGEST_HEADER = 1 << 25
-"""Bytes that a header may have; it is read as a whole."""
+"""Largest size of a header in bytes; it is read as a whole."""
 
 _DTYPES: Mapping[str, str] = {
     "BOOL": "bool",
@@ -53,7 +53,7 @@ _DIGEST = "sha256:"
 
 
 def can_open(path: Path) -> bool:
-    """Whether this is a folder with ``model.safetensors`` or a ``.safetensors`` file."""
+    """Whether the path is a folder with ``model.safetensors``, or a ``.safetensors`` file."""
     file = _file(Path(path))
     return file.suffix == ".safetensors" and file.is_file()
 
@@ -67,9 +67,9 @@ class Entry:
     """A tensor in a file.
 
     Attributes:
-        tag: its element type in the words of the format.
+        tag: the format's name of the element type.
         shape: its shape.
-        begin, end: where its bytes are, from the end of the header.
+        begin, end: byte offsets from the end of the header.
     """
 
     tag: str
@@ -79,13 +79,13 @@ class Entry:
 
 
 class SafeTensors(Mapping[str, Array]):
-    """The variables of a safetensors file; each is read and checked when it is asked for.
+    """The variables of a safetensors file; each is read and verified on access.
 
-    All are read from the file that was opened: `CheckpointReplacedError` tells that another one
-    has taken its place, or that a program has written to it.
+    If the file was replaced or written to since it was opened, access raises
+    `CheckpointReplacedError`.
 
     Raises:
-        CheckpointError: it is no safetensors file, or a damaged one.
+        CheckpointError: the file is damaged, or not a safetensors file.
     """
 
     def __init__(self, file: Path) -> None:
@@ -103,12 +103,12 @@ class SafeTensors(Mapping[str, Array]):
         data = self._data(name, entry)
         digest = self._digests.get(name)
         if digest is not None and digest != _digest(name, entry.tag, entry.shape, data.data):
-            raise self._refused(name, "bytes that are not those that were saved: it is damaged")
+            raise self._refused(name, "bytes that differ from those saved: it is damaged")
         return data.view(kind.dtype.numpy).reshape(kind.shape)
 
     @contextmanager
     def _opened(self) -> Iterator[BinaryIO]:
-        """The file that was opened first, unchanged to the end of the ``with`` block."""
+        """Open the file; check before and after the ``with`` block that it is unchanged."""
         try:
             with self.file.open("rb") as handle:
                 self._check_same(handle)
@@ -121,7 +121,7 @@ class SafeTensors(Mapping[str, Array]):
         if self._stamp not in (None, stamp(handle.fileno())):
             raise CheckpointReplacedError(
                 f"reading {self.file}",
-                found="a file that another program has written in the meantime",
+                found="a file that another program wrote in the meantime",
                 allowed="the file that was opened",
                 hint="open it again: flow.checkpoint.get(path)",
             )
@@ -132,7 +132,7 @@ class SafeTensors(Mapping[str, Array]):
             try:
                 data = np.empty(entry.end - entry.begin, np.uint8)
             except MemoryError:
-                raise self._refused(name, "more than the memory holds") from None
+                raise self._refused(name, "more bytes than fit in memory") from None
             filled = handle.readinto(data.data) if len(data) else 0  # type: ignore[attr-defined]
         if filled != len(data):
             raise self._refused(name, f"{filled} of {len(data)} bytes")
@@ -145,10 +145,10 @@ class SafeTensors(Mapping[str, Array]):
         return len(self._entries)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries  # the inherited one would read the variable
+        return name in self._entries  # the inherited method would read the variable
 
     def type_of(self, name: str) -> TensorType:
-        """Shape and element type of a variable without reading it."""
+        """Return a variable's shape and element type without reading its data."""
         entry = self._entries[name]
         kind = stored_type(entry.shape, _DTYPES.get(entry.tag))
         if kind is None:
@@ -169,50 +169,50 @@ def read(path: Path) -> SafeTensors:
 
 
 def _header(handle: BinaryIO, file: Path) -> tuple[bytes, int]:
-    """The header's JSON, and where the data begin."""
+    """Return the header's JSON and the offset of the data."""
     size = os.fstat(handle.fileno()).st_size
     length = int.from_bytes(handle.read(8), "little")
     if size < 8 or length > min(size - 8, LONGEST_HEADER):
         raise _corrupt(file, f"a header of {length} bytes in a file of {size}")
     header = handle.read(length)
     if len(header) != length:
-        raise _corrupt(file, "a file that another program writes to")
+        raise _corrupt(file, "a file that another program is writing")
     return header, 8 + length
 
 
 def _parsed(header: bytes, size: int, file: Path) -> tuple[dict[str, Entry], dict[str, str]]:
-    """The tensors and the metadata that a header tells of.  Raises `CheckpointError`."""
+    """Parse a header to tensors and metadata.  Raises `CheckpointError`."""
     try:
-        told = json.loads(header.decode(), object_pairs_hook=_unique)
-        metadata = told.pop(_METADATA, {})
-        entries = {name: _entry(told[name]) for name in sorted(told)}
+        fields = json.loads(header.decode(), object_pairs_hook=_unique)
+        metadata = fields.pop(_METADATA, {})
+        entries = {name: _entry(fields[name]) for name in sorted(fields)}
         good = all(isinstance(value, str) for pair in metadata.items() for value in pair)
         "".join(entries).encode()
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise _corrupt(file, f"a header that is none: {error!s:.100}") from None
+        raise _corrupt(file, f"an invalid header: {error!s:.100}") from None
     if not good or not _tiles(entries, size):
-        raise _corrupt(file, "a header whose tensors do not fill the file one after the other")
+        raise _corrupt(file, "a header whose tensors overlap or leave gaps in the file")
     return entries, metadata
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a name twice")
+        raise ValueError("a duplicate name")
     return found
 
 
-def _entry(told: dict[str, Any]) -> Entry:
-    (begin, end), shape, tag = told["data_offsets"], told["shape"], told["dtype"]
-    if not isinstance(tag, str) or not isinstance(shape, list) or len(told) != 3:
-        raise TypeError("a tensor that is none")
+def _entry(fields: dict[str, Any]) -> Entry:
+    (begin, end), shape, tag = fields["data_offsets"], fields["shape"], fields["dtype"]
+    if not isinstance(tag, str) or not isinstance(shape, list) or len(fields) != 3:
+        raise TypeError("an invalid tensor description")
     if any(type(n) is not int or n < 0 for n in (begin, end, *shape)):
-        raise TypeError("sizes that are no numbers")
+        raise TypeError("invalid sizes")
     return Entry(tag, tuple(shape), begin, end)
 
 
 def _tiles(entries: Mapping[str, Entry], size: int) -> bool:
-    """Whether tensors fill a file without holes and overlaps."""
+    """Whether tensors fill a file without gaps and overlaps."""
     at = 0
     for entry in sorted(entries.values(), key=lambda entry: (entry.begin, entry.end)):
         if entry.begin != at or entry.end < at:
@@ -224,11 +224,11 @@ def _tiles(entries: Mapping[str, Entry], size: int) -> bool:
 def _digests(
     metadata: Mapping[str, str], entries: Mapping[str, Entry], file: Path
 ) -> Mapping[str, str]:
-    """Digests by tensor, none where another program has written the file."""
+    """Return digests by tensor; none if another program wrote the file."""
     own = [key for key in metadata if key == _VERSION or key.startswith(_DIGEST)]
     found = {key.removeprefix(_DIGEST): metadata[key] for key in own if key != _VERSION}
     if own and (metadata.get(_VERSION) != "1" or found.keys() != entries.keys()):
-        raise _corrupt(file, "digests of other tensors than those that are there")
+        raise _corrupt(file, "digests that do not match the tensors")
     return found
 
 
@@ -255,7 +255,7 @@ def write(path: Path, variables: Mapping[str, Array]) -> None:
         arrays[name] = array
     try:
         import_module("safetensors.numpy").save_file(arrays, str(Path(path) / FILE), metadata)
-    except library.SafetensorError as error:  # also a disk that is full
+    except library.SafetensorError as error:  # for instance a full disk
         raise CheckpointError(f"saving {path}", found=str(error)) from error
 
 

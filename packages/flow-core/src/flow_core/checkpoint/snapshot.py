@@ -1,8 +1,8 @@
 """OneFlow's own layout: a folder per variable, raw data in ``out``, shape and type in ``meta``.
 
-Older versions of OneFlow wrote ``out`` alone; such variables are read with the shape and element
-type that the caller wants.  Slashes in names are nested folders.  See `origin` for what holds when
-another process replaces the checkpoint, and `sums` for the digests of the files.
+Older versions of OneFlow wrote only ``out``; such variables are read with the shape and element
+type that the caller passes.  Slashes in names are nested folders.  `origin` defines the guarantees
+when another process replaces the checkpoint; `sums` defines the digests of the files.
 """
 
 from __future__ import annotations
@@ -35,13 +35,12 @@ from flow_core.ir.graph import TensorType
 
 
 class StoredVariable:
-    """A variable in a folder of its own; its files stay on disk until they are asked for.
+    """A variable in its own folder; the data stay on disk until they are read.
 
-    What is read is of the checkpoint that was opened, and is compared with its digest if there is
-    one; else it is an error.
+    Reads return data of the checkpoint that was opened, verified by the digest if there is one.
 
     Attributes:
-        folder: where its files are.
+        folder: the folder with its files.
     """
 
     __slots__ = ("_origin", "_type", "folder")
@@ -67,7 +66,7 @@ class StoredVariable:
 
     @property
     def file_path(self) -> str:
-        """The file with the raw data."""
+        """Path of the file with the raw data."""
         return str(self.folder / DATA)
 
     @property
@@ -77,12 +76,12 @@ class StoredVariable:
 
     @property
     def shape(self) -> Shape:
-        """Shape; raises `CheckpointError` when it is not known."""
+        """Shape; raises `CheckpointError` if unknown."""
         return self._known().shape
 
     @property
     def dtype(self) -> DType:
-        """Element type; raises `CheckpointError` when it is not known."""
+        """Element type; raises `CheckpointError` if unknown."""
         return self._known().dtype
 
     def _known(self) -> TensorType:
@@ -90,22 +89,22 @@ class StoredVariable:
         if kind is None:
             raise CheckpointError(
                 f"reading {self.file_path}",
-                found="no file 'meta' beside it, as older versions wrote it",
-                hint="load it into a variable, whose shape and element type are then used",
+                found="no file 'meta' beside it, as in checkpoints of older versions",
+                hint="load it into a variable, which supplies the shape and element type",
             )
         return kind
 
     def typed(self, wanted: TensorType) -> StoredVariable:
-        """The same variable with a shape and element type, should it have none of its own."""
+        """Return the variable with a shape and element type, unless its own are known."""
         return self if self.has_meta_info else StoredVariable(self.folder, wanted, self._origin)
 
     def numpy(self) -> Array:
-        """The data, read into memory and checked.
+        """Read the data into memory and verify them.
 
         Raises:
-            CheckpointError: the file has another size than shape and element type say, or other
-                bytes than those that were saved.
-            CheckpointReplacedError: another checkpoint was saved at the path in the meantime.
+            CheckpointError: the file's size does not match shape and element type, or its bytes
+                differ from those saved.
+            CheckpointReplacedError: another checkpoint was saved to the path in the meantime.
         """
         kind = self._known()
         self.check_size()
@@ -113,7 +112,7 @@ class StoredVariable:
         return raw.view(kind.dtype.numpy).reshape(kind.shape)
 
     def check_size(self) -> None:
-        """Raise `CheckpointError` when the file has another size than its type says."""
+        """Raise `CheckpointError` if the file's size does not match its type."""
         kind, file = self._known(), self.folder / DATA
         found = stamp(file)
         if found is None or found[2] != kind.nbytes:
@@ -121,7 +120,7 @@ class StoredVariable:
             raise self._origin.refused(file, size, f"{kind.nbytes} for {kind}")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """The data for numpy; see `numpy`."""
+        """Convert to a numpy array; see `numpy`."""
         found: Array = as_asked(self.numpy(), dtype, copy)
         return found
 
@@ -130,11 +129,11 @@ class StoredVariable:
 
 
 class Snapshot(Mapping[str, Array]):
-    """The variables of a checkpoint folder; each is read when it is asked for.
+    """The variables of a checkpoint folder; each is read on access.
 
     Attributes:
-        variables: what there is, by name.
-        problems: a line for each thing that is wrong with the checkpoint as a whole.
+        variables: the variables by name.
+        problems: one line per problem of the checkpoint as a whole.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -159,14 +158,14 @@ class Snapshot(Mapping[str, Array]):
         return len(self.variables)
 
     def __contains__(self, name: object) -> bool:
-        return name in self.variables  # the inherited one would read the variable
+        return name in self.variables  # the inherited method would read the variable
 
     def type_of(self, name: str) -> TensorType | None:
-        """Shape and element type of a variable without reading it; None when not known."""
+        """Return a variable's shape and element type without reading its data; None if unknown."""
         return self.variables[name].type
 
     def typed(self, wanted: Mapping[str, TensorType]) -> Snapshot:
-        """The same, with shapes and element types for variables that have none of their own."""
+        """Return a snapshot with shapes and element types for variables that lack them."""
         variables = {
             name: _typed(variable, wanted.get(name)) for name, variable in self.variables.items()
         }
@@ -176,16 +175,16 @@ class Snapshot(Mapping[str, Array]):
 def _typed(variable: StoredVariable, wanted: TensorType | None) -> StoredVariable:
     try:
         return variable if wanted is None else variable.typed(wanted)
-    except CheckpointError:  # 'meta' is damaged, which is told when the variable is asked for
+    except CheckpointError:  # 'meta' is damaged; reading the variable reports it
         return variable
 
 
 MOST_SEARCHED = 1000
-"""Folders in which `can_open` looks for variables: the path may be a home folder by mistake."""
+"""How many folders `can_open` searches: the path may be a home folder by mistake."""
 
 
 def can_open(path: Path) -> bool:
-    """Whether a folder has variables in this layout, or is a finished save without any."""
+    """Whether a folder has variables in this layout, or is a finished save without variables."""
     path = Path(path)
     if not path.is_dir():
         return False
@@ -201,7 +200,7 @@ def read(path: Path) -> Snapshot:
 
     Raises:
         CheckpointError: its list of digests is damaged.
-        CheckpointReplacedError: other processes replace its files all the time.
+        CheckpointReplacedError: other processes keep replacing its files.
     """
     root = Path(path)
     for _ in range(TRIES):
@@ -211,24 +210,24 @@ def read(path: Path) -> Snapshot:
             return found
     raise CheckpointReplacedError(
         f"loading {root}",
-        found="files that other processes replace all the time",
-        allowed="files that stay for as long as it takes to list them",
+        found="files that other processes keep replacing",
+        allowed="files that do not change while they are listed",
     )
 
 
 def _read_listed(origin: Origin, sums: Sums) -> Snapshot | None:
-    """A checkpoint with digests; None where its folders are those of another save."""
+    """Open a checkpoint with digests; return None if its folders belong to another save."""
     root = origin.root
     names = [name.removesuffix(f"/{DATA}") for name in sums.digests if name.endswith(f"/{DATA}")]
-    there = _folders(root)
-    problems = tuple(_problems(root, there, names))
+    folders = _folders(root)
+    problems = tuple(_problems(root, folders, names))
     if problems and not origin.is_current():
         return None
-    return _snapshot({name: root / name for name in names if name in there}, origin, problems)
+    return _snapshot({name: root / name for name in names if name in folders}, origin, problems)
 
 
 def _read_unlisted(root: Path) -> Snapshot | None:
-    """A checkpoint without digests, as it was at one moment; None where there was none."""
+    """Open a checkpoint without digests at one point in time; return None if files changed."""
     folders = _folders(root)
     stamps = _stamps(folders.values())
     problems = tuple(_problems(root, folders, folders))
@@ -236,20 +235,20 @@ def _read_unlisted(root: Path) -> Snapshot | None:
     return _snapshot(folders, Origin(root, None, stamps), problems) if steady else None
 
 
-def _problems(root: Path, there: Iterable[str], listed: Iterable[str]) -> Iterator[str]:
-    """What is wrong with a checkpoint as a whole: lines for an error."""
+def _problems(root: Path, present: Iterable[str], listed: Iterable[str]) -> Iterator[str]:
+    """Yield one line per problem of a checkpoint as a whole."""
     if not is_marked(root):
-        yield f"incomplete no file {DONE!r}, which the end of a save writes"
-    for name in sorted({*there} ^ {*listed}):
+        yield f"incomplete no file {DONE!r}, which a save writes last"
+    for name in sorted({*present} ^ {*listed}):
         yield (
-            f"foreign    {name!r} came after the save: {SUMS} does not list it"
-            if name in there
+            f"foreign    {name!r} was added after the save: {SUMS} does not list it"
+            if name in present
             else f"lost       {name!r}, which {SUMS} lists, has no file {DATA!r}"
         )
 
 
 def _folders(root: Path) -> dict[str, Path]:
-    """The folders of variables by name."""
+    """Return the folders of variables by name."""
     return {folder.relative_to(root).as_posix(): folder for folder in _variable_folders(root)}
 
 
@@ -263,7 +262,7 @@ def _snapshot(folders: Mapping[str, Path], origin: Origin, problems: tuple[str, 
 
 
 def _variable_folders(root: Path, most: int | None = None) -> Iterator[Path]:
-    """All folders below ``root`` with a data file; links are followed, but never in a circle."""
+    """Yield all folders below ``root`` with a data file; follow links, but each target once."""
     seen: set[str] = set()
     for folder, subfolders, files in islice(os.walk(root, followlinks=True), most):
         real = os.path.realpath(folder)
@@ -279,7 +278,7 @@ def write(path: Path, variables: Mapping[str, Array]) -> None:
     """Write variables into an empty folder.
 
     Raises:
-        CheckpointError: a name or an element type that the layout does not have.
+        CheckpointError: the layout does not support a name or an element type.
     """
     check_names(variables)
     for name, value in variables.items():
@@ -293,7 +292,7 @@ def _write_variable(folder: Path, name: str, value: Array) -> None:
         raise CheckpointError(
             f"saving variable {name!r}",
             found=f"another variable in {str(folder)!r}",
-            hint="this file system does not tell upper from lower case: rename one of them",
+            hint="this file system ignores upper and lower case: rename one of them",
         )
     data = np.ascontiguousarray(value, kind.dtype.numpy).reshape(-1).view(np.uint8)
     (folder / DATA).write_bytes(data.data)
@@ -301,7 +300,7 @@ def _write_variable(folder: Path, name: str, value: Array) -> None:
 
 
 def variable_type(name: str, value: Array) -> TensorType:
-    """Shape and element type of an array; raises `CheckpointError` when flow has no such type."""
+    """Return an array's shape and element type; raise `CheckpointError` if not supported."""
     try:
         dtype = as_dtype(value.dtype)
     except InferenceError as error:

@@ -1,8 +1,8 @@
-"""Saving and loading through any checkpoint format, and comparing with what is wanted.
+"""Save and load checkpoints in any format, and compare them with the variables of jobs.
 
-Formats write into an empty folder and read from a finished one; that a save is atomic, refuses to
-overwrite what is no checkpoint and cleans up is done here, once for all of them.  See `guard` for
-what a save may replace, `origin` for what a load promises while others save.
+Formats write into an empty folder and read from a finished one.  This module makes saves atomic,
+refuses to overwrite anything but a checkpoint, and cleans up, for all formats.  `guard` defines
+what a save may replace; `origin` defines what a load guarantees during concurrent saves.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from flow_core.plugins.specs import load as load_target
 
 T = TypeVar("T")
 
-_INCOMPLETE = "take a checkpoint that is whole; strict=False loads what is there"
+_INCOMPLETE = "use a complete checkpoint; strict=False loads the variables that it has"
 
 SNAPSHOT = FormatSpec(
     "snapshot",
@@ -43,7 +43,7 @@ SNAPSHOT = FormatSpec(
     reader="flow_core.checkpoint.snapshot:read",
     writer="flow_core.checkpoint.snapshot:write",
 )
-"""OneFlow's own layout, the format of every save that names no other."""
+"""OneFlow's own layout, the default format of a save."""
 
 
 def save(
@@ -56,21 +56,21 @@ def save(
 ) -> None:
     """Save variables as a checkpoint, atomically.
 
-    A kill at any moment leaves what was there before, or the new checkpoint, whole; what it
-    leaves behind in hidden folders goes with the next save.  Two saves into the same parent
-    folder wait for each other.
+    If the process is killed, the path holds either its previous contents or the complete new
+    checkpoint; the next save removes leftover hidden folders.  Saves into the same parent folder
+    are serialized.
 
     Args:
-        path: the folder, or the file for a format of single files; missing parents are made.
+        path: the folder, or the file of a single-file format; missing parents are created.
         variables: arrays by name.
-        formats: the formats to choose from.
-        format: name of the one to write; if None the one whose files end as ``path`` does
+        formats: the available formats.
+        format: name of the format to write; if None, the format with the suffix of ``path``
             (``.safetensors``), else OneFlow's folders.
-        overwrite: whether a checkpoint that is already there may be replaced.
+        overwrite: whether an existing checkpoint may be replaced.
 
     Raises:
-        CheckpointError: something is there already, which ``overwrite`` does not cover; the format
-            cannot write these variables; the file system refuses.
+        CheckpointError: the path exists and ``overwrite`` does not allow replacing it; the format
+            cannot store these variables; or the file system reports an error.
 
     >>> import tempfile, numpy as np
     >>> folder = Path(tempfile.mkdtemp()) / "model"
@@ -79,7 +79,7 @@ def save(
     4.0
     """
     attempted = f"saving {path!s:.200}"
-    target = _resolved(path, attempted)  # what a link points to is replaced, not the link
+    target = _resolved(path, attempted)  # replace the target of a symbolic link, not the link
     known = {spec.name: spec for spec in formats}
     spec, writer = _format_to_write(path, format, known, attempted)
     to_save = _Save(attempted, target, spec, writer, _is_file_of(path, spec), overwrite)
@@ -98,14 +98,19 @@ def save(
 def _resolved(path: Any, attempted: str) -> Path:
     try:
         return Path(path).resolve()
-    except (TypeError, ValueError, OSError, RuntimeError) as error:  # no path; NUL; links in a ring
+    except (
+        TypeError,
+        ValueError,
+        OSError,
+        RuntimeError,
+    ) as error:  # not a path, NUL, or cyclic links
         raise CheckpointError(
             attempted, at=user_line(), found=str(error), allowed="a path, as text or os.PathLike"
         ) from None
 
 
 def _is_file_of(path: str | Path, spec: FormatSpec) -> bool:
-    """Whether a save to a path is a single file, as the path's end says."""
+    """Whether the suffix of a path selects a single-file format."""
     return spec.file is not None and Path(path).suffix == Path(spec.file).suffix
 
 
@@ -120,7 +125,7 @@ def _format_to_write(
             attempted,
             at=user_line(),
             found=f"the format {format!r:.60}, which "
-            + ("nobody provides" if spec is None else "only reads"),
+            + ("is not registered" if spec is None else "is read-only"),
             allowed=", ".join(name for name, spec in known.items() if spec.writer is not None),
             hint=nearest(str(format), known) or None,
         )
@@ -129,7 +134,7 @@ def _format_to_write(
 
 @contextmanager
 def _explained(attempted: str) -> Iterator[None]:
-    """Turn errors of the file system into ours."""
+    """Convert file system errors to `CheckpointError`."""
     try:
         yield
     except OSError as error:
@@ -141,12 +146,12 @@ class _Save:
     """One save.
 
     Attributes:
-        attempted: for messages.
-        path: where to.
+        attempted: description for error messages.
+        path: destination.
         spec: the format.
-        writer: what writes it.
-        single: whether it is a single file.
-        overwrite: whether a checkpoint may be replaced.
+        writer: the format's writer.
+        single: whether the checkpoint is a single file.
+        overwrite: whether an existing checkpoint may be replaced.
     """
 
     attempted: str
@@ -157,7 +162,7 @@ class _Save:
     overwrite: bool
 
     def check(self) -> None:
-        """Raise `CheckpointError` for what is there and not to be replaced, with its names."""
+        """Raise `CheckpointError` if the destination exists and must not be replaced."""
         if not self.path.exists():
             return
         obstacle = self._file_in_the_way() if self.single else self._folder_in_the_way()
@@ -167,12 +172,12 @@ class _Save:
         raise CheckpointError(
             self.attempted,
             at=user_line(),
-            found=f"{obstacle or 'a checkpoint'}; it is already there",
-            allowed="a path where nothing is"
+            found=f"{obstacle or 'a checkpoint'}, which already exists",
+            allowed="a path that does not exist"
             + ("" if self.single else ", an empty folder")
-            + ", or with overwrite=True a checkpoint that holds nothing else",
+            + ", or with overwrite=True a checkpoint without other files",
             hint="save to another path, or "
-            + ("say overwrite=True" if obstacle is None else "move away what is there"),
+            + ("pass overwrite=True" if obstacle is None else "move the existing files"),
         )
 
     def _folder_in_the_way(self) -> str | None:
@@ -180,7 +185,7 @@ class _Save:
             return "a file"
         special = guard.special(self.path)
         if special is not None:
-            return f"{special}, which no save replaces"
+            return f"{special}, which a save never replaces"
         return guard.obstacle(self.path) if any(self.path.iterdir()) else None
 
     def _file_in_the_way(self) -> str | None:
@@ -189,18 +194,18 @@ class _Save:
         try:
             load_target(self.spec.reader)(self.path)
         except CheckpointError as error:
-            return f"a file that is no {self.spec.name} file: {error.found}"
+            return f"a file that is not a {self.spec.name} file: {error.found}"
         return None
 
     def write(self, variables: Mapping[str, Array]) -> None:
-        """Write aside and put it in place, if that is still allowed then."""
+        """Write a hidden folder, check the destination again, and move the folder there."""
         new = swap.fresh_folder(self.path)
         try:
             self._fill(new, variables)
             swap.sync_tree(new)
             self.check()
             self._put_in_place(new)
-        except BaseException:  # also Ctrl-C: the half-written folder goes, the error goes on
+        except BaseException:  # including Ctrl-C: remove the partial folder
             shutil.rmtree(new, ignore_errors=True)
             raise
 
@@ -222,10 +227,10 @@ class _Save:
 def open_path(
     path: str | Path, formats: Iterable[FormatSpec] = (SNAPSHOT,), *, strict: bool = True
 ) -> Mapping[str, Array] | StoredVariable:
-    """What a path holds: the variables of a checkpoint, or one variable of the folder layout.
+    """Open a checkpoint, or the folder of one variable in OneFlow's layout.
 
     Raises:
-        CheckpointError: as `load`.
+        CheckpointError: see `load`.
     """
     _resolved(path, f"loading {path!s:.200}")
     if (Path(path) / DATA).is_file():
@@ -240,18 +245,18 @@ def load(
     *,
     strict: bool = True,
 ) -> Mapping[str, Array]:
-    """The variables of a checkpoint; most formats read each of them on access.
+    """Load the variables of a checkpoint; most formats read each variable on access.
 
     Args:
-        path: a checkpoint folder, or a file for formats that are one.
+        path: a checkpoint folder, or the file of a single-file format.
         formats: the formats to try.
-        types: wanted shapes and element types, for variables that were saved without.
-        strict: whether it is an error when the checkpoint is not complete, or variables were
-            removed or added since it was saved.
+        types: expected shapes and element types, for variables that were saved without them.
+        strict: whether to reject a checkpoint that is incomplete, or whose variables were added
+            or removed after the save.
 
     Raises:
-        CheckpointError: there is nothing, nothing that one (and only one) format can open, or the
-            checkpoint is damaged; lists all that is wrong.
+        CheckpointError: the path does not exist, not exactly one format can open it, or the
+            checkpoint is damaged; the error lists all problems.
     """
     attempted = f"loading {path!s:.200}"
     known = list(formats)
@@ -266,7 +271,7 @@ def load(
             raise CheckpointError(
                 attempted,
                 at=user_line(),
-                found=_below(problems),
+                found=_indented(problems),
                 hint=_INCOMPLETE,
             )
         return found
@@ -275,17 +280,16 @@ def load(
 
 
 def steadily(path: str | Path, use: Callable[[], T]) -> T:
-    """What a function that loads a checkpoint gives, though others save to its path meanwhile.
+    """Call a function that loads a checkpoint, and retry while concurrent saves replace it.
 
-    It is called again where it fails because the checkpoint was replaced.  After many failures it
-    is called a last time while no save to the path can begin.
+    After `TRIES` failures, the last call holds the lock that saves to the path need.
 
     Args:
-        path: the checkpoint's.
-        use: opens it and reads all that it needs.
+        path: the checkpoint.
+        use: opens the checkpoint and reads all that it needs.
 
     Raises:
-        CheckpointError: it fails for another reason.
+        CheckpointError: the load fails for another reason.
     """
     source = _resolved(path, f"loading {path!s:.200}")
     for _ in range(TRIES):
@@ -302,7 +306,7 @@ def steadily(path: str | Path, use: Callable[[], T]) -> T:
 
 
 def _identity(path: Path) -> object:
-    """What changes when a save replaces a checkpoint."""
+    """Return a key that changes when a save replaces the checkpoint."""
     try:
         found = os.stat(path)
         sums = read_sums(path)
@@ -312,7 +316,7 @@ def _identity(path: Path) -> object:
 
 
 def problems_of(found: Mapping[str, Any]) -> tuple[str, ...]:
-    """What is wrong with a checkpoint as a whole, and with what it tells of its variables."""
+    """List the problems of a checkpoint as a whole and of its variables' metadata."""
     problems: tuple[str, ...] = getattr(found, "problems", ())
     names = found if hasattr(found, "type_of") else ()
     return (*problems, *(line for name in names for line in _unreadable(found, name)))
@@ -327,8 +331,8 @@ def _unreadable(found: Mapping[str, Any], name: str) -> Iterator[str]:
         yield f"unreadable {name!r}: {error.found or error.attempted}"
 
 
-def _below(lines: Iterable[str]) -> str:
-    """Lines of an error, one below the other."""
+def _indented(lines: Iterable[str]) -> str:
+    """Join lines of an error message, each on an indented line of its own."""
     return "".join(f"\n    {line}" for line in lines)
 
 
@@ -336,31 +340,31 @@ def _format_to_read(path: Path, formats: list[FormatSpec], attempted: str) -> Fo
     known = [format for format in formats if format.can_open(path)]
     if len(known) == 1:
         return known[0]
-    there = "nothing" if not path.exists() else f"a {'folder' if path.is_dir() else 'file'}"
+    other = "no such path" if not path.exists() else f"a {'folder' if path.is_dir() else 'file'}"
     claimed = " and ".join(format.name for format in known)
     raise CheckpointError(
         attempted,
         at=user_line(),
-        found=f"what {claimed} both can open" if known else there,
+        found=f"a path that both {claimed} can open" if known else other,
         allowed=f"a checkpoint in one of the formats {', '.join(f.name for f in formats)}",
-        hint=None if known else _beside(path),
+        hint=None if known else _alternative(path),
     )
 
 
-def _beside(path: Path) -> str:
-    """What to try in place of a path that holds no checkpoint."""
+def _alternative(path: Path) -> str:
+    """Suggest another path when a path holds no checkpoint."""
     others = path.parent.iterdir() if path.parent.is_dir() and not path.exists() else ()
     similar = nearest(path.name, [other.name for other in others])
-    return similar or "look where it was saved; relative paths start at the working directory"
+    return similar or "check the path of the save; relative paths start at the working directory"
 
 
 def typed(found: Mapping[str, Array], types: Mapping[str, TensorType]) -> Mapping[str, Array]:
-    """Gives shapes and element types to variables that were saved without."""
+    """Set shapes and element types of variables that were saved without them."""
     return found.typed(types) if isinstance(found, snapshot.Snapshot) else found
 
 
 def type_of(found: Mapping[str, Any], name: str) -> TensorType | None:
-    """Shape and element type of a found variable, without reading it where the format can."""
+    """Return a variable's shape and element type, without reading its data where possible."""
     ask = getattr(found, "type_of", None)
     if ask is not None:
         kind: TensorType | None = ask(name)
@@ -373,11 +377,11 @@ def type_of(found: Mapping[str, Any], name: str) -> TensorType | None:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """What a checkpoint and the jobs do not have in common.
+    """Differences between the variables of a checkpoint and of the jobs.
 
     Attributes:
-        missing: wanted names that are not there.
-        extra: names that no job has.
+        missing: variables of the jobs that the checkpoint lacks.
+        extra: variables of the checkpoint that no job has.
     """
 
     missing: tuple[str, ...]
@@ -395,23 +399,23 @@ def match(
     attempted: str = "loading variables",
     at: SourceLine | None = None,
 ) -> Mismatch:
-    """Hold found variables against the wanted ones; one error lists all that is wrong.
+    """Compare the variables of a checkpoint with those of the jobs; report all problems at once.
 
     Args:
         wanted: variables of the jobs.
         found: arrays or `StoredVariable` records by name.
-        missing: whether a wanted variable that is not there is an error.
-        fewer: whether it is none where others are there, and all that are there fit.
-        extra: whether a variable that no job has is an error.  OneFlow ignores these by default,
-            as a model that was saved while training has variables of its optimizer.
-        incomplete: whether it is an error when the checkpoint as a whole is not as it was saved.
-        attempted, at: for the message.
+        missing: whether to reject a checkpoint that lacks a variable.
+        fewer: with ``missing``, accept a checkpoint that has at least one of the variables.
+        extra: whether to reject variables that no job has.  OneFlow ignores them by default, as
+            checkpoints saved during training contain optimizer state.
+        incomplete: whether to reject a checkpoint that differs from what was saved.
+        attempted, at: description and source line for the error message.
 
     Returns:
-        What is missing and what no job has.
+        The missing and the extra variables.
 
     Raises:
-        CheckpointError: lists what is missing, misshapen, damaged and (then always) extra.
+        CheckpointError: lists missing, misshapen and damaged variables, and then also extra ones.
         CheckpointReplacedError: another checkpoint was saved to the path in the meantime.
 
     >>> from flow_core.base.dtypes import float32
@@ -426,13 +430,13 @@ def match(
     whole: tuple[str, ...] = getattr(found, "problems", ()) if incomplete else ()
     enough = not missing or (fewer and len(absent) < len(wanted))
     if whole or wrong or (absent and not enough) or (extra and more):
-        told = absent if missing else ()
-        lines = [*whole, *wrong, *(_absent_line(name, wanted[name], more) for name in told)]
+        reported = absent if missing else ()
+        lines = [*whole, *wrong, *(_absent_line(name, wanted[name], more) for name in reported)]
         lines += [f"extra      {name!r}, which no job has" for name in more]
         raise CheckpointError(
             attempted,
             at=at,
-            found=_below(lines),
+            found=_indented(lines),
             hint=_INCOMPLETE
             if whole
             else "compare the names, shapes and element types of the jobs with those saved",
@@ -461,7 +465,7 @@ def _misfit(name: str, kind: TensorType, found: Mapping[str, Any]) -> str | None
 
 
 def _check_size(found: Mapping[str, Any], name: str, kind: TensorType) -> None:
-    """Files of their own tell their size without being read."""
+    """Check the size of a variable's own file without reading the file."""
     value = found.variables[name] if isinstance(found, snapshot.Snapshot) else None
     if isinstance(found, dict):
         value = found[name]

@@ -1,8 +1,8 @@
-"""``flow.sha256``: the digests of a checkpoint's files, as ``sha256sum -c flow.sha256`` takes them.
+"""``flow.sha256``: the digests of a checkpoint's files, in the format of ``sha256sum -c``.
 
-The file lies at the top of a checkpoint folder, beside ``snapshot_done``, where OneFlow's reader
-passes over it.  Its last line is the digest of the lines above, so that a damaged list is noticed.
-Two saves have equal lists only if all their files are equal: the list identifies a save.
+The file is at the top of a checkpoint folder, beside ``snapshot_done``, where OneFlow's reader
+ignores it.  Its last line is the digest of the lines above, which detects a damaged list.  Two
+saves have equal lists only if all their files are equal, so the list identifies a save.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flow_core.base.errors import CheckpointError
 from flow_core.checkpoint.layout import DONE, SUMS
 
 LONGEST = 1 << 26
-"""Bytes that a list may have; it is read as a whole."""
+"""Largest size of a list in bytes; the list is read as a whole."""
 
 _LINE = re.compile(r"(\\?)([0-9a-f]{64})  (.+)", re.DOTALL)
 _LAST = "# SHA-256 of the lines above: "
@@ -33,7 +33,7 @@ class Sums:
 
     Attributes:
         digests: SHA-256 in hexadecimal by path relative to the checkpoint.
-        own: the digest of the list itself.
+        own: digest of the list itself.
     """
 
     digests: Mapping[str, str]
@@ -48,11 +48,11 @@ def write_sums(folder: Path) -> None:
 
 
 def read_sums(folder: Path) -> Sums | None:
-    """The list of a checkpoint folder, None where there is none.
+    """Read the list of a checkpoint folder; return None if there is none.
 
     Raises:
-        CheckpointError: it is damaged.
-        OSError: it cannot be read.
+        CheckpointError: the list is damaged.
+        OSError: the list cannot be read.
     """
     file = folder / SUMS
     try:
@@ -65,23 +65,23 @@ def read_sums(folder: Path) -> Sums | None:
         raise CheckpointError(
             f"reading {file}",
             found="a damaged list of digests",
-            allowed="the list as it was written",
-            hint="take another copy of the checkpoint; to load its files unchecked, at your own "
+            allowed="an unchanged list",
+            hint="use another copy of the checkpoint; to load its files unchecked, at your own "
             f"risk, remove {SUMS}",
         )
     return found
 
 
 def read_all(handle: BinaryIO, longest: int) -> bytes | None:
-    """The bytes of an open file, None where there are more than ``longest``.
+    """Read an open file; return None if it is larger than ``longest`` bytes.
 
-    ``handle.read(longest)`` would allocate as much, however small the file is.
+    ``handle.read(longest)`` would allocate ``longest`` bytes even for a small file.
     """
     return handle.read() if os.fstat(handle.fileno()).st_size <= longest else None
 
 
 def parse_sums(raw: bytes) -> Sums | None:
-    """The list in the bytes of a file, None where they are something else."""
+    """Parse the bytes of a list; return None if they are not a valid list."""
     try:
         text, last, own = raw.decode().rpartition(_LAST)
     except UnicodeDecodeError:
@@ -101,7 +101,7 @@ def files_below(folder: Path) -> Iterator[str]:
 
 
 def parents(names: Iterable[str]) -> set[str]:
-    """The folders in which files lie, all the way up.
+    """Return all parent folders of files.
 
     >>> sorted(parents(["a/b/out", "c"]))
     ['a', 'a/b']
@@ -116,7 +116,7 @@ def parents(names: Iterable[str]) -> set[str]:
 
 
 def is_marked(folder: Path) -> bool:
-    """Whether a folder has the mark of a finished save at its top."""
+    """Whether a folder has the marker file of a finished save."""
     return (folder / DONE).is_file()
 
 
@@ -140,7 +140,7 @@ def _line(name: str, digest: str) -> str:
 
 
 def _entry(line: str) -> tuple[str, str] | None:
-    """Path and digest of a line, None where it has none, or a path that leaves the folder."""
+    """Parse a line to path and digest; return None if invalid or outside the folder."""
     match = _LINE.fullmatch(line)
     if match is None:
         return None

@@ -1,8 +1,8 @@
-"""Putting a finished folder in the place of another one, so that a kill leaves one of them whole.
+"""Replace a folder by a finished one atomically: after a kill, one of them is complete.
 
-A save writes into a hidden sibling, ``.NAME.saving-*``, and renames it.  A folder that is already
-there is exchanged in one step where the system can (Linux, macOS); elsewhere it first becomes the
-hidden ``.NAME.replaced``, from which `recover` brings it back if nothing took its place.
+A save writes into a hidden sibling, ``.NAME.saving-*``, and renames it.  An existing folder is
+exchanged with it in one system call where possible (Linux, macOS); elsewhere it is first renamed to
+``.NAME.replaced``, from which `recover` restores it if the save was killed in between.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ def _replaced(path: Path) -> Path:
 
 
 _mine = threading.local()
-"""Folders whose locks a thread holds: asking again would wait for itself."""
+"""Folders whose locks this thread holds; locking one again would deadlock."""
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[bool]:
-    """Hold the only writer's right in a folder, across threads and processes.
+    """Hold the exclusive writer lock of a folder, across threads and processes.
 
-    The system gives it back when its owner dies.  Gives False where there are no such locks;
-    then the folders of other writers cannot be told from leftovers.
+    The operating system releases it when its owner dies.  Yield False if the file system has no
+    such locks; folders of concurrent writers are then indistinguishable from leftovers.
     """
     held: dict[Path, bool] = vars(_mine).setdefault("held", {})
     if folder in held:
@@ -80,14 +80,14 @@ def _flock(folder: Path) -> Iterator[bool]:
 
 
 def fresh_folder(path: Path) -> Path:
-    """An empty hidden folder beside ``path``."""
+    """Create an empty hidden folder beside ``path``."""
     folder = path.with_name(_saving(path) + secrets.token_hex(_TOKEN))
     folder.mkdir()
     return folder
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what killed saves of ``path`` left behind.  Needs the lock."""
+    """Remove hidden folders of killed saves of ``path``.  Requires the lock."""
     form = re.compile(re.escape(_saving(path)) + f"[0-9a-f]{{{2 * _TOKEN}}}")
     for entry in list(path.parent.iterdir()):
         is_left = form.fullmatch(entry.name) or (entry == _replaced(path) and _is_marked(entry))
@@ -96,16 +96,16 @@ def remove_leftovers(path: Path) -> None:
 
 
 def recover(path: Path) -> None:
-    """Brings a checkpoint back which a killed save had moved aside and not yet replaced.
+    """Restore a checkpoint that a killed save had renamed and not yet replaced.
 
-    Needs the lock.
+    Requires the lock.
     """
     if _is_aside(path):
         os.rename(_replaced(path), path)
 
 
 def recover_locked(path: Path) -> None:
-    """`recover`, taking the lock if there is something to bring back."""
+    """Call `recover` with the lock if a checkpoint has to be restored."""
     if _is_aside(path):
         with locked(path.parent):
             recover(path)
@@ -120,7 +120,7 @@ def _is_marked(folder: Path) -> bool:
 
 
 def sync_tree(folder: Path) -> None:
-    """Waits until all files and folders below ``folder`` are on disk."""
+    """Sync all files and folders below ``folder`` to disk."""
     for root, _, files in os.walk(folder):
         for name in files:
             sync(os.path.join(root, name))
@@ -128,8 +128,8 @@ def sync_tree(folder: Path) -> None:
 
 
 def sync(path: str | Path) -> None:
-    """Waits until one file or folder is on disk."""
-    if sys.platform == "win32":  # opens no folders, and syncs no files that are open for reading
+    """Sync one file or folder to disk."""
+    if sys.platform == "win32":  # cannot open folders or sync read-only handles
         return
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -139,12 +139,12 @@ def sync(path: str | Path) -> None:
 
 
 def put_in_place(new: Path, path: Path, remove: Callable[[Path], object] = shutil.rmtree) -> None:
-    """Make ``new`` the folder at ``path`` and remove what was there.  Needs the lock.
+    """Move ``new`` to ``path`` and remove the previous folder.  Requires the lock.
 
     Args:
-        new: a folder that is on disk, beside ``path``.
-        path: where it goes.
-        remove: removes the folder that was there.
+        new: a synced folder beside ``path``.
+        path: destination.
+        remove: removes the previous folder.
     """
     if not path.exists() or not any(path.iterdir()):
         _rename_over(new, path)
@@ -157,20 +157,20 @@ def put_in_place(new: Path, path: Path, remove: Callable[[Path], object] = shuti
 
 
 def _rename_over(new: Path, path: Path) -> None:
-    if sys.platform == "win32" and path.exists():  # renames over no folder, not even an empty one
+    if sys.platform == "win32" and path.exists():  # cannot rename over an empty folder
         path.rmdir()
     os.rename(new, path)
 
 
 def _replace_in_two_steps(new: Path, path: Path) -> None:
-    if _is_marked(_replaced(path)):  # of a killed save, where there are no locks to clean up under
+    if _is_marked(_replaced(path)):  # left by a killed save on a file system without locks
         shutil.rmtree(_replaced(path))
     os.rename(path, _replaced(path))
     os.rename(new, path)
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Exchanges two folders in one step; False where the system cannot."""
+    """Exchange two folders atomically; return False if the system cannot."""
     rename = _rename_function()
     if rename is None:
         return False
