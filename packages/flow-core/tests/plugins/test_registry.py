@@ -130,8 +130,8 @@ def test_no_kernel_quotes_candidates_devices_and_failures() -> None:
     assert caught.value.at == LINE
     assert "'cube' on device type 'cpu' (at train.py:12)" in text
     assert "int32[2] -> int32[2]" in text
-    assert "'own.cube' (plugin 'own', priority 3): its predicate refuses" in text
-    assert "device types that have one: gpu" in text
+    assert "'own.cube' (plugin 'own', priority 3): its predicate rejects" in text
+    assert "device types with a kernel: gpu" in text
     assert "tpu" not in text
     assert "libcube.so.3 is missing" in text
 
@@ -211,13 +211,13 @@ def test_gpu_that_is_unavailable() -> None:
 def test_too_few_devices() -> None:
     text = unavailable(registry_of([], [device("gpu", 2)]), count=4)
     assert "using 4 devices" in text
-    assert "there are 2" in text
+    assert "2 available" in text
     assert "ONEFLOW_EMULATE_GPUS=4" in text
 
 
 def test_unknown_device_type() -> None:
     text = unavailable(registry_of([], [device("cpu")]), "cpuu")
-    assert "no plugin registers it" in text
+    assert "no plugin registers this type" in text
     assert "did you mean cpu?" in text
     assert "EMULATE" not in text
 

@@ -1,4 +1,4 @@
-"""Collects the records of plugins into a `Registry`; refuses what is there twice."""
+"""Collect the records of plugins into a `Registry`, and reject duplicates."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class RegistryBuilder:
         self._unconditional: dict[tuple[str, str, int], KernelSpec] = {}
 
     def add(self, origin: Origin, records: Mapping[Kind, Iterable[Any]]) -> None:
-        """Adds all records of one plugin.
+        """Add all records of one plugin.
 
         Raises:
-            PluginConflictError: something is registered already, by this or another plugin.
+            PluginConflictError: this or another plugin has registered a record with the same key.
         """
         for kind, specs in records.items():
             for spec in specs:
@@ -46,30 +46,30 @@ class RegistryBuilder:
         self._origins[kind.table, key] = origin
 
     def _check_unconditional(self, origin: Origin, kind: Kind, spec: KernelSpec) -> None:
-        """Two kernels without predicates at one priority: neither could ever be preferred."""
+        """Reject two kernels without predicates at the same priority: the order is undefined."""
         if spec.accepts is None:
-            there = self._unconditional.setdefault((spec.op, spec.device, spec.priority), spec)
-            if there is not spec:
-                raise self._conflict(origin, kind, kernel_key(spec), kernel_key(there))
+            first = self._unconditional.setdefault((spec.op, spec.device, spec.priority), spec)
+            if first is not spec:
+                raise self._conflict(origin, kind, kernel_key(spec), kernel_key(first))
 
-    def _conflict(self, origin: Origin, kind: Kind, key: Any, there: Any) -> PluginConflictError:
-        owner = self._origins[kind.table, there]
+    def _conflict(self, origin: Origin, kind: Kind, key: Any, other: Any) -> PluginConflictError:
+        owner = self._origins[kind.table, other]
         kernel_hint = "give one kernel another priority, or " if kind.spec is KernelSpec else ""
         return PluginConflictError(
             f"registering {kind.noun} {_key_text(key)} of {origin}",
-            found=f"{kind.noun} {_key_text(there)} is registered by {owner} already",
-            allowed=f"one {kind.noun} of that {'kind and priority' if kernel_hint else kind.key}",
-            hint=f"{kernel_hint}leave one out: FLOW_DISABLE_PLUGINS={origin.plugin}"
+            found=f"{kind.noun} {_key_text(other)} is already registered by {owner}",
+            allowed=f"one {kind.noun} per {'kind and priority' if kernel_hint else kind.key}",
+            hint=f"{kernel_hint}disable one: FLOW_DISABLE_PLUGINS={origin.plugin}"
             + ("" if owner.plugin == origin.plugin else f" or ={owner.plugin}"),
         )
 
     def build(
         self, plugins: Sequence[PluginRecord], calls: Mapping[str, tuple[HookCall, ...]]
     ) -> Registry:
-        """The frozen registry.
+        """Create the frozen registry.
 
         Raises:
-            PluginOrderError: before/after of the passes contradict each other.
+            PluginOrderError: ``before`` and ``after`` of the passes form a cycle.
         """
         tables: dict[str, Any] = {
             name: MappingProxyType(dict(table)) for name, table in self._tables.items()
@@ -89,7 +89,7 @@ class RegistryBuilder:
     def _kernel_table(
         self, kernels: Sequence[KernelSpec], devices: Mapping[str, DeviceSpec]
     ) -> Kernels:
-        """All kernels per (op, device type), best first, borrowed and any-op ones included."""
+        """Return all kernels per (op, device type), best first, with borrowed and any-op ones."""
         by_device: dict[str, list[KernelSpec]] = {device: [] for device in devices}
         for spec in kernels:
             by_device.setdefault(spec.device, []).append(spec)
@@ -108,10 +108,10 @@ class RegistryBuilder:
         devices: Mapping[str, DeviceSpec],
         by_device: Mapping[str, Sequence[KernelSpec]],
     ) -> list[KernelSpec]:
-        """The kernels that run on a device type.
+        """Return the kernels that run on a device type.
 
-        Kernels that others wrote for the real device do not run on a stand-in of it, so of the
-        device type's own kernels a borrowing one keeps only those of its own plugin.
+        An emulated device type borrows the kernels of another one.  Kernels that other plugins
+        registered for the real device do not run on it, so it keeps only those of its own plugin.
         """
         lender = devices[device].kernels if device in devices else None
         if lender is None:
@@ -126,7 +126,7 @@ class RegistryBuilder:
 
 
 def _by_op(kernels: Sequence[KernelSpec]) -> dict[str, tuple[KernelSpec, ...]]:
-    """Kernels per op, best first; those for any op are among every op's."""
+    """Group kernels by op, best first; every op's list includes the kernels for any op."""
     grouped: dict[str, list[KernelSpec]] = {}
     for spec in kernels:
         grouped.setdefault(spec.op, []).append(spec)

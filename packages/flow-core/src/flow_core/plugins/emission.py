@@ -1,7 +1,7 @@
-"""How packages of ops offer functions: `emit` adds an op to the job under definition.
+"""`emit` adds an op to the job under definition; packages of ops build their functions on it.
 
-The pieces know the core up to the plugin system; jobs are defined above it.  So this module is
-told by the frontend, when that is imported, who adds ops.
+These packages may import the core up to the plugin system, and jobs are defined in a higher layer.
+So the frontend registers its implementation with `provide` when it is imported.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from flow_core.base.errors import JobError, user_line
 
 
 class Emit(Protocol):
-    """What adds ops."""
+    """A function that adds an op."""
 
     def __call__(self, op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) -> Any:
-        """Adds an op."""
+        """Add an op."""
 
 
 _provided: list[Emit] = []
 
 
 def provide(emitter: Emit) -> None:
-    """Says who adds ops; the frontend does."""
+    """Set the implementation of `emit`; called by the frontend."""
     _provided[:] = [emitter]
 
 
 def emit(op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) -> Any:
-    """Adds an op to the job under definition, at the current scope.
+    """Add an op to the job under definition, in the current scope.
 
     Args:
         op_type: type of the op.
@@ -36,10 +36,10 @@ def emit(op_type: str, *inputs: Any, name: str | None = None, **attrs: Any) -> A
         attrs: the op's attributes; lists become tuples.
 
     Returns:
-        A blob, or a tuple of them when the op has several (or any number of) outputs.
+        A blob, or a tuple of blobs if the op has several (or any number of) outputs.
 
     Raises:
-        JobError: there is no job under definition.
+        JobError: no job is under definition.
     """
     if not _provided:
         raise JobError(

@@ -1,9 +1,9 @@
 """The hooks of the entry-point group ``flow.plugins``.
 
-A plugin is a module that says ``FLOW_PLUGIN_API = "1.0"`` and has functions of these names,
-marked with `hookimpl` or not.  It may leave out any hook, and any argument of a hook.  Importing
-it must not touch hardware: hooks return the frozen records of `flow_core.plugins.specs`, whose
-heavy parts are lazy ``"package.module:attribute"`` strings.
+A plugin is a module that sets ``FLOW_PLUGIN_API = "1.0"`` and defines functions with these names;
+the marker `hookimpl` is optional.  It may omit any hook, and any argument of a hook.  Importing it
+must not access hardware: hooks return the frozen records of `flow_core.plugins.specs`, whose
+expensive parts are lazy ``"package.module:attribute"`` strings.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def flow_register_ops(config: Settings) -> Iterable[OpSpec]:
     """Op types: schema, inference, SBP rules and gradient.
 
     Returns `OpSpec` records.  Called once, while the registry is built.  A type that another
-    plugin registered already is a `PluginConflictError`.
+    plugin has registered raises `PluginConflictError`.
 
     Example::
 
@@ -60,8 +60,8 @@ def flow_register_ops(config: Settings) -> Iterable[OpSpec]:
 def flow_register_kernels(config: Settings) -> Iterable[KernelSpec]:
     """Kernels of ops on a device type.
 
-    Returns `KernelSpec` records; op ``"*"`` stands for any op.  Called once, while the registry
-    is built.  Of the kernels that accept a query, the one with the highest priority runs.
+    Returns `KernelSpec` records; op ``"*"`` matches any op.  Called once, while the registry is
+    built.  Of the kernels that accept a query, the one with the highest priority runs.
 
     Example::
 
@@ -76,8 +76,8 @@ def flow_register_devices(config: Settings) -> Iterable[DeviceSpec]:
     """Device types.
 
     Returns `DeviceSpec` records.  Called once, while the registry is built; the probe runs only
-    when somebody asks for the device.  A probe that finds nothing returns `Unavailable` with a
-    reason, it does not raise.
+    when a program uses the device type.  A probe that finds no device returns `Unavailable` with a
+    reason; it must not raise.
 
     Example::
 
@@ -91,11 +91,11 @@ def flow_register_devices(config: Settings) -> Iterable[DeviceSpec]:
 
 @hookspec
 def flow_register_comms(config: Settings) -> Iterable[CommSpec]:
-    """Communication libraries that join devices, of this process or of several.
+    """Communication libraries that connect devices of one or several processes.
 
-    Returns `CommSpec` records.  Called once, while the registry is built.  Of those that take
-    a plan's types of devices and whose ``bootstrap`` says that they are available, the one with
-    the highest priority is loaded with the plan's devices: see `flow_core.device.Comm`.
+    Returns `CommSpec` records.  Called once, while the registry is built.  Of the libraries that
+    support a plan's device types and whose ``bootstrap`` returns `Available`, the one with the
+    highest priority is loaded with the plan's devices; see `flow_core.device.Comm`.
 
     Example::
 
@@ -107,10 +107,10 @@ def flow_register_comms(config: Settings) -> Iterable[CommSpec]:
 
 @hookspec
 def flow_register_boxing(config: Settings) -> Iterable[BoxingSpec]:
-    """Ways to get a tensor from one SBP pattern to another.
+    """Boxings (reshardings) from one SBP pattern to another.
 
-    Returns `BoxingSpec` records.  Called once, while the registry is built.  A way is the
-    layouts to go through; core makes the exchanges.
+    Returns `BoxingSpec` records.  Called once, while the registry is built.  A boxing is a
+    sequence of intermediate layouts; core generates the exchanges.
 
     Example::
 
@@ -124,13 +124,12 @@ def flow_register_boxing(config: Settings) -> Iterable[BoxingSpec]:
 def flow_choose_boxing(
     src: Any, dst: Any, tensor: Any, candidates: Sequence[BoxingSpec]
 ) -> str | None:
-    """Overrules the planner's choice of a boxing.
+    """Override the planner's choice of a boxing.
 
-    Returns the name of one of ``candidates`` (cheapest first), or None to leave the choice to
-    others; the first name wins, and plugins that were loaded last are asked first.  The planner's
-    own ways are named by their steps: ``"reduce_scatter+all_gather"``.  Called at compile time,
-    once per transition.  ``src`` and ``dst`` are SBP on a placement, ``tensor`` is the logical
-    type.
+    Returns the name of one of ``candidates`` (cheapest first), or None for no preference; the first
+    name wins, and plugins loaded last are called first.  The planner's own candidates are named by
+    their steps: ``"reduce_scatter+all_gather"``.  Called at compile time, once per transition.
+    ``src`` and ``dst`` are SBP on a placement, ``tensor`` is the logical type.
 
     Example::
 
@@ -171,7 +170,7 @@ def flow_register_decoders(config: Settings) -> Iterable[DecoderSpec]:
 
 @hookspec
 def flow_register_annotations(config: Settings) -> Iterable[AnnotationSpec]:
-    """Annotations that job functions may use for parameters and results.
+    """Annotations for parameters and results of job functions.
 
     Returns `AnnotationSpec` records.  Called once, while the registry is built.
 
@@ -188,8 +187,8 @@ def flow_register_passes(config: Settings) -> Iterable[PassSpec]:
     """Graph passes.
 
     Returns `PassSpec` records.  Called once, while the registry is built, which orders the
-    passes by stage and by ``before``/``after``; a cycle is a `PluginOrderError`.  Names in
-    ``before`` and ``after`` that nobody registers have no effect.
+    passes by stage and by ``before``/``after``; a cycle raises `PluginOrderError`.  Names of
+    unregistered passes in ``before`` and ``after`` have no effect.
 
     Example::
 
@@ -203,8 +202,8 @@ def flow_register_passes(config: Settings) -> Iterable[PassSpec]:
 def flow_register_checkpoint_formats(config: Settings) -> Iterable[FormatSpec]:
     """Checkpoint formats.
 
-    Returns `FormatSpec` records.  Called once, while the registry is built.  A format is asked
-    through ``can_open`` whether a path is its own.
+    Returns `FormatSpec` records.  Called once, while the registry is built.  ``can_open`` decides
+    whether a path has the format.
 
     Example::
 
@@ -216,10 +215,10 @@ def flow_register_checkpoint_formats(config: Settings) -> Iterable[FormatSpec]:
 
 @hookspec
 def flow_register_exporters(config: Settings) -> Iterable[ExporterSpec]:
-    """Formats of files in which other programs run a predict job.
+    """File formats to which predict jobs are exported for other programs.
 
-    Returns `ExporterSpec` records.  Called once, while the registry is built.  The exporter gets an
-    `ExportedJob` and the options of the function that was called.
+    Returns `ExporterSpec` records.  Called once, while the registry is built.  The exporter
+    receives an `ExportedJob` and the options of the function that was called.
 
     Example::
 
@@ -231,11 +230,11 @@ def flow_register_exporters(config: Settings) -> Iterable[ExporterSpec]:
 
 @hookspec
 def flow_register_commands(cli: Any) -> None:
-    """Sub-commands of ``flow``.
+    """Subcommands of ``flow``.
 
-    Returns nothing; adds commands to ``cli``, a `click.Group` of the plugin's own whose commands
-    are then merged into ``flow``.  Called when ``flow`` lists its commands or is asked for one
-    that core does not have.  A name that is taken is a `PluginConflictError`.
+    Returns nothing; adds commands to ``cli``, a `click.Group` of this plugin, whose commands are
+    then merged into ``flow``.  Called when ``flow`` lists its commands or runs a command that core
+    does not have.  A duplicate name raises `PluginConflictError`.
 
     Example::
 
@@ -248,9 +247,9 @@ def flow_register_commands(cli: Any) -> None:
 
 @hookspec
 def flow_doctor(config: Settings) -> Iterable[str]:
-    """What ``flow doctor`` says about this plugin.
+    """Diagnostics of this plugin for ``flow doctor``.
 
-    Returns lines of text.  Called by ``flow doctor`` only; may touch hardware.
+    Returns lines of text.  Called by ``flow doctor`` only; may access hardware.
 
     Example::
 
@@ -262,7 +261,7 @@ def flow_doctor(config: Settings) -> Iterable[str]:
 
 @hookspec
 def flow_plan_ready(plan: Any) -> None:
-    """Observes a finished plan.
+    """Observe a compiled plan.
 
     Returns nothing.  Called once per plan, after compilation and before its first step.
 
@@ -275,10 +274,10 @@ def flow_plan_ready(plan: Any) -> None:
 
 @hookspec
 def flow_step_finished(step: int, stats: Any) -> None:
-    """Observes the steps of a job.
+    """Observe the steps of a job.
 
     Returns nothing.  Called after each step of each job; implementations are looked up once per
-    plan, so that a job without observers pays nothing.
+    plan, so jobs without observers have no overhead.
 
     Example::
 
@@ -290,7 +289,7 @@ def flow_step_finished(step: int, stats: Any) -> None:
 
 @cache
 def hook_arguments() -> Mapping[str, tuple[str, ...]]:
-    """The argument names of every hook.
+    """Return the argument names of every hook.
 
     >>> hook_arguments()["flow_step_finished"]
     ('step', 'stats')
@@ -310,7 +309,7 @@ def _line(function: Any) -> int:
 
 
 def signature(hook: str) -> str:
-    """A hook as it is written in the documentation.
+    """Format a hook's signature as in the documentation.
 
     >>> signature("flow_register_ops")
     'flow_register_ops(config)'

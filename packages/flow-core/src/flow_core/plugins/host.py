@@ -1,7 +1,7 @@
-"""Finds plugins, calls the hooks of each by itself, and makes the registry.
+"""Find plugins, call the hooks of each plugin separately, and create the registry.
 
-One plugin that fails is isolated: nothing of it stays registered, and a `PluginFailure` says why.
-What no single plugin is to blame for (two register the same, passes in a cycle) is raised.
+A plugin that fails is isolated: none of its records stay registered, and a `PluginFailure` gives
+the reason.  Conflicts between plugins (duplicate records, cyclic passes) are raised.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ BUILTINS: tuple[str, ...] = (
     "flow_core.builtin.formats_plugin",
     "flow_core.builtin.passes_plugin",
 )
-"""What comes with core: loaded first, and never isolated, since core is useless without it."""
+"""Plugins of flow-core: loaded first; their failures are always raised."""
 
 Records = Mapping[Kind, tuple[Any, ...]]
 _REGISTERING = {kind.hook for kind in KINDS}
@@ -56,13 +56,13 @@ _ERRORS = (Exception, SystemExit)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A plugin that may be loaded.
+    """A plugin that can be loaded.
 
     Attributes:
         origin: its name and distribution.
         load: imports it.
-        listed: whether FLOW_PLUGINS must name it (when that is set).
-        builtin: whether its failure is raised in any case.
+        listed: whether FLOW_PLUGINS, if set, must name it.
+        builtin: whether its failure is always raised.
     """
 
     origin: Origin
@@ -81,7 +81,7 @@ def _normal(name: str) -> str:
 
 
 class _Manager(pluggy.PluginManager):
-    """Takes every function named ``flow_...`` for a hook, marked or not."""
+    """A plugin manager that treats every function named ``flow_...`` as a hook implementation."""
 
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> pluggy.HookimplOpts | None:
         options = super().parse_hookimpl_opts(plugin, name)
@@ -100,15 +100,15 @@ class _Manager(pluggy.PluginManager):
 
 
 class Host:
-    """Loads the plugins of one process.
+    """Load the plugins of one process.
 
     Args:
-        settings: the process's settings; every registering hook gets them as ``config``.
+        settings: the process's settings, the argument ``config`` of every registration hook.
         extra: further plugins: modules, objects with hooks, or names of modules.
-        builtins: names of the modules that come with core.
+        builtins: names of the modules of flow-core's own plugins.
 
     Attributes:
-        records: how loading each plugin went; filled even when `load` raises.
+        records: the result of loading each plugin; filled even if `load` raises.
     """
 
     def __init__(
@@ -127,12 +127,12 @@ class Host:
         self._manager.add_hookspecs(hookspecs)
 
     def load(self) -> Registry:
-        """Loads all plugins; call it once.
+        """Load all plugins; call once.
 
         Raises:
-            PluginConflictError: two plugins register the same thing.
-            PluginOrderError: before/after of passes form a cycle.
-            PluginError: any plugin fails, and FLOW_PLUGIN_STRICT is set; or core itself does.
+            PluginConflictError: two plugins register records with the same key.
+            PluginOrderError: ``before`` and ``after`` of passes form a cycle.
+            PluginError: a plugin failed and FLOW_PLUGIN_STRICT is set, or one of flow-core's did.
         """
         for candidate in self._candidates():
             state = self._skipped(candidate)
@@ -174,18 +174,18 @@ class Host:
 
     def _check_name(self, candidate: Candidate) -> None:
         origin = candidate.origin
-        there = self._origins.setdefault(origin.plugin, origin)
-        if there is not origin:
+        first = self._origins.setdefault(origin.plugin, origin)
+        if first is not origin:
             raise PluginConflictError(
                 f"loading {origin}",
-                found=f"{there} is loaded already",
-                allowed=f"one plugin of each name (entry-point group {GROUP})",
-                hint="uninstall one, or leave one out by its distribution: "
+                found=f"{first}, which is already loaded",
+                allowed=f"one plugin per name (entry-point group {GROUP})",
+                hint="uninstall one, or disable one by its distribution: "
                 f"FLOW_DISABLE_PLUGINS={origin.distribution or origin.plugin}",
             )
 
     def _collect(self, attempt: _Attempt, candidate: Candidate) -> Records:
-        """Imports a plugin and gives all that it registers; leaves no trace when that fails."""
+        """Import a plugin and return all its records."""
         self._trace(f"{candidate.origin}: importing")
         plugin = candidate.load()
         attempt.stage = "api"
@@ -203,7 +203,7 @@ class Host:
                 _check_hook(origin, getattr(plugin, name), name, options)
 
     def _call(self, attempt: _Attempt, kind: Kind, plugin: Any) -> tuple[Any, ...]:
-        """What one hook of one plugin returns, checked; empty when it has no such hook."""
+        """Call one hook of one plugin and validate its result; empty if it lacks the hook."""
         attempt.stage = kind.hook
         others = self._manager.get_plugins() - {plugin}
         caller = self._manager.subset_hook_caller(kind.hook, others)
@@ -234,24 +234,24 @@ class Host:
             if isinstance(error, PluginError):
                 raise error
             raise _typed(failure) from error
-        error.__traceback__ = None  # its text is kept; frames would keep the plugin's objects
+        error.__traceback__ = None  # release the frames, which reference the plugin's objects
 
     def _check_listed(self) -> None:
-        """Names in FLOW_PLUGINS that are not installed are failures of their own."""
-        there = [Candidate(record.origin, object) for record in self.records]
+        """Record a failure for each name in FLOW_PLUGINS that is not installed."""
+        installed = [Candidate(record.origin, object) for record in self.records]
         for name in self.settings.plugins or ():
-            if not any(candidate.is_named_in([name]) for candidate in there):
-                known = sorted({c.origin.plugin for c in there})
+            if not any(candidate.is_named_in([name]) for candidate in installed):
+                known = sorted({c.origin.plugin for c in installed})
                 error = PluginError(
                     f"looking for plugin {name!r}, which FLOW_PLUGINS names",
-                    found="no installed distribution has it",
+                    found="no installed distribution provides it",
                     allowed=", ".join(known),
                     hint=nearest(name, known) or None,
                 )
                 self._fail(_Attempt(Origin(name), "find"), error, fatal=False)
 
     def _calls(self) -> dict[str, tuple[HookCall, ...]]:
-        """Implementations of the hooks that are called later, first caller first."""
+        """Return the implementations of the hooks that are called after loading, in call order."""
         hooks = (name for name in hook_arguments() if name not in _REGISTERING)
         return {hook: tuple(self._hook_calls(hook)) for hook in hooks}
 
@@ -279,7 +279,7 @@ class Host:
 
 @dataclass(slots=True)
 class _Attempt:
-    """Loading one plugin, as far as it got."""
+    """The state of loading one plugin."""
 
     origin: Origin
     stage: str = "import"
@@ -290,17 +290,17 @@ def _typed(failure: PluginFailure) -> PluginError:
     return PluginError(
         f"loading {failure.origin} ({failure.stage})",
         found=f"{type(failure.error).__name__}: {failure.error}",
-        hint=f"mend the plugin, or leave it out: FLOW_DISABLE_PLUGINS={failure.plugin}",
+        hint=f"fix the plugin, or disable it: FLOW_DISABLE_PLUGINS={failure.plugin}",
     )
 
 
 def _builtin_name(module: str) -> str:
-    """``core.numpy`` for ``flow_core.builtin.numpy_plugin``."""
+    """Return ``core.numpy`` for ``flow_core.builtin.numpy_plugin``."""
     return f"core.{module.rpartition('.')[2].removesuffix('_plugin')}"
 
 
 def _installed() -> Iterator[Candidate]:
-    """The entry points of our group, in an order that does not depend on the file system."""
+    """Yield the entry points of the group, in an order independent of the file system."""
     found = [_entry_candidate(entry) for entry in metadata.entry_points(group=GROUP)]
     yield from sorted(found, key=lambda c: (c.origin.plugin, c.origin.distribution))
 
@@ -312,9 +312,9 @@ def _entry_candidate(entry: metadata.EntryPoint) -> Candidate:
 
 
 def _entry_plugin(entry: metadata.EntryPoint) -> Any:
-    """What an entry point names; errors then quote who calls an installed package, not its lines.
+    """Load an entry point, and hide the frames of installed packages from users' errors.
 
-    A plugin that is being written, in a folder of the author's, is a program like any other.
+    Frames of a plugin under development, outside of site-packages, stay visible.
     """
     plugin = entry.load()
     name = entry.module.partition(".")[0]
@@ -351,7 +351,7 @@ def _check_api(origin: Origin, plugin: Any) -> None:
 def _check_hook(
     origin: Origin, function: Callable[..., Any], name: str, options: pluggy.HookimplOpts
 ) -> None:
-    """A hook must exist, may leave out arguments but not add any, and may not be a wrapper."""
+    """Check that a hook exists, adds no arguments, and is not a wrapper."""
     hook = options.get("specname") or name
     known = hook_arguments()
     if hook not in known:
@@ -367,7 +367,7 @@ def _check_hook(
         raise PluginResultError(
             f"hook {hook!r} of {origin}",
             found="a hook wrapper",
-            allowed="plain functions: each plugin is called by itself",
+            allowed="plain functions: each plugin is called separately",
         )
     wrong = [p for p in inspect.signature(function).parameters.values() if _is_wrong(p, hook)]
     if wrong:
@@ -379,14 +379,14 @@ def _check_hook(
 
 
 def _is_wrong(parameter: inspect.Parameter, hook: str) -> bool:
-    """Unknown, or with a default: pluggy would never give that one a value."""
+    """Whether a parameter is unknown, or has a default, which pluggy would always use."""
     return parameter.name not in hook_arguments()[hook] or parameter.default is not parameter.empty
 
 
 def _positional(
     function: Callable[..., Any], takes: Sequence[str], given: Sequence[str]
 ) -> Callable[..., Any]:
-    """A function of all of a hook's arguments for one that may take fewer of them."""
+    """Adapt a hook implementation to the full list of the hook's arguments."""
     if tuple(takes) == tuple(given):
         return function
     indices = [given.index(name) for name in takes]
@@ -394,10 +394,10 @@ def _positional(
 
 
 def load_plugins(settings: Settings | None = None, extra: Sequence[object] = ()) -> Registry:
-    """A registry of core's own plugins, the installed ones and ``extra`` ones.
+    """Load flow-core's own plugins, the installed ones and ``extra`` ones into a registry.
 
     Args:
-        settings: default: the environment's.
+        settings: settings; by default those of the environment.
         extra: modules, objects with hooks, or names of modules.
 
     Raises:
@@ -407,7 +407,7 @@ def load_plugins(settings: Settings | None = None, extra: Sequence[object] = ())
 
 
 class _Default:
-    """The process's registry: loaded once, by whoever asks first."""
+    """The process's registry, loaded on first use."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -424,9 +424,9 @@ class _Default:
     def _load(self) -> Registry:
         if self.loading:
             raise PluginError(
-                "asking for the registry",
-                found="a plugin does so while plugins are being loaded",
-                hint="ask when the kernel, driver or pass is loaded, not in flow_register_...",
+                "accessing the registry",
+                found="access by a plugin while plugins are being loaded",
+                hint="access it when a kernel, driver or pass is loaded, not in flow_register_...",
             )
         self.loading = True
         try:
@@ -439,10 +439,10 @@ _default = _Default()
 
 
 def default_registry() -> Registry:
-    """The registry of this process, loaded at the first call with the environment's settings."""
+    """Return the process's registry, loaded on first use with the environment's settings."""
     return _default.get()
 
 
 def reset_default_registry() -> None:
-    """Forgets the registry of this process, so that the next call loads it anew (for tests)."""
+    """Drop the process's registry, so that the next call loads it again (for tests)."""
     _default.registry = None

@@ -1,4 +1,4 @@
-"""What plugins may register: one row per kind of record, and the check of each record."""
+"""The kinds of records that plugins register, and the validation of each record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from flow_core.plugins.specs import (
 )
 
 STAGES = ("logical", "train", "lower", "physical")
-"""Stages of passes, in the order in which they run."""
+"""Stages of passes, in execution order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ class Kind:
         hook: the hook that returns such records.
         table: name of the registry's table of them.
         spec: type of the records.
-        noun: the word for messages.
-        key: field with the unique name; kernels have a key of their own.
-        names: further fields that are non-empty texts.
-        lazy: fields that are ``"package.module:attribute"`` texts or callables.
+        noun: term for messages.
+        key: field with the unique name; kernels have their own key.
+        names: other fields that are non-empty strings.
+        lazy: fields that are ``"package.module:attribute"`` strings or callables.
         optional: lazy fields that may be None.
-        calls: fields that are callables, never texts.
+        calls: fields that are callables, never strings.
     """
 
     hook: str
@@ -83,10 +83,10 @@ _LAZY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def checked_records(kind: Kind, plugin: str, result: object) -> tuple[Any, ...]:
-    """The records that a hook returned, each of them checked.
+    """Validate and return the records that a hook returned.
 
     Raises:
-        PluginResultError: the result or one of its elements is not what the hook returns.
+        PluginResultError: the result or one of its elements has the wrong type or value.
     """
     if result is None:
         return ()
@@ -109,7 +109,7 @@ def _check_record(kind: Kind, plugin: str, index: int, record: object) -> None:
 
 
 def _rules(kind: Kind) -> Iterable[tuple[str, Any, str]]:
-    """(field, predicate, what is allowed) for all fields of a kind."""
+    """Yield (field, predicate, allowed values) for all fields of a kind."""
     for field in (kind.key, *kind.names):
         yield field, _is_name, "a non-empty text"
     for field in kind.lazy:
@@ -119,7 +119,7 @@ def _rules(kind: Kind) -> Iterable[tuple[str, Any, str]]:
     for field in kind.calls:
         yield field, callable, "a callable"
     if kind.spec is FormatSpec:
-        yield "file", _is_optional_file, "the name of a file with an ending, or None"
+        yield "file", _is_optional_file, "a file name with a suffix, or None"
     if kind.spec is PassSpec:
         yield "stage", STAGES.__contains__, f"one of {', '.join(STAGES)}"
 
@@ -150,5 +150,5 @@ def _wrong(kind: Kind, plugin: str, found: str, allowed: str) -> PluginResultErr
         f"hook {kind.hook} of plugin {plugin!r}",
         found=found,
         allowed=allowed,
-        hint=f"mend the plugin, or leave it out: FLOW_DISABLE_PLUGINS={plugin}",
+        hint=f"fix the plugin, or disable it: FLOW_DISABLE_PLUGINS={plugin}",
     )

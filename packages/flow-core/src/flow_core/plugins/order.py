@@ -1,4 +1,4 @@
-"""The order of passes: by stage, then by before/after, then as they were registered."""
+"""Order passes by stage, then by ``before`` and ``after``, then by registration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flow_core.plugins.specs import PassSpec
 def ordered_passes(
     passes: Sequence[PassSpec], origins: Mapping[str, Origin]
 ) -> tuple[PassSpec, ...]:
-    """The passes in the order in which they run.
+    """Return the passes in execution order.
 
     Raises:
         PluginOrderError: ``before`` and ``after`` form a cycle, or name a pass of another stage.
@@ -49,7 +49,7 @@ def _successors(passes: Sequence[PassSpec]) -> dict[str, list[str]]:
 
 
 def _topological(passes: Sequence[PassSpec], origins: Mapping[str, Origin]) -> list[PassSpec]:
-    """Kahn's algorithm; of the passes that may come next, the one registered first does."""
+    """Sort by Kahn's algorithm; among ready passes, the one registered first comes first."""
     follow = _successors(passes)
     index = {spec.name: i for i, spec in enumerate(passes)}
     waiting = dict.fromkeys(index, 0)
@@ -80,12 +80,12 @@ def _fail_on_cycle(
         "ordering the passes (hook flow_register_passes)",
         found=f"a cycle: {' before '.join(cycle)}; registered by {', '.join(owners)}",
         allowed="before/after without cycles",
-        hint=f"leave one out: FLOW_DISABLE_PLUGINS={origins[cycle[0]].plugin}",
+        hint=f"disable one: FLOW_DISABLE_PLUGINS={origins[cycle[0]].plugin}",
     )
 
 
 def _cycle(follow: Mapping[str, Sequence[str]], stuck: set[str]) -> list[str]:
-    """A cycle among stuck passes: walk back along predecessors until a name comes again."""
+    """Find a cycle: follow predecessors until a name repeats."""
     before = {name: [p for p in stuck if name in follow[p]] for name in stuck}
     path = [min(stuck)]
     while path[-1] not in path[:-1]:

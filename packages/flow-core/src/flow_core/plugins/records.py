@@ -1,4 +1,4 @@
-"""What the host remembers about plugins: where they come from and how loading went."""
+"""Records of plugins: their origin and the result of loading them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where something was registered from.
+    """The plugin that registered a record.
 
     Attributes:
         plugin: name of the plugin (of its entry point).
-        distribution: name of the installed distribution, empty when there is none.
+        distribution: name of the installed distribution, or empty.
         version: version of the distribution.
 
     >>> str(Origin("cuda", "flow-cuda", "0.1.0")), str(Origin("local"))
@@ -28,7 +28,7 @@ class Origin:
         return f"plugin {self.plugin!r}{owner}"
 
     def is_family(self, other: Origin) -> bool:
-        """Whether both are one plugin or come from one distribution."""
+        """Whether both are the same plugin or come from the same distribution."""
         same = bool(self.distribution) and self.distribution == other.distribution
         return same or self.plugin == other.plugin
 
@@ -39,10 +39,10 @@ class PluginFailure:
 
     Attributes:
         plugin: its name.
-        distribution: its distribution, empty when unknown.
+        distribution: its distribution, or empty.
         version: the distribution's version.
         stage: "find", "import", "api", "validate" or the name of the hook that failed.
-        error: what was raised.
+        error: the exception.
         traceback: the traceback as text.
     """
 
@@ -65,14 +65,14 @@ class PluginFailure:
 
 @dataclass(frozen=True, slots=True)
 class PluginRecord:
-    """How loading one plugin went.
+    """The result of loading one plugin.
 
     Attributes:
         origin: the plugin.
         state: "loaded", "failed", "disabled" (FLOW_DISABLE_PLUGINS) or "not allowed"
             (FLOW_PLUGINS).
-        counts: what it registered, per kind.
-        failure: why it failed, if it did.
+        counts: number of its records per kind.
+        failure: the reason if it failed.
     """
 
     origin: Origin

@@ -1,4 +1,4 @@
-"""What all plugins together registered: frozen tables, look-ups and their errors."""
+"""The registry: frozen tables of all plugins' records, lookups and their errors."""
 
 from __future__ import annotations
 
@@ -50,22 +50,22 @@ EMULATION = "ONEFLOW_EMULATE_GPUS=1 (or `flow run --emulate-gpus 1 script.py`)"
 
 
 def kernel_key(spec: KernelSpec) -> tuple[str, str, int, str]:
-    """What is unique among kernels."""
+    """Return the unique key of a kernel."""
     return (spec.op, spec.device, spec.priority, spec.name)
 
 
 def _lines(texts: Iterable[str]) -> str:
-    """Texts below each other, as far right as `FlowError` puts what it was given."""
+    """Join texts as lines, indented to the values of a `FlowError`'s fields."""
     return "\n           ".join(texts)
 
 
 @dataclass(frozen=True, slots=True)
 class HookCall:
-    """An implementation of a hook that is called after loading.
+    """A plugin's implementation of a hook that is called after loading.
 
     Attributes:
-        origin: whose it is.
-        call: takes all arguments of the hook, by position.
+        origin: the plugin.
+        call: the function; takes all arguments of the hook by position.
     """
 
     origin: Origin
@@ -74,16 +74,17 @@ class HookCall:
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """Everything the plugins registered; frozen.  `flow_core.plugins.host` makes it.
+    """All records of all plugins; frozen.  `flow_core.plugins.host` creates it.
 
     Attributes:
-        ops, devices, comms, boxing, readers, decoders, annotations, formats, exporters: by
-            name.
-        passes: in the order in which they run, stage by stage.
-        all_kernels: by (op, device type) as registered; `kernels` and `find_kernel` look up.
-        calls: implementations of the hooks that are called later, by hook.
-        plugins: how loading each plugin went.
-        origins: who registered what, by (table, name).
+        ops, devices, comms, boxing, readers, decoders, annotations, formats, exporters: records
+            by name.
+        passes: passes in execution order, by stage.
+        all_kernels: kernels by (op, device type) as registered; `kernels` and `find_kernel` search
+            them.
+        calls: implementations of the hooks that are called after loading, by hook.
+        plugins: the result of loading each plugin.
+        origins: the plugin of each record, by (table, name).
     """
 
     ops: Mapping[str, OpSpec]
@@ -104,7 +105,7 @@ class Registry:
 
     @property
     def failures(self) -> tuple[PluginFailure, ...]:
-        """Why plugins are not registered."""
+        """The failures of plugins that could not be loaded."""
         return tuple(record.failure for record in self.plugins if record.failure)
 
     @property
@@ -113,19 +114,19 @@ class Registry:
         return self.calls["flow_register_commands"]
 
     def observers(self, hook: str) -> tuple[Callable[..., Any], ...]:
-        """The functions behind ``flow_plan_ready`` or ``flow_step_finished``, by position.
+        """Return the implementations of ``flow_plan_ready`` or ``flow_step_finished``.
 
-        Look them up once per plan, not per step.
+        They take positional arguments.  Look them up once per plan, not per step.
         """
         return tuple(entry.call for entry in self.calls[hook])
 
     def choose_boxing(
         self, src: Any, dst: Any, tensor: Any, candidates: Sequence[BoxingSpec]
     ) -> str | None:
-        """The boxing that a plugin chooses, None when none cares.
+        """Return the boxing that a plugin chooses, or None if no plugin does.
 
         Raises:
-            PluginResultError: the answer is none of the candidates.
+            PluginResultError: a plugin returned the name of no candidate.
         """
         names = [spec.name for spec in candidates]
         for entry in self.calls["flow_choose_boxing"]:
@@ -142,10 +143,10 @@ class Registry:
         return None
 
     def kernels(self, op: str, device_type: str) -> tuple[KernelSpec, ...]:
-        """The kernels of an op on a device type, the first that accepts a query wins.
+        """Return the kernels of an op on a device type; the first that accepts a query runs.
 
-        Higher priorities come first, then kernels for any op last, those with a predicate
-        before those without, and names in alphabetical order.
+        They are sorted by descending priority; then kernels of this op come before kernels of any
+        op, kernels with a predicate before those without, and names in alphabetical order.
         """
         found = self.all_kernels.get((op, device_type))
         return self.all_kernels.get((ANY_OP, device_type), ()) if found is None else found
@@ -153,15 +154,15 @@ class Registry:
     def find_kernel(
         self, query: KernelQuery, device_type: str, at: SourceLine | None = None
     ) -> KernelSpec:
-        """The kernel that runs an op with concrete types on a device type.
+        """Return the kernel for an op with concrete types on a device type.
 
         Args:
             query: the op, its types and attributes.
-            device_type: where it shall run.
+            device_type: the device type.
             at: the user's line, for the error.
 
         Raises:
-            KernelNotFoundError: with each candidate and why it does not fit.
+            KernelNotFoundError: no kernel accepts the query; lists each candidate with a reason.
         """
         for spec in self.kernels(query.op, device_type):
             if spec.accepts is None or self._accepts(spec, query):
@@ -174,9 +175,9 @@ class Registry:
             return accepts is None or bool(accepts(query))
         except Exception as error:
             raise PluginError(
-                f"asking kernel {self._kernel_text(spec)} whether it takes {query.op}",
+                f"calling `accepts` of kernel {self._kernel_text(spec)} for {query.op}",
                 found=f"{type(error).__name__}: {error}",
-                hint="predicates answer True or False, they do not raise",
+                hint="predicates must return True or False and must not raise",
             ) from error
 
     def _kernel_text(self, spec: KernelSpec) -> str:
@@ -188,17 +189,17 @@ class Registry:
     ) -> KernelNotFoundError:
         types = ", ".join(map(str, query.inputs)) + " -> " + ", ".join(map(str, query.outputs))
         tried = [
-            f"{self._kernel_text(spec)}: its predicate refuses these types or attributes"
+            f"{self._kernel_text(spec)}: its predicate rejects these types or attributes"
             for spec in self.kernels(query.op, device_type)
         ]
-        found = _lines([types, *(tried or ["no kernel is registered for it"])])
+        found = _lines([types, *(tried or ["no kernel is registered for this op"])])
         others = [d for d in self.devices if d != device_type and self._takes(query, d)]
         return KernelNotFoundError(
             f"finding a kernel for op {query.op!r} on device type {device_type!r}",
             at=at,
             found=found,
-            allowed=f"device types that have one: {', '.join(others) or 'none'}",
-            hint=self._failure_hint() or "see `flow doctor` for the plugins that are loaded",
+            allowed=f"device types with a kernel: {', '.join(others) or 'none'}",
+            hint=self._failure_hint() or "see `flow doctor` for the loaded plugins",
         )
 
     def _takes(self, query: KernelQuery, device_type: str) -> bool:
@@ -207,10 +208,10 @@ class Registry:
     def _failure_hint(self) -> str:
         if not self.failures:
             return ""
-        return _lines(["a plugin that failed may have it:", *map(str, self.failures)])
+        return _lines(["a plugin that failed to load may provide it:", *map(str, self.failures)])
 
     def probe(self, device_type: str) -> Available | Unavailable:
-        """How many devices of a type there are, or why there are none; asked once."""
+        """Probe a device type: the number of devices, or why none is available; cached."""
         found = self._probed.get(device_type)
         if found is None:
             found = self._probed[device_type] = self._probe(device_type)
@@ -222,7 +223,7 @@ class Registry:
             return self._not_registered(device_type)
         try:
             found = load(spec.probe)()
-        except Exception as error:  # noqa: BLE001  # a foreign probe; its error is the reason
+        except Exception as error:  # noqa: BLE001  # the plugin's error is the reason
             return Unavailable(f"its probe raised {type(error).__name__}: {error}")
         if isinstance(found, Available | Unavailable):
             return found
@@ -235,7 +236,7 @@ class Registry:
     def _not_registered(self, device_type: str) -> Unavailable:
         provider, install = PROVIDERS.get(device_type, ("", ""))
         if not provider:
-            return Unavailable("no plugin registers it", nearest(device_type, self.devices))
+            return Unavailable("no plugin registers this type", nearest(device_type, self.devices))
         records = [r for r in self.plugins if r.origin.distribution == provider]
         if not records:
             return Unavailable(f"{provider}, which provides it, is not installed", install)
@@ -245,18 +246,18 @@ class Registry:
         return Unavailable(str(record.failure or f"{record.origin}: {_SKIPPED[record.state]}"))
 
     def comm(self, devices: Sequence[str]) -> Any:
-        """A new comm between devices, by their text forms; the same call in all processes.
+        """Create a comm between devices, given their text forms; collective over all processes.
 
         Raises:
-            DeviceUnavailableError: none joins these types of devices; with each one's reason.
+            DeviceUnavailableError: no library connects these device types; lists the reasons.
         """
         return load(self.comm_spec(devices).load)(tuple(devices))
 
     def comm_spec(self, devices: Sequence[str]) -> CommSpec:
-        """The communication library that joins devices, by their text forms.
+        """Return the communication library that connects devices, given their text forms.
 
         Raises:
-            DeviceUnavailableError: none joins these types of devices; with each one's reason.
+            DeviceUnavailableError: no library connects these device types; lists the reasons.
         """
         types = {device.split(":")[0] for device in devices}
         fitting = [spec for spec in self.comms.values() if types <= set(spec.device_types)]
@@ -265,34 +266,34 @@ class Registry:
                 return spec
         reasons = [f"{spec.name}: {self._joined(spec)}" for spec in fitting]
         raise DeviceUnavailableError(
-            f"joining devices of type {' and '.join(sorted(types))}",
-            found=_lines(reasons or ["no plugin registers a comm for them"]),
+            f"connecting devices of type {' and '.join(sorted(types))}",
+            found=_lines(reasons or ["no plugin registers a comm for these types"]),
             allowed=_lines(f"{c.name}: {', '.join(c.device_types)}" for c in self.comms.values()),
-            hint=self._failure_hint() or "see `flow doctor` for the plugins that are loaded",
+            hint=self._failure_hint() or "see `flow doctor` for the loaded plugins",
         )
 
     def world(self) -> Any:
-        """The processes that run this program together, None for one that runs it alone."""
+        """Return the processes that run this program, or None for a single process."""
         for spec in self._comms_by_priority():
             if spec.world is not None and isinstance(self._joined(spec), Available):
                 return load(spec.world)()
         return None
 
     def meet(self, machines: Sequence[str], used: int, port: int | None) -> Any:
-        """The processes of a program that was started by hand on each of its machines.
+        """Connect the processes of a program that was started manually on each machine.
 
         Args:
             machines: their addresses.
             used: how many of them, from the first, the program uses.
-            port: where the first one is to listen.
+            port: the port on which the first machine listens.
 
         Returns:
-            A `flow_core.device.World`; None where this process is not one of them.
+            A `flow_core.device.World`, or None if this process is not one of them.
         """
         for spec in self._comms_by_priority():
             world = load(spec.meet)(machines, used, port) if spec.meet is not None else None
             if world is not None:
-                for comm in self.comms:  # what was said before the processes had met
+                for comm in self.comms:  # results from before the rendezvous
                     self._probed.pop(f"comm {comm}", None)
                 return world
         return None
@@ -301,7 +302,7 @@ class Registry:
         return sorted(self.comms.values(), key=lambda spec: (-spec.priority, spec.name))
 
     def _joined(self, spec: CommSpec) -> Available | Unavailable:
-        """What a comm's bootstrap says, asked once."""
+        """Return the result of a comm's bootstrap; cached."""
         key = f"comm {spec.name}"
         if key not in self._probed:
             self._probed[key] = load(spec.bootstrap)()
@@ -310,10 +311,11 @@ class Registry:
     def require_device(
         self, device_type: str, count: int = 1, at: SourceLine | None = None
     ) -> DeviceSpec:
-        """The spec of a device type of which there are at least ``count`` devices.
+        """Return the spec of a device type that has at least ``count`` devices.
 
         Raises:
-            DeviceUnavailableError: names the device, its plugin, the reason and what to do.
+            DeviceUnavailableError: fewer devices are available; names the plugin, the reason and
+                what to do.
         """
         found = self.probe(device_type)
         if isinstance(found, Available) and found.count >= count:
@@ -329,9 +331,9 @@ class Registry:
     ) -> DeviceUnavailableError:
         origin = self.origins.get(("devices", device_type))
         provider = PROVIDERS.get(device_type, ("no known plugin", ""))[0]
-        few = f"there are {found.count}" if isinstance(found, Available) else found.reason
+        few = f"{found.count} available" if isinstance(found, Available) else found.reason
         steps = [found.hint] if isinstance(found, Unavailable) and found.hint else []
-        if device_type == "gpu":  # said once, with the number that is needed
+        if device_type == "gpu":  # give the hint once, with the number of devices
             steps = [step for step in steps if "ONEFLOW_EMULATE_GPUS" not in step]
             steps.append(f"to run it on the CPU, set {EMULATION.replace('1', str(count))}")
         kinds = [d for d in self.devices if isinstance(self.probe(d), Available)]
@@ -340,10 +342,10 @@ class Registry:
             f"provided by {origin or provider}",
             at=at,
             found=few,
-            allowed=f"device types that are there: {', '.join(kinds)}",
+            allowed=f"available device types: {', '.join(kinds)}",
             hint="; ".join(steps) or None,
         )
 
     def driver(self, device_type: str, index: int = 0, at: SourceLine | None = None) -> Any:
-        """A new driver of one device, checked to be there."""
+        """Create the driver of one device; raise `DeviceUnavailableError` if not available."""
         return load(self.require_device(device_type, index + 1, at).driver)(index)

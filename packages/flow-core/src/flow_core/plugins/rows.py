@@ -1,7 +1,7 @@
-"""Answers to `KernelSpec.rows`: whether rows of several arrays may be made by one launch.
+"""Predicates for `KernelSpec.rows`: whether one launch may compute the rows of several arrays.
 
-Each takes the question of all rows and those of the parts, as `KernelSpec.rows` does.  An input
-that is the same in both is one array for all parts; the others lie side by side along axis 0.
+Each takes the query of all rows and the queries of the parts, as `KernelSpec.rows` does.  An input
+with the same type in both is shared by all parts; the others are concatenated along axis 0.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Parts = Sequence[KernelQuery]
 
 
 def side_by_side(types: Sequence[TensorType]) -> TensorType | None:
-    """The type of several arrays one after the other, None where they do not fit.
+    """Return the type of several arrays concatenated along axis 0, or None if incompatible.
 
     >>> from flow_core.base.dtypes import float32
     >>> print(side_by_side([tensor_type((2, 5), float32), tensor_type((1, 5), float32)]))
@@ -31,17 +31,17 @@ def side_by_side(types: Sequence[TensorType]) -> TensorType | None:
 
 
 def is_split(whole: KernelQuery, parts: Parts) -> tuple[bool, ...]:
-    """Per input, whether the parts have rows of their own of it."""
+    """Return for each input whether it is split into parts."""
     return tuple(any(p.inputs[i] != t for p in parts) for i, t in enumerate(whole.inputs))
 
 
 def repeated(type_: TensorType, rank: int) -> bool:
-    """Whether an input is the same for all rows of a result of some rank."""
+    """Whether an input is broadcast along axis 0 of a result of the given rank."""
     return len(type_.shape) < rank or type_.shape[0] == 1
 
 
 def of_elements(whole: KernelQuery, parts: Parts) -> bool:
-    """For kernels that make each element from the elements of inputs in its place."""
+    """For elementwise kernels."""
     if len(whole.outputs) != 1:
         return False
     shape = whole.outputs[0].shape
@@ -52,18 +52,18 @@ def of_elements(whole: KernelQuery, parts: Parts) -> bool:
 
 
 def of_all(whole: KernelQuery, parts: Parts) -> bool:
-    """For kernels that make each row from the same row of all inputs."""
+    """For kernels that compute each row from the same row of all inputs."""
     return all(is_split(whole, parts))
 
 
 def of_first(whole: KernelQuery, parts: Parts) -> bool:
-    """For kernels that make each row from that of the first input, and all of the others."""
+    """For kernels that compute each row from the same row of the first input and all others."""
     first, *others = is_split(whole, parts)
     return first and not any(others)
 
 
 def of_last(whole: KernelQuery, parts: Parts) -> bool:
-    """For kernels that make the rows of the last input alike, from all of the others."""
+    """For kernels that update the rows of the last input identically, from all others."""
     *others, last = is_split(whole, parts)
     rank = len(whole.outputs[0].shape)
     return last and not any(others) and all(repeated(t, rank) for t in whole.inputs[:-1])

@@ -1,7 +1,7 @@
 """The frozen records that plugin hooks return.
 
-Heavy parts are lazy ``"package.module:attribute"`` strings (or callables, in small plugins and
-tests), so that registration imports no kernels and touches no hardware.
+Expensive parts are lazy ``"package.module:attribute"`` strings (or callables, in small plugins and
+tests), so registration imports no kernels and accesses no hardware.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Lazy = str | Callable[..., Any]
 
 
 def load(target: Lazy) -> Any:
-    """The object a lazy target names.
+    """Import the object that a lazy target names.
 
     >>> load("math:sqrt")(4.0)
     2.0
@@ -47,18 +47,18 @@ class _Required:
 
 
 REQUIRED: Any = _Required()
-"""Default of an attribute that every op of a type must give."""
+"""Default of an attribute that has no default: every op must set it."""
 
 
 @dataclass(frozen=True, slots=True)
 class InferContext:
-    """What shape and dtype inference sees of an op.
+    """The argument of `OpSpec.infer`: one op during shape and dtype inference.
 
     Attributes:
         op: name of the op.
         type: type of the op.
         inputs: types of its inputs.
-        attrs: attributes, defaults filled in.
+        attrs: attributes, including defaults.
         line: the user's line.
     """
 
@@ -69,7 +69,7 @@ class InferContext:
     line: SourceLine | None = None
 
     def fail(self, found: object, allowed: object = None, hint: str | None = None) -> NoReturn:
-        """Raises `InferenceError` about this op at the user's line."""
+        """Raise `InferenceError` for this op at the user's line."""
         raise InferenceError(
             f"{self.type} {self.op!r}", at=self.line, found=found, allowed=allowed, hint=hint
         )
@@ -77,19 +77,19 @@ class InferContext:
     def check(
         self, ok: object, found: object, allowed: object = None, hint: str | None = None
     ) -> None:
-        """`fail` unless ``ok``."""
+        """Call `fail` unless ``ok``."""
         if not ok:
             self.fail(found, allowed, hint)
 
 
 @dataclass(frozen=True, slots=True)
 class SbpContext:
-    """What an op's SBP rules see.
+    """The argument of `OpSpec.sbp`: one op on one hierarchy dimension.
 
     Attributes:
-        inputs, outputs: types, as the hierarchy dimensions before this one have left them.
-        attrs: attributes, localized to the first device of these dimensions.
-        parts: devices of this hierarchy dimension; None asks for the rules that hold for any
+        inputs, outputs: types after the splits of all earlier hierarchy dimensions.
+        attrs: attributes, localized to the first device of those dimensions.
+        parts: number of devices of this dimension; None requests the rules that hold for any
             number.
     """
 
@@ -101,9 +101,9 @@ class SbpContext:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A logical tensor and the box of it that one device holds.
+    """A logical tensor and the region of it on one device.
 
-    P and B hold the whole.
+    With P and B, the region is the whole tensor.
 
     >>> from flow_core.base.dtypes import float32
     >>> part = Part(TensorType((7, 2), float32), ((3, 5), (0, 2)))
@@ -116,17 +116,17 @@ class Part:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the box."""
+        """Shape of the region."""
         return region_shape(self.region)
 
     def is_whole(self, axis: int) -> bool:
-        """Whether the box has the full extent of an axis."""
+        """Whether the region has the full extent of an axis."""
         return self.region[axis] == (0, self.type.shape[axis])
 
 
 @dataclass(frozen=True, slots=True)
 class LocalContext:
-    """What `OpSpec.localize` sees: a logical op's attributes, and one device's parts."""
+    """The argument of `OpSpec.localize`: a logical op's attributes and one device's tensors."""
 
     attrs: Mapping[str, AttrValue]
     inputs: tuple[Part, ...]
@@ -134,19 +134,19 @@ class LocalContext:
 
 
 def local_shape(ctx: LocalContext) -> Mapping[str, AttrValue]:
-    """The default of `OpSpec.localize`: an attribute ``shape`` is the shape of output 0."""
+    """Set an attribute ``shape`` to the local shape of output 0; default of `OpSpec.localize`."""
     return {"shape": ctx.outputs[0].shape} if "shape" in ctx.attrs else {}
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One concrete case for the kits: host arrays and attributes.
+    """One test case for the kits: host arrays and attributes.
 
     Attributes:
-        inputs: arrays (float ones are cast to each dtype under test).
+        inputs: arrays; floating point arrays are cast to each dtype under test.
         attrs: attributes.
-        gradient: whether finite differences make sense here (no kinks or ties).
-        note: what the case is about.
+        gradient: whether finite differences are meaningful (no kinks or ties).
+        note: description of the case.
     """
 
     inputs: tuple[Any, ...]
@@ -157,37 +157,38 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class OpSpec:
-    """An op type: schema, inference, SBP rules, gradient.  Nothing about devices.
+    """An op type, independent of devices: schema, inference, SBP rules, gradient.
 
     Attributes:
         type: unique name.
         inputs: names of inputs; ``"x?"`` (trailing) is optional, ``"x*"`` (last) takes any number.
         outputs: names of outputs, ``"out*"`` when inference decides how many.
-        attrs: default per attribute, `REQUIRED` for none.
-        infer: output types from an `InferContext`.
-        sbp: rules for one hierarchy dimension, all but the always valid all-broadcast one.
-        localize: the attributes that say something else about one device's part of the op than
-            about the whole, from a `LocalContext`.  It is asked only where something is split.
-        gradient: builds the gradient of each input (None where there is none) from a
-            `flow_core.ops.build.GradContext`; None when the op has no gradient at all.
+        attrs: default per attribute; `REQUIRED` if it has none.
+        infer: computes the output types from an `InferContext`.
+        sbp: valid signatures for one hierarchy dimension, except all-broadcast, which is always
+            valid.
+        localize: attributes whose values differ between one device's part of the op and the
+            logical op, from a `LocalContext`; called only if a tensor is split.
+        gradient: builds the gradient of each input (or None) from a
+            `flow_core.ops.build.GradContext`; None if the op has no gradient.
         reference: numpy semantics ``reference(*inputs, **attrs)``: array or tuple of arrays.
-            Given float64 inputs it computes in float64.  None for ops with effects.
+            Computes in float64 if the inputs are float64.  None for ops with side effects.
         samples: ``samples(rng)`` yields `Sample`s for the kits.
-        elementwise: output element i depends on elements i (after broadcasting) only.
-        alias: output 0 is the same bytes as this input (reshape, identity).
-        inplace: output 0 may overwrite one of these inputs while it is computed.
+        elementwise: output element i depends only on elements i (after broadcasting).
+        alias: the input whose bytes output 0 shares (reshape, identity).
+        inplace: inputs that output 0 may overwrite while it is computed.
         mutates: inputs (variables) that the op overwrites.
-        mutates_if: name of an attribute without which it overwrites none of them; see `overwrites`.
-        effect: kept although nobody may read its outputs; never merged with another op.
+        mutates_if: attribute that enables `mutates`; see `overwrites`.
+        effect: the op has a side effect: never removed and never merged with another op.
         random: needs seed and step; never merged, never folded.
-        spread: "inputs" or "outputs" when these are one value per device, each on its own
-            device of the op's placement, in order; the other side lies on all of them in the
-            layout of the attribute ``sbp``.  On several devices such an op stands for no work.
-        work: floating point operations of one device, given the types that it has; None for
-            ops that do little more than read and write their elements.
-        host: runs on the CPU of its devices' machines, whatever the scope says.  Only such ops
-            take or make values whose elements are objects (`flow_core.base.dtypes.OBJECTS`).  A
-            source of theirs that has an attribute ``region`` is split on axis 0.
+        spread: "inputs" or "outputs" if these are one value per device of the op's placement, in
+            order; the other side has all devices, with the layout of the attribute ``sbp``.  On
+            several devices such an op does no work.
+        work: floating point operations of one device, given its local types; None for ops that do
+            little more than read and write their elements.
+        host: runs on the CPU of its devices' machines, regardless of the scope.  Only such ops
+            read or write values whose elements are objects (`flow_core.base.dtypes.OBJECTS`).  A
+            source op among them that has an attribute ``region`` is split on axis 0.
     """
 
     type: str
@@ -213,25 +214,25 @@ class OpSpec:
     doc: str = ""
 
     def overwrites(self, attrs: Mapping[str, AttrValue]) -> tuple[int, ...]:
-        """The inputs that an op with these attributes overwrites."""
+        """Return the inputs that an op with these attributes overwrites."""
         keeps = self.mutates_if is not None and not attrs[self.mutates_if]
         return () if keeps else self.mutates
 
     def spreads(self, placement: Placement, side: str | None = None) -> bool:
-        """Whether values of one side (of some side) lie on one device each."""
+        """Whether the values of a side (None: of any side) are on one device each."""
         return self.spread is not None and placement.size > 1 and side in (None, self.spread)
 
     def input_placement(self, placement: Placement, index: int) -> Placement:
-        """Where an input of an op on ``placement`` is read."""
+        """Return the placement of an input of an op on ``placement``."""
         return placement.only(index) if self.spreads(placement, "inputs") else placement
 
     def output_placement(self, placement: Placement, index: int) -> Placement:
-        """Where an output of an op on ``placement`` lies."""
+        """Return the placement of an output of an op on ``placement``."""
         return placement.only(index) if self.spreads(placement, "outputs") else placement
 
 
 def local_attrs(spec: OpSpec, ctx: LocalContext) -> Mapping[str, AttrValue]:
-    """All attributes of one device's part of an op."""
+    """Return all attributes of one device's part of an op."""
     parts = (*ctx.inputs, *ctx.outputs)
     if all(part.is_whole(i) for part in parts for i in range(len(part.region))):
         return ctx.attrs
@@ -241,18 +242,17 @@ def local_attrs(spec: OpSpec, ctx: LocalContext) -> Mapping[str, AttrValue]:
 
 @dataclass(frozen=True, slots=True)
 class KernelQuery:
-    """What a kernel is asked about: one op with concrete types.
+    """The argument of `KernelSpec.accepts`: one op with concrete types.
 
     Attributes:
         op: type of the op.
         attrs: its attributes.
         inputs, outputs: types of inputs and outputs.
-        find: finds the kernel of another query on the same device, for kernels of ``fused``
-            groups, which are made of their members' kernels.
-        settings: what session and job ask of kernels, as the plan has it; what is not there is not
-            asked for.  ``enable_tensor_float_32_compute``: whether float32 products may be rounded
-            to 10 bits of mantissa.  ``mixed_precision_data_type``: the half type of a job that
-            computes in one.
+        find: finds the kernel of another query on the same device; kernels of ``fused`` groups use
+            it to look up their members' kernels.
+        settings: settings of session and job for kernels; unset keys are absent.
+            ``enable_tensor_float_32_compute``: whether float32 products may be rounded to 10
+            mantissa bits.  ``mixed_precision_data_type``: the 16-bit type of a mixed-precision job.
     """
 
     op: str
@@ -272,18 +272,18 @@ class KernelQuery:
 
 @dataclass(frozen=True, slots=True)
 class BindContext:
-    """What a kernel is bound to, once per plan.
+    """The argument of `KernelSpec.load`: arrays and settings of one op, bound once per plan.
 
     Attributes:
         query: the op with its types and attributes.
-        inputs, outputs: device arrays at their final addresses; outputs are not initialised and
-            may be the same memory as an input that the op's spec lists as ``inplace``.
-        workspace: uint8 device array of the size that the kernel asked for, or None.
-        step: 0-d int64 host array that holds the number of the running step.
+        inputs, outputs: device arrays at their final addresses; outputs are uninitialized and may
+            share memory with an input that the op's spec lists as ``inplace``.
+        workspace: uint8 device array of the size that `KernelSpec.workspace` returned, or None.
+        step: 0-d int64 host array with the number of the current step.
         seed: 64-bit seed of the op, derived from the job's seed and the op's name.
-        stream: where to queue the work.
-        cores: how the plan divides the cores of the process.  Kernels need not look at it: when
-            they are looked up, bound and run, the thread's OpenMP and numpy's BLAS are sized.
+        stream: the stream for the work.
+        cores: how the plan divides the cores of the process.  Most kernels ignore it: lookup,
+            binding and launches run with the OpenMP and BLAS thread counts already set.
     """
 
     query: KernelQuery
@@ -306,19 +306,19 @@ class KernelSpec:
     """A kernel of one op on one device type.
 
     Attributes:
-        op: type of the op; "*" takes any op.
+        op: type of the op; "*" matches any op.
         device: device type.
-        load: lazy ``bind(BindContext)`` which returns a launch or a sequence of launches.
+        load: lazy ``bind(BindContext)`` that returns a launch or a sequence of launches.
         accepts: predicate on a `KernelQuery` (dtypes, attributes, shapes).
-        priority: the highest accepting kernel wins; numpy's have 0.
+        priority: of the kernels that accept a query, the one with the highest priority runs;
+            numpy's kernels have 0.
         workspace: ``workspace(KernelQuery)`` in bytes.
         name: shown in plans and conflicts.
-        rows: ``rows(whole, parts)``: whether a launch on the rows of several arrays, one after the
-            other along axis 0, makes the bits that a launch on each of them makes.  Inputs that
-            are the same in ``whole`` and in the parts are one array for all of them.  None
-            promises that of elementwise ops only.
-        cuts: why its launches cannot be part of a step that the driver records and replays; empty
-            where they can.
+        rows: ``rows(whole, parts)``: whether one launch on several arrays, concatenated along
+            axis 0, is bitwise equal to one launch per array.  Inputs that are equal in ``whole``
+            and in the parts are shared by all parts.  None: true for elementwise ops only.
+        cuts: why the driver cannot record and replay the launches (such as in a CUDA graph); empty
+            if it can.
     """
 
     op: str
@@ -334,7 +334,7 @@ class KernelSpec:
 
 @dataclass(frozen=True, slots=True)
 class Available:
-    """A probe's good news: how many devices there are."""
+    """Result of a probe that found devices: their number."""
 
     count: int
     note: str = ""
@@ -342,7 +342,7 @@ class Available:
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """A probe's bad news, in words the user can act on."""
+    """Result of a probe that found no devices: the reason, and what the user can do."""
 
     reason: str
     hint: str = ""
@@ -354,11 +354,11 @@ class DeviceSpec:
 
     Attributes:
         type: "cpu", "gpu" ...
-        probe: lazy ``probe() -> Available | Unavailable``; may touch hardware.
+        probe: lazy ``probe() -> Available | Unavailable``; may access hardware.
         driver: lazy ``driver(index) -> flow_core.device.Driver``.
         kernels: device type whose kernels also run here ("cpu" for emulated devices).
-        records: whether its driver records the launches of a step and replays them as one: plans
-            then say what cuts the record.
+        records: whether the driver records the launches of a step and replays them as one unit;
+            plans then report which kernels prevent it.
     """
 
     type: str
@@ -374,21 +374,21 @@ class CommSpec:
 
     Attributes:
         name: unique name.
-        device_types: devices that it joins, of one type or mixed.
-        bootstrap: lazy ``bootstrap() -> Available | Unavailable``: joins the processes of this
-            program, asked once; `Unavailable` where the program was not started for it.
+        device_types: device types that it connects, alone or mixed.
+        bootstrap: lazy ``bootstrap() -> Available | Unavailable``: connects the processes of this
+            program; called once.  `Unavailable` if the program was not launched for it.
         load: lazy ``load(devices) -> flow_core.device.Comm``, with the text forms of all devices
             of a plan.
-        priority: of several that are available, the highest joins a plan's devices; the one
-            within a process has 0.
+        priority: the available library with the highest priority connects a plan's devices; the
+            in-process one has 0.
         world: lazy ``world() -> flow_core.device.World``, the same object at each call: the
-            processes that it joins; None where it joins the devices of one process only.
-        meet: lazy ``meet(machines, used, port) -> World | None``, asked when ``flow.env.machine``
-            names several machines in a program that no launcher has started: joins processes
-            that were started by hand, one on each machine; None where this is not one of them.
-        shares_memory: whether all devices are this process's and read one another's memory, if
-            it is of one kind.  They then have what is the same on all of them once: arrays of an
-            exchange may be one array, see `Comm.bind`.
+            processes that it connects; None if it connects devices of one process only.
+        meet: lazy ``meet(machines, used, port) -> World | None``, called if ``flow.env.machine``
+            names several machines and no launcher started the program: connects one manually
+            started process per machine; returns None if this process is not one of them.
+        shares_memory: whether all devices belong to this process and can read one another's
+            memory, if of the same kind.  Replicated tensors are then stored once: arrays of an
+            exchange may be the same array, see `Comm.bind`.
     """
 
     name: str
@@ -403,17 +403,18 @@ class CommSpec:
 
 @dataclass(frozen=True, slots=True)
 class BoxingSpec:
-    """A way to get from one SBP to another, in steps that core can do.
+    """A boxing (resharding) from one SBP to another, as a sequence of steps that core implements.
 
     Attributes:
         name: unique name.
-        source, target: SBP that it is for: as text, ``"S(0)"`` or ``"(S(0), B)"``; as letters,
-            ``"P"`` or ``"(S, B)"``; with ``*`` for any text.
-        device_types: the types of devices that it is for.
+        source, target: the SBP that it applies to: text, ``"S(0)"`` or ``"(S(0), B)"``; kinds
+            without axes, ``"P"`` or ``"(S, B)"``; or with the wildcard ``*``.
+        device_types: device types that it applies to.
         cost: lazy ``cost(tensor, source, target)`` in seconds, of a `TensorType` and two
-            (`Placement`, n-D SBP) pairs; the cheapest way is taken, unless a plugin chooses.
-        load: lazy ``load(tensor, source, target)``: the layouts to go through in between, in
-            order, as such pairs.
+            (`Placement`, n-D SBP) pairs; the planner uses the cheapest boxing unless a plugin
+            chooses another.
+        load: lazy ``load(tensor, source, target)``: the intermediate layouts, in order, as such
+            pairs.
     """
 
     name: str
@@ -426,12 +427,12 @@ class BoxingSpec:
 
 @dataclass(frozen=True, slots=True)
 class ReaderSpec:
-    """A format of files of records, for ``flow.data.record_reader(name, files)`` of flow-data.
+    """A record file format, for ``flow.data.record_reader(name, files)`` of flow-data.
 
     Attributes:
         name: unique name.
-        load: lazy text of a class ``Files(paths, skip)`` with ``place``, ``read`` and ``origin``,
-            as `flow_data.records.framed.Files` describes it.
+        load: lazy text of a class ``Files(paths, skip)`` with ``place``, ``read`` and ``origin``;
+            see `flow_data.records.framed.Files`.
     """
 
     name: str
@@ -444,8 +445,8 @@ class DecoderSpec:
 
     Attributes:
         name: unique name.
-        load: lazy text of ``decode(data: bytes) -> numpy.ndarray``; what it raises is reported
-            with file and number of the record.
+        load: lazy text of ``decode(data: bytes) -> numpy.ndarray``; exceptions are reported with
+            the file and the number of the record.
     """
 
     name: str
@@ -475,10 +476,10 @@ class PassSpec:
 
     Attributes:
         name: unique name.
-        stage: "logical", "train" and "lower" passes see the logical graph, in this order;
-            "physical" ones see the graph with an op per device.
+        stage: "logical", "train" and "lower" passes run on the logical graph, in this order;
+            "physical" passes run on the graph with one op per device.
         before, after: names of passes of the same stage.
-        default: whether jobs run it.
+        default: whether jobs run it by default.
     """
 
     name: str
@@ -495,11 +496,11 @@ class FormatSpec:
 
     Attributes:
         name: unique name.
-        can_open: ``can_open(path) -> bool``, cheap.
+        can_open: ``can_open(path) -> bool``; must be cheap.
         reader: lazy ``reader(path) -> Mapping[str, ndarray]`` (arrays may load on access).
-        writer: lazy ``writer(path, Mapping[str, ndarray])``; writes into a fresh folder.
-        file: name of the only file that ``writer`` makes, if it makes one: a save to a path that
-            ends as this name does puts the file there, in place of a folder.
+        writer: lazy ``writer(path, Mapping[str, ndarray])``; writes into an empty folder.
+        file: for single-file formats, the name of the file that ``writer`` creates: a save to a
+            path with the same suffix moves the file there instead of the folder.
     """
 
     name: str
@@ -511,18 +512,17 @@ class FormatSpec:
 
 @dataclass(frozen=True, slots=True)
 class ExportedJob:
-    """A predict job with its weights, as exporters get it.
+    """A predict job with its weights, the argument of exporters.
 
     Attributes:
-        name: the job's.
-        graph: what its results need, as traced: one logical op each, no boxing.  It also has the
-            ops that overwrite variables.
-        inputs: the values that are fed, by the parameter's name (and the place in it, for
-            parameters that are tuples or dicts), in the order in which they are fed.
-        variables: arrays by the names of the graph's ``variable`` ops; each may be read from a
-            file when it is asked for.
-        specs: of all ops.
-        at: the user's line that exports.
+        name: name of the job.
+        graph: the traced logical graph of its results, without boxing, including the ops that
+            overwrite variables.
+        inputs: the fed values by parameter name (with index or key for parameters that are tuples
+            or dicts), in feeding order.
+        variables: arrays by the names of the graph's ``variable`` ops; access may read a file.
+        specs: specs of all ops.
+        at: the user's line of the export.
     """
 
     name: str
@@ -535,12 +535,12 @@ class ExportedJob:
 
 @dataclass(frozen=True, slots=True)
 class ExporterSpec:
-    """A format of files in which other programs run a predict job.
+    """A file format to which predict jobs are exported for other programs.
 
     Attributes:
-        name: unique name; ``flow.onnx.export`` looks for "onnx".
-        load: lazy ``write(job: ExportedJob, path: str, **options)``; leaves a whole file or, where
-            it raises, none that was not there before.
+        name: unique name; ``flow.onnx.export`` uses "onnx".
+        load: lazy ``write(job: ExportedJob, path: str, **options)``; leaves a complete file or, if
+            it raises, the previous state.
     """
 
     name: str

@@ -1,9 +1,9 @@
-"""Trials whether two ways to multiply matrices give the same bits.
+"""Test by trial whether two ways to multiply matrices are bitwise equal.
 
-Which of its kernels a library runs on which rows and columns depends on the processor and on the
-shape, and kernels that add in different orders agree on many elements.  So a trial draws operands
-whose products nearly cancel, where another order shows in most elements, and draws several times,
-as the order may differ in a single element of a small product.
+A library chooses kernels by processor and shape, and kernels with different summation orders agree
+on many elements.  A trial draws operands whose products nearly cancel, so that a different order
+changes most elements.  It repeats the draw, as the order may differ in a single element of a small
+product.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import numpy as np
 from flow_core.ir.graph import TensorType
 
 MOST, LEAST = 8, 2
-"""How often small and large products are tried."""
+"""Number of draws for small and for large products."""
 LARGE = 1 << 26
-"""Multiplications from which a product is tried less often."""
+"""Number of multiplications from which fewer draws are made."""
 REST = 1e-3
-"""What is left of two terms that cancel, as a share of one."""
+"""Relative size of the difference of two terms that nearly cancel."""
 
 
 def agree(multiplications: int, same: Callable[[np.random.Generator], bool]) -> bool:
-    """Whether a comparison holds on several draws.
+    """Whether a comparison holds for several draws.
 
     Args:
-        multiplications: of one draw, which decides how many draws there are.
+        multiplications: number of multiplications of one draw; determines the number of draws.
         same: draws operands and compares the results.
 
     >>> agree(6, lambda rng: bool(rng.random() < 1))
@@ -39,7 +39,11 @@ def agree(multiplications: int, same: Callable[[np.random.Generator], bool]) -> 
 
 
 def multiplications(types: Sequence[TensorType], transposed: bool) -> int:
-    """The multiplications of a matrix product; ``transposed`` says so of the right operand.
+    """Return the number of multiplications of a matrix product.
+
+    Args:
+        types: types of the operands.
+        transposed: whether the right operand is transposed.
 
     >>> from flow_core.base.dtypes import float32
     >>> from flow_core.ir.graph import tensor_type
@@ -53,7 +57,7 @@ def multiplications(types: Sequence[TensorType], transposed: bool) -> int:
 def factors(
     rng: np.random.Generator, types: Sequence[TensorType], transpose_a: bool, transpose_b: bool
 ) -> tuple[Any, Any]:
-    """Two operands, in the type in which they are summed, whose products nearly cancel."""
+    """Draw two operands, in the accumulation type, whose products nearly cancel."""
     a, b = (rng.standard_normal(t.shape).astype(t.dtype.accumulate.numpy) for t in types)
     left = np.swapaxes(a, -1, -2) if transpose_a else a
     right = np.swapaxes(b, -1, -2) if transpose_b else b
