@@ -247,7 +247,7 @@ def test_twice_within_one_plugin() -> None:
 
 
 def test_two_plugins_of_one_name() -> None:
-    with pytest.raises(PluginConflictError, match="loaded already"):
+    with pytest.raises(PluginConflictError, match="already loaded"):
         load(plugin("same"), plugin("same"))
 
 
