@@ -86,7 +86,7 @@ def test_what_ends_a_script(folder: Path, line: str) -> None:
     with pytest.raises(JobError) as caught:
         planned(folder, f"{line}\nlater = flow.global_function()(train.function)", "later")
     where = f"{ENDS[line]} at {folder / 'program.py'}:{LINE}"
-    assert f"planning ends a script before {where}" in str(caught.value)
+    assert f"planning stops a script before {where}" in str(caught.value)
 
 
 def test_what_does_not(folder: Path) -> None:

@@ -54,7 +54,7 @@ def test_doctor_names_another_owner_of_oneflow(site: Site) -> None:
     site.write_metadata("oneflow", "0.3.4", {}, ["oneflow/legacy.py"])
     done = site.flow("doctor", FLOW_PLUGINS="")
     assert done.returncode == 1
-    assert "distribution oneflow 0.3.4 owns a top-level 'oneflow' too" in done.stdout
+    assert "distribution oneflow 0.3.4 also has a top-level 'oneflow'" in done.stdout
 
 
 def test_doctor_names_a_foreign_oneflow_on_the_path(site: Site) -> None:
@@ -131,13 +131,13 @@ again = other
 @pytest.mark.parametrize(
     ("target", "parts"),
     [
-        ("program.py", ["no name of a job", "script.py:job", "under `if __name__`"]),
+        ("program.py", ["no job name", "script.py:job", "under `if __name__`"]),
         ("nothing.py", ["no such file", "script.py:job"]),
         ("nothing.py:job", ["no such file"]),
         ("", ["a folder"]),
         ("program.py:trian_job", ["nothing of that name", "no job at its top level"]),
-        ("program.py:number", ["found:   3, which is no job function"]),
-        ("several.py", ["no name of a job", "several.py:one or ", "several.py:other"]),
+        ("program.py:number", ["found:   3, which is not a job function"]),
+        ("several.py", ["no job name", "several.py:one or ", "several.py:other"]),
         ("several.py:ohter", ["did you mean other?"]),
         ("notes.txt", ["not a Python file"]),
         ("wrong.py", ["wrong.py", "line 2, in <module>", "ZeroDivisionError"]),
@@ -158,7 +158,7 @@ def test_a_page_where_there_is_no_folder(site: Site) -> None:
     (site.folder / "several.py").write_text(SCRIPTS["several.py"])
     done = site.flow("plan", "--html", "no/page.html", f"{site.folder}/several.py:one")
     assert done.returncode == 2
-    assert "there is no folder no" in done.stderr
+    assert "the folder no does not exist" in done.stderr
 
 
 PROGRAM = """

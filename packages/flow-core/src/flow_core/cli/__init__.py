@@ -1,4 +1,8 @@
-"""The ``flow`` command.  Needs click and rich: ``flow-core[cli]``."""
+"""The ``flow`` command; requires click and rich (``flow-core[cli]``).
+
+In: command line arguments.  Out: tables, JSON or an HTML page, and an exit status.
+Must not contain logic that other interfaces need.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,14 @@ import sys
 
 
 def main() -> None:
-    """Runs the command line; says what to install when click or rich are missing."""
+    """Run the command line; explain what to install if click or rich is missing."""
     try:
         from flow_core.cli.app import cli
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):
             raise
         sys.exit(
-            f"flow: this command needs {error.name}, which is not installed\n"
+            f"flow: this command requires {error.name}, which is not installed\n"
             "  next:    uv add 'flow-core[cli]'"
         )
     cli()

@@ -21,32 +21,32 @@ emulate_gpus = click.option(
     "--emulate-gpus",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Give the program N devices of type gpu that run on the CPU.",
+    help="Emulate N devices of type gpu on the CPU.",
 )
 
 
 def in_a_folder(ctx: click.Context, option: click.Parameter, file: str | None) -> str | None:
-    """A file to write, refused before the work where its folder is not there."""
+    """Validate the path of a file to write: reject a missing folder before the work."""
     if file is not None and not Path(file).absolute().parent.is_dir():
-        raise click.BadParameter(f"there is no folder {Path(file).parent}", ctx, option)
+        raise click.BadParameter(f"the folder {Path(file).parent} does not exist", ctx, option)
     return file
 
 
 class FlowGroup(click.Group):
-    """Core's commands, then those of plugins; plugins are loaded when core has no such command."""
+    """Core's commands, then those of plugins, which are loaded only if core lacks a command."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names: core's, then the plugins'."""
+        """Return all names: core's, then the plugins'."""
         own = super().list_commands(ctx)
         return [*own, *sorted(plugin_commands(own))]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Core's command of a name, else a plugin's."""
+        """Return core's command of a name, else a plugin's."""
         own = super().get_command(ctx, cmd_name)
         return own or plugin_commands(super().list_commands(ctx)).get(cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs a command; errors meant for the user are shown without a traceback."""
+        """Run a command; print the project's own errors without a traceback."""
         try:
             return super().invoke(ctx)
         except FlowError as error:
@@ -64,9 +64,9 @@ def cli() -> None:
 @click.option("--traceback", is_flag=True, help="Show the tracebacks of plugins that failed.")
 @click.pass_context
 def doctor(ctx: click.Context, config: bool, traceback: bool) -> None:
-    """Versions, plugins, devices, and what is wrong with them.
+    """Show versions, plugins and devices, and diagnose problems.
 
-    Ends with status 1 when something is wrong.  A device that is not there is no fault.
+    Exits with status 1 if there are problems.  A missing device is not a problem.
     """
     if config:
         show([settings_table()])
@@ -88,11 +88,11 @@ def doctor(ctx: click.Context, config: bool, traceback: bool) -> None:
 @click.argument("script", type=click.Path(exists=True))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def run(emulate_gpus: int | None, script: str, args: tuple[str, ...]) -> None:
-    """Run SCRIPT with its ARGS, as python does."""
+    """Run SCRIPT with its ARGS, like python."""
     run_script(script, args, emulate_gpus)
 
 
-@cli.command(short_help="Show what a job is compiled to.")
+@cli.command(short_help="Show a job's compiled plan.")
 @emulate_gpus
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.option(
@@ -100,15 +100,15 @@ def run(emulate_gpus: int | None, script: str, args: tuple[str, ...]) -> None:
     metavar="FILE",
     type=click.Path(dir_okay=False),
     callback=in_a_folder,
-    help="Write a page that shows it all.",
+    help="Write an interactive HTML page.",
 )
-@click.option("--diff", metavar="TARGET", help="Show what differs from this one to the other.")
+@click.option("--diff", metavar="TARGET", help="Show the differences from JOB to TARGET.")
 @click.option(
     "--hints",
     type=click.IntRange(min=0),
     default=4,
     show_default=True,
-    help="Say what the plan would cost without each of so many hints.",
+    help="Evaluate the plan's cost without each of the first N hints.",
 )
 @click.argument("target", metavar="SCRIPT.PY[:JOB]")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]")
@@ -121,14 +121,14 @@ def plan(
     target: str,
     args: tuple[str, ...],
 ) -> None:
-    """Show what a job is compiled to: ops, placements, SBP, boxing, memory, time of each pass.
+    """Show a job's compiled plan: ops, placements, SBP, boxing, memory, time of each pass.
 
-    SCRIPT.PY is imported with its ARGS, so what stands under `if __name__ == "__main__"` does not
-    run.  The script ends before its first call of a job, and before flow saves or loads a
-    checkpoint, exports a model, or writes summaries or records: no step runs, and flow writes
-    nothing but the file of --html, for which the job is measured on variables of its own.  Jobs
-    must be defined before that line.  JOB is needed where it has several jobs.  A target may also
-    be a file that --json has written.
+    SCRIPT.PY is imported with its ARGS, so code under `if __name__ == "__main__"` does not run.
+    The script stops before its first call of a job, and before flow saves or loads a checkpoint,
+    exports a model, or writes summaries or records: no step runs, and flow writes only the file of
+    --html, for which it measures the job on separate variables.  Jobs must be defined before that
+    line.  JOB is required if the script has several jobs.  A target may also be a file that --json
+    wrote.
     """
     if emulate_gpus is not None:
         os.environ["ONEFLOW_EMULATE_GPUS"] = str(emulate_gpus)
@@ -149,15 +149,15 @@ def plan(
         show(plan_tables(found))
 
 
-@cli.command(short_help="Compare a job's plan with one device's, op by op.")
+@cli.command(short_help="Verify a job's plan against one device, op by op.")
 @click.option(
     "--devices",
     type=click.IntRange(min=2),
     metavar="N",
-    help="Give the program N emulated gpus, and spread a job for one device over them.",
+    help="Emulate N gpus, and distribute a job for one device over them.",
 )
 @click.option("--steps", type=click.IntRange(min=1), default=2, show_default=True)
-@click.option("--seed", type=int, default=0, help="Of the random inputs.")
+@click.option("--seed", type=int, default=0, help="Seed of the random inputs.")
 @click.argument("target", metavar="SCRIPT.PY[:JOB]")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]")
 @click.pass_context
@@ -169,11 +169,11 @@ def verify(
     target: str,
     args: tuple[str, ...],
 ) -> None:
-    """Run a job's plan beside the plan of one device, and compare them op by op.
+    """Run a job's plan and the plan of one device, and compare them op by op.
 
-    Inputs are random.  SCRIPT.PY is imported as by `flow plan`: it ends before its first call of
-    a job, and flow writes nothing.  Ends with status 1 when rounding does not explain a
-    difference, and names the first op that is wrong with your line.
+    Inputs are random.  SCRIPT.PY is imported as by `flow plan`: it stops before its first call of
+    a job, and flow writes nothing.  Exits with status 1 if rounding does not explain a difference,
+    and names the first wrong op with its source line.
     """
     if devices is not None:
         os.environ.setdefault("ONEFLOW_EMULATE_GPUS", str(devices))

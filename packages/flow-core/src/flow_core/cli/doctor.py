@@ -1,4 +1,4 @@
-"""What ``flow doctor`` finds out."""
+"""The diagnostics of ``flow doctor``."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ FACADE = "oneflow"
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What to show.
+    """The result of a diagnosis.
 
     Attributes:
-        tables: what there is.
-        problems: what is wrong, a text each.
-        tracebacks: of the plugins that failed.
+        tables: versions, plugins, devices and cores.
+        problems: one text per problem.
+        tracebacks: tracebacks of plugins that failed.
     """
 
     tables: tuple[Table, ...]
@@ -43,10 +43,10 @@ class Diagnosis:
 
 
 def diagnose(settings: Settings, commands: Iterable[str] = ()) -> Diagnosis:
-    """Looks at versions, plugins and devices; probes hardware.
+    """Inspect versions, plugins and devices; probe hardware.
 
     Args:
-        settings: the process's settings; strictness is left aside, so that all plugins show.
+        settings: the process's settings; FLOW_PLUGIN_STRICT is ignored to list all plugins.
         commands: names of core's own commands.
     """
     host = Host(replace(settings, plugin_strict=False))
@@ -56,7 +56,7 @@ def diagnose(settings: Settings, commands: Iterable[str] = ()) -> Diagnosis:
     except PluginError as error:
         problems.append(str(error))
     failures = [record.failure for record in host.records if record.failure]
-    quoted = " ".join(problems)  # core's own failure is raised, too: once is enough
+    quoted = " ".join(problems)  # core's own failures are also raised; list them once
     problems += [str(f) for f in failures if str(f.error) not in quoted]
     problems += _facade_problems()
     tables = [_versions(), _environment(os.environ), _plugins(host.records)]
@@ -135,7 +135,7 @@ def _device(registry: Registry, device_type: str) -> tuple[str, ...]:
 
 
 def _cores(settings: Settings) -> Table:
-    """The budget, and the pools that obey it; after plugins have loaded theirs."""
+    """Return the thread budget and the thread pools; call after plugins have loaded theirs."""
     thread_pools.look()
     found = thread_pools.blas()
     blas = f"{found.name}, {found.get()} threads now" if found else "its threads cannot be counted"
@@ -164,7 +164,7 @@ def _doctor_lines(entry: HookCall, settings: Settings) -> Iterator[str]:
         yield f"flow_doctor failed: {type(error).__name__}: {error}"
         return
     for line in (lines,) if isinstance(lines, str) else lines:
-        yield line if isinstance(line, str) else f"flow_doctor gave {line!r} instead of a text"
+        yield line if isinstance(line, str) else f"flow_doctor returned {line!r} instead of a text"
 
 
 def _command_problems(registry: Registry, commands: Iterable[str]) -> list[str]:
@@ -175,10 +175,10 @@ def _command_problems(registry: Registry, commands: Iterable[str]) -> list[str]:
 
 
 def _facade_problems() -> Iterator[str]:
-    """Whether ``import oneflow`` gives core's own facade, and nobody else's."""
+    """Yield a problem if ``import oneflow`` does not find flow-core's own facade."""
     for name in sorted({n for n in _owners(FACADE) if n.lower().replace("_", "-") != "flow-core"}):
         yield (
-            f"distribution {name} {_version(name)} owns a top-level {FACADE!r} too: the two "
+            f"distribution {name} {_version(name)} also has a top-level {FACADE!r}: the two "
             f"overwrite each other's files; next: uv pip uninstall {name}, then "
             "uv pip install --reinstall flow-core"
         )
@@ -187,7 +187,7 @@ def _facade_problems() -> Iterator[str]:
     if spec is None or spec.origin is None:
         yield f"import {FACADE} finds nothing; flow-core's own should be at {own}"
     elif Path(_folder(spec.origin)) != own:
-        yield f"import {FACADE} gives {spec.origin}, not flow-core's own at {own}"
+        yield f"import {FACADE} finds {spec.origin}, not flow-core's own at {own}"
 
 
 def _owners(package: str) -> Sequence[str]:
@@ -195,7 +195,7 @@ def _owners(package: str) -> Sequence[str]:
 
 
 def settings_table() -> Table:
-    """The attributes of a function config, and what each means here."""
+    """Return the attributes of a function config, and their effects."""
     from flow_core.frontend.config.function_config import SETTINGS
 
     rows = tuple(

@@ -1,4 +1,4 @@
-"""Sub-commands that plugins add to ``flow``."""
+"""Subcommands that plugins add to ``flow``."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from flow_core.plugins.registry import HookCall, Registry
 
 
 def plugin_commands(taken: Iterable[str]) -> dict[str, click.Command]:
-    """The commands of all plugins by name; those of a plugin that fails are left out, loudly.
+    """Return the commands of all plugins by name; report plugins that fail on standard error.
 
     Args:
-        taken: names that core has.
+        taken: names of core's commands.
 
     Raises:
-        PluginConflictError: two plugins, or a plugin and core, have a command of one name.
+        PluginConflictError: two plugins, or a plugin and core, have a command of the same name.
     """
     try:
         registry = default_registry()
@@ -34,7 +34,7 @@ def plugin_commands(taken: Iterable[str]) -> dict[str, click.Command]:
 def collect_commands(
     registry: Registry, taken: Iterable[str]
 ) -> tuple[dict[str, click.Command], list[PluginError]]:
-    """The commands of a registry's plugins, and why some plugins' are left out.
+    """Return the commands of a registry's plugins, and the errors of plugins that failed.
 
     Raises:
         PluginConflictError: see `plugin_commands`.
@@ -56,7 +56,7 @@ def collect_commands(
 
 
 def _commands_of(entry: HookCall) -> dict[str, click.Command]:
-    """What one plugin adds, through a group of its own so that it can overwrite nothing."""
+    """Return the commands of one plugin, collected in a separate group."""
     group = click.Group()
     attempted = f"hook flow_register_commands of {entry.origin}"
     try:
@@ -76,6 +76,6 @@ def _check_free(name: str, entry: HookCall, owners: dict[str, str]) -> None:
         raise PluginConflictError(
             f"registering command {name!r} of {entry.origin}",
             found=f"{owners[name]} has a command of that name",
-            allowed="one command of each name",
-            hint=f"leave the plugin out: FLOW_DISABLE_PLUGINS={entry.origin.plugin}",
+            allowed="one command per name",
+            hint=f"disable the plugin: FLOW_DISABLE_PLUGINS={entry.origin.plugin}",
         )

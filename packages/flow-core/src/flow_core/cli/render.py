@@ -1,4 +1,4 @@
-"""Tables for people: drawn by rich on a terminal, aligned plain text elsewhere."""
+"""Print tables: with rich on a terminal, as aligned plain text elsewhere."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from flow_core.observe.tables import Table, plain
 
 
 def show(tables: Iterable[Table]) -> None:
-    """Prints tables to standard output.
+    """Print tables to standard output.
 
-    On a terminal, paths below the working directory are shown from there.
+    On a terminal, paths below the working directory are relative.
     """
     if sys.stdout.isatty():
         _show_rich(tables)
@@ -47,7 +47,7 @@ def _show_rich(tables: Iterable[Table]) -> None:
 
 
 SHORT = 16
-"""Columns of so many characters stay on one line; in a narrow terminal others go over several."""
+"""Columns of at most this many characters are never wrapped."""
 
 _STYLES = {
     "loaded": "green",

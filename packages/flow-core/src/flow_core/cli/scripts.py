@@ -1,4 +1,4 @@
-"""Running a user's script, and getting a job out of one."""
+"""Run a user's script, or import it to get one of its jobs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from flow_core.base.errors import FlowError, JobError, nearest
 from flow_core.base.planning import ScriptEnd, planning
 from flow_core.base.programs import enter_script, interpreter_options, leave_own_folder
 
-if TYPE_CHECKING:  # the compiler is loaded when a plan is asked for
+if TYPE_CHECKING:  # load the compiler only if needed
     from flow_core.observe.document import PlanDocument
 
 
 def run_script(script: str, args: Sequence[str], emulate_gpus: int | None) -> NoReturn:
-    """Runs a script in place of this process, with the environment that the options ask for.
+    """Replace this process by a script, with the environment of the options.
 
-    A new interpreter gives the script its own ``__main__``, ``sys.argv``, ``sys.path``, exit
-    status and signals; nothing that this command imported is in its way.
+    In a new interpreter, the script has its own ``__main__``, ``sys.argv``, ``sys.path``, exit
+    status and signals, and no modules that this command imported.
     """
     environment = dict(os.environ)
     if emulate_gpus is not None:
@@ -38,17 +38,18 @@ def run_script(script: str, args: Sequence[str], emulate_gpus: int | None) -> No
 
 
 def job_of(target: str, args: Sequence[str] = ()) -> Any:
-    """The job that ``script.py:job`` names, or the only one of ``script.py``.
+    """Return the job that ``script.py:job`` names, or the only job of ``script.py``.
 
-    The script is imported for it, until it first calls a job, saves or loads a checkpoint, or
-    writes a file by a function of flow: no step runs, and flow writes nothing.
+    Imports the script up to its first call of a job, or of a function of flow that reads or writes
+    files: no step runs, and flow writes nothing.
 
     Args:
         target: script and job.
-        args: what the script finds in ``sys.argv`` behind its own name.
+        args: the script's arguments in ``sys.argv``.
 
     Raises:
-        JobError: there is no such script or job, or no name where the script has several jobs.
+        JobError: the script or the job does not exist, or the name is missing and the script has
+            several jobs.
     """
     path, name = _parts(target)
     with planning():
@@ -63,7 +64,7 @@ def job_of(target: str, args: Sequence[str] = ()) -> Any:
 
 
 def _parts(target: str) -> tuple[Path, str]:
-    """The file of a target, and the name of a job or nothing."""
+    """Split a target into the file and the name of a job, or an empty name."""
     path, separator, name = target.rpartition(":")
     if separator and Path(path).is_file():
         return Path(path), name
@@ -77,7 +78,7 @@ TARGET = "script.py:job, a file and the name of a job function in it"
 
 
 def _jobs_of(module: ModuleType) -> dict[str, Any]:
-    """The job functions at the top level of a script, each by its first name."""
+    """Return the job functions at the top level of a script, by their first name."""
     from flow_core.frontend.job.function import JobFunction
 
     jobs = {id(v): (n, v) for n, v in reversed(vars(module).items()) if isinstance(v, JobFunction)}
@@ -85,7 +86,7 @@ def _jobs_of(module: ModuleType) -> dict[str, Any]:
 
 
 def _inner_job(name: str) -> Any:
-    """The last job of a name that the script has defined inside a function; None without one."""
+    """Return the last job of a name that the script defined inside a function, or None."""
     from flow_core.frontend.job.function import defined_jobs
 
     return next((job for job in reversed([*defined_jobs()]) if job.name == name), None)
@@ -96,17 +97,17 @@ def _no_job(
 ) -> JobError:
     found = "nothing of that name"
     if not name:
-        found = "no name of a job"
+        found = "no job name"
     elif hasattr(module, name):
-        found = f"{getattr(module, name)!r:.60}, which is no job function"
+        found = f"{getattr(module, name)!r:.60}, which is not a job function"
     hint = nearest(name, jobs)
     if not jobs:
         hint = (
-            "a job under `if __name__`, or in a function that is not called, is not seen: define "
-            "it above that"
+            "a job under `if __name__`, or in a function that is not called, is not found: define "
+            "it at the top level"
         )
     if end is not None:
-        hint = f"planning ends a script before {end}: define the job above that line"
+        hint = f"planning stops a script before {end}: define the job above that line"
     return JobError(
         f"looking for job {name!r} in {path}" if name else f"looking for a job in {path}",
         found=found,
@@ -117,11 +118,11 @@ def _no_job(
 
 
 def document_of(target: str, hints: int = 0, args: Sequence[str] = ()) -> PlanDocument:
-    """The plan of ``script.py:job``, or one that ``flow plan --json`` has written.
+    """Return the plan of ``script.py:job``, or a plan that ``flow plan --json`` wrote.
 
     Raises:
-        JobError: there is no such script or job.
-        PlanError: the file is no saved plan.
+        JobError: the script or the job does not exist.
+        PlanError: the file is not a saved plan.
     """
     from flow_core.frontend.session.session import (
         ResourceConfig,
@@ -133,17 +134,17 @@ def document_of(target: str, hints: int = 0, args: Sequence[str] = ()) -> PlanDo
     if target.endswith(".json") and Path(target).is_file():
         return PlanDocument.read(Path(target))
     found = document(job_of(target, args), hints)
-    clear_default_session()  # the next script may have jobs and variables of the same names
+    clear_default_session()  # the next script may use the same names for jobs and variables
     default_session().resources = ResourceConfig()
     return found
 
 
 def write_page(target: str, file: str, hints: int, args: Sequence[str] = ()) -> None:
-    """Writes the page of ``script.py:job``, with a step measured now, or of a saved plan.
+    """Write the page of ``script.py:job``, with a measured step, or of a saved plan.
 
     Raises:
-        JobError: there is no such script or job.
-        PlanError: the target is no saved plan.
+        JobError: the script or the job does not exist.
+        PlanError: the target is not a saved plan.
     """
     from flow_core.observe.document import PlanDocument, document
     from flow_core.observe.measure import measure
@@ -158,9 +159,9 @@ def write_page(target: str, file: str, hints: int, args: Sequence[str] = ()) -> 
 
 
 def _import_file(path: Path, args: Sequence[str]) -> tuple[ModuleType, ScriptEnd | None]:
-    """Imports a script with the ``sys.argv`` and ``sys.path`` that it would have as a program.
+    """Import a script with the ``sys.argv`` and ``sys.path`` that it would have as a program.
 
-    Gives the module, and where planning has ended the script, None where it has come to its end.
+    Returns the module, and where planning stopped the script, or None if it ran to its end.
     """
     name = f"flow_plan_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -176,14 +177,14 @@ def _import_file(path: Path, args: Sequence[str]) -> tuple[ModuleType, ScriptEnd
         return module, end
     except FlowError:
         raise
-    except Exception as error:  # noqa: BLE001 - the user's own: shown as python shows it
+    except Exception as error:  # noqa: BLE001 - the user's own error: shown as Python shows it
         traceback.print_exception(error.with_traceback(_within(error, path)))
         sys.exit(1)
     return module, None
 
 
 def _within(error: BaseException, path: Path) -> TracebackType | None:
-    """The traceback of an error from a script's first frame on; none for one of its syntax."""
+    """Return an error's traceback from the script's first frame on; None for a syntax error."""
     found = error.__traceback__
     while found is not None and found.tb_frame.f_code.co_filename != str(path):
         found = found.tb_next

@@ -1,5 +1,5 @@
-"""Seeing what a job is compiled to, and whether it computes what one device computes.
+"""Reports on compiled jobs (`text`, `diff`, `page`), and `oracle`, which verifies their results.
 
-`document` puts a compiled job into plain data, which `text`, `diff` and `page` show; `oracle`
-runs a plan beside the plan of one device.
+In: a job function or a saved plan.  Out: tables, an HTML page, or a verdict.
+Must not change the state of the session.
 """

@@ -1,7 +1,7 @@
-"""Variables that mirrored devices overwrite apart: each device's copy is a variable of its own.
+"""Model the per-device copies of variables that mirrored devices overwrite independently.
 
-Statistics of a normalisation in the mirrored view are such: what one device notes there, the
-others never see.  No single variable of one device can play them, several can.
+The statistics of a normalization in the mirrored view are an example: devices update them
+independently.  On one device, each copy becomes a separate variable.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ CAST = "cast_to_mirrored"
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """What a device holds of a variable, for itself.
+    """A device's own copy of a variable.
 
     Attributes:
         variable: the variable.
         device: text form of the device.
-        name: name of the variable that stands for this copy on one device.
-        window: its part of the variable.
+        name: name of the variable that represents the copy on one device.
+        window: the copy's part of the variable.
     """
 
     variable: str
@@ -35,7 +35,7 @@ class Copy:
 
 
 def overwritten_copies(graph: Graph, specs: Mapping[str, OpSpec]) -> dict[Value, Copy]:
-    """The copies of all variables of which a logical graph overwrites some device's."""
+    """Return the copies of all variables that devices of a logical graph overwrite."""
     changed = {
         graph.ops[value.op].inputs[0].op
         for op in graph.ops.values()
@@ -55,7 +55,7 @@ def _copies(graph: Graph, op: Op) -> Iterator[tuple[Value, Copy]]:
 
 
 def with_copies(graph: Graph, copies: Mapping[Value, Copy]) -> Graph:
-    """A graph for one device in which copies are variables of their own."""
+    """Return a graph for one device in which each copy is a separate variable."""
     if not copies:
         return graph
     ops: dict[str, Op] = {}

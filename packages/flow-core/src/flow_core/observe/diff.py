@@ -1,4 +1,4 @@
-"""What differs between two plans: boxing, bytes, memory, tasks."""
+"""Differences between two plans: boxing, bytes, memory, tasks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flow_core.plan import Plan, Transfer
 
 
 def diff_tables(a: PlanDocument, b: PlanDocument) -> Iterator[Table]:
-    """From plan ``a`` to plan ``b``: totals, then boxing that came, went or changed."""
+    """Yield the changes from plan ``a`` to plan ``b``: totals, then boxing and ops."""
     yield Table(f"from {_title(a)}\nto   {_title(b)}", (), ())
     yield Table("in a step", ("", "from", "to", "change"), tuple(_totals(a.plan, b.plan)))
     boxing = tuple(_boxing(a.plan.ledger, b.plan.ledger))
@@ -65,7 +65,7 @@ def _boxing(a: Sequence[Transfer], b: Sequence[Transfer]) -> Iterator[Row]:
 
 
 def _numbered(ledger: Sequence[Transfer]) -> Mapping[tuple[str, str, str, int], Transfer]:
-    """Entries by value and layouts, and a number where one is there several times."""
+    """Return entries by value and layouts, numbered if there are several of the same key."""
     found: dict[tuple[str, str, str, int], Transfer] = {}
     for entry in ledger:
         number = 0

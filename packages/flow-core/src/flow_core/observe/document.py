@@ -1,4 +1,4 @@
-"""A compiled job as plain data: what reports, comparisons and pages are made of."""
+"""A compiled job as plain data, the input of reports, comparisons and pages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flow_core.plan import Plan, decode_plan, unreadable
 from flow_core.sharding.sbp import format_nd_sbp
 
 FORMAT = "flow plan 1"
-"""First words of a saved document: what it is, and the version of its form."""
+"""Format name and version of a saved document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class OpRow:
         name: unique name.
         type: its type; a fused group lists its members' types.
         inputs: values that it reads, as text.
-        wants: text form of the SBP in which it wants each of them.
+        wants: text form of the SBP in which it reads each input.
         outputs: types of its outputs, as text.
         placement: text form of its devices.
         sbp: text form of the SBP of each output.
-        line: the user's line, empty when unknown.
+        line: the user's line, empty if unknown.
     """
 
     name: str
@@ -60,18 +60,18 @@ class PassRow:
 
 @dataclass(frozen=True, slots=True)
 class PlanDocument:
-    """Everything that there is to show about a compiled job.
+    """All reportable data of a compiled job.
 
     Attributes:
-        job, kind, line: name, "train" or "predict", where it is defined.
-        traced: the number of ops traced.
+        job, kind, line: name, "train" or "predict", line of the definition.
+        traced: the number of traced ops.
         ops: the logical ops.
         origins: the logical op of each task's op.
-        passes: what compilation did, in order.
+        passes: passes and stages of compilation, in order.
         plan: the physical plan.
-        selection: how signatures were chosen for several devices, as pairs of texts.
-        hints: for each hint of the program that was looked at: what it asks for, what the plan
-            would cost without it, and what that saves.
+        selection: how signatures were selected for several devices, as pairs of texts.
+        hints: for each evaluated SBP hint of the program: the request, the plan's cost without it,
+            and the saving.
     """
 
     job: str
@@ -86,7 +86,7 @@ class PlanDocument:
     hints: tuple[tuple[str, ...], ...] = ()
 
     def to_json(self) -> str:
-        """The document as JSON text, which `from_json` reads."""
+        """Encode the document as JSON; `from_json` decodes it."""
         names = ("job", "kind", "line", "traced", "origins", "selection", "hints")
         fields = {n: getattr(self, n) for n in names}
         rows = {n: [asdict(row) for row in getattr(self, n)] for n in ("ops", "passes")}
@@ -94,10 +94,10 @@ class PlanDocument:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> PlanDocument:
-        """The document of a JSON text.
+        """Decode a document from JSON.
 
         Raises:
-            PlanError: the text is something else.
+            PlanError: the text is not a document.
         """
         try:
             doc: PlanDocument = _DECODER.decode(cls, _content(parsed(text)))
@@ -108,10 +108,10 @@ class PlanDocument:
 
     @classmethod
     def read(cls, path: Path) -> PlanDocument:
-        """The document of a file.
+        """Read a document from a file.
 
         Raises:
-            PlanError: there is no such file, or it holds something else.
+            PlanError: the file does not exist or is not a document.
         """
         try:
             return cls.from_json(path.read_bytes())
@@ -127,7 +127,7 @@ _DECODER = Decoder(types={Plan: decode_plan})
 
 
 def _content(data: Any) -> Any:
-    """What is in a document beside the words that say that it is one."""
+    """Check the format of a document and return its other fields."""
     found = data.get("format", "another kind of JSON") if isinstance(data, dict) else "no object"
     if found != FORMAT:
         raise Mismatch(found if isinstance(found, str) else shown(found), repr(FORMAT))
@@ -135,7 +135,7 @@ def _content(data: Any) -> Any:
 
 
 def _check_ops(ops: Sequence[OpRow]) -> None:
-    """Each input must be an output of an op that is there, and wanted in some layout."""
+    """Check that each input is an output of an op of the document, and has a wanted layout."""
     outputs = {op.name: len(op.sbp) for op in ops}
     for i, op in enumerate(ops):
         if len(op.wants) != len(op.inputs):
@@ -148,11 +148,11 @@ def _check_ops(ops: Sequence[OpRow]) -> None:
 
 
 def document(job: JobFunction, hints: int = 0) -> PlanDocument:
-    """What there is to show about a job; compiles it when that has not happened yet.
+    """Return the document of a job; compile the job if needed.
 
     Args:
         job: the job function.
-        hints: how many of its hints to look at: for each, signatures are chosen once more.
+        hints: how many of its SBP hints to evaluate; each repeats the SBP selection.
     """
     compiled = job.compile()
     graph = compiled.spread if compiled.layouts else compiled.graph
@@ -174,7 +174,7 @@ def document(job: JobFunction, hints: int = 0) -> PlanDocument:
 
 
 SECONDS_PER_HINT = 5.0
-"""How much the search for a plan without some hint may do."""
+"""Search budget, in nominal seconds, for the plan without a hint."""
 
 
 def _relaxed(physical: Physical, most: int) -> Iterator[tuple[str, ...]]:

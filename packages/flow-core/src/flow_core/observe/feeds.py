@@ -1,4 +1,4 @@
-"""Inputs and weights for a job that nobody feeds: random, seeded, of the right kind."""
+"""Random inputs and weights for a job: seeded, and valid for the ops that read them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flow_core.ir.graph import Graph, Op, TensorType, Value
 
 
 def _rows(axis: str | None, table: int = 0) -> Any:
-    """Indices count the elements of an axis of the table that they look into."""
+    """Return the bound of indices: the size of the axis that they index."""
 
     def bound(op: Op, types: tuple[TensorType, ...]) -> int:
         where = 0 if axis is None else int(op.attrs[axis])
@@ -23,7 +23,7 @@ def _rows(axis: str | None, table: int = 0) -> Any:
 
 
 def _classes(op: Op, types: tuple[TensorType, ...]) -> int:
-    """Labels count the classes of the prediction, whose last axis they are."""
+    """Return the bound of labels: the number of classes, the last axis of the prediction."""
     return int(op.attrs.get("depth") or types[0].shape[-1])
 
 
@@ -43,22 +43,22 @@ INDICES: Mapping[str, tuple[int, Any]] = {
     "sparse_softmax_cross_entropy": (1, _classes),
     "sparse_cross_entropy": (1, _classes),
 }
-"""Ops one input of which has indices: which input, and how many there are to choose from."""
+"""Ops with an input of indices: the input's number, and the function for their bound."""
 
 PASSING = frozenset(
     ("cast", "copy", "identity", "reshape", "squeeze", "expand_dims", "transpose", "concat",
      "slice", "parallel_cast")
 )  # fmt: skip
-"""Ops that hand indices on."""
+"""Ops that pass indices through."""
 
 UNKNOWN_BOUND = 2
-"""Integers that nothing is known about are 0 or 1."""
+"""Bound of integers without a known bound: they are 0 or 1."""
 
 
 def index_bounds(graph: Graph) -> dict[str, int]:
-    """How many indices each integer input may choose from, by name of the ``input`` op.
+    """Return the exclusive bound of each integer input, by name of the ``input`` op.
 
-    It is the smallest bound of the ops that the input's elements reach unchanged.
+    It is the smallest bound of all ops that the input's elements reach unchanged.
     """
     readers = graph.consumers()
     found: dict[str, int] = {}
@@ -80,7 +80,7 @@ def _bounds(graph: Graph, readers: Mapping[Value, list[Op]], value: Value) -> It
 
 
 def draw_feeds(graph: Graph, names: Sequence[str], rng: np.random.Generator) -> list[Any]:
-    """An array for each of a job's ``input`` ops: floats in [0, 1), indices within their range."""
+    """Draw an array for each ``input`` op of a job: floats in [0, 1), indices in their range."""
     bounds = index_bounds(graph)
     return [_array(graph.types[name][0], bounds.get(name, 0), rng) for name in names]
 
@@ -95,11 +95,11 @@ NOISE = 0.1
 
 
 def draw_variable(info: VariableInfo, rng: np.random.Generator) -> Any:
-    """A variable's first value; where that is constant, a little noise is added to it.
+    """Draw a variable's initial value; add a little noise if it is constant.
 
-    With weights of zero, many a wrong rule would give the right result.  Noise is positive, as
-    second moments and variances have to be.  Single numbers that nothing trains stay as they are:
-    powers of numbers below 1, as LAMB has them, make no sense above.
+    With zero weights, many wrong rules would give correct results.  The noise is positive, as
+    second moments and variances must be.  Untrained scalars stay unchanged: powers of the beta
+    coefficients, as in LAMB, must stay below 1.
     """
     value = initial_value(info)
     if value.size == 1 and not info.attrs["trainable"]:
@@ -111,7 +111,7 @@ def draw_variable(info: VariableInfo, rng: np.random.Generator) -> Any:
 
 
 def whole_batches(feeds: Sequence[Any], parts: int) -> list[Any]:
-    """What a job is fed, of what its micro-batches are fed.
+    """Concatenate the feeds of micro-batches to the feeds of a job.
 
     >>> [x.tolist() for x in whole_batches([np.zeros(1), np.ones(1), np.ones(1), np.ones(1)], 2)]
     [[0.0, 1.0], [1.0, 1.0]]
@@ -122,5 +122,5 @@ def whole_batches(feeds: Sequence[Any], parts: int) -> list[Any]:
 
 
 def micro_batches(feeds: Sequence[Any], parts: int) -> list[Any]:
-    """The reverse of `whole_batches`."""
+    """Split the feeds of a job into micro-batches: the inverse of `whole_batches`."""
     return [part for array in feeds for part in np.split(array, parts)] if parts > 1 else [*feeds]

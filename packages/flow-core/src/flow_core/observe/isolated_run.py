@@ -1,4 +1,4 @@
-"""Running plans apart from the session: on variables of their own, with nothing at stake."""
+"""Run plans in isolation: on their own variables, without changing the session."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from flow_core.sharding.sbp import Region
 
 
 class Variables:
-    """Variables by device and region, filled from logical values at their first use.
+    """Variables by device and region, filled from logical values on first use.
 
     Args:
-        session: whose drivers allocate.
+        session: provides the drivers that allocate.
         values: the logical values by name.
     """
 
@@ -32,7 +32,7 @@ class Variables:
         self._parts: dict[tuple[str, str], tuple[Region, Any, Driver]] = {}
 
     def part(self, name: str, device: str, region: Region | None = None) -> Any:
-        """A device's array of a variable, or of the part that the region is."""
+        """Return a device's array of a variable, or of a region of it."""
         known = self._parts.get((name, device))
         if known is None:
             value = self._values[name]
@@ -45,14 +45,14 @@ class Variables:
         return known[1]
 
     def assign(self, values: Mapping[str, Any]) -> None:
-        """Overwrites variables with logical values."""
+        """Overwrite variables with logical values."""
         self._values.update(values)
         for (name, _), (region, array, driver) in self._parts.items():
             if name in values:
                 driver.copy_in(array, values[name][_window(region)])
 
     def values(self) -> dict[str, Any]:
-        """The logical values of the variables that are in use."""
+        """Return the logical values of all allocated variables."""
         found: dict[str, Any] = {}
         for (name, _), (region, array) in self.parts().items():
             found.setdefault(name, self._values[name].copy())
@@ -60,7 +60,7 @@ class Variables:
         return found
 
     def parts(self) -> dict[tuple[str, str], tuple[Region, Any]]:
-        """What each device holds of each variable, by (name, device): the region, its values."""
+        """Return region and values of each variable on each device, by (name, device)."""
         return {
             key: (region, driver.copy_out(array))
             for key, (region, array, driver) in self._parts.items()
@@ -73,12 +73,12 @@ def _window(region: Region) -> tuple[slice, ...]:
 
 @dataclass(slots=True)
 class IsolatedRun:
-    """A plan on variables of its own.
+    """A plan with its own variables.
 
     Attributes:
         executable: the bound plan.
         variables: its variables.
-        shown: the values that `run` gives, in the order of the plan's results.
+        shown: the values that `run` returns, in the order of the plan's results.
     """
 
     executable: Executable
@@ -86,7 +86,7 @@ class IsolatedRun:
     shown: tuple[Value, ...]
 
     def run(self, feeds: Sequence[Any], step: int = 0) -> dict[Value, Any]:
-        """One step, numbered; gives what is shown."""
+        """Run one step with a step number, and return the shown values."""
         self.executable.step[...] = step
         return dict(zip(self.shown, self.executable.run(feeds), strict=True))
 
@@ -94,7 +94,7 @@ class IsolatedRun:
 def simulate(
     session: Session, plan: Plan, values: Mapping[str, Any], shown: Sequence[Value]
 ) -> IsolatedRun:
-    """Binds a plan to variables of its own; this process plays all devices, others or not."""
+    """Bind a plan to its own variables; this process simulates all devices."""
     variables = Variables(session, values)
     registry = session.registry
     alone = registry.comm if session.world is None else load(registry.comms["in_process"].load)
@@ -110,9 +110,9 @@ def simulate_graph(
     options: CompileOptions,
     shards: Mapping[str, tuple[str, Region]],
 ) -> IsolatedRun:
-    """Lowers a physical graph so that every value stays to be seen, and binds it.
+    """Lower and bind a physical graph such that every value can be read after the step.
 
-    Memory is not used again, and nothing is computed in place.
+    Memory is not reused, and nothing is computed in place.
     """
     shown = tuple(
         Value(name, i)
@@ -127,7 +127,7 @@ def simulate_graph(
 
 
 def same_bits(a: Any, b: Any) -> bool:
-    """Whether two arrays have the same shape and the same bits, any NaN like any other.
+    """Whether two arrays have the same shape and the same bits; all NaN values are equal.
 
     >>> nan = np.array([np.nan, 0.0])
     >>> same_bits(nan, nan), same_bits(nan, -nan), same_bits(np.ones(2), np.ones(1))
@@ -139,7 +139,7 @@ def same_bits(a: Any, b: Any) -> bool:
 
 
 def states(found: Variables, wanted: Variables) -> list[tuple[Any, Any]]:
-    """Variables of each device, in pairs; some devices may share what others hold apart."""
+    """Pair the variables of each device; in one of the runs, devices may share them."""
     parts = found.parts()
     shared = {(name, region): array for (name, _), (region, array) in parts.items()}
     pairs = [

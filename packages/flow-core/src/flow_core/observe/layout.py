@@ -1,10 +1,10 @@
-"""A place for every op on the page: a tree of scopes, and layers within each scope.
+"""Layout of the graph on the page: a tree of scopes, and layers within each scope.
 
-Forward, backward and update ops are three columns.  In each, ops are grouped by the parts of
-their names; scopes with very many children are cut into runs.  The children of a scope are put
-into layers by longest paths, and ordered within a layer by where their neighbours are.  All of
-it is linear in ops and edges but for sorting; sizes and positions are the page's business, as
-scopes can be opened and closed there.
+Forward, backward and update ops form three columns.  In each, ops are grouped by the components of
+their names; scopes with many children are split into runs.  The children of a scope are assigned
+to layers by longest paths, and ordered within a layer by the barycenters of their neighbors
+(Sugiyama's method).  Except for sorting, the algorithm is linear in ops and edges.  The page
+computes sizes and positions, as scopes can be opened and closed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from itertools import pairwise
 from statistics import fmean
 
 MOST_CHILDREN = 60
-"""Scopes with more children are cut into runs of at most `RUN`."""
+"""Scopes with more children are split into runs of at most `RUN`."""
 
 RUN = 40
 WIDEST = 9
-"""Layers with more nodes are broken into several."""
+"""Layers with more nodes are split."""
 
 SWEEPS = 4
 
@@ -34,9 +34,9 @@ class Node:
     Attributes:
         label: the last part of its name.
         op: number of the op, -1 for scopes.
-        children: numbers of the nodes in it, in graph order.
-        parent: number of the scope around it, -1 for the outermost one.
-        layer, order: its place in that scope.
+        children: numbers of its child nodes, in graph order.
+        parent: number of the enclosing scope, -1 for the outermost one.
+        layer, order: its position in that scope.
         first: number of its first op.
     """
 
@@ -71,10 +71,10 @@ class _Tree:
 
 
 def layout(names: Sequence[str], edges: Sequence[tuple[int, int]]) -> list[Node]:
-    """The tree of some ops, the outermost scope first, with layers and orders.
+    """Return the tree of scopes and ops, the outermost scope first, with layers and orders.
 
     Args:
-        names: of the ops, in graph order.
+        names: names of the ops, in graph order.
         edges: (from, to) by numbers of ops.
 
     >>> nodes = layout(["a/x", "a/y", "b"], [(0, 1), (1, 2)])
@@ -91,7 +91,7 @@ def layout(names: Sequence[str], edges: Sequence[tuple[int, int]]) -> list[Node]
     ]
     scopes = {path[:i] for path in paths for i in range(len(path))}
     for number, path in enumerate(paths):
-        around = path if path in scopes else path[:-1]  # an op called like a scope is part of it
+        around = path if path in scopes else path[:-1]  # belongs to its scope
         tree.add(Node(path[-1], number, parent=tree.scope(around), first=number))
     nodes = _numbered(_without_singles(_with_runs(tree.nodes)))
     _arrange(nodes, edges)
@@ -99,7 +99,7 @@ def layout(names: Sequence[str], edges: Sequence[tuple[int, int]]) -> list[Node]
 
 
 def _path(name: str) -> list[str]:
-    """Phase, scopes and label of an op.
+    """Return phase, scopes and label of an op.
 
     >>> _path("conv-weight"), _path("fc/matmul/grad/matmul_1")
     (['forward', 'conv', 'weight'], ['backward', 'fc', 'matmul', 'matmul_1'])
@@ -120,7 +120,7 @@ def _path(name: str) -> list[str]:
 
 
 def _only_for_updates(names: Sequence[str], edges: Sequence[tuple[int, int]]) -> list[bool]:
-    """Which ops nothing but updates need: the states of optimizers, the number of the step."""
+    """Return whether each op is read only by updates, such as optimizer state or the step."""
     readers: dict[int, list[int]] = {}
     for a, b in edges:
         readers.setdefault(a, []).append(b)
@@ -133,7 +133,7 @@ def _only_for_updates(names: Sequence[str], edges: Sequence[tuple[int, int]]) ->
 
 
 def _with_runs(nodes: list[Node]) -> list[Node]:
-    """Cuts the children of scopes that have very many into runs, level by level."""
+    """Split the children of scopes with many children into runs, level by level."""
     number = 0
     while number < len(nodes):
         children = nodes[number].children
@@ -148,13 +148,13 @@ def _with_runs(nodes: list[Node]) -> list[Node]:
                 nodes[number].children.append(len(nodes) - 1)
                 for child in run:
                     nodes[child].parent = len(nodes) - 1
-            continue  # there may be too many runs, too
+            continue  # the runs may be too many, too
         number += 1
     return nodes
 
 
 def _without_singles(nodes: list[Node]) -> list[Node]:
-    """A scope with one child is that child, under both names; phases stay, but for empty ones."""
+    """Merge scopes with their only child, and drop empty phases."""
     nodes[0].children = [child for child in nodes[0].children if nodes[child].children]
     for number in range(len(nodes) - 1, 0, -1):
         node = nodes[number]
@@ -169,7 +169,7 @@ def _without_singles(nodes: list[Node]) -> list[Node]:
 
 
 def _numbered(nodes: list[Node]) -> list[Node]:
-    """The nodes in use, each after its scope, numbered anew."""
+    """Renumber the used nodes, each after its scope."""
     new = {old: number for number, old in enumerate(_depth_first(nodes))}
     found = [nodes[old] for old in new]
     for node in found:
@@ -205,7 +205,7 @@ def _arrange(nodes: list[Node], edges: Sequence[tuple[int, int]]) -> None:
 
 
 def _meeting(nodes: list[Node], a: int, b: int) -> tuple[int, tuple[int, int]]:
-    """The innermost scope around two nodes, and its children that they are in."""
+    """Return the innermost common scope of two nodes, and its children that contain them."""
     above: dict[int, int] = {}
     child = a
     while child >= 0:
@@ -217,7 +217,7 @@ def _meeting(nodes: list[Node], a: int, b: int) -> tuple[int, tuple[int, int]]:
 
 
 def _arrange_scope(nodes: list[Node], children: list[int], edges: list[tuple[int, int]]) -> None:
-    """Layers and orders of the children of one scope; edges against graph order do not count."""
+    """Set layers and orders of the children of one scope; ignore edges against graph order."""
     rank = {child: i for i, child in enumerate(sorted(children, key=lambda c: nodes[c].first))}
     before: dict[int, list[int]] = {child: [] for child in children}
     after: dict[int, list[int]] = {child: [] for child in children}
@@ -240,7 +240,7 @@ def _arrange_scope(nodes: list[Node], children: list[int], edges: list[tuple[int
 def _layers(
     rank: Mapping[int, int], before: Mapping[int, list[int]], after: Mapping[int, list[int]]
 ) -> dict[int, int]:
-    """Longest paths from above; what nothing leads to stands right above its first reader."""
+    """Return layers by longest paths; nodes without inputs are right above their first reader."""
     order = sorted(rank, key=rank.__getitem__)
     layers: dict[int, int] = {}
     for child in order:
@@ -254,7 +254,7 @@ def _layers(
 def _order(
     rows: list[list[int]], before: Mapping[int, list[int]], after: Mapping[int, list[int]]
 ) -> None:
-    """Each node goes where its neighbours above (then below) are on average."""
+    """Order nodes by the barycenters of their neighbors above, then below."""
     place = {child: i - len(row) / 2 for row in rows for i, child in enumerate(row)}
     for sweep in range(SWEEPS):
         near = before if sweep % 2 == 0 else after

@@ -1,4 +1,4 @@
-"""When each task of a step ran: one measured step, on variables of their own."""
+"""Measure the start and end of each task of a step, on isolated variables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flow_core.observe.feeds import draw_feeds, draw_variable, whole_batches
 from flow_core.observe.isolated_run import simulate
 
 STEPS = 5
-"""How many steps are run; the fastest is shown."""
+"""How many steps to run; the fastest is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class Span:
 
 
 def measure(job: JobFunction, seed: int = 0) -> tuple[Span, ...]:
-    """Runs a few steps on random inputs, and gives the tasks of the fastest by their start.
+    """Run a few steps on random inputs; return the tasks of the fastest step, sorted by start.
 
-    The session's variables are left alone.
+    The session's variables are not changed.
     """
     compiled = job.compile()
     session, rng = job.prepare().build.session, np.random.default_rng(seed)

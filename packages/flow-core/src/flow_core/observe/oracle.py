@@ -1,11 +1,11 @@
-"""The oracle: a job's plan beside the plan of one device, op by op.
+"""The oracle: compare a job's plan with the plan of one device, op by op.
 
-Both run on the same inputs and weights, without fusion or reuse of memory, so that every
-logical value can be put together from its parts and compared.  An op whose value differs is run
-again, alone and on one device, from the inputs that it had: what is left of the difference is
-its own.  Rounding explains as much as the result moves when the inputs are disturbed by single
-roundings, times a factor for the length of sums.  More than that is a wrong rule, or a wrong
-boxing if the op's own parts, given what its SBP says, compute the right thing.
+Both plans run on the same inputs and weights, without fusion and without memory reuse, so that
+every logical value can be assembled from its parts and compared.  An op whose value differs runs
+again, alone and on one device, on the inputs that it received; the remaining difference is its own
+error.  The bound for rounding is the change of the result when the inputs are perturbed by single
+roundings, times a factor for the length of sums.  A larger error is a wrong rule, or a wrong
+boxing if the op's parts, given inputs in the layouts of its SBP signature, are correct.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ from flow_core.sharding.sbp import Partial, Split
 from flow_core.sharding.topology import Placement
 
 DISTURBANCES = 4
-"""How often inputs are disturbed to learn what rounding does to an op."""
+"""How often inputs are perturbed to estimate the effect of rounding on an op."""
 
 SEED_OF_DISTURBANCES = 20
 
 SLACK = 32
-"""Random partial results may be larger than those whose rounding is known."""
+"""Factor on the bound: random partial sums may be larger than those used for the estimate."""
 
 
 def verify(
@@ -73,24 +73,24 @@ def verify(
     seed: int = 0,
     feeds: Sequence[Sequence[Any]] | None = None,
 ) -> Verdict:
-    """Compares a job's plan with the plan of one device, op by op.
+    """Compare a job's plan with the plan of one device, op by op.
 
     Args:
-        job: the job function; its session's variables are left alone.
-        devices: spread a job that is placed on one device over so many.
+        job: the job function; its session's variables are not changed.
+        devices: number of devices over which to distribute a job that is placed on one device.
         steps: how many steps to run.
-        seed: of the random inputs and of the noise on constant weights.
-        feeds: arrays for each step in the order of the job's inputs; random ones when None.
+        seed: seed of the random inputs and of the noise on constant weights.
+        feeds: arrays for each step in the order of the job's inputs; random ones if None.
 
     Raises:
-        JobError: the job is on one device, and `devices` does not say over how many to spread it.
+        JobError: the job is placed on one device, and `devices` is None.
     """
     return _Oracle.of(job, devices, seed, feeds).run(steps)
 
 
 @dataclass(slots=True)
 class _Oracle:
-    """Two simulators of one job, and what came out of comparing them so far."""
+    """Two simulations of a job, and the results of comparing them so far."""
 
     job: JobFunction
     session: Session
@@ -200,11 +200,11 @@ class _Oracle:
     def _real(self) -> IsolatedRun:
         """The plan that the job runs."""
         compiled = self.job.compile()
-        results = compiled.physical.graph.results  # as they are called before the last passes
+        results = compiled.physical.graph.results  # names before the last passes
         return simulate(self.session, compiled.plan, self.values, results)
 
     def _apart(self) -> IsolatedRun | None:
-        """The plan that the job runs, with the devices' memory apart; None where it is so."""
+        """The plan that the job runs, with separate memory per device; None if it already has."""
         compiled = self.job.compile()
         plan, physical = compiled.plan, compiled.physical
         if not any(buffer.home for buffer in plan.buffers):
@@ -226,13 +226,13 @@ class _Oracle:
         real: IsolatedRun,
         observed: IsolatedRun,
     ) -> None:
-        """How far passes have moved results, as they may make roundings come in another order."""
+        """Measure how far passes changed results, as they may reorder roundings."""
         pairs = [(x, seen[v]) for v, x in results.items() if v in seen]
         both = (*pairs, *states(real.variables, observed.variables))
         self.drift = max([self.drift, *(drift(found, wanted) for found, wanted in both)])
 
     def _check_drift(self, feeds: Sequence[Sequence[Any]]) -> None:
-        """Whether roundings explain it, in a program that may make much of single ones."""
+        """Decide whether roundings explain the drift, in a program that may amplify them."""
         types = (type_ for row in self.graph.types.values() for type_ in row)
         if self.drift > allowed(types):
             shown = self.job.compile().physical.graph.results
@@ -240,7 +240,7 @@ class _Oracle:
             self.as_planned = self.as_planned and explained(self.drift, self.moved)
 
     def _observed(self, values: Mapping[str, Any]) -> IsolatedRun:
-        """The job without its passes, on some weights."""
+        """The job without its passes, on given weights."""
         oracle = replace(self, values=dict(values))
         return oracle._single() if self.spread else oracle._several()
 
@@ -251,7 +251,7 @@ class _Oracle:
         real: IsolatedRun,
         apart: IsolatedRun,
     ) -> None:
-        """What devices share may change no bit."""
+        """Check that sharing memory between devices changes no bit."""
         pairs = [(x, wanted[v]) for v, x in results.items()]
         both = (*pairs, *states(real.variables, apart.variables))
         self.as_planned = self.as_planned and all(same_bits(a, b) for a, b in both)
@@ -268,7 +268,7 @@ class _Oracle:
         feeds: Sequence[Any],
         step: int,
     ) -> None:
-        """Verdicts of one step; worse ones replace those of earlier steps."""
+        """Record the verdicts of one step; worse ones replace those of earlier steps."""
         wholes = {Value(n, 0): Whole(x, np.abs(x)) for n, x in zip(self.inputs, feeds, strict=True)}
         states = {**self.values, **before}
         wholes |= {Value(n, 0): Whole(x, np.abs(x)) for n, x in states.items()}
@@ -289,11 +289,11 @@ class _Oracle:
             self._judge(op, spec, pairs, wholes, step)
 
     def _state(self, value: Value) -> str:
-        """The variable of which an op overwrites the value."""
+        """Return the variable that an op overwrites."""
         return self.copies[value].name if value in self.copies else value.op
 
     def _held(self, many: IsolatedRun) -> dict[str, Any]:
-        """The values of the copies that devices hold for themselves."""
+        """Return the values of the per-device copies of variables."""
         parts = many.variables.parts() if self.copies else {}
         return {c.name: parts[c.variable, c.device][1] for c in self.copies.values()}
 
@@ -304,7 +304,7 @@ class _Oracle:
         local = self.physical.passed.get(value) or local_values(value, layout)
         op = self.graph.ops[value.op]
         reference = self.session.registry.ops[op.type].reference
-        if reference and any(v not in together for v in local):  # parts of variables, fed values
+        if reference and any(v not in together for v in local):  # shards of variables, fed values
             results = reference(*(wholes[v].array for v in op.inputs), **op.attrs)
             array = results[value.index] if isinstance(results, tuple) else results
             return Whole(array, np.abs(array))
@@ -345,16 +345,16 @@ class _Oracle:
         step: int,
         torn: tuple[int, int] | None,
     ) -> OpVerdict:
-        """Why an op differs: it is run alone, from the inputs that it had on several devices."""
+        """Find why an op differs: run it alone, on the inputs that it received."""
         had = [wholes[v] for v in op.inputs]
-        if any(whole.disagreeing for whole in had):  # nobody can say what it should give
+        if any(whole.disagreeing for whole in had):  # the correct result is undefined
             return replace(verdict, verdict=INHERITED)
         trial = _Trial(self, op, spec, had, step)
         together = [pair[1] for pair in pairs]
         own, note = trial.own_error(together)
         own = max(own, verdict.own)
         if torn:
-            note = f"devices {torn[0]} and {torn[1]} hold different values where B says the same"
+            note = f"devices {torn[0]} and {torn[1]} hold different values of a B tensor"
         elif own <= 1:
             inherited = own == 0 and any(v.op in self.differing for v in op.inputs)
             return replace(verdict, verdict=INHERITED if inherited else ROUNDING, own=own)
@@ -366,7 +366,7 @@ class _Oracle:
 
 
 class _Trial:
-    """One op, run alone: on one device, or as the parts that its SBP makes of it."""
+    """One op, run alone: on one device, or as the parts of its SBP signature."""
 
     def __init__(
         self, oracle: _Oracle, op: Op, spec: OpSpec, had: Sequence[Whole], step: int
@@ -380,7 +380,7 @@ class _Trial:
         self.bounds = self._bounds()
 
     def own_error(self, together: Sequence[Any]) -> tuple[float, str]:
-        """The largest error over its bound, and where it is."""
+        """Return the largest ratio of error to bound, and its location."""
         worst, note = 0.0, ""
         for k, (right, found) in enumerate(zip(self.right, together, strict=True)):
             error = difference(right, found)
@@ -390,7 +390,7 @@ class _Trial:
         return worst, note
 
     def _bounds(self) -> list[float]:
-        """The error of each output that rounding explains."""
+        """Return the error bound of each output due to rounding."""
         moved = [0.0] * len(self.right)
         if any(is_float(x) for x in self.arrays):
             rng = np.random.default_rng(SEED_OF_DISTURBANCES)
@@ -407,9 +407,9 @@ class _Trial:
         ]
 
     def rule_is_wrong(self) -> bool:
-        """Whether the parts, given what the SBP of the inputs says, make up something else."""
+        """Whether the parts, given inputs in the layouts of the signature, are wrong."""
         oracle, op = self.oracle, self.op
-        if self.spec.spreads(op.placement):  # parts are passed on as they are
+        if self.spec.spreads(op.placement):  # parts are passed through unchanged
             return False
         signature = oracle.physical.signatures[op.name]
         layouts = [TensorLayout(op.placement, sbp) for sbp in signature.inputs]
@@ -433,7 +433,7 @@ class _Trial:
 
 
 class _Alone:
-    """An op whose inputs are fed (or are variables that it overwrites), and nothing else."""
+    """A graph of one op whose inputs are fed, or are variables that it overwrites."""
 
     def __init__(
         self,
@@ -447,7 +447,7 @@ class _Alone:
         self.mutated = [i for i in spec.mutates if i < len(op.inputs)]
 
     def run(self, arrays: Sequence[Any], step: int) -> list[Any]:
-        """Outputs, then the variables that it overwrote."""
+        """Return the outputs, then the variables that it overwrote."""
         ops: dict[str, Op] = {}
         types: dict[str, tuple[TensorType, ...]] = {}
         fed, values = [], {}
@@ -478,7 +478,7 @@ def first_of(placement: Placement) -> Placement:
 
 
 def on_one_device(graph: Graph) -> Graph:
-    """The same graph on one device: of the type that all have, else the CPU."""
+    """Place a graph on one device, of the common device type or else the CPU."""
     types = {op.placement.device_type for op in graph.ops.values()}
     kind = types.pop() if len(types) == 1 else "cpu"
     return _placed(graph, Placement.parse(kind, "0:0"))
@@ -490,13 +490,13 @@ def _placed(graph: Graph, placement: Placement) -> Graph:
 
 
 def _spread(job: JobFunction, graph: Graph, devices: int | None) -> Graph:
-    """A graph that is placed on one device, on several."""
+    """Distribute a graph that is placed on one device over several."""
     if devices is None or devices < 2:
         raise JobError(
             f"verifying job {job.name!r}",
             at=job.line,
             found="a job on one device",
-            allowed="a job on several devices, or a number of them to spread it over",
+            allowed="a job on several devices, or a number of devices to distribute it over",
             hint="flow verify script.py:job --devices 4",
         )
     kind = next(iter(graph.ops.values())).placement.device_type
@@ -504,12 +504,12 @@ def _spread(job: JobFunction, graph: Graph, devices: int | None) -> Graph:
 
 
 def local_names(name: str, placement: Placement) -> list[str]:
-    """The names of a logical op's parts in the physical graph."""
+    """Return the names of a logical op's parts in the physical graph."""
     return [name] if placement.size == 1 else [f"{name}@{r}" for r in range(placement.size)]
 
 
 def local_values(value: Value, layout: TensorLayout) -> list[Value]:
-    """The parts of a logical value in the physical graph."""
+    """Return the parts of a logical value in the physical graph."""
     return [Value(name, value.index) for name in local_names(value.op, layout.placement)]
 
 
@@ -517,9 +517,9 @@ def local_values(value: Value, layout: TensorLayout) -> list[Value]:
 
 
 def sum_length(op: Op, spec: OpSpec, graph: Graph) -> int:
-    """How many terms the op's sums have: the axes that give partial results when they are split.
+    """Return the number of terms of the op's sums: the size of its reduced axes.
 
-    These are the axes that the op's own SBP rules split to get a partial output.
+    These are the axes whose split gives a partial output according to the op's SBP rules.
     """
     inputs = graph.input_types(op)
     context = SbpContext(inputs, graph.types[op.name], op.attrs)
@@ -533,7 +533,7 @@ def sum_length(op: Op, spec: OpSpec, graph: Graph) -> int:
 
 
 def _where(k: int, right: Any, found: Any, error: Any, bound: float) -> str:
-    """The worst element, in words."""
+    """Describe the worst element."""
     index = np.unravel_index(int(np.argmax(error)), error.shape) if error.size else ()
     place = f"output {k}" + (f" at {tuple(map(int, index))}" if index else "")
     allowed = f"rounding explains {bound:.2g}" if bound else "rounding explains nothing"

@@ -1,8 +1,7 @@
-"""A plan as one HTML page that needs nothing else: no network, no other file.
+"""A plan as one self-contained HTML page: no network, no other file.
 
-The page has the graph, the ledger, the memory of each device over time, and the timeline of a
-measured step.  Everything is drawn on canvases by the script in ``assets``, from data that are
-part of the page.
+The page shows the graph, the ledger, the memory of each device over time, and the timeline of a
+measured step.  The scripts in ``assets`` draw everything on canvases from data in the page.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from flow_core.plan import Buffer, Plan, Transfer
 ASSETS = Path(__file__).parent / "assets"
 
 STYLE, SCRIPTS = "page.css", ("drawing.js", "graph.js", "charts.js", "page.js")
-"""One block of code, in this order."""
+"""Files of the page; the scripts are concatenated in this order."""
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-"""What browsers let the page do: nothing but show itself."""
+"""Content security policy: the page may load nothing."""
 
 
 def page(doc: PlanDocument, spans: Sequence[Span] = ()) -> str:
-    """The page of a plan.
+    """Return the page of a plan.
 
     Args:
         doc: the plan.
@@ -62,17 +61,17 @@ def page(doc: PlanDocument, spans: Sequence[Span] = ()) -> str:
 
 
 def embedded(data: Any) -> str:
-    r"""JSON that nothing in it can end: for between the tags of a script.
+    r"""Encode data as JSON that is safe inside a script element.
 
     >>> embedded({"x": "</script>"})
     '{"x":"\\u003c/script>"}'
     """
-    text = json.dumps(data, separators=(",", ":"))  # all of it ASCII
+    text = json.dumps(data, separators=(",", ":"))  # ASCII only
     return text.replace("<", "\\u003c").replace("&", "\\u0026")
 
 
 def page_data(doc: PlanDocument, spans: Sequence[Span] = ()) -> dict[str, Any]:
-    """What the page shows, as lists: the script has the meaning of each column."""
+    """Return the page's data as lists; the script defines the columns."""
     numbers = {op.name: i for i, op in enumerate(doc.ops)}
     edges = list(_edges(doc, numbers))
     nodes = layout([op.name for op in doc.ops], [(a, b) for a, b, *_ in edges])
@@ -124,7 +123,7 @@ def _facts(doc: PlanDocument, spans: Sequence[Span]) -> Iterator[tuple[str, str]
 
 
 def _edges(doc: PlanDocument, numbers: Mapping[str, int]) -> Iterator[tuple[Any, ...]]:
-    """(from op, to op, SBP there, SBP wanted, bytes of boxing or -1 where there is none)."""
+    """Yield (from op, to op, produced SBP, wanted SBP, bytes of boxing or -1 without boxing)."""
     moved: dict[str, list[Transfer]] = {}
     for entry in doc.plan.ledger:
         moved.setdefault(entry.value, []).append(entry)
@@ -140,7 +139,7 @@ def _edges(doc: PlanDocument, numbers: Mapping[str, int]) -> Iterator[tuple[Any,
 
 
 def _bytes_towards(entries: Sequence[Transfer], target: str) -> int:
-    """Bytes of the steps that lead to a layout."""
+    """Return the bytes of the steps that lead to a layout."""
     total = 0
     while step := next((e for e in entries if e.target == target), None):
         total += step.nbytes
@@ -160,7 +159,7 @@ def _ledger_row(entry: Transfer) -> list[Any]:
 
 
 def _blocks(plan: Plan, device: str) -> Iterator[list[Any]]:
-    """[offset, bytes, first task, last task, kind, name, line] of a device's pieces of memory."""
+    """Yield [offset, bytes, first task, last task, kind, name, line] of a device's blocks."""
     lines, uses = {task.op: task.line for task in plan.tasks}, _uses(plan)
     for members in _pieces(plan, device).values():
         buffers = [plan.buffers[i] for i in members]
@@ -171,7 +170,7 @@ def _blocks(plan: Plan, device: str) -> Iterator[list[Any]]:
 
 
 def _pieces(plan: Plan, device: str) -> dict[tuple[int, int, int], list[int]]:
-    """Buffers that are one piece of memory: views share time and place with what they view."""
+    """Group buffers that share memory: views have the lifetime and location of their base."""
     found: dict[tuple[int, int, int], list[int]] = {}
     mine = [
         (b.first, b.last, b.offset, -b.type.nbytes, i)
@@ -189,7 +188,7 @@ def _pieces(plan: Plan, device: str) -> dict[tuple[int, int, int], list[int]]:
 def _lifetime(
     plan: Plan, members: Sequence[int], owner: Buffer, uses: Mapping[int, list[int]]
 ) -> tuple[int, int]:
-    """The first and the last task of a step between which a piece of memory is kept."""
+    """Return the first and the last task of a block's lifetime."""
     end = max(len(plan.tasks) - 1, 0)
     if owner.kind == "constant":
         return 0, end
@@ -200,7 +199,7 @@ def _lifetime(
 
 
 def _uses(plan: Plan) -> Mapping[int, list[int]]:
-    """The tasks that touch each buffer."""
+    """Return the tasks that access each buffer."""
     found: dict[int, list[int]] = {}
     for i, task in enumerate(plan.tasks):
         extra = () if task.workspace is None else (task.workspace,)

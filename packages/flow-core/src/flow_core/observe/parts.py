@@ -1,4 +1,4 @@
-"""A logical array as the parts that devices hold, and back."""
+"""Convert between a logical array and the parts on its devices."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """What the parts of a value make up.
+    """A logical value assembled from its parts.
 
     Attributes:
         array: the logical value.
-        size: magnitudes of what it was made of: larger than the value where parts cancel.
-        disagreeing: ranks of the first two devices that should hold the same, and do not.
+        size: magnitudes of its terms; larger than the value if partial sums cancel.
+        disagreeing: ranks of the first two devices whose replicas differ, if any.
     """
 
     array: Any
@@ -31,7 +31,7 @@ class Whole:
 
 
 def assemble(layout: TensorLayout, shape: tuple[int, ...], parts: Sequence[Any]) -> Whole:
-    """The logical array that the devices hold.
+    """Assemble the logical array from the parts on the devices.
 
     >>> from flow_core.sharding.sbp import P
     >>> from flow_core.sharding.topology import Placement
@@ -73,7 +73,7 @@ def _reduced(groups: list[Any], kind: str) -> tuple[Any, Any]:
 
 
 def take_apart(layout: TensorLayout, array: Any, rng: np.random.Generator) -> list[Any]:
-    """What each device may hold of a logical array; partial results are random ones.
+    """Split a logical array into valid parts for the devices; partial sums are random.
 
     >>> from flow_core.sharding.sbp import P, S
     >>> from flow_core.sharding.topology import Placement
@@ -96,7 +96,7 @@ def take_apart(layout: TensorLayout, array: Any, rng: np.random.Generator) -> li
 
 
 def _terms(array: Any, count: int, kind: str, rng: np.random.Generator) -> list[Any]:
-    """Arrays that make up one, the first of which takes up what the others leave."""
+    """Return terms that sum to an array: random ones, and a first one with the remainder."""
     if count == 1:
         return [array]
     if array.dtype.kind == "b":

@@ -1,4 +1,4 @@
-"""How far two arrays are apart, where the order of roundings is all that may differ."""
+"""Differences between arrays that may differ only by the order of roundings."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from flow_core.ir.graph import TensorType
 from flow_core.observe.isolated_run import same_bits
 
 ALLOWED = {2: 2.0**-4, 4: 2.0**-13, 8: 2.0**-42}
-"""By how much of the largest element results of a step may differ, by the bytes of a number: a
-thousand roundings, less in half types, whose sums are made in float32."""
+"""Allowed difference relative to the largest element, by bytes per element: a thousand roundings,
+fewer in 16-bit types, whose sums are accumulated in float32."""
 
 MANY = 16
-"""How much further than by a few roundings of weights and inputs passes may move results."""
+"""Allowed ratio between the change by passes and by a few roundings of weights and inputs."""
 
 
 def drift(found: Any, wanted: Any) -> float:
-    """The largest difference, relative to the largest element; 0.0 where all bits are the same.
+    """Return the largest difference relative to the largest element; 0.0 if bitwise equal.
 
     >>> one = np.array([1.0, 2.0], np.float32)
     >>> drift(one, one), drift(one + np.float32(1), one), drift(one[:1], one)
@@ -43,7 +43,7 @@ def drift(found: Any, wanted: Any) -> float:
 
 
 def allowed(types: Iterable[TensorType]) -> float:
-    """The drift that roundings in another order explain, where these types are computed with.
+    """Return the drift that reordered roundings explain in computations with these types.
 
     >>> from flow_core.base.dtypes import float16, float32, int32
     >>> from flow_core.ir.graph import tensor_type
@@ -57,7 +57,7 @@ def allowed(types: Iterable[TensorType]) -> float:
 
 
 def explained(apart: float, moved: float) -> bool:
-    """Whether roundings explain a drift in a program in which a few of them move results so far.
+    """Whether roundings explain a drift, given the change of results by a few roundings.
 
     >>> explained(1e-2, 2e-3), explained(1e-1, 2e-3), explained(inf, inf)
     (True, False, False)
@@ -69,19 +69,19 @@ def explained(apart: float, moved: float) -> bool:
 
 
 def is_float(array: Any) -> bool:
-    """Whether an array has elements that rounding can change."""
+    """Whether rounding can change the elements of an array."""
     return array.dtype.kind not in "iubOSU"
 
 
 def epsilon(array: Any) -> float:
-    """The relative distance of neighbouring numbers of an array's type."""
+    """Return the machine epsilon of an array's type."""
     import ml_dtypes
 
     return float(ml_dtypes.finfo(array.dtype).eps)  # type: ignore[no-untyped-call]  # of its stubs
 
 
 def difference(a: Any, b: Any) -> Any:
-    """Absolute differences; infinite where only one is NaN, or infinities differ."""
+    """Return absolute differences; infinite if only one element is NaN, or infinities differ."""
     x, y = (np.asarray(v).astype(np.float64) for v in (a, b))
     with np.errstate(all="ignore"):
         same = (x == y) | (np.isnan(x) & np.isnan(y))
@@ -89,13 +89,13 @@ def difference(a: Any, b: Any) -> Any:
 
 
 def largest(array: Any) -> float:
-    """The largest finite magnitude."""
+    """Return the largest finite magnitude."""
     wide = np.abs(np.asarray(array).astype(np.float64))
     return float(wide[np.isfinite(wide)].max(initial=0.0))
 
 
 def relative_error(one: Any, many: Any) -> float:
-    """The largest difference relative to the largest element.
+    """Return the largest difference relative to the largest element.
 
     >>> relative_error(np.array([1.0, 4.0]), np.array([1.0, 3.0]))
     0.25
@@ -105,18 +105,18 @@ def relative_error(one: Any, many: Any) -> float:
 
 
 def over(error: Any, bound: float) -> float:
-    """The largest error in units of its bound; infinite when there should be none."""
+    """Return the largest ratio of error to bound; infinite for an error with bound 0."""
     worst = float(error.max(initial=0.0))
     return worst / bound if bound else float("inf") if worst else 0.0
 
 
 def disturb(array: Any, size: Any, rng: np.random.Generator) -> Any:
-    """An array whose elements are off by about a rounding of what they were made of.
+    """Perturb the elements of an array by about one rounding of their terms.
 
     Args:
         array: the array.
-        size: the magnitude of that, per element.
-        rng: draws how far each is off.
+        size: the magnitude of the terms, per element.
+        rng: random generator of the perturbation.
     """
     if not is_float(array):
         return array

@@ -1,8 +1,8 @@
-"""How much a program makes of a few roundings.
+"""The sensitivity of a program to a few roundings.
 
-Some nets are chaotic: where batch norm divides by the deviation of two or three pictures, a change
-in the last bit of a weight may come out a thousand times as large.  Others have steps: whether an
-activation is cut off hangs on the last bit of its input, and with it what that adds to a gradient.
+Some networks are ill-conditioned: if batch norm divides by the deviation of two or three images, a
+change in the last bit of a weight may be amplified a thousandfold.  Others are discontinuous: the
+last bit of an activation's input decides whether it is clipped, and so its share of a gradient.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from flow_core.observe.rounding import disturb, drift, is_float
 SEED = 30
 
 TRIALS = 4
-"""How often weights and inputs are disturbed: a step is met by chance."""
+"""How often weights and inputs are perturbed; discontinuities are found by chance only."""
 
 ROUNDINGS = 4
-"""By how many roundings."""
+"""Size of a perturbation in roundings."""
 
 
 def moved(
@@ -31,13 +31,13 @@ def moved(
     feeds: Sequence[Sequence[Any]],
     results: Collection[Value],
 ) -> float:
-    """How far results and variables move when weights and inputs are off by a few roundings.
+    """Measure the change of results and variables when weights and inputs are perturbed.
 
     Args:
-        simulated: the program, on some weights.
+        simulated: the program.
         values: the weights by name.
         feeds: the inputs of each step.
-        results: what is looked at, besides the variables.
+        results: the results to compare, besides the variables.
 
     Returns:
         The largest drift of any step; see `flow_core.observe.rounding.drift`.

@@ -1,4 +1,4 @@
-"""The streams of a plan as rows: what runs side by side, and what goes from one to another."""
+"""The streams of a plan as table rows: their tasks, and the registers between them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ FLOW_COLUMNS = ("from", "value", "to", "slots")
 
 
 def stream_rows(plan: Plan) -> Iterator[tuple[str, int, int, str]]:
-    """Per stream: its name, its tasks, how many of them wait for others, and for whose.
+    """Yield per stream: name, number of tasks, number of waiting tasks, awaited streams.
 
-    No rows where a plan has one stream.
+    Yields nothing for a plan with one stream.
     """
     for number, name in enumerate(plan.streams):
         tasks = [task for task in plan.tasks if task.stream == number]
@@ -23,14 +23,14 @@ def stream_rows(plan: Plan) -> Iterator[tuple[str, int, int, str]]:
 
 
 def flow_rows(plan: Plan) -> Iterator[tuple[str, str, str, int]]:
-    """Per register between streams: who fills it, with what, who reads it, and its slots."""
+    """Yield per register between streams: producer, contents, consumers, and slots."""
     for register in plan.flows:
         value = register.name.removeprefix(f"{register.producer}: ")
         yield register.producer, value, ", ".join(register.consumers), register.slots
 
 
 def threads(plan: Plan) -> str:
-    """How many threads run the streams, and how many a kernel has, in words.
+    """Describe the number of threads that run the streams, and of threads per kernel.
 
     >>> threads(Plan("job", (), (), (), (), (), (), {}, (), (), workers=2))
     'on 2 threads'

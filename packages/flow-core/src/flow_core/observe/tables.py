@@ -1,4 +1,4 @@
-"""Titled tables of texts: what reports are made of."""
+"""Titled tables of texts, the elements of reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Row = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A titled table of texts; no columns' names, no header."""
+    """A titled table of texts; without column names, it has no header."""
 
     title: str
     columns: Row
@@ -21,7 +21,7 @@ class Table:
 
 
 def plain(table: Table) -> Iterator[str]:
-    """The lines of a table without any drawing.
+    """Yield the lines of a table as aligned plain text.
 
     >>> print(*plain(Table("Fruit", ("name", "count"), (("fig", "3"), ("banana", "12")))), sep="|")
     Fruit|  name    count|  fig     3|  banana  12
@@ -40,7 +40,7 @@ def _one_line(text: str) -> str:
 
 
 def joined(tables: Iterable[Table]) -> str:
-    """Several tables as plain text, an empty line between them.
+    """Format several tables as plain text, separated by empty lines.
 
     >>> print(joined([Table("a", (), (("1",),)), Table("b", (), ())]))
     a
@@ -52,7 +52,7 @@ def joined(tables: Iterable[Table]) -> str:
 
 
 def count_bytes(count: int) -> str:
-    """Bytes for people.
+    """Format a number of bytes.
 
     >>> count_bytes(640), count_bytes(3 * 2**20)
     ('640 B', '3.00 MiB')
@@ -64,7 +64,7 @@ def count_bytes(count: int) -> str:
 
 
 def micros(seconds: float) -> str:
-    """A short time for people.
+    """Format a duration in microseconds.
 
     >>> micros(2.5e-6)
     '2.5 us'

@@ -17,16 +17,16 @@ from flow_core.observe.tables import Row, Table, count_bytes, joined, micros
 from flow_core.plan import ArenaPlan, Buffer, Plan, Transfer
 
 MOST_PLACES = 12
-"""Of what a task reads, or writes, the text shows so many."""
+"""How many inputs or outputs of a task the text shows."""
 
 
 def plan_report(job: JobFunction) -> str:
-    """The text of ``flow plan script.py:job``; compiles the job when needed."""
+    """Return the text of ``flow plan script.py:job``; compile the job if needed."""
     return joined(plan_tables(document(job))) + "\n"
 
 
 def plan_tables(doc: PlanDocument) -> Iterator[Table]:
-    """The tables of ``flow plan``."""
+    """Yield the tables of ``flow plan``."""
     plan = doc.plan
     counts = f"{doc.traced} ops traced, {len(plan.tasks)} tasks per step, "
     half = plan.settings.get("mixed_precision_data_type")
@@ -73,9 +73,9 @@ def _tasks(plan: Plan) -> Iterator[Row]:
 
 
 def _layout_changes(plan: Plan) -> Iterator[Row]:
-    """Tasks that tell of bytes that they copy into another layout at each step.
+    """Yield the tasks that copy bytes into another layout at each step.
 
-    Kernels that take memory which the plan does not hold tell of that, too.
+    Kernels that allocate memory outside of the plan are included.
     """
     for i, task in enumerate(plan.tasks):
         count, memory = (task.attrs.get(k) for k in ("reordered", "memory"))
@@ -85,7 +85,7 @@ def _layout_changes(plan: Plan) -> Iterator[Row]:
 
 
 def _places(plan: Plan, buffers: Sequence[int]) -> str:
-    """Where a task reads or writes: the first of many, so that no row is wider than a screen."""
+    """Format the locations that a task reads or writes; shorten long lists."""
     shown = [_place(plan.buffers[b]) for b in buffers[:MOST_PLACES]]
     more = len(buffers) - len(shown)
     return " ".join([*shown, f"and {more} more"] if more else shown)
@@ -118,7 +118,7 @@ def _blocks(plan: Plan, arena: ArenaPlan) -> Iterator[Row]:
 
 
 def _elsewhere(plan: Plan, arena: ArenaPlan) -> Mapping[str, int]:
-    """Bytes of what a device reads in other devices' memory, by device."""
+    """Return the bytes that a device reads in other devices' memory, by device."""
     seen = {
         (b.home, b.offset, b.first, b.name if b.kind == "variable" else ""): b.type.nbytes
         for b in plan.buffers
@@ -136,7 +136,7 @@ def _owners(arena: ArenaPlan) -> Iterator[Row]:
 
 
 def ledger_tables(ledger: Iterable[Transfer]) -> Iterator[Table]:
-    """What crosses devices, why, over which links, and what else was possible."""
+    """Yield the transfers between devices with reasons, links and alternatives."""
     entries = tuple(ledger)
     if not entries:
         return
@@ -164,7 +164,7 @@ def _boxing(ledger: Iterable[Transfer]) -> Iterator[Row]:
 
 
 def link_bytes(ledger: Iterable[Transfer]) -> Mapping[str, int]:
-    """Bytes per step over each link, by its text form.
+    """Return the bytes per step over each link, by its text form.
 
     >>> entry = Transfer("x:0", ("copy",), "a", "b", 4, 0.0, links={"gpu:0:0->gpu:0:1": 4})
     >>> link_bytes([entry, entry])
@@ -178,7 +178,7 @@ def link_bytes(ledger: Iterable[Transfer]) -> Mapping[str, int]:
 
 
 def _streams(plan: Plan) -> Iterator[Table]:
-    """What may run side by side, and what goes from one stream to another."""
+    """Yield the streams, and the registers between them."""
     if plan.streams:
         rows = tuple(tuple(map(str, row)) for row in stream_rows(plan))
         yield Table(f"streams: {len(rows)}, {threads(plan)}", STREAM_COLUMNS, rows)

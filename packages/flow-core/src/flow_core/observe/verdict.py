@@ -1,4 +1,4 @@
-"""What the oracle found out, and how it says so."""
+"""The verdicts of the oracle, and their tables."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ KINDS = (EQUAL, INHERITED, ROUNDING, WRONG_RULE, WRONG_BOXING)
 
 @dataclass(frozen=True, slots=True)
 class OpVerdict:
-    """How one op on several devices compares with one device, over all steps.
+    """The comparison of one op on several devices with one device, over all steps.
 
     Attributes:
         op, type, line: the logical op and the user's line.
         signature: the SBP of inputs and outputs.
-        verdict: "equal" (every bit), "inherited" (its inputs differ already), "rounding" (another
-            order of its sums, or the like, explains what it adds to that), "wrong rule" (it gives
-            something else from the same inputs) or "wrong boxing" (its inputs did not arrive as
-            they left).
-        error: largest difference from one device, relative to the largest element there.
-        own: how much of it arises in this op, in units of its bound: its error on the inputs
-            that it had, over the error that rounding explains.
-        step: the first step at which it differs, -1 when it does not.
-        note: what is wrong, empty when nothing is.
+        verdict: "equal" (bitwise), "inherited" (its inputs already differ), "rounding" (rounding
+            explains its own error), "wrong rule" (its result differs for the same inputs) or
+            "wrong boxing" (its inputs changed between producer and consumer).
+        error: largest difference from one device, relative to the largest element.
+        own: the op's own error in units of its bound: its error on the inputs that it received,
+            divided by the error that rounding explains.
+        step: the first step at which it differs, or -1.
+        note: description of the problem, or empty.
     """
 
     op: str
@@ -42,28 +41,28 @@ class OpVerdict:
 
     @property
     def wrong(self) -> bool:
-        """Whether rounding does not explain the difference."""
+        """Whether the difference exceeds what rounding explains."""
         return self.verdict in (WRONG_RULE, WRONG_BOXING)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the oracle says about a job.
+    """The oracle's verdict on a job.
 
     Attributes:
         job, line: the job.
         devices: text forms of the placements that were compared with one device.
         steps: how many steps were run.
-        ops: a verdict for each op, in graph order; variables are those of their updates.
-        repeatable: whether a second run gave the same bits.
-        as_planned: whether the plan with all its passes gives what the observed one gives, or
-            that of one device where the job was spread, within rounding; and the same bits
-            whether devices share a memory or not.
-        drift: how far the plan with its passes is from the observed one, as a share of the
-            largest element; 0.0 where all bits are the same.
-        moved: how far results move when weights and inputs are off by a few roundings; found out
-            where the drift is more than is usual, else 0.0.
-        spread: whether the job, written for one device, was spread over several.
+        ops: a verdict for each op, in graph order; a variable has the verdict of its update.
+        repeatable: whether a second run was bitwise equal.
+        as_planned: whether the plan with all passes equals the observed plan (or that of one
+            device, if the job was distributed for the check) within rounding, and is bitwise equal
+            with and without memory shared between devices.
+        drift: largest difference between the plan with passes and the observed plan, relative to
+            the largest element; 0.0 if bitwise equal.
+        moved: change of results when weights and inputs are perturbed by a few roundings; measured
+            if the drift is unusually large, else 0.0.
+        spread: whether the job, written for one device, was distributed over several.
     """
 
     job: str
@@ -79,22 +78,22 @@ class Verdict:
 
     @property
     def first(self) -> OpVerdict | None:
-        """The first op that differs from one device, None when no bit does."""
+        """The first op that differs from one device, or None."""
         return next((op for op in self.ops if op.verdict != EQUAL), None)
 
     @property
     def wrong(self) -> tuple[OpVerdict, ...]:
-        """The ops that compute something else."""
+        """The ops with a wrong result."""
         return tuple(op for op in self.ops if op.wrong)
 
     @property
     def ok(self) -> bool:
-        """Whether the job equals one device within rounding, and itself in every run."""
+        """Whether the job equals one device within rounding, and is repeatable."""
         return not self.wrong and self.repeatable and self.as_planned
 
 
 def verdict_tables(found: Verdict) -> Iterator[Table]:
-    """The tables of ``flow verify``."""
+    """Yield the tables of ``flow verify``."""
     spread = ", spread over them for this check" if found.spread else ""
     title = f"job {found.job!r} at {found.line} on {', '.join(found.devices)}{spread}"
     yield Table(title, (), tuple(_summary(found)))
