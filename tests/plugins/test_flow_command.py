@@ -60,7 +60,7 @@ def test_doctor_names_another_owner_of_oneflow(site: Site) -> None:
 def test_doctor_names_a_foreign_oneflow_on_the_path(site: Site) -> None:
     (site.folder / "oneflow.py").write_text("")
     done = site.flow("doctor", FLOW_PLUGINS="")
-    assert f"import oneflow gives {site.folder / 'oneflow.py'}" in done.stdout
+    assert f"import oneflow finds {site.folder / 'oneflow.py'}" in done.stdout
 
 
 def test_doctor_lists_function_config(site: Site) -> None:
