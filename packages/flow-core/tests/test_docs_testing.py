@@ -38,7 +38,7 @@ def test_the_example_passes(tmp_path: Path, blocks: list[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     out = done.stdout
     assert "test_cubes.py::TestKernels::test_agrees[cube-float32]" in out
-    assert "not accepted: no kernel of this op takes this element type" in out
+    assert "not accepted: no kernel of this op supports this element type" in out
     assert "test_cubes.py::TestEmulatedGpuKernels::test_tiles[cube-float64]" in out
     assert "test_cubes.py::TestSbpRules::test_no_rule_is_missing[cube]" in out
 

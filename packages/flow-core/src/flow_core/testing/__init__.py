@@ -1,14 +1,14 @@
-"""Conformance kits for plugin authors: subclass to test.  Needs ``flow-core[testing]``.
+"""Conformance kits for plugin authors; require ``flow-core[testing]``.
 
-A kit is a class with tests that says nothing about whose plugin it tests.  A test module
-subclasses it, sets a few attributes, and pytest collects the subclass::
+A kit is a class of tests that is independent of the plugin under test.  A test module subclasses
+it and sets a few attributes; pytest collects the subclass::
 
     from flow_core.testing import Gap, KernelKit
 
 
     class TestKernels(KernelKit):
         plugin = "cubes"
-        gaps = (Gap("cube", "notyet", "no half types", dtypes=("float16", "bfloat16")),)
+        gaps = (Gap("cube", "notyet", "no 16-bit types", dtypes=("float16", "bfloat16")),)
 """
 
 from flow_core.testing.checks import check_gradient, check_kernel

@@ -1,4 +1,4 @@
-"""The checks behind the kits: one kernel on one sample, one gradient on one sample."""
+"""The checks of the kits: one kernel on one sample, one gradient on one sample."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TOLERANCE: Mapping[DType, Tolerance] = {
 }
 CPU = Placement.parse("cpu", "0:0")
 DIRECTIONS = 24
-"""Inputs with more elements are differentiated along as many random directions instead."""
+"""Inputs with more elements are differentiated along this number of random directions instead."""
 
 
 def is_floating(array: Any) -> bool:
@@ -52,7 +52,7 @@ def is_floating(array: Any) -> bool:
 
 
 def cast_sample(sample: Sample, dtype: DType) -> tuple[Any, ...]:
-    """A sample's inputs with the floating ones cast to ``dtype``.
+    """Return a sample's inputs, with the floating point ones cast to ``dtype``.
 
     >>> x = np.array([-1.8, 0.4])
     >>> cast_sample(Sample((x,)), as_dtype("int8")), cast_sample(Sample((x,)), as_dtype("uint8"))
@@ -62,7 +62,7 @@ def cast_sample(sample: Sample, dtype: DType) -> tuple[Any, ...]:
 
 
 def _cast(x: Any, dtype: DType) -> Any:
-    """Rounded for integer types, and without sign for unsigned ones."""
+    """Cast an array; round to integer types, and take magnitudes for unsigned ones."""
     if x.dtype.kind != "f" or dtype.is_floating:
         return x.astype(dtype.numpy) if x.dtype.kind == "f" else x
     whole = np.rint(x)
@@ -70,7 +70,7 @@ def _cast(x: Any, dtype: DType) -> Any:
 
 
 def query(spec: OpSpec, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> KernelQuery:
-    """The kernel query of an op on concrete arrays."""
+    """Return the kernel query of an op on concrete arrays."""
     full = complete_attrs(spec, attrs, "sample")
     types = tuple(tensor_type(x.shape, as_dtype(x.dtype)) for x in arrays)
     outputs = tuple(spec.infer(InferContext("sample", spec.type, types, full)))
@@ -80,7 +80,7 @@ def query(spec: OpSpec, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Kern
 def run_kernel(
     kernel: KernelSpec, asked: KernelQuery, arrays: Sequence[Any], *, seed: int = 0, step: int = 0
 ) -> tuple[Any, ...]:
-    """Binds a kernel to host arrays and poisoned outputs, launches it once, gives the outputs.
+    """Bind a kernel to host arrays and poisoned outputs, launch it once, and return the outputs.
 
     Inputs that the op mutates are changed in place.
     """
@@ -101,12 +101,12 @@ def _poisoned(type_: TensorType) -> Any:
 
 
 def as_tuple(results: Any) -> tuple[Any, ...]:
-    """What a reference returned, as one tuple of outputs."""
+    """Convert the result of a reference to a tuple of outputs."""
     return results if isinstance(results, tuple) else (results,)
 
 
 def reference_outputs(spec: OpSpec, asked: KernelQuery, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    """The outputs by the op's reference, computed in float64."""
+    """Compute the outputs with the op's reference, in float64."""
     assert spec.reference is not None, f"{spec.type} has no reference"
     wide = [x.astype(np.float64) if is_floating(x) else x for x in arrays]
     with np.errstate(all="ignore"):
@@ -114,13 +114,13 @@ def reference_outputs(spec: OpSpec, asked: KernelQuery, arrays: Sequence[Any]) -
     assert len(expected) == len(asked.outputs), f"{spec.type}: {len(expected)} reference outputs"
     for want, type_ in zip(expected, asked.outputs, strict=True):
         assert np.shape(want) == type_.shape, (
-            f"{spec.type}: the reference gives shape {np.shape(want)}, inference {type_}"
+            f"{spec.type}: the reference returns shape {np.shape(want)}, inference {type_}"
         )
     return expected
 
 
 def assert_close(name: str, dtype: DType, want: Any, have: Any, tolerance: Tolerance) -> None:
-    """Equal, for floating types within a tolerance; NaN and infinities at the same places."""
+    """Assert equality, within a tolerance for floating types; NaN and infinities must match."""
     if not dtype.is_floating:
         np.testing.assert_array_equal(have, want, err_msg=name)
         return
@@ -138,17 +138,17 @@ def check_kernel(
     tolerance: Callable[[DType], Tolerance] = TOLERANCE.__getitem__,
     repeatable: bool = True,
 ) -> None:
-    """A kernel agrees with the op's reference, and writes nothing but its results.
+    """Check that a kernel agrees with the op's reference, and writes only its results.
 
-    It is launched twice, on poisoned outputs and workspace.  A sample that the kernel does not
-    accept is no error.
+    The kernel is launched twice, on poisoned outputs and workspace.  Samples that the kernel does
+    not accept are skipped.
 
     Args:
         spec, kernel: the op and its kernel.
-        sample, dtype: inputs, the floating ones cast to ``dtype``.
-        driver: the kernel's device; default: host memory.
+        sample, dtype: inputs, the floating point ones cast to ``dtype``.
+        driver: the kernel's device; by default host memory.
         tolerance: relative and absolute tolerance of an output's type.
-        repeatable: whether both launches must agree to the bit.
+        repeatable: whether both launches must be bitwise equal.
     """
     arrays = cast_sample(sample, dtype)
     asked = query(spec, arrays, sample.attrs)
@@ -164,7 +164,7 @@ def check_rig(
     tolerance: Callable[[DType], Tolerance] = TOLERANCE.__getitem__,
     repeatable: bool = True,
 ) -> None:
-    """What a rig gives on some arrays agrees with the op's reference."""
+    """Check that a rig's results on given arrays agree with the op's reference."""
     found = rig.check(arrays, repeatable)
     if not found and spec.reference is None:
         return  # an update of variables
@@ -182,12 +182,12 @@ def check_gradient(
     epsilon: float = 1e-6,
     constant: Collection[str] = (),
 ) -> None:
-    """The gradient rule agrees with central differences of the reference, in float64.
+    """Check that a gradient rule agrees with central differences of the reference, in float64.
 
     Args:
-        specs: all ops, for those that the rule emits.
+        specs: specs of all ops that the rule may emit.
         spec, sample: the op under test.
-        epsilon: half the distance of the differences.
+        epsilon: half the step of the central differences.
         constant: names of inputs that have a derivative, but deliberately no gradient.
     """
     arrays = cast_sample(sample, float64)
@@ -205,7 +205,7 @@ def check_gradient(
 
 
 def input_name(spec: OpSpec, index: int) -> str:
-    """The name of an op's input, as its schema has it.
+    """Return the name of an op's input in its schema.
 
     >>> concat = OpSpec("concat", ("axis", "in*"), like_input)
     >>> [input_name(concat, i) for i in range(4)]
@@ -217,11 +217,11 @@ def input_name(spec: OpSpec, index: int) -> str:
 def build_gradient(
     specs: Mapping[str, OpSpec], spec: OpSpec, arrays: Sequence[Any], attrs: Mapping[str, Any]
 ) -> tuple[GraphBuilder, Emitter, list[Value], dict[Value, Value], dict[Value, Any]]:
-    """A graph with one op ``op`` on inputs ``x0`` ... and its backward ops on ``seed0`` ...
+    """Build a graph with one op ``op`` on inputs ``x0`` ... and its backward ops on ``seed0`` ...
 
     Returns:
-        The graph, its emitter, the inputs, the gradient of each floating input that has one,
-        and random gradients of the floating outputs.
+        The graph, its emitter, the inputs, the gradient of each floating point input that has one,
+        and random gradients of the floating point outputs.
     """
     builder = GraphBuilder()
     emitter = Emitter(builder, {**specs, _INPUT.type: _INPUT})
@@ -263,7 +263,7 @@ class _Slope:
         self.arrays, self.attrs, self.weights, self.epsilon = arrays, attrs, weights, epsilon
 
     def check(self, index: int, grad: Any, rng: Any) -> None:
-        """The gradient of one input has the right components, or these along random directions."""
+        """Check the components of an input's gradient, or its projections on random directions."""
         shape = self.arrays[index].shape
         size = prod(shape)
         axes = np.eye(size) if size <= DIRECTIONS else rng.normal(0, 1, (DIRECTIONS, size))

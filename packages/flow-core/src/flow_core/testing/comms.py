@@ -21,7 +21,7 @@ from flow_core.plugins.specs import Available, load
 from flow_core.testing.kit import Kit, Parameters
 
 Ends = Sequence[tuple[str, Shape]]
-"""The device and shape of each input or output."""
+"""Device and shape of each input or output."""
 
 COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "sum": np.add, "max": np.maximum, "min": np.minimum
@@ -29,15 +29,15 @@ COMBINE: dict[str, Callable[[Any, Any], Any]] = {
 
 
 class CommKit(Kit):
-    """A comm moves, combines and counts as plans expect.
+    """Check that a comm transfers, reduces and counts as plans expect.
 
-    In gaps, the collective is the name.  A comm that has one device per process runs the kit in
-    all processes; each checks what its own devices hold.
+    The name of a gap is the collective.  A comm with one device per process runs the kit in all
+    processes; each checks the arrays on its own devices.
 
     Attributes:
         comm_name: name of the `CommSpec` under test.
-        devices: text forms of four devices, or more.
-        dtypes: element types that it must move.
+        devices: text forms of four or more devices.
+        dtypes: element types that it must support.
     """
 
     comm_name: ClassVar[str] = "in_process"
@@ -45,7 +45,7 @@ class CommKit(Kit):
     dtypes: ClassVar[tuple[str, ...]] = tuple(d.name for d in ALL if d.name != "char")
 
     def comm(self) -> Comm:
-        """A new comm between all devices; skips where it is not available."""
+        """Create a comm between all devices; skip the test if it is not available."""
         spec = self.shared_registry().comms[self.comm_name]
         found = self.once("bootstrap", lambda: load(spec.bootstrap)())
         if not isinstance(found, Available):
@@ -54,19 +54,19 @@ class CommKit(Kit):
         return comm
 
     def everywhere(self, body: Callable[[Comm], None]) -> None:
-        """Runs a test's body in this process; override where one process is to be many."""
+        """Run a test's body in this process; override to run it in several processes."""
         body(self.comm())
 
     def array(self, device: str, value: Any) -> Any:
-        """A new array on a device, of a host array; default: host memory."""
+        """Create an array on a device from a host array; by default in host memory."""
         return value.copy()
 
     def host(self, array: Any) -> Any:
-        """The contents of a device array; waits for what was launched before."""
+        """Copy a device array to the host; wait for previous launches."""
         return array
 
     def parameters(self, check: str) -> Iterator[Parameters]:
-        """Each case, and each element type where a test has one."""
+        """Return each case, and each element type for tests that take one."""
         names = CASES if check in _PER_CASE else [self.comm_name]
         if check == "sums_in_place":
             names = [name for name in CASES if name.startswith("all_reduce")]
@@ -77,7 +77,7 @@ class CommKit(Kit):
     # --------------------------------------------------------------------------------- tests
 
     def test_is_a_comm(self, name: str) -> None:
-        """The comm has all of the protocol, and joins the devices that it was asked to join."""
+        """The comm implements the protocol, and connects the requested devices."""
 
         def body(comm: Comm) -> None:
             assert isinstance(comm, Comm)
@@ -90,7 +90,7 @@ class CommKit(Kit):
         self.everywhere(body)
 
     def test_moves(self, name: str, dtype: str) -> None:
-        """Outputs are what numpy says, inputs stay as they are; for all element types."""
+        """Outputs equal numpy's and inputs stay unchanged, for all element types."""
         cases = CASES[name](self.devices, as_dtype(dtype))
 
         def body(comm: Comm) -> None:
@@ -103,7 +103,7 @@ class CommKit(Kit):
         self.everywhere(body)
 
     def test_is_bound_once(self, name: str) -> None:
-        """Launches may be repeated, each time with what the inputs then hold."""
+        """Launches can be repeated; each reads the current inputs."""
         cases = CASES[name](self.devices, as_dtype("float32"))
 
         def body(comm: Comm) -> None:
@@ -117,7 +117,7 @@ class CommKit(Kit):
         self.everywhere(body)
 
     def test_sums_in_place(self, name: str) -> None:
-        """An output of an all-reduce may be the input on its device: of all, or of some."""
+        """An output of an all-reduce may be the input of its device, on all or some devices."""
         cases = CASES[name](self.devices, as_dtype("float32"))
 
         def body(comm: Comm) -> None:
@@ -132,7 +132,7 @@ class CommKit(Kit):
         self.everywhere(body)
 
     def test_counts_what_it_sends(self, name: str) -> None:
-        """Bytes per link are those of the exchange, once per launch, and none for binding."""
+        """Bytes per link equal those of the exchange per launch; binding sends nothing."""
         cases = CASES[name](self.devices, as_dtype("float32"))
 
         def body(comm: Comm) -> None:
@@ -152,7 +152,7 @@ class CommKit(Kit):
         self.everywhere(body)
 
     def test_all_hold_the_same_bits(self, name: str) -> None:
-        """Rounding is the same on all devices of an all-reduce, and at every launch."""
+        """The result of an all-reduce is bitwise equal on all devices and at every launch."""
         shape = (1000,)
         everybody = [(device, shape) for device in self.devices]
         exchange = _exchange("bits", "all_reduce", everybody, everybody, dtype=as_dtype("float32"))
@@ -173,7 +173,7 @@ class CommKit(Kit):
         self.everywhere(body)
 
     def test_refuses_what_does_not_fit(self, name: str) -> None:
-        """Arrays that are missing, too many or of another type are a `PlanError` at binding."""
+        """Binding missing, superfluous or wrongly typed arrays raises `PlanError`."""
         (good,) = CASES["send_recv"](self.devices, as_dtype("float32"))
         here, there = good.senders[0], good.receivers[0]
 
@@ -246,7 +246,7 @@ class _Run:
             launch()
 
     def check(self) -> None:
-        """All local outputs and inputs are as they must be, to the bit."""
+        """Check all local outputs and inputs for bitwise equality."""
         wanted = _reference(self._exchange, self._data)
         rows = [("output", self.outputs, wanted), ("input", self.inputs, self._data)]
         for noun, arrays, values in rows:
@@ -258,7 +258,7 @@ class _Run:
 
 
 def _numbers(rng: Any, shape: Shape, dtype: DType) -> Any:
-    """Small whole numbers, of which no sum is rounded."""
+    """Draw small integers, whose sums are exact."""
     low = 0 if dtype.kind in "ub" else -4
     return np.asarray(rng.integers(low, 2 if dtype.kind == "b" else 5, shape)).astype(dtype.numpy)
 
@@ -321,7 +321,7 @@ Case = Callable[[Sequence[str], DType], list[Exchange]]
 
 
 def all_gather(counts: Sequence[int]) -> Draft:
-    """Each device has a part; all get all, one after the other."""
+    """Every device receives the concatenation of all devices' parts."""
 
     def draft(group: Sequence[str], dtype: DType) -> Exchange:
         given = [(d, (n,)) for d, n in zip(group, counts, strict=True)]
@@ -337,7 +337,7 @@ def all_gather(counts: Sequence[int]) -> Draft:
 
 
 def reduce_scatter(counts: Sequence[int], combine: str = "sum") -> Draft:
-    """Each device has a partial result; each gets a part of the whole."""
+    """Every device receives a part of the reduced result."""
 
     def draft(group: Sequence[str], dtype: DType) -> Exchange:
         given = [(d, (sum(counts),)) for d in group]
@@ -354,7 +354,7 @@ def reduce_scatter(counts: Sequence[int], combine: str = "sum") -> Draft:
 
 
 def all_reduce(*shapes: Shape, combine: str = "sum") -> Draft:
-    """Each device has a partial result per shape; all get the wholes."""
+    """Every device receives the reduced result of each shape."""
 
     def draft(group: Sequence[str], dtype: DType) -> Exchange:
         ends = [(d, shape) for shape in shapes for d in group]
@@ -386,7 +386,7 @@ def all_to_all(counts: Callable[[int, int], int]) -> Draft:
 
 
 def gather(root: int, counts: Sequence[int]) -> Draft:
-    """One device gets all parts."""
+    """The root receives all parts."""
 
     def draft(group: Sequence[str], dtype: DType) -> Exchange:
         whole = all_gather(counts)(group, dtype)
@@ -399,7 +399,7 @@ def gather(root: int, counts: Sequence[int]) -> Draft:
 
 
 def scatter(root: int, counts: Sequence[int]) -> Draft:
-    """One device gives each a part."""
+    """The root sends a part to each device."""
 
     def draft(group: Sequence[str], dtype: DType) -> Exchange:
         given = [(group[root], (sum(counts),))]
@@ -414,7 +414,7 @@ def scatter(root: int, counts: Sequence[int]) -> Draft:
 
 
 def broadcast(root: int, shape: Shape) -> Draft:
-    """One device gives all others the same."""
+    """The root sends the same array to all devices."""
 
     def draft(group: Sequence[str], dtype: DType) -> Exchange:
         zero = (0,) * len(shape)
@@ -428,7 +428,7 @@ def broadcast(root: int, shape: Shape) -> Draft:
 
 
 def reduce_to(root: int, shape: Shape, combine: str = "sum") -> Draft:
-    """One device combines what all have."""
+    """The root receives the reduction over all devices."""
 
     def draft(group: Sequence[str], dtype: DType) -> Exchange:
         zero = (0,) * len(shape)
@@ -486,7 +486,7 @@ def _pads(operation: str) -> Draft:
 
 
 def _nothing(group: Sequence[str], dtype: DType) -> Exchange:
-    """Neutral elements alone."""
+    """An exchange that only writes neutral elements."""
     return _exchange(
         "nothing", "zero_pad", [], [(group[1], (3,))], dtype=dtype, fills=((0, "sum"),)
     )
@@ -506,7 +506,7 @@ def _on_four(draft: Draft) -> Case:
 
 
 def _on_some(draft: Draft) -> Case:
-    """A group that is not all of the devices, in an order of its own."""
+    """A group of some devices, in another order."""
     return lambda devices, dtype: [draft((devices[3], devices[1]), dtype)]
 
 
@@ -565,4 +565,4 @@ CASES: dict[str, Case] = {
     "pad_min": _on_four(_pads("min")),
     "pad_nothing": _on_four(_nothing),
 }
-"""Every collective: even and uneven counts, parts that are empty, boxes, groups of some devices."""
+"""Every collective: even, uneven and empty parts, boxes, and groups of some devices."""

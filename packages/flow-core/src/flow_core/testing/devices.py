@@ -19,13 +19,13 @@ ALIGN = 64
 
 
 class DeviceKit(Kit):
-    """A device's driver allocates, copies, orders and runs as the runtime expects.
+    """Check that a device's driver allocates, copies, orders and runs as the runtime expects.
 
-    In gaps, the device type is the name; tests over element types have a type, too.
+    The name of a gap is the device type; tests over element types also have a type.
 
     Attributes:
         device_type: the device type under test.
-        index: which device.
+        index: index of the device.
         alignment: bytes that arenas are aligned to; plans place buffers at multiples of 64.
     """
 
@@ -34,7 +34,7 @@ class DeviceKit(Kit):
     alignment: ClassVar[int] = ALIGN
 
     def driver(self) -> Driver:
-        """The driver under test; skips when there is no device."""
+        """Return the driver under test; skip the test if no device is available."""
         found = self.shared_registry().probe(self.device_type)
         if isinstance(found, Unavailable):
             pytest.skip(f"no device of type {self.device_type!r}: {found.reason}")
@@ -44,7 +44,7 @@ class DeviceKit(Kit):
         return driver
 
     def address(self, array: Any) -> int | None:
-        """Where a device array starts, None when nobody can know; default: by its interfaces."""
+        """Return the address of a device array, or None; by default from its array interface."""
         for name in ("__cuda_array_interface__", "__array_interface__"):
             interface = getattr(array, name, None)
             if interface is not None:
@@ -52,19 +52,19 @@ class DeviceKit(Kit):
         return None
 
     def work(self, driver: Driver, target: Any, value: int) -> Callable[[], object]:
-        """A launch that writes a number into a device array; default: copies it in."""
+        """Return a launch that fills a device array with a number; by default by copying in."""
         source = np.full(target.shape, value, target.dtype)
         return lambda: driver.copy_in(target, source)
 
     def parameters(self, check: str) -> Iterator[Parameters]:
-        """The device type, and each element type where a test has one."""
+        """Return the device type, and each element type for tests that take one."""
         dtypes = [d.name for d in ALL if d.name != "char"]
         if check in _PER_DTYPE:
             return ((self.device_type, dtype) for dtype in dtypes)
         return iter([(self.device_type,)])
 
     def array(self, shape: tuple[int, ...], dtype: DType | str) -> Any:
-        """A device array in an arena of its own, at an offset."""
+        """Create a device array in its own arena, at an offset."""
         type_ = as_dtype(dtype)
         count = int(np.prod(shape))
         arena = self.driver().allocate(ALIGN + count * type_.itemsize)
@@ -73,10 +73,10 @@ class DeviceKit(Kit):
     # ------------------------------------------------------------------------------- tests
 
     def test_probe(self, name: str) -> None:
-        """A probe gives a number of devices, or a reason; it does not raise."""
+        """A probe returns a number of devices, or a reason; it does not raise."""
         found = self.shared_registry().probe(name)
         if isinstance(found, Available):
-            assert found.count > 0, "Available, but no devices: return Unavailable with a reason"
+            assert found.count > 0, "Available without devices: return Unavailable with a reason"
         else:
             assert found.reason, "Unavailable without a reason"
 
@@ -85,34 +85,34 @@ class DeviceKit(Kit):
         assert isinstance(self.driver(), Driver)
 
     def test_memory(self, name: str) -> None:
-        """``memory`` gives a number of bytes, or None."""
+        """``memory`` returns a number of bytes, or None."""
         found = self.driver().memory()
         assert found is None or (type(found) is int and found > 0), repr(found)
 
     def test_arena_size(self, name: str) -> None:
-        """An arena has the size that was asked for, also none at all."""
+        """An arena has the requested size, including 0."""
         for nbytes in (0, 1, 64, 4097):
             assert self.driver().allocate(nbytes).nbytes == nbytes
 
     def test_views_know_their_type(self, name: str, dtype: str) -> None:
-        """Views have the shape and the element type that were asked for."""
+        """Views have the requested shape and element type."""
         for shape in SHAPES:
             array = self.array(shape, dtype)
             assert tuple(array.shape) == shape
             assert array.dtype == as_dtype(dtype).numpy
 
     def test_alignment(self, name: str) -> None:
-        """Arenas are aligned, and a view starts where it should."""
+        """Arenas are aligned, and a view starts at its offset."""
         for nbytes in (64, 1000, 100_000):
             arena = self.driver().allocate(nbytes)
             start = self.address(arena.view(0, (1,), np.uint8))
             if start is None:
-                pytest.skip("arrays do not tell their address: override `address`")
+                pytest.skip("arrays do not expose their address: override `address`")
             assert start % self.alignment == 0, f"arena of {nbytes} bytes at {start:#x}"
             assert self.address(arena.view(16, (8,), np.float32)) == start + 16
 
     def test_views_share_the_arena(self, name: str) -> None:
-        """What is written through one view is read through another one."""
+        """Writes through one view are visible through another one."""
         driver = self.driver()
         arena = driver.allocate(256)
         whole, part = arena.view(0, (64,), np.int32), arena.view(8, (2, 3), np.int32)
@@ -131,7 +131,7 @@ class DeviceKit(Kit):
         np.testing.assert_array_equal(driver.copy_out(first), 1)
 
     def test_arrays_outlive_names(self, name: str) -> None:
-        """A view keeps its memory alive when nobody holds the arena."""
+        """A view keeps its memory alive without a reference to the arena."""
         array = self.array((1000,), "int32")
         self.driver().copy_in(array, np.arange(1000, dtype=np.int32))
         others = [self.array((1000,), "int32") for _ in range(8)]
@@ -140,7 +140,7 @@ class DeviceKit(Kit):
         np.testing.assert_array_equal(self.driver().copy_out(array), np.arange(1000))
 
     def test_round_trip(self, name: str, dtype: str) -> None:
-        """What is copied in is copied out, for all shapes, to the bit."""
+        """Copying in and out preserves all bits, for all shapes."""
         for shape in SHAPES:
             source = _bits(shape, as_dtype(dtype))
             array = self.array(shape, dtype)
@@ -151,7 +151,7 @@ class DeviceKit(Kit):
             assert found.tobytes() == source.tobytes(), f"{dtype}{list(shape)}: {found}"
 
     def test_copy_in_takes_any_host_layout(self, name: str) -> None:
-        """Sources need not be contiguous, nor writable."""
+        """Sources may be non-contiguous and read-only."""
         source = np.arange(24, dtype=np.float32).reshape(4, 6)[::-1, ::2].T
         source.flags.writeable = False
         array = self.array(source.shape, "float32")
@@ -166,7 +166,7 @@ class DeviceKit(Kit):
         np.testing.assert_array_equal(self.driver().copy_out(array), 1)
 
     def test_copy_out_is_independent(self, name: str) -> None:
-        """Results never change afterwards, and belong to the caller."""
+        """Results belong to the caller and never change."""
         driver, array = self.driver(), self.array((3, 4), "float32")
         driver.copy_in(array, np.ones((3, 4), np.float32))
         found = driver.copy_out(array)
@@ -176,20 +176,20 @@ class DeviceKit(Kit):
         np.testing.assert_array_equal(driver.copy_out(array), 0)
 
     def test_compile_runs_in_order(self, name: str) -> None:
-        """Compiled launches run in order, each time that they are called."""
+        """Compiled launches run in order at every call."""
         seen: list[int] = []
         step = self.driver().compile([partial(seen.append, i) for i in range(5)])
-        assert seen == [], "compiling runs nothing"
+        assert seen == [], "compiling must not run launches"
         step()
         step()
         assert seen == [0, 1, 2, 3, 4] * 2
 
     def test_compile_of_nothing(self, name: str) -> None:
-        """No launches make a callable that does nothing."""
+        """Compiling no launches returns a callable that does nothing."""
         self.driver().compile([])()
 
     def test_the_last_launch_wins(self, name: str) -> None:
-        """Device work of a step is done in order, and is seen by ``copy_out``."""
+        """Device work of a step runs in order, and ``copy_out`` reads its result."""
         driver, array = self.driver(), self.array((100,), "int32")
         step = driver.compile([self.work(driver, array, value) for value in (1, 2, 3)])
         for _ in range(2):
@@ -198,7 +198,7 @@ class DeviceKit(Kit):
             np.testing.assert_array_equal(driver.copy_out(array), 3)
 
     def test_errors_of_launches_surface(self, name: str) -> None:
-        """An exception of a launch reaches who runs the step, and later steps still run."""
+        """An exception of a launch reaches the caller, and later steps still run."""
         calls: list[int] = []
 
         def fails_once() -> None:
@@ -213,7 +213,7 @@ class DeviceKit(Kit):
         assert len(calls) == 2
 
     def test_events(self, name: str) -> None:
-        """Events of one stream order another one, may be waited for again, and by the host."""
+        """Other streams and the host can wait for an event, repeatedly."""
         driver = self.driver()
         first, second = driver.stream("first"), driver.stream("second")
         event = first.record()
@@ -225,7 +225,7 @@ class DeviceKit(Kit):
         second.synchronize()
 
     def test_empty_arena(self, name: str) -> None:
-        """A plan without buffers is a plan."""
+        """A plan without buffers is valid."""
         arena: Arena = self.driver().allocate(0)
         assert tuple(arena.view(0, (0,), np.float32).shape) == (0,)
 
@@ -234,7 +234,7 @@ _PER_DTYPE = ("views_know_their_type", "round_trip")
 
 
 def _bits(shape: tuple[int, ...], dtype: DType) -> Any:
-    """An array with all kinds of bits, NaN and infinities included; truth values for bool."""
+    """Return an array of varied bit patterns with NaN and infinities; truth values for bool."""
     rng = np.random.default_rng(11)
     high = 2 if dtype.kind == "b" else 256
     raw = rng.integers(0, high, int(np.prod(shape)) * dtype.itemsize, np.uint8)

@@ -21,19 +21,18 @@ from flow_core.testing.kit import Exceptions, Kit, Parameters, floating_inputs
 
 
 class GradientKit(Kit):
-    """Gradient rules agree with central differences of the references, in float64.
+    """Check that gradient rules agree with central differences of the references, in float64.
 
     Attributes:
-        no_gradient: deliberate exceptions with their reasons: ops with floating inputs and
+        no_gradient: deliberate exceptions with their reasons: ops with floating point inputs and
             outputs that have no gradient rule (or one that raises `UnsupportedError`), and
-            ``"op.input"`` for inputs that are constants to the rule.  An exception that is
-            none fails.
+            ``"op.input"`` for inputs that the rule treats as constants.  Unnecessary entries fail.
     """
 
     no_gradient: ClassVar[Exceptions] = {}
 
     def parameters(self, check: str) -> Iterator[Parameters]:
-        """The ops of the plugin under test."""
+        """Return the ops of the plugin under test."""
         return ((op,) for op in self.own_ops())
 
     def test_there_is_something_to_test(self) -> None:
@@ -41,7 +40,7 @@ class GradientKit(Kit):
         assert self.own_ops(), f"plugin {self.plugin!r} registers no ops"
 
     def test_has_a_gradient(self, name: str) -> None:
-        """An op with floating inputs and outputs has a rule, or is a deliberate exception."""
+        """An op with floating point inputs and outputs has a rule, or is a listed exception."""
         spec = self.shared_registry().ops[name]
         if name in self.no_gradient:
             assert spec.gradient is None or self._refuses(spec), (
@@ -50,16 +49,16 @@ class GradientKit(Kit):
         elif spec.gradient is None:
             found = [sample for sample in self.drawn_or_none(name) if _maps_floats(spec, sample)]
             assert not found, (
-                f"{name} maps floating inputs to floating outputs, but has no gradient: give it "
-                "a rule, or list it in `no_gradient` with a reason"
+                f"{name} maps floating point inputs to floating point outputs without a gradient: "
+                "add a rule, or list it in `no_gradient` with a reason"
             )
 
     def test_gradient(self, name: str) -> None:
-        """The rule is right where samples are smooth, and gives the inputs' types elsewhere."""
+        """The rule is correct where samples are smooth, and returns the inputs' types elsewhere."""
         registry = self.shared_registry()
         spec = registry.ops[name]
         if spec.gradient is None or name in self.no_gradient:
-            pytest.skip("this op has no gradient, deliberately")
+            pytest.skip("this op deliberately has no gradient")
         prefix = f"{name}."
         constant = [n.removeprefix(prefix) for n in self.no_gradient if n.startswith(prefix)]
         for sample in self.drawn(name):
@@ -69,7 +68,7 @@ class GradientKit(Kit):
                 build_gradient(registry.ops, spec, cast_sample(sample, float64), sample.attrs)
 
     def test_exceptions_are_known(self) -> None:
-        """All that is listed in ``no_gradient`` exists."""
+        """All entries of ``no_gradient`` exist."""
         ops = self.shared_registry().ops
         known = set(self.own_ops())
         known |= {
@@ -79,7 +78,7 @@ class GradientKit(Kit):
         assert set(self.no_gradient) <= known, sorted(set(self.no_gradient) - known)
 
     def _refuses(self, spec: OpSpec) -> bool:
-        """Whether the rule says that there is no gradient."""
+        """Whether the rule raises `UnsupportedError`."""
         sample = next(sample for sample in self.drawn(spec.type) if floating_inputs(sample))
         ops = self.shared_registry().ops
         try:

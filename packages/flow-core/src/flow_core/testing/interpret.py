@@ -1,4 +1,4 @@
-"""Evaluates graphs by the ops' numpy references: slow, obvious, the oracle of the kits."""
+"""Evaluate graphs with the ops' numpy references: slow and simple, the oracle of the kits."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from flow_core.plugins.specs import OpSpec
 def evaluate(
     graph: Graph, specs: Mapping[str, OpSpec], feeds: Mapping[str, Any]
 ) -> dict[Value, Any]:
-    """All values of a graph; ``feeds`` gives the output of ops without inputs, by op name.
+    """Compute all values of a graph; ``feeds`` has the outputs of ops without inputs, by name.
 
-    Of a physical graph, too, whose ``input`` ops may be parts of the logical ones.
+    Also evaluates physical graphs, whose ``input`` ops may be parts of logical ones.
     """
     values: dict[Value, Any] = {}
     for name, op in graph.ops.items():

@@ -53,16 +53,16 @@ from flow_core.testing.special import (
 )
 
 AS_GIVEN = "as_given"
-"""In place of an element type: the samples without floating inputs, which are not cast."""
+"""Parameter in place of an element type: the samples without floating point inputs, not cast."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One kernel and what it is launched on.
+    """One kernel and its inputs.
 
     Attributes:
         spec, kernel: the op and the kernel.
-        asked: the op with concrete types.
+        asked: the query: the op with concrete types.
         arrays: host arrays for the inputs.
     """
 
@@ -73,16 +73,16 @@ class Case:
 
     @property
     def size(self) -> int:
-        """The elements of inputs and outputs."""
+        """Number of elements of inputs and outputs."""
         return sum(t.size for t in (*self.asked.inputs, *self.asked.outputs))
 
     @property
     def written(self) -> tuple[TensorType, ...]:
-        """The types of the outputs, and of the inputs that are changed."""
+        """Types of the outputs and of the mutated inputs."""
         return (*self.asked.outputs, *(self.asked.inputs[i] for i in self.spec.mutates))
 
     def of(self, arrays: Sequence[Any]) -> Case | None:
-        """The same op and kernel on other arrays; None when they refuse them."""
+        """Return the same op and kernel on other arrays, or None if they reject them."""
         try:
             asked = replace(query(self.spec, arrays, self.asked.attrs), find=self.asked.find)
         except InferenceError:
@@ -92,9 +92,9 @@ class Case:
         return None
 
     def grown(self, copies: int) -> Case:
-        """The same case with all split axes ``copies`` times as long, by the first rule that fits.
+        """Return the case with all split axes ``copies`` times as long, by the first valid rule.
 
-        An op that splits an axis into parts also takes the concatenation of more parts.
+        An op that can be split along an axis also accepts the concatenation of more parts.
         """
         asked = self.asked
         context = SbpContext(asked.inputs, asked.outputs, asked.attrs)
@@ -113,7 +113,7 @@ def _repeated(array: Any, sbp: object, copies: int) -> Any:
 
 
 def _fits(small: KernelQuery, large: KernelQuery, rule: Signature, copies: int) -> bool:
-    """Whether the outputs grew as the rule says, and something grew at all."""
+    """Whether the outputs grew according to the rule, and at least one grew."""
     wanted = []
     for type_, sbp in zip(small.outputs, rule.outputs, strict=True):
         axis = sbp.axis if isinstance(sbp, Split) else None
@@ -122,30 +122,31 @@ def _fits(small: KernelQuery, large: KernelQuery, rule: Signature, copies: int) 
 
 
 class KernelKit(Kit):
-    """Kernels of one device type agree with the ops' references and keep their contract.
+    """Check that kernels of one device type agree with the ops' references and their contract.
 
     Each op is tested with each element type, on all its samples and on samples enlarged along
     axes that its SBP rules split.
 
     Attributes:
-        device_type: whose kernels are tested.
-        dtypes: element types to which floating samples are cast.
-        ops: op types; None for all that the plugin has kernels for on the device type.
-        tolerances: (relative, absolute) per (op, element type of an output), where
-            `flow_core.testing.checks.TOLERANCE` does not fit.
-        deviations: what kernels make of special values on purpose, other than the reference.
-        repeatable: whether two launches on equal inputs agree to the bit.
+        device_type: the device type of the kernels.
+        dtypes: element types to which floating point samples are cast.
+        ops: op types; None for all ops with kernels of the plugin on the device type.
+        tolerances: (relative, absolute) per (op, element type of an output), overriding
+            `flow_core.testing.checks.TOLERANCE`.
+        deviations: deliberate differences from the reference for special values.
+        repeatable: whether two launches on equal inputs are bitwise equal.
         tiles: whether elementwise kernels may be bound to slices, as `fused` kernels bind them.
         stretches: whether they may also be bound to views of stride 0 (host memory only).
-        steady_bytes: what 50 launches may allocate at most at any time, by tracemalloc; None
-            where that says nothing.
-        steady_elements: size to which samples are enlarged for that, so that a temporary array
-            exceeds ``steady_bytes``.
-        thread_counts: numbers of OpenMP threads for which a kernel's results have the same bits;
-            empty where they may differ.
-        shared_elements: size to which samples are enlarged for that, so that threads share them.
-        special_dtypes: element types that get special values; None for all of ``dtypes``.
-        special_cases: on how many of its cases a kernel gets each special value.
+        steady_bytes: peak allocation allowed during 50 launches, by tracemalloc; None if it cannot
+            be measured.
+        steady_elements: size to which samples are enlarged for that check, so that a temporary
+            array exceeds ``steady_bytes``.
+        thread_counts: numbers of OpenMP threads for which results are bitwise equal; empty if they
+            may differ.
+        shared_elements: size to which samples are enlarged for that check, so that several threads
+            work on them.
+        special_dtypes: element types to test with special values; None for all of ``dtypes``.
+        special_cases: with how many of its cases a kernel is tested per special value.
     """
 
     device_type: ClassVar[str] = "cpu"
@@ -166,11 +167,11 @@ class KernelKit(Kit):
     special_dtypes: ClassVar[tuple[str, ...] | None] = None
 
     def absent(self, name: str) -> str:
-        """Why this machine need not have a kernel of an op; empty if it must. To override."""
+        """Return why this machine may lack a kernel of an op, or an empty text.  To override."""
         return ""
 
     def driver(self) -> Driver:
-        """A driver of the device; skips the test when there is none."""
+        """Return a driver of the device; skip the test if no device is available."""
         found = self.shared_registry().probe(self.device_type)
         if isinstance(found, Unavailable):
             pytest.skip(f"no device of type {self.device_type!r}: {found.reason}")
@@ -180,21 +181,21 @@ class KernelKit(Kit):
         return driver
 
     def steady_context(self) -> AbstractContextManager[Any]:
-        """A context for counting allocations, to leave out what a library does by itself."""
+        """Return a context for counting allocations, to exclude those of a library."""
         return nullcontext()
 
     def kernels(self, op: str) -> list[KernelSpec]:
-        """The kernels under test of an op."""
+        """Return the kernels under test of an op."""
         found = self.shared_registry().kernels(op, self.device_type)
         return [k for k in found if k.op == op and self.owns("kernels", kernel_key(k))]
 
     def covered_ops(self) -> tuple[str, ...]:
-        """Types of the ops under test, sorted."""
+        """Return the sorted types of the ops under test."""
         known = sorted(self.shared_registry().ops) if self.ops is None else self.ops
         return tuple(op for op in known if self.kernels(op))
 
     def parameters(self, check: str) -> Iterator[Parameters]:
-        """The op, and for most tests the element type."""
+        """Return the op, and for most tests the element type."""
         for op in self.covered_ops():
             spec = self.shared_registry().ops[op]
             if check == "takes_a_floating_type":
@@ -211,12 +212,12 @@ class KernelKit(Kit):
                 yield from ((op, dtype) for dtype in self.dtypes_of(op))
 
     def dtypes_of(self, op: str) -> tuple[str, ...]:
-        """What an op is tested with: element types for its floating samples, `AS_GIVEN`."""
+        """Return the element types for an op's floating point samples, and `AS_GIVEN`."""
         kinds = {floating_inputs(sample) for sample in self.drawn_or_none(op)} or {False}
         return (*(self.dtypes if True in kinds else ()), *((AS_GIVEN,) if False in kinds else ()))
 
     def cases(self, op: str, dtype: str) -> list[Case]:
-        """All that the kernels of an op accept of its samples in an element type."""
+        """Return the samples in an element type that kernels of an op accept."""
         registry = self.shared_registry()
         find = partial(registry.find_kernel, device_type=self.device_type)
         spec, found = registry.ops[op], []
@@ -231,20 +232,20 @@ class KernelKit(Kit):
         return [case for case in found if case is not None and _is_representable(case)]
 
     def accepted(self, op: str, dtype: str) -> list[Case]:
-        """`cases`; skips the test when there are none."""
+        """Return `cases`; skip the test if there are none."""
         found = self.cases(op, dtype)
         if not found:
-            pytest.skip("not accepted: no kernel of this op takes this element type")
+            pytest.skip("not accepted: no kernel of this op supports this element type")
         return found
 
     def check(self, case: Case, **binding: Any) -> None:
-        """A case agrees with the reference, however its buffers are bound."""
+        """Check that a case agrees with the reference for a given binding of buffers."""
         rig = Rig(self.driver(), case.kernel, case.asked, mutates=case.spec.mutates, **binding)
         tolerance = partial(self.tolerance, case.spec.type)
         check_rig(case.spec, rig, case.arrays, tolerance, self.repeatable)
 
     def tolerance(self, op: str, dtype: DType) -> Tolerance:
-        """Relative and absolute tolerance of an output of an op."""
+        """Return relative and absolute tolerance of an output of an op."""
         return self.tolerances.get((op, dtype.name), TOLERANCE[dtype])
 
     # ------------------------------------------------------------------------------- tests
@@ -255,28 +256,28 @@ class KernelKit(Kit):
         assert self.covered_ops(), f"plugin {self.plugin!r} registers no kernels on {where}"
 
     def test_agrees(self, name: str, dtype: str) -> None:
-        """Equals the reference, writes nothing else, and again when launched again."""
+        """Kernels equal the reference and write only their results, at repeated launches."""
         for case in self.accepted(name, dtype):
             self.check(case)
 
     def test_agrees_when_enlarged(self, name: str, dtype: str) -> None:
-        """The same for ragged sizes which are not in the samples."""
+        """Kernels agree with the reference for uneven sizes that are not in the samples."""
         rng = np.random.default_rng(5)
         for case in self.accepted(name, dtype)[:: self.draws]:
             self.check(case.grown(int(rng.integers(2, 6))))
 
     def test_special_values(self, name: str, dtype: str) -> None:
-        """NaN, infinities, zeros, subnormals and extremes give what they give the reference."""
+        """Kernels treat NaN, infinities, zeros, subnormals and extremes like the reference."""
         self.accepted(name, dtype)
         found = [d for d in self.differences(name, dtype) if not self._deviations_of(d)]
         assert not found, f"{len(found)} differences:\n" + "\n".join(map(str, found[:20]))
 
     def test_deviations_are_needed(self, name: str) -> None:
-        """Each row of `deviations` is about a difference that there is."""
+        """Each row of `deviations` matches an actual difference."""
         found = [d for t in self._special_dtypes_of(name) for d in self.differences(name, t)]
         rows = [row for row in self.deviations if row.op == name and row.everywhere]
         idle = [row for row in rows if not any(map(row.covers, found))]
-        assert not idle, f"not needed any more: {idle}"
+        assert not idle, f"no longer needed: {idle}"
 
     def _special_dtypes_of(self, op: str) -> list[str]:
         chosen = self.special_dtypes
@@ -287,7 +288,7 @@ class KernelKit(Kit):
 
     @classmethod
     def differences(cls, op: str, dtype: str) -> tuple[Difference, ...]:
-        """What special values change, found once per class."""
+        """Return the differences for special values, cached per class."""
         return cls.once(("special", op, dtype), lambda: tuple(cls()._differences(op, dtype)))
 
     def _differences(self, op: str, dtype: str) -> Iterator[Difference]:
@@ -302,7 +303,7 @@ class KernelKit(Kit):
                     yield from self._tried(own[i], rigs[i], trial, dtype)
 
     def _chosen(self, cases: Sequence[Case], trial: Trial, count: int) -> set[int]:
-        """Which cases get a trial: others for each one."""
+        """Choose the cases of a trial: different ones for each trial."""
         fit = [i for i, c in enumerate(cases) if trial.index in (None, *range(len(c.arrays)))]
         step = max(1, len(fit) // self.special_cases)
         return {fit[(count + k * step) % len(fit)] for k in range(self.special_cases)}
@@ -332,7 +333,7 @@ class KernelKit(Kit):
         return difference(dtype, want, have, bounds, skipped(trial, case.spec.elementwise))
 
     def test_in_place(self, name: str, dtype: str) -> None:
-        """Output 0 may be the memory of each input that the op's spec lists."""
+        """Output 0 may share memory with each input that the op's spec lists."""
         for case in self.accepted(name, dtype):
             types, result = case.asked.inputs, case.asked.outputs[0]
             for k in case.spec.inplace:
@@ -348,7 +349,7 @@ class KernelKit(Kit):
                     self.check(tile, shift=1)
 
     def test_rows(self, name: str, dtype: str) -> None:
-        """Rows of several arrays at once have the bits that a kernel says they have apart."""
+        """One launch on the rows of several arrays is bitwise equal to separate launches."""
         for case in self.accepted(name, dtype):
             for whole, parts in _side_by_side(case):
                 if self._says_rows(whole, parts):
@@ -371,13 +372,13 @@ class KernelKit(Kit):
         return rig.outputs(rig.run(case.arrays))
 
     def test_stretched_inputs(self, name: str, dtype: str) -> None:
-        """Elementwise kernels work on inputs that repeat one element without memory for it."""
+        """Elementwise kernels work on inputs of stride 0."""
         for case in self.accepted(name, dtype):
             for k, arrays in _stretchings(case):
                 self.check(Case(case.spec, case.kernel, case.asked, arrays), stretch=(k,))
 
     def test_allocates_nothing(self, name: str, dtype: str) -> None:
-        """Launches of a bound kernel leave the allocator alone."""
+        """Launches of a bound kernel do not allocate."""
         cases = [case for case in self.accepted(name, dtype) if case.size]
         if not cases:
             pytest.skip("all samples of this op are without elements")
@@ -394,19 +395,20 @@ class KernelKit(Kit):
             peak = peak_growth(rig.launch)
         types = ", ".join(map(str, case.asked.inputs))
         assert self.steady_bytes is None or peak <= self.steady_bytes, (
-            f"{case.kernel.name} on {types} allocates up to {peak} bytes, {self.steady_bytes} "
-            "are allowed: temporaries belong into the workspace, views are made while binding"
+            f"{case.kernel.name} on {types} allocates up to {peak} bytes; at most "
+            f"{self.steady_bytes} are allowed: put temporaries into the workspace, and create "
+            "views while binding"
         )
 
     def test_same_bits_on_any_threads(self, name: str, dtype: str) -> None:
-        """The number of threads changes no bit of a result."""
+        """Results are bitwise equal for all numbers of threads."""
         for case in self.accepted(name, dtype)[:: self.draws]:
             big = case.grown(max(1, self.shared_elements // max(1, case.size)))
             first, *others = (self._launched_on(count, big) for count in self.thread_counts)
             for count, made in zip(self.thread_counts[1:], others, strict=True):
                 assert made == first, (
                     f"{case.kernel.name} on {big.asked.inputs} {dict(big.asked.attrs)}: "
-                    f"{count} threads make other bits than {self.thread_counts[0]}"
+                    f"{count} threads give other bits than {self.thread_counts[0]}"
                 )
 
     def _launched_on(self, threads: int, case: Case) -> list[bytes]:
@@ -418,21 +420,21 @@ class KernelKit(Kit):
             grant(before)
 
     def test_takes_a_floating_type(self, name: str) -> None:
-        """An op with floating inputs has a kernel for at least one floating type."""
+        """An op with floating point inputs has a kernel for at least one floating type."""
         refused = [dtype.name for dtype in FLOATS if not self.cases(name, dtype.name)]
         reason = self.absent(name)
         if reason and len(refused) == len(FLOATS):
             pytest.skip(reason)
-        assert len(refused) < len(FLOATS), f"no kernel of {name} takes any of {refused}"
+        assert len(refused) < len(FLOATS), f"no kernel of {name} supports any of {refused}"
 
 
 def _trials(cases: Sequence[Case]) -> list[Trial]:
-    """The trials of the cases with most inputs."""
+    """Return the trials for the cases with the most inputs."""
     return trials(max((c.arrays for c in cases), key=len)) if cases else []
 
 
 def _wanted(registry: Registry, case: Case, arrays: Sequence[Any]) -> list[Any] | None:
-    """Outputs by the reference, mutated inputs by numpy's kernel in float64; None for an error."""
+    """Return the reference's outputs and numpy's mutated inputs in float64; None for an error."""
     spec, asked = case.spec, case.asked
     try:
         expected: list[Any] = [None] * len(asked.outputs)
@@ -440,11 +442,11 @@ def _wanted(registry: Registry, case: Case, arrays: Sequence[Any]) -> list[Any] 
             expected = list(reference_outputs(spec, asked, arrays))
         return [*expected, *_mutated(registry, case, arrays)]
     except (FlowError, IndexError, ValueError):
-        return None  # the reference refuses
+        return None  # the reference rejects the inputs
 
 
 def _mutated(registry: Registry, case: Case, arrays: Sequence[Any]) -> list[Any]:
-    """Mutated inputs by numpy's kernel, in float64 but for numbers that are always float32."""
+    """Return inputs mutated by numpy's kernel, in float64 except scalars that are float32."""
     spec, found = case.spec, registry.kernels(case.spec.type, "cpu")
     of_core = [
         k for k in found if registry.origins["kernels", kernel_key(k)].plugin == "core.numpy"
@@ -462,7 +464,7 @@ def _mutated(registry: Registry, case: Case, arrays: Sequence[Any]) -> list[Any]
 
 
 def _widened(arrays: Sequence[Any]) -> Iterator[list[Any]]:
-    """Copies in float64; the same but for single numbers; copies as they are."""
+    """Yield copies in float64; copies in float64 except scalars; unchanged copies."""
     for least in (1, 2, inf):
         yield [
             np.array(x, np.float64 if is_floating(x) and x.size >= least else x.dtype)
@@ -471,12 +473,12 @@ def _widened(arrays: Sequence[Any]) -> Iterator[list[Any]]:
 
 
 def _is_castable(sample: Sample, dtype: DType) -> bool:
-    """Whether all numbers of a sample exist in an element type: no integer is NaN."""
+    """Whether an element type can represent all values of a sample: no integer is NaN."""
     return dtype.is_floating or all(np.isfinite(x).all() for x in sample.inputs)
 
 
 def _is_representable(case: Case) -> bool:
-    """Whether the sample's attributes are numbers of the element type: -1 is no uint8."""
+    """Whether the element type can represent the sample's attributes: -1 is not a uint8."""
     try:
         if case.spec.reference is not None:
             reference_outputs(case.spec, case.asked, case.arrays)
@@ -496,11 +498,11 @@ _ONLY_FOR: Mapping[str, Callable[[KernelKit, OpSpec], bool]] = {
     "allocates_nothing": lambda kit, spec: kit.steady_bytes is not None,
     "same_bits_on_any_threads": lambda kit, spec: bool(kit.thread_counts),
 }
-"""Tests that only some ops of some kits have."""
+"""Tests that apply only to some ops of some kits."""
 
 
 def _tilings(case: Case) -> Iterator[list[Any]]:
-    """Inputs of a case cut to a part of its elements, and to a part of its leading axis."""
+    """Yield inputs of a case sliced to a part of its elements, or of its leading axis."""
     shape = case.asked.outputs[0].shape
     size = case.asked.outputs[0].size
     if size > 2:
@@ -512,7 +514,7 @@ def _tilings(case: Case) -> Iterator[list[Any]]:
 
 
 def _side_by_side(case: Case) -> Iterator[tuple[Case, list[Case]]]:
-    """A case of many rows, and its parts: in one, some, or all inputs that have rows."""
+    """Yield a case of many rows and its parts, split in one, some, or all inputs with rows."""
     count = len(case.arrays)
     choices = {tuple(range(count)), (0,), (count - 1,)}
     for split in choices if count else ():
@@ -527,18 +529,18 @@ def _side_by_side(case: Case) -> Iterator[tuple[Case, list[Case]]]:
 
 
 def _are_rows(whole: Case, parts: Sequence[Case]) -> bool:
-    """Whether the results of the parts, one after the other, are of the whole's type."""
+    """Whether the concatenated results of the parts have the type of the whole."""
     made = zip(whole.asked.outputs, *(part.asked.outputs for part in parts), strict=True)
     return all(rows.side_by_side(types) == out for out, *types in made)
 
 
 def _flat(array: Any, shape: tuple[int, ...]) -> Any:
-    """An input in the output's flat order; one element stays one."""
+    """Flatten an input in the output's order; keep a single element."""
     return array.reshape(1) if array.size == 1 else np.broadcast_to(array, shape).reshape(-1)
 
 
 def _stretchings(case: Case) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """For each input of the output's shape: this input all of one value."""
+    """Yield, for each input of the output's shape, inputs where it has a constant value."""
     result = case.asked.outputs[0]
     for k, x in enumerate(case.arrays):
         if x.shape == result.shape and x.size > 1 and k < len(case.arrays):
@@ -556,7 +558,7 @@ def _peak_growth(launch: Launch, launches: int) -> int:
 
 
 def peak_growth(launch: Launch, launches: int = 50) -> int:
-    """Bytes by which traced memory exceeds its level before some launches, at its peak.
+    """Return the peak growth of traced memory during launches, in bytes.
 
     >>> peak_growth(lambda: bytes(5000)) > 5000
     True
@@ -567,7 +569,7 @@ def peak_growth(launch: Launch, launches: int = 50) -> int:
     if not tracing:
         tracemalloc.start()
     try:
-        # other threads and the collector allocate, too: the calmest of three tries counts
+        # other threads and the collector also allocate: use the minimum of three tries
         return min(_peak_growth(launch, launches) for _ in range(3))
     finally:
         if not tracing:

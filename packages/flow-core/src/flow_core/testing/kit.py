@@ -1,4 +1,4 @@
-"""What all kits share: gaps, parameters, the registry under test."""
+"""The base of all kits: gaps, parameters, the registry under test."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Something that a plugin does not do, as a strict xfail: the test fails once it works.
+    """An unsupported feature of a plugin, as a strict xfail: the test fails once it works.
 
     Attributes:
-        what: the op, device or other name that the tests are parametrised over.
-        kind: "notimpl" (can be done, nobody plans to), "notyet" (planned), "never" (impossible,
-            or wrong to want).
-        reason: why, in words.
+        what: the op, device or other name over which the tests are parametrized.
+        kind: "notimpl" (possible, not planned), "notyet" (planned), "never" (impossible or
+            undesirable).
+        reason: the reason as text.
         checks: names of the tests without ``test_``; empty for all.
         dtypes: element types; empty for all.
 
-    >>> gap = Gap("sort", "notyet", "no half types", dtypes=("float16",))
+    >>> gap = Gap("sort", "notyet", "no 16-bit types", dtypes=("float16",))
     >>> gap.covers("agrees", ("sort", "float16")), gap.covers("agrees", ("sort", "int8"))
     (True, False)
     """
@@ -42,7 +42,7 @@ class Gap:
     dtypes: tuple[str, ...] = ()
 
     def covers(self, check: str, parameters: Parameters) -> bool:
-        """Whether a test with some parameters, the name first, is expected to fail."""
+        """Whether a test with given parameters, the name first, is expected to fail."""
         return (
             self.what == parameters[0]
             and (not self.checks or check in self.checks)
@@ -54,10 +54,9 @@ class Kit:
     """Base of the kits.  Subclass a kit in a test module, as ``class Test...``, and run pytest.
 
     Attributes:
-        plugin: name of the plugin, or of its distribution, whose records are tested; None for
-            those of all plugins.
-        gaps: what is known not to work.
-        draws: how often samples are drawn, each time by another random generator.
+        plugin: name of the plugin or distribution whose records are tested; None for all plugins.
+        gaps: known unsupported features.
+        draws: how often samples are drawn, each time with another random generator.
     """
 
     plugin: ClassVar[str | None] = None
@@ -66,19 +65,19 @@ class Kit:
     _made: ClassVar[dict[Hashable, Any]] = {}
 
     def registry(self) -> Registry:
-        """The registry under test, asked for once; default: all installed plugins."""
+        """Return the registry under test, called once; by default with all installed plugins."""
         return default_registry()
 
     def samples(self, spec: OpSpec, rng: Any) -> Iterable[Sample]:
-        """The samples of an op; default: its own."""
+        """Return the samples of an op; by default those of its spec."""
         return () if spec.samples is None else spec.samples(rng)
 
     def parameters(self, check: str) -> Iterable[Parameters]:
-        """The parameters of a test, the name that gaps use first."""
+        """Return the parameters of a test; the first one is the name that gaps use."""
         return ()
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Gives each test its parameters, and marks the gaps."""
+        """Parametrize each test, and mark the gaps."""
         check = metafunc.function.__name__.removeprefix("test_")
         names = [n for n in ("name", "dtype") if n in metafunc.fixturenames]
         if names:
@@ -93,7 +92,7 @@ class Kit:
         return pytest.param(*row, id="-".join(row), marks=marks)
 
     def owns(self, table: str, key: Any) -> bool:
-        """Whether a record is of the plugin under test."""
+        """Whether a record belongs to the plugin under test."""
         origin = self.shared_registry().origins[table, key]
         return self.plugin in (None, origin.plugin, origin.distribution)
 
@@ -103,7 +102,7 @@ class Kit:
 
     @classmethod
     def once(cls, key: Hashable, make: Callable[[], Made]) -> Made:
-        """What ``make`` gives, called once per class and key: pytest makes an object per test."""
+        """Call ``make`` once per class and key: pytest creates one instance per test."""
         if key not in cls._made:
             cls._made[key] = make()
         found: Made = cls._made[key]
@@ -111,23 +110,23 @@ class Kit:
 
     @classmethod
     def shared_registry(cls) -> Registry:
-        """`registry`, made once per class."""
+        """`registry`, cached per class."""
         return cls.once("registry", cls().registry)
 
     @classmethod
     def drawn_or_none(cls, op: str) -> tuple[Sample, ...]:
-        """All samples of an op, drawn once per class."""
+        """Return all samples of an op, drawn once per class."""
         return cls.once(("samples", op), lambda: tuple(cls()._draw(op)))
 
     @classmethod
     def drawn(cls, op: str) -> tuple[Sample, ...]:
-        """`drawn_or_none`, of which there must be some.
+        """Return `drawn_or_none`.
 
         Raises:
-            AssertionError: there are none.
+            AssertionError: the op has no samples.
         """
         found = cls.drawn_or_none(op)
-        assert found, f"op {op!r} has no samples: give its OpSpec some, or override `samples`"
+        assert found, f"op {op!r} has no samples: set `OpSpec.samples`, or override `samples`"
         return found
 
     def _draw(self, op: str) -> Iterator[Sample]:
@@ -136,14 +135,14 @@ class Kit:
             yield from self.samples(spec, np.random.default_rng(seed))
 
     def own_ops(self) -> tuple[str, ...]:
-        """Types of the ops that the plugin under test registers, sorted."""
+        """Return the sorted types of the ops that the plugin under test registers."""
         return tuple(sorted(op for op in self.shared_registry().ops if self.owns("ops", op)))
 
 
 def floating_inputs(sample: Sample) -> bool:
-    """Whether a sample has inputs that are cast to the type under test."""
+    """Whether a sample has floating point inputs, which are cast to the type under test."""
     return any(is_floating(x) for x in sample.inputs)
 
 
 Exceptions = Mapping[str, str]
-"""Reasons why something deliberately is as it is, by op."""
+"""Deliberate exceptions: reasons by op."""

@@ -1,4 +1,4 @@
-"""The oracle for tests: a job on several devices computes what it computes on one."""
+"""The oracle for tests: a job's results on several devices equal those on one."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ def assert_like_one_device(
     seed: int = 0,
     feeds: Sequence[Sequence[Any]] | None = None,
 ) -> Verdict:
-    """A job's plan equals the plan of one device, op by op, but for rounding.
+    """Assert that a job's plan equals the plan of one device, op by op, within rounding.
 
     Args:
         job: the job function.
-        devices: spread a job that is placed on one device over so many.
+        devices: number of devices over which to distribute a job that is placed on one device.
         steps: how many steps to run.
-        seed: of random inputs.
-        feeds: arrays for each step, in the order of the job's inputs; random ones when None.
+        seed: seed of random inputs.
+        feeds: arrays for each step, in the order of the job's inputs; random ones if None.
 
     Returns:
-        The verdict, to look at what differs by rounding.
+        The verdict, with the differences within rounding.
 
     Raises:
-        AssertionError: an op is wrong, or a second run gave other bits; the report names the
-            ops by the user's lines.
+        AssertionError: an op is wrong, or a second run was not bitwise equal; the report names the
+            ops and the user's lines.
     """
     found = verify(job, devices, steps=steps, seed=seed, feeds=feeds)
     assert found.ok, "\n" + joined(verdict_tables(found))

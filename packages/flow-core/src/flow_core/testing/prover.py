@@ -1,23 +1,22 @@
-"""Proves SBP rules by brute force: every listed rule holds, and none that holds is missing.
+"""Prove SBP rules by brute force: every listed rule holds, and no valid rule is missing.
 
-For each case of an op and for 1 to 4 devices, all combinations of S(i), B and the three kinds of P
-on the inputs are tried: inputs are taken apart, each device's part is computed by the op's own
-reference (an update of variables by its kernel), with the attributes that `OpSpec.localize` gives,
-and for each output, every SBP is tried to put the parts together again.  What gives the logical
-result for all numbers of devices and all draws of numbers is a rule; it need not be listed where
-another one `implies` it.
+For each case of an op and for 1 to 4 devices, the prover tries all combinations of S(i), B and the
+three kinds of P on the inputs.  It splits the inputs, computes each device's part with the op's
+reference (an update of variables with its kernel) and the attributes of `OpSpec.localize`, and
+tries every SBP to reassemble each output.  A combination that yields the logical result for all
+numbers of devices and all draws is a rule; it need not be listed if another rule `implies` it.
 
-What is not enumerated:
+Exclusions:
 
-* P of truth values: there is no sum of them.
-* Inputs of which only the shape is read are B, P or split: P(max) and P(min) say the same as P.
-* The inputs of a variadic op are all that are unread alike.
-* Variables that an op overwrites are not P, unless a rule says so: no other variable is.
-* Gradients are not P(max) or P(min): the dual of a maximum is no maximum.
-* P(max) and P(min) of an input are tried where B is right, which is a special case of them.
-* Unsigned numbers: what passes a maximum there, as they are never negative, is not searched for.
-* Integers of which a tensor has hardly any, such as a count, are B: by them rules hold by chance.
-* Axes that have fewer elements than there are devices.
+* P of truth values, which have no sum.
+* Inputs of which only the shape is read are B, P or split: P(max) and P(min) are equivalent to P.
+* All unread inputs of a variadic op have the same SBP.
+* Variables that an op overwrites are not P, unless a rule lists it: no other variables are.
+* Gradients are not P(max) or P(min): the dual of a maximum is not a maximum.
+* P(max) and P(min) of an input are tried only if B is valid, which is a special case of them.
+* Rules that hold only for unsigned numbers, as they are never negative, are not searched for.
+* Tensors with few integers, such as a count, are B: rules would hold for them by chance.
+* Axes with fewer elements than devices.
 """
 
 from __future__ import annotations
@@ -61,36 +60,36 @@ from flow_core.testing.scattering import CannotForm, gather, is_close, is_exact,
 
 DEVICES = (1, 2, 3, 4)
 TRIED = (2, 3, 4, 1)
-"""The same in the order in which most of what is wrong shows soonest."""
+"""Numbers of devices, in the order that finds most errors soonest."""
 FEW = 32
-"""Fewer numbers tell little at once."""
+"""Results with fewer elements are drawn more often."""
 FEW_WHOLE = 12
-"""Fewer integers tell nothing."""
+"""Inputs with fewer integers are not split, as rules would hold for them by chance."""
 WORST = 1e4
-"""How much larger than a sum its parts may be, and it still tells something."""
+"""Largest ratio of terms to their sum for which a comparison is meaningful."""
 MOST = 200_000
-"""Cases with more combinations of inputs are left out, and counted as such."""
+"""Cases with more combinations of inputs are skipped, and counted as skipped."""
 
 Rules = Mapping[int, tuple[Signature, ...]]
 """Rules per number of devices."""
 Wrong = tuple[Signature, int, str]
-"""A rule, a number of devices, and why it does not hold on them."""
+"""A rule, a number of devices, and the reason why it does not hold on them."""
 FindKernel = Callable[[KernelQuery], KernelSpec]
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One draw of a case's inputs, to be taken apart for some number of devices.
+    """One draw of a case's inputs, split over a number of devices.
 
     Attributes:
-        case: what is computed.
+        case: the case.
         arrays: the logical inputs.
-        parts: how many devices there are.
-        find: kernels of ops without a reference.
-        seed: of the numbers that partial results are made of.
-        localized: whether what a device computes may depend on where its part lies.
-        held, done, logical, shapes: what is known already: parts, results of devices, logical
-            results, shapes of their parts.
+        parts: number of devices.
+        find: finds kernels of ops without a reference.
+        seed: seed of the random terms of partial sums.
+        localized: whether a device's computation may depend on the position of its part.
+        held, done, logical, shapes: caches of parts, results of devices, logical results, and
+            shapes of their parts.
     """
 
     case: Case
@@ -110,7 +109,7 @@ class Trial:
 
     @property
     def want(self) -> Sequence[Any]:
-        """The logical outputs, then the variables that the op has overwritten."""
+        """Return the logical outputs, then the overwritten variables."""
         if not self.logical:
             self.logical.extend(self._compute(self.arrays, self.case.asked))
         return self.logical
@@ -126,17 +125,17 @@ class Trial:
         return (*results, *(copies[i] for i in _overwritten(self.case)))
 
     def part(self, index: int, sbp: Sbp, rank: int) -> Any:
-        """What a device holds of an input."""
+        """Return a device's part of an input."""
         if (index, sbp) not in self.held:
             rng = np.random.default_rng((self.seed, self.parts, index))
             self.held[index, sbp] = scatter(self.arrays[index], sbp, self.parts, rng, 1 / UNIT)
         return self.held[index, sbp][rank]
 
     def local(self, rule: Signature, rank: int) -> tuple[Any, ...]:
-        """What a device computes.
+        """Compute the results of a device.
 
         Raises:
-            CannotForm: there is no such op.
+            CannotForm: the op does not support the parts.
         """
         attrs = self._attrs(rule, rank)
         key = rule.inputs, rank, attrs
@@ -164,10 +163,10 @@ class Trial:
             return CannotForm(f"{', '.join(map(str, types))}: {type(error).__name__}: {error}")
 
     def gathered(self, index: int, sbp: Sbp, rule: Signature) -> tuple[Any, Sequence[Any]]:
-        """A result in some SBP, and its parts.
+        """Reassemble a result from its parts with a given SBP; return both.
 
         Raises:
-            CannotForm: the parts are not those of such a result.
+            CannotForm: the parts are not valid for this SBP.
         """
         found = []
         for rank, wanted in enumerate(self._shapes(index, sbp)):
@@ -178,7 +177,7 @@ class Trial:
         return gather(found, sbp), found
 
     def _shapes(self, index: int, sbp: Sbp) -> tuple[Shape, ...]:
-        """The shapes of a result's parts."""
+        """Return the shapes of a result's parts."""
         if (index, sbp) not in self.shapes:
             logical, ranks = np.shape(self.want[index]), range(self.parts)
             regions = (local_region(logical, (sbp,), (self.parts,), rank) for rank in ranks)
@@ -186,7 +185,7 @@ class Trial:
         return self.shapes[index, sbp]
 
     def agrees(self, index: int, sbp: Sbp, rule: Signature) -> bool:
-        """Whether the parts of a result are the logical one in some SBP."""
+        """Whether the parts of a result are valid parts of the logical result with a given SBP."""
         try:
             whole, found = self.gathered(index, sbp, rule)
         except CannotForm:
@@ -198,12 +197,12 @@ class Trial:
         return is_close(whole, want, scale) and not all(map(is_exact, (want, *found)))
 
     def holds(self, rule: Signature) -> bool:
-        """Whether a rule gives the logical results."""
+        """Whether a rule yields the logical results."""
         rows = enumerate(results_of(self.case, rule))
         return all(self.agrees(index, sbp, rule) for index, sbp in rows)
 
     def why(self, rule: Signature) -> str:
-        """What a rule that does not hold gives instead of the logical results."""
+        """Describe the wrong result of a rule that does not hold."""
         for index, sbp in enumerate(results_of(self.case, rule)):
             if not self.agrees(index, sbp, rule):
                 try:
@@ -214,7 +213,7 @@ class Trial:
         return "it holds"
 
     def completions(self, inputs: tuple[Sbp, ...]) -> Iterator[Signature]:
-        """All rules with some inputs that hold."""
+        """Yield all valid rules with the given inputs."""
         types, overwritten = self.case.asked.outputs, _overwritten(self.case)
         options = [kinds(t, self.parts) for t in types]
         if not self.localized and options:
@@ -229,7 +228,7 @@ class Trial:
                 yield rule
 
     def ignores(self, index: int) -> bool:
-        """Whether the results are the same for other numbers of an input."""
+        """Whether the results do not depend on the values of an input."""
         x = self.arrays[index]
         for other in (np.zeros_like(x), x[::-1] if x.ndim else x, x + np.ones_like(x)):
             arrays = (*self.arrays[:index], other, *self.arrays[index + 1 :])
@@ -242,7 +241,7 @@ class Trial:
         return True
 
     def forget(self) -> None:
-        """Frees what was computed."""
+        """Clear the caches."""
         for table in (self.held, self.done, self.logical, self.shapes):
             table.clear()
 
@@ -254,12 +253,12 @@ def _overwritten(case: Case) -> tuple[int, ...]:
 
 
 def results_of(case: Case, rule: Signature) -> tuple[Sbp, ...]:
-    """The SBPs of all results: outputs, then variables, which stay as they were."""
+    """Return the SBP of all results: outputs, then variables, which keep theirs."""
     return (*rule.outputs, *(rule.inputs[i] for i in _overwritten(case)))
 
 
 def local_context(asked: KernelQuery, rule: Signature, parts: int, rank: int) -> LocalContext:
-    """What one device holds of an op's tensors."""
+    """Return one device's parts of an op's tensors."""
 
     def of(types: Sequence[TensorType], sbps: Sequence[Sbp]) -> tuple[Part, ...]:
         rows = zip(types, sbps, strict=True)
@@ -269,7 +268,7 @@ def local_context(asked: KernelQuery, rule: Signature, parts: int, rank: int) ->
 
 
 def kinds(type_: TensorType, parts: int) -> tuple[Sbp, ...]:
-    """All SBPs of a tensor that give every device something.
+    """Return all SBP of a tensor for which every device has a non-empty part.
 
     >>> from flow_core.base.dtypes import float32
     >>> [str(sbp) for sbp in kinds(tensor_type((5, 1), float32), 2)]
@@ -280,18 +279,18 @@ def kinds(type_: TensorType, parts: int) -> tuple[Sbp, ...]:
 
 
 def listed(case: Case, parts: int | None) -> tuple[Signature, ...]:
-    """The op's rules for a number of devices."""
+    """Return the op's rules for a number of devices."""
     asked = case.asked
     return tuple(case.spec.sbp(SbpContext(asked.inputs, asked.outputs, asked.attrs, parts)))
 
 
 def all_broadcast(case: Case) -> Signature:
-    """The rule that always holds."""
+    """Return the all-broadcast rule, which always holds."""
     return Signature((B,) * len(case.asked.inputs), (B,) * len(case.asked.outputs))
 
 
 def formable(case: Case, rule: Signature, parts: int) -> bool:
-    """Whether every device gets something of each axis that a rule splits."""
+    """Whether every device has a non-empty part of each axis that a rule splits."""
     rows = zip(
         (*rule.inputs, *rule.outputs), (*case.asked.inputs, *case.asked.outputs), strict=True
     )
@@ -299,7 +298,7 @@ def formable(case: Case, rule: Signature, parts: int) -> bool:
 
 
 def is_gradient(spec: OpSpec, index: int) -> bool:
-    """Whether an input is a gradient, or what the op of a gradient has kept for it.
+    """Whether an input is a gradient, or a saved value of a gradient op.
 
     >>> is_gradient(OpSpec("relu_grad", ("y", "dy"), infer=lambda ctx: ctx.inputs), 0)
     True
@@ -308,7 +307,7 @@ def is_gradient(spec: OpSpec, index: int) -> bool:
 
 
 def implies(rule: Signature, other: Signature) -> bool:
-    """Whether another rule says less: what is the same everywhere is its maximum and minimum.
+    """Whether a rule implies another one: a replicated value equals its maximum and minimum.
 
     >>> greatest, _ = EXTREMES
     >>> implies(Signature((B,), (B,)), Signature((B,), (greatest,)))
@@ -323,13 +322,13 @@ def implies(rule: Signature, other: Signature) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was found about one case.
+    """The result for one case.
 
     Attributes:
         case: the case.
         wrong: listed rules that do not hold, with number of devices and reason.
-        missing: rules that hold and are not listed.
-        checks: how many rules were tried on how many devices and draws.
+        missing: valid rules that are not listed.
+        checks: number of trials, over rules, numbers of devices and draws.
     """
 
     case: Case
@@ -348,7 +347,7 @@ class Proof:
 
 
 class Prover:
-    """The truth about a case, found once and compared with any list of rules."""
+    """The valid rules of a case, computed once and compared with lists of rules."""
 
     def __init__(self, case: Case, find: FindKernel | None = None) -> None:
         self.case = case
@@ -366,12 +365,12 @@ class Prover:
 
     @staticmethod
     def _tries(case: Case) -> int:
-        """How often a draw is taken apart: the more often, the fewer its numbers are."""
+        """Return how often to split a draw: more often if it has few elements."""
         smallest = min((t.size for t in case.asked.inputs), default=FEW)
         return max(1, FEW // max(smallest, 1) // 4)
 
     def holds(self, rule: Signature, parts: int) -> bool:
-        """Whether a rule holds on some devices."""
+        """Whether a rule holds on a number of devices."""
         if (rule, parts) not in self.known:
             self.known[rule, parts] = all(t.holds(rule) for t in self._counted(parts))
         return self.known[rule, parts]
@@ -382,17 +381,17 @@ class Prover:
             yield trial
 
     def holds_wherever(self, rule: Signature) -> bool:
-        """Whether a rule holds on all numbers of devices that can form it."""
+        """Whether a rule holds on all numbers of devices for which all parts are non-empty."""
         return all(self.holds(rule, n) for n in TRIED if formable(self.case, rule, n))
 
     def forget(self) -> None:
-        """Frees what was computed, but not what was found."""
+        """Clear the caches, but keep the results."""
         for trial in chain.from_iterable(self.trials.values()):
             trial.forget()
 
     @cached_property
     def unread(self) -> tuple[int, ...]:
-        """Inputs of which only the shape is read."""
+        """Return the inputs of which only the shape is read."""
         return tuple(i for i in range(len(self.case.asked.inputs)) if self._is_unread(i))
 
     def _is_unread(self, index: int) -> bool:
@@ -401,9 +400,9 @@ class Prover:
         return all(trial.ignores(index) for trial in self.trials[1])
 
     def choices(self, index: int, parts: int) -> tuple[Sbp, ...]:
-        """The layouts of an input that are tried, but P(max) and P(min)."""
+        """Return the SBP to try for an input, except P(max) and P(min)."""
         spec = self.case.spec
-        if not self.is_told(index):
+        if not self.is_conclusive(index):
             return (B,)
         row = (s for s in kinds(self.case.asked.inputs[index], parts) if s not in EXTREMES)
         if index in spec.mutates and not self._is_listed(index, P):
@@ -411,9 +410,9 @@ class Prover:
         return tuple(row)
 
     def extremes(self, index: int) -> tuple[Sbp, ...]:
-        """Which of P(max) and P(min) are tried on an input."""
+        """Return which of P(max) and P(min) to try for an input."""
         spec, type_ = self.case.spec, self.case.asked.inputs[index]
-        if index in self.unread or is_gradient(spec, index) or not self.is_told(index):
+        if index in self.unread or is_gradient(spec, index) or not self.is_conclusive(index):
             return ()
         row = (s for s in EXTREMES if s in kinds(type_, 2))
         return tuple(s for s in row if index not in spec.mutates or self._is_listed(index, s))
@@ -422,13 +421,13 @@ class Prover:
         return any(rule.inputs[index] == sbp for rule in self.rules[2])
 
     def searches(self, rule: Signature) -> bool:
-        """Whether a rule is among those that are tried."""
+        """Whether a rule is among those to try."""
         return self.is_comparable(rule) and all(
             sbp in (*self.choices(i, 2), *self.extremes(i)) for i, sbp in enumerate(rule.inputs)
         )
 
     def input_kinds(self, parts: int) -> Iterator[tuple[Sbp, ...]]:
-        """All layouts of the inputs that are tried, but those with P(max) or P(min)."""
+        """Yield all SBP combinations of the inputs to try, except those with P(max) or P(min)."""
         spec, count = self.case.spec, len(self.case.asked.inputs)
         variadic = [i for i in self.unread if spec.inputs[-1][-1] == "*"]
         alike = [i for i in variadic if i >= len(spec.inputs) - 1]
@@ -438,11 +437,11 @@ class Prover:
 
     @property
     def combinations(self) -> int:
-        """How many layouts of inputs are tried on two devices."""
+        """Return the number of SBP combinations of the inputs on two devices."""
         return prod(len(self.choices(i, 2)) for i in range(len(self.case.asked.inputs)))
 
     def valid(self) -> tuple[Signature, ...]:
-        """All rules that hold on every number of devices, but those that others imply."""
+        """Return all rules that hold on every number of devices and that no other rule implies."""
         if self._valid is None:
             self._valid = tuple(self._find_valid())
         return self._valid
@@ -467,9 +466,9 @@ class Prover:
         return iter(queue)
 
     def _with_extremes(self, rule: Signature) -> Iterator[Signature]:
-        """The rule with one B of its inputs made P(max) or P(min).
+        """Yield the rule with one input changed from B to P(max) or P(min).
 
-        As B is a special case of these, there are no other rules with them.
+        As B is a special case of these, no other rules have them.
         """
         for i, sbp in enumerate(rule.inputs):
             for extreme in self.extremes(i) if sbp == B else ():
@@ -477,23 +476,23 @@ class Prover:
                 yield Signature(inputs, rule.outputs)
 
     def _holds_everywhere(self, rule: Signature) -> bool:
-        """On 2 devices and, where its axes are long enough, on 3; and then on 4."""
+        """Whether a rule holds on 2, 3 (if its axes are long enough) and 4 devices."""
         return formable(self.case, rule, 3) and self.holds_wherever(rule)
 
     def prove(self) -> Proof:
-        """Compares the op's rules with the truth."""
+        """Compare the op's rules with the valid rules."""
         return self.judge(self.listed())
 
     def listed(self) -> Rules:
-        """The op's rules for each number of devices."""
+        """Return the op's rules for each number of devices."""
         return self.rules
 
     def judge(self, rules: Rules) -> Proof:
-        """Compares rules with the truth."""
+        """Compare given rules with the valid rules."""
         return Proof(self.case, self.wrong(rules), self.missing(rules), self.checks)
 
     def wrong(self, rules: Rules) -> tuple[Wrong, ...]:
-        """Which of some rules do not hold."""
+        """Return the given rules that do not hold."""
         rows = ((rule, parts) for parts, row in rules.items() for rule in row)
         return tuple(
             (rule, parts, self.why(rule, parts))
@@ -502,27 +501,27 @@ class Prover:
         )
 
     def why(self, rule: Signature, parts: int) -> str:
-        """Why a rule does not hold on some devices."""
+        """Describe why a rule does not hold on a number of devices."""
         return next(t.why(rule) for t in self.trials[parts] if not t.holds(rule))
 
-    def is_told(self, index: int) -> bool:
-        """Whether an input has enough numbers: by hardly any integers, rules hold by chance."""
+    def is_conclusive(self, index: int) -> bool:
+        """Whether an input has enough elements: with few integers, rules hold by chance."""
         type_ = self.case.asked.inputs[index]
         return not type_.dtype.is_integer or type_.size >= FEW_WHOLE
 
     def is_comparable(self, rule: Signature) -> bool:
-        """Whether a rule is of those that are searched for among the case's types.
+        """Whether a rule is searched for with the types of the case.
 
-        Unsigned numbers are never negative, so that more passes a maximum than in general.  A few
-        indices may happen to be different ones, or out of range.
+        Unsigned numbers are never negative, so that more rules hold for a maximum than in general.
+        A few indices may happen to be distinct, or out of range.
         """
         types = self.case.asked.inputs
-        if any(t.size > 1 and not self.is_told(i) for i, t in enumerate(types)):
+        if any(t.size > 1 and not self.is_conclusive(i) for i, t in enumerate(types)):
             return False
         unsigned = any(t.dtype.kind == "u" for t in types)
         return not unsigned or not {*rule.inputs, *rule.outputs} & set(EXTREMES)
 
     def missing(self, rules: Rules) -> tuple[Signature, ...]:
-        """Which rules that hold are not among some for 2 and 3 devices."""
+        """Return the valid rules that are missing in those for 2 and 3 devices."""
         lacked = (r for r in self.valid() if any(r not in rules[n] for n in (2, 3)))
         return tuple(filter(self.is_comparable, lacked))

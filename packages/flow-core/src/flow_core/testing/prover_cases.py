@@ -1,10 +1,10 @@
-"""Cases for the prover of SBP rules: shapes that split unevenly, and data that hide nothing.
+"""Cases for the prover of SBP rules: shapes that split unevenly, and varied data.
 
-A rule may hold by chance: because an axis has fewer elements than there are devices, because no
-number is negative, because two numbers are equal.  So the samples of an op are enlarged, each size
-to another one wherever it stands, and their numbers are drawn anew, several times: within what the
-sample has, which may be all that the op takes, and, for one input or for all of them, beyond that.
-Floating numbers are multiples of 1/16, so that sums and products of a few of them are exact.
+A rule may hold by chance: because an axis has fewer elements than devices, because no number is
+negative, or because two numbers are equal.  So the samples of an op are enlarged (each size is
+consistently replaced by another one) and their values are drawn again several times: within the
+range of the sample, which may be all that the op accepts, and beyond it for one or all inputs.
+Floating point values are multiples of 1/16, so that sums and products of a few of them are exact.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from flow_core.plugins.specs import KernelQuery, OpSpec, Sample
 from flow_core.testing.checks import as_tuple, cast_sample, is_floating, query
 
 SIZES = (5, 6, 7, 9, 10, 11, 13)
-"""What the sizes of a sample become, from the smallest on: some are even and none is a multiple of
-all numbers of devices."""
+"""Replacements of the sizes of a sample, in ascending order: some are even, and none is a multiple
+of all numbers of devices."""
 FLAT_SIZES = (13, 14, 15, 17, 19, 21, 22)
-"""The same for vectors and matrices, which otherwise have too few elements to tell much."""
+"""Replacements for vectors and matrices, which would otherwise have too few elements."""
 UNIT = 16
-"""Floating numbers are multiples of one over this."""
+"""Floating point values are multiples of the reciprocal."""
 ZEROS: tuple[Callable[[int], float], ...] = (
     *(partial(mul, share) for share in (0.4, 0.9, 0.1, 0.0, 1.0)),
     lambda size: 1,
     lambda size: size - 1,
 )
-"""How many of some numbers are zeros in draws of small numbers."""
+"""Numbers of zeros, given the number of elements, in draws of small numbers."""
 FEW = 8
 """Cases with fewer elements are drawn more often."""
 LARGEST = 4000
-"""Elements of the largest tensor of a case."""
+"""Largest number of elements of a tensor of a case."""
 NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, FlowError)
-"""What references of numpy raise for inputs that are not the op's."""
+"""Exceptions of numpy references for invalid inputs."""
 
 Arrays = tuple[Any, ...]
 Tells = Callable[[Any], bool]
-"""Whether a result is of use."""
+"""Whether a result is conclusive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class Case:
 
     Attributes:
         spec: the op.
-        asked: its types and attributes.
+        asked: the query: its types and attributes.
         draws: input arrays.
-        note: which sample it comes from.
+        note: the sample from which it was derived.
     """
 
     spec: OpSpec
@@ -71,10 +71,10 @@ class Case:
 
 
 def cases(spec: OpSpec, samples: Iterable[Sample], seed: int = 0) -> Iterator[Case]:
-    """The cases of an op, each of other types or attributes.
+    """Yield the cases of an op, with distinct types or attributes.
 
-    Left out are samples without elements, and those on which nothing can be told, as the elements
-    of a result are all equal, such as the softmax of one class; unless the op is always like that.
+    Skips samples without elements, and inconclusive samples, in which all elements of a result are
+    equal, such as the softmax of one class, unless all samples of the op are like that.
     """
     samples = tuple(samples)
     yield from _cases(spec, samples, seed, _varied) or _cases(spec, samples, seed, _not_zero)
@@ -107,7 +107,7 @@ def _case(spec: OpSpec, sample: Sample, note: str, rng: Any, tells: Tells) -> Ca
 
 
 def arrays_of(spec: OpSpec, sample: Sample) -> Arrays:
-    """The sample's inputs, in multiples of `UNIT`; updates of variables keep their types."""
+    """Return the sample's inputs in multiples of `UNIT`; updates of variables keep their types."""
     if spec.reference is None:
         return tuple(map(np.asarray, sample.inputs))
     return tuple(map(_exact, cast_sample(sample, float64)))
@@ -122,7 +122,7 @@ def _exact(x: Any) -> Any:
 
 
 def _larger(arrays: Arrays, attrs: Mapping[str, Any]) -> Iterator[tuple[list[Any], Any]]:
-    """Shapes and attributes with as many sizes replaced as possible, the sample's own at last."""
+    """Yield shapes and attributes with as many sizes replaced as possible; unchanged ones last."""
     shapes = [x.shape for x in arrays]
     given = {n for shape in shapes for n in shape} | set(_numbers(attrs.get("shape")))
     sizes = sorted(n for n in given if n > 1)[: len(SIZES)]
@@ -149,7 +149,7 @@ def _replaced(value: Any, new: Mapping[int, int]) -> Any:
 
 
 def _asked(spec: OpSpec, own: Arrays, shapes: Sequence[Any], attrs: Any) -> KernelQuery | None:
-    """The op on tensors of some shapes, None when it refuses them or they are too large."""
+    """Return the query of the op on given shapes; None if it rejects them or they are too large."""
     try:
         asked = query(spec, [np.empty(s, x.dtype) for s, x in zip(shapes, own, strict=True)], attrs)
     except NONSENSE:
@@ -162,11 +162,11 @@ def _asked(spec: OpSpec, own: Arrays, shapes: Sequence[Any], attrs: Any) -> Kern
 
 
 def _drawn(own: Arrays, shapes: Sequence[Any], rng: Any) -> Iterator[Arrays]:
-    """Draws within what the sample has, then beyond it for each floating input and for all.
+    """Yield draws within the sample's range, then beyond it for each floating input and for all.
 
-    Integers may be indices, which nothing is beyond, unless there is nothing but integers.
+    Integers may be indices and stay in range, unless all inputs are integers.
 
-    At last, numbers of which many are 0 or equal, for truth values and comparisons.
+    The last draws have many zeros and equal values, for truth values and comparisons.
     """
     rows = list(zip(own, shapes, strict=True))
     wild = [i for i, x in enumerate(own) if is_floating(x)]
@@ -181,7 +181,7 @@ def _drawn(own: Arrays, shapes: Sequence[Any], rng: Any) -> Iterator[Arrays]:
 
 
 def _few(x: Any, shape: Any, zeros: Callable[[int], float], whole: bool, rng: Any) -> Any:
-    """Small whole numbers; integers, which may be indices of something, stay as they were."""
+    """Draw small whole numbers; keep integers, which may be indices."""
     if not (is_floating(x) or (whole and x.dtype.kind in "iu")):
         return _draw(x, shape, False, rng)
     order = rng.permutation(prod(shape)).reshape(shape)
@@ -191,7 +191,7 @@ def _few(x: Any, shape: Any, zeros: Callable[[int], float], whole: bool, rng: An
 
 
 def _any_integers(dtype: Any, shape: Any, rng: Any) -> Any:
-    """Of all that a type has, and often the least and the greatest."""
+    """Draw from the full range of a type, with many minima and maxima."""
     ends = np.iinfo(dtype).min, np.iinfo(dtype).max
     between = rng.integers(*ends, shape, dtype, endpoint=True)
     return np.where(
@@ -214,9 +214,9 @@ def _draw(x: Any, shape: Any, wild: bool, rng: Any) -> Any:
 
 
 def _told(spec: OpSpec, asked: KernelQuery, arrays: Arrays, tells: Tells) -> str:
-    """Nothing where results are not finite; little where one of them does not tell much.
+    """Return why results are inconclusive: not finite, or too uniform; empty if conclusive.
 
-    Updates are taken as they are.
+    Updates are always accepted.
     """
     if spec.reference is None:
         return "much"
@@ -233,11 +233,11 @@ def _told(spec: OpSpec, asked: KernelQuery, arrays: Arrays, tells: Tells) -> str
 
 
 def _varied(result: Any) -> bool:
-    """Whether a result has different elements, if it has several, and not only zeros."""
+    """Whether a result has different elements, if several, and not only zeros."""
     array = np.asarray(result)
     return bool(array.any()) and (array.size == 1 or len(np.unique(array)) > 1)
 
 
 def _not_zero(result: Any) -> bool:
-    """`_varied`, or all floating numbers equal, but not 0."""
+    """Whether a result is `_varied`, or floating point, uniform and not 0."""
     return bool(np.any(result)) and (is_floating(result) or _varied(result))

@@ -1,4 +1,4 @@
-"""Wrong lists of SBP rules, made from right ones: the prover must refuse each of them."""
+"""Mutation of correct lists of SBP rules: the prover must reject each mutant."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Mutant:
     """One wrong list of rules.
 
     Attributes:
-        rule: the rule that was changed.
-        instead: what it was changed to, None when it was dropped.
+        rule: the original rule.
+        instead: the changed rule, or None if it was dropped.
     """
 
     rule: Signature
@@ -26,11 +26,11 @@ class Mutant:
 
 
 def mutants(prover: Prover) -> Iterator[Mutant]:
-    """Each rule dropped, and each of its entries changed to every other one that makes no rule.
+    """Yield each rule dropped, and each of its entries changed such that the rule becomes invalid.
 
-    Rules with layouts that are not searched for are not dropped: nobody would miss them.
+    Rules with an SBP that the prover does not search for are not dropped.
 
-    Rules that some number of devices cannot form are left alone: nothing tells them apart there.
+    Rules with empty parts on some number of devices are skipped: their mutants may be equivalent.
     """
     rules = prover.listed()
     known = {*rules[2], *rules[3], all_broadcast(prover.case)}
@@ -45,31 +45,31 @@ def mutants(prover: Prover) -> Iterator[Mutant]:
 
 
 def _variants(prover: Prover, rule: Signature) -> Iterator[Signature]:
-    """The rule with one entry changed; unread inputs, of which P says as much as B, stay."""
+    """Yield the rule with one entry changed; P and B of unread inputs are equivalent."""
     asked, unread = prover.case.asked, prover.unread
     entries, count = (*rule.inputs, *rule.outputs), len(rule.inputs)
     for i, type_ in enumerate((*asked.inputs, *asked.outputs)):
         for sbp in kinds(type_, 3):
-            silent = i in unread and _says_as_much(entries[i], sbp)
-            silent = silent or (i < count and not prover.is_told(i))
+            silent = i in unread and _is_equivalent(entries[i], sbp)
+            silent = silent or (i < count and not prover.is_conclusive(i))
             if sbp != entries[i] and not silent:
                 changed: tuple[Sbp, ...] = (*entries[:i], sbp, *entries[i + 1 :])
                 yield Signature(changed[:count], changed[count:])
 
 
-def _says_as_much(sbp: Sbp, other: Sbp) -> bool:
-    """Whether two layouts of an unread input come to the same, as they have its whole shape."""
+def _is_equivalent(sbp: Sbp, other: Sbp) -> bool:
+    """Whether two SBP of an unread input are equivalent: both keep its full shape."""
     return isinstance(other, Partial) or (other == B and isinstance(sbp, Partial))
 
 
 def is_noticed(prover: Prover, mutant: Mutant) -> bool:
-    """Whether a dropped rule is found to be missing, or a changed one to be wrong."""
+    """Whether the prover reports a dropped rule as missing, or a changed one as wrong."""
     if mutant.instead is None:
         return mutant.rule in prover.valid()
     return not prover.holds_wherever(mutant.instead)
 
 
 def survivors(prover: Prover) -> tuple[int, tuple[Mutant, ...]]:
-    """How many mutants there are, and those that pass for right."""
+    """Return the number of mutants, and the mutants that the prover does not detect."""
     made = tuple(mutants(prover))
     return len(made), tuple(m for m in made if not is_noticed(prover, m))

@@ -1,4 +1,4 @@
-"""One kernel, bound to buffers with guard bytes around them, on any device."""
+"""Bind one kernel to buffers surrounded by guard bytes, on any device."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
 
 ALIGN = 64
 POISONS = (0xA5, 0x5A)
-"""Fillings of memory that nobody wrote: as floating numbers one is tiny, the other huge."""
+"""Fill bytes of uninitialized memory: as floating point values, one is tiny, the other huge."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A buffer's place in the arena."""
+    """A buffer's location in the arena."""
 
     name: str
     offset: int
@@ -28,30 +28,30 @@ class Slot:
 
     @property
     def bytes(self) -> slice:
-        """Its bytes in an image of the arena."""
+        """Range of its bytes in an image of the arena."""
         return slice(self.offset, self.offset + self.type.nbytes)
 
     def read(self, image: Any) -> Any:
-        """Its contents in an image of the arena, as a new array."""
+        """Copy its contents from an image of the arena."""
         raw = image[self.bytes].copy()
         return raw.view(self.type.dtype.numpy).reshape(self.type.shape)
 
 
 class Rig:
-    """A kernel bound as a plan binds it: all buffers in one arena, inputs not there yet.
+    """A kernel bound like in a plan: all buffers in one arena, inputs not yet written.
 
     Every buffer is surrounded by at least `ALIGN` guard bytes, and the workspace has exactly
-    the size that the kernel asked for.
+    the size that the kernel requested.
 
     Args:
-        driver: of the device.
-        kernel: what is tested.
-        asked: the op with its types.
+        driver: driver of the device.
+        kernel: the kernel under test.
+        asked: the query: the op with its types.
         mutates: inputs that may be written.
-        inplace: the input whose memory output 0 shares, None for memory of its own.
-        shift: elements by which buffers are off their alignment, as tiles are.
-        stretch: inputs that are one element, bound as a view of stride 0 (host memory only).
-        seed, step: of random ops.
+        inplace: the input whose memory output 0 shares, or None.
+        shift: offset of buffers from their alignment in elements, as in tiles.
+        stretch: inputs of one element, bound as a view of stride 0 (host memory only).
+        seed, step: seed and step of random ops.
 
     >>> from flow_core.builtin.numpy_driver import NumpyDriver
     >>> from flow_core.base.dtypes import float32
@@ -138,13 +138,13 @@ class Rig:
         return self.driver.compile(bound if isinstance(bound, tuple | list) else (bound,))
 
     def run(self, arrays: Sequence[Any], poison: int = POISONS[0]) -> Any:
-        """One launch on host arrays; all other memory is poisoned before.
+        """Launch once on host arrays, with all other memory poisoned.
 
         Returns:
             The image of the arena after the launch.
 
         Raises:
-            AssertionError: something was written that is neither output, workspace nor mutated.
+            AssertionError: the launch wrote outside of outputs, workspace and mutated inputs.
         """
         before = np.full(self._end, poison, np.uint8)
         for slot, array in zip(self._inputs, arrays, strict=True):
@@ -158,18 +158,18 @@ class Rig:
         return after
 
     def outputs(self, image: Any) -> tuple[Any, ...]:
-        """The outputs in an image of the arena."""
+        """Return the outputs in an image of the arena."""
         return tuple(slot.read(image) for slot in self._outputs)
 
     def results(self, image: Any) -> tuple[Any, ...]:
-        """The outputs and the mutated inputs in an image of the arena."""
+        """Return the outputs and the mutated inputs in an image of the arena."""
         return tuple(slot.read(image) for slot in self._results)
 
     def check(self, arrays: Sequence[Any], repeatable: bool = True) -> tuple[Any, ...]:
-        """Runs twice, with other poison the second time, and gives the outputs.
+        """Run twice, with different poison, and return the outputs.
 
         Raises:
-            AssertionError: see `run`; or the results differ by a bit (if ``repeatable``).
+            AssertionError: see `run`; or the results are not bitwise equal (if ``repeatable``).
         """
         first, second = (self.run(arrays, poison) for poison in POISONS)
         for slot in self._results if repeatable else ():
@@ -177,7 +177,7 @@ class Rig:
             assert same, (
                 f"{self.kernel.name}: two launches on the same inputs give {slot.name} =\n"
                 f"{slot.read(first)}\nand\n{slot.read(second)}\n"
-                "(memory that was not initialised, or state of an earlier launch, was read)"
+                "(the kernel read uninitialized memory, or state of an earlier launch)"
             )
         return self.outputs(first)
 
@@ -197,7 +197,7 @@ class Rig:
         slots = [*self._inputs, *self._writable()]
         for slot in slots:
             if slot.offset <= offset < slot.bytes.stop:
-                return f"{slot.name}, which it must not change"
+                return f"{slot.name}, which must not change"
         nearest = min(slots, key=lambda s: min(abs(s.offset - offset), abs(s.bytes.stop - offset)))
         if offset < nearest.offset:
             return f"{nearest.offset - offset} bytes before {nearest.name}"

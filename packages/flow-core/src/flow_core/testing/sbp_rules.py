@@ -22,15 +22,15 @@ from flow_core.testing.prover_mutants import survivors
 
 
 class SbpRuleKit(Kit):
-    """Rules are proven by brute force, none is missing, and wrong lists of rules are refused.
+    """Prove SBP rules by brute force: rules are valid and complete, and mutants are rejected.
 
-    See `flow_core.testing.prover` for what is tried.  Updates of variables, which have no
-    reference, run the kernels of ``device_type``.
+    See `flow_core.testing.prover` for the method.  Updates of variables, which have no reference,
+    run the kernels of ``device_type``.
 
     Attributes:
-        cases: how many cases of an op are tried, None for all; each may take seconds.
-        searched: the ops of which no rule may be missing, and whose mutants must be noticed, None
-            for all; this takes longer than to try the rules that there are.
+        cases: how many cases of an op to try, None for all; each may take seconds.
+        searched: the ops to check for missing rules and mutants, None for all; this takes longer
+            than checking the listed rules.
         device_type: see above.
     """
 
@@ -40,7 +40,7 @@ class SbpRuleKit(Kit):
     device_type: ClassVar[str] = "cpu"
 
     def parameters(self, check: str) -> Iterator[Parameters]:
-        """The ops of the plugin under test."""
+        """Return the ops of the plugin under test."""
         search = check in ("no_rule_is_missing", "mutants_are_killed")
         for op in self.own_ops():
             if not search or self.searched is None or op in self.searched:
@@ -48,25 +48,25 @@ class SbpRuleKit(Kit):
 
     @classmethod
     def totals(cls) -> Counter[str]:
-        """How much was tried."""
+        """Return the counts of trials."""
         return cls.once("totals", Counter)
 
     @classmethod
     def started(cls) -> float:
-        """When the first test began."""
+        """Return the start time of the first test."""
         return cls.once("started", time.perf_counter)
 
     @classmethod
     def setup_class(cls) -> None:
-        """Starts the clock."""
+        """Record the start time."""
         cls.started()
 
     def find_kernel(self, asked: KernelQuery) -> KernelSpec:
-        """The kernel of an op that has no reference."""
+        """Return the kernel of an op without a reference."""
         return self.shared_registry().find_kernel(asked, self.device_type)
 
     def provers(self, op: str) -> tuple[Prover, ...]:
-        """A prover per case of an op; skips where all samples are special cases."""
+        """Return a prover per case of an op; skip the test if all samples are special cases."""
         made = self.once(("provers", op), lambda: tuple(self._provers(op)))
         if not made:
             pytest.skip("all samples of this op are special cases")
@@ -83,14 +83,14 @@ class SbpRuleKit(Kit):
                 yield prover
 
     def _count(self, prover: Prover, what: str) -> None:
-        """Adds what a prover has tried since it was asked last, and frees its memory."""
+        """Add a prover's trials to the counts, and clear its caches."""
         self.totals()[f"trials of {what}"] += prover.checks
         prover.checks = 0
         prover.forget()
 
     @classmethod
     def teardown_class(cls) -> None:
-        """Prints what was done."""
+        """Print the counts."""
         words = ", ".join(f"{number} {what}" for what, number in cls.totals().items())
         sys.stdout.write(
             f"\n{cls.__name__}: {words}, {time.perf_counter() - cls.started():.0f} s\n"
@@ -103,12 +103,12 @@ class SbpRuleKit(Kit):
         assert self.own_ops(), f"plugin {self.plugin!r} registers no ops"
 
     def test_rules_are_well_formed(self, name: str) -> None:
-        """Each rule has an entry per tensor and existing axes; none is there twice or all B."""
+        """Each rule has an entry per tensor and valid axes; no rule is duplicate or all B."""
         spec = self.shared_registry().ops[name]
         for sample in self.drawn(name):
             asked = query(spec, arrays_of(spec, sample), sample.attrs)
             rules = spec.sbp(SbpContext(asked.inputs, asked.outputs, asked.attrs))
-            assert len(set(rules)) == len(rules), f"a rule of {name} is there twice: {_text(rules)}"
+            assert len(set(rules)) == len(rules), f"{name} has a duplicate rule: {_text(rules)}"
             for rule in rules:
                 assert len(rule.inputs) == len(asked.inputs), f"{name}: {rule}"
                 assert len(rule.outputs) == len(asked.outputs), f"{name}: {rule}"
@@ -116,7 +116,7 @@ class SbpRuleKit(Kit):
                 assert {*rule.inputs, *rule.outputs} != {B}, f"{name} lists {rule}: always so"
 
     def test_rules_hold(self, name: str) -> None:
-        """Every listed rule gives the logical result, also for uneven splits."""
+        """Every listed rule yields the logical result, also for uneven splits."""
         for prover in self.provers(name):
             wrong = prover.wrong(prover.listed())
             self._count(prover, "rules")
@@ -124,23 +124,23 @@ class SbpRuleKit(Kit):
                 raise AssertionError(f"{prover.case} on {parts} devices: {rule} is wrong: {why}")
 
     def test_no_rule_is_missing(self, name: str) -> None:
-        """Every signature that holds on all devices and draws of a case is listed, or implied."""
+        """Every signature that holds for all devices and draws of a case is listed or implied."""
         for prover in self.provers(name):
             missing = prover.missing(prover.listed())
             self._count(prover, "rules searched")
             assert not missing, f"{prover.case} lacks {_text(missing)}"
 
     def test_mutants_are_killed(self, name: str) -> None:
-        """A rule dropped, and any of its entries changed, is noticed."""
+        """Dropping a rule, or changing any of its entries, is detected."""
         for prover in self.provers(name):
             count, alive = survivors(prover)
             self.totals()["mutants"] += count
             self._count(prover, "rules of mutants")
-            assert not alive, f"{prover.case}: {'; '.join(map(str, alive))} is not noticed"
+            assert not alive, f"{prover.case}: {'; '.join(map(str, alive))} is not detected"
 
 
 def _tensors(asked: KernelQuery, rule: Signature) -> Iterator[tuple[Sbp, TensorType]]:
-    """The SBP and the type of each input and output."""
+    """Yield SBP and type of each input and output."""
     types = (*asked.inputs, *asked.outputs)
     return zip((*rule.inputs, *rule.outputs), types, strict=True)
 

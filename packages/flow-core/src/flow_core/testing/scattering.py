@@ -1,4 +1,4 @@
-"""Taking logical tensors apart for several devices, and putting them together again."""
+"""Split logical tensors over several devices, and reassemble them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from flow_core.sharding.sbp import Broadcast, Partial, Sbp, Split
 from flow_core.testing.checks import TOLERANCE
 
 COMBINE: Mapping[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
-"""How the parts of a partial tensor make up the whole."""
+"""The reductions that combine the parts of a partial tensor."""
 
 
 class CannotForm(Exception):
-    """There is no such op per device, or no such tensor."""
+    """The local op, or a tensor with these parts, is not valid."""
 
 
 # ------------------------------------------------------------------------------------- tensors
 
 
 def scatter(array: Any, sbp: Sbp, parts: int, rng: Any, unit: float = 1 / 16) -> list[Any]:
-    """What each of some devices holds of a logical array.
+    """Split a logical array over devices.
 
-    Partial sums are random numbers that add up to it, partial maxima are random numbers below
-    it but on one random device per element.  Truth values add up by "or".  The random numbers are
-    multiples of ``unit``, so that sums of a few of them are exact.
+    Partial sums are random terms of it; partial maxima are random smaller values, except on one
+    random device per element.  The sum of truth values is "or".  The random numbers are multiples
+    of ``unit``, so that sums of a few of them are exact.
 
     >>> [x.tolist() for x in scatter(np.arange(5), Split(0), 2, None)]
     [[0, 1, 2], [3, 4]]
@@ -49,9 +49,9 @@ def scatter(array: Any, sbp: Sbp, parts: int, rng: Any, unit: float = 1 / 16) ->
 
 
 def _addends(array: Any, parts: int, rng: Any, unit: float) -> list[Any]:
-    """Numbers that add up to an array's, on each device other ones; integers wrap around.
+    """Draw a term per device whose sum is the array; integers wrap around.
 
-    What is not finite may be so on any of the devices.
+    NaN and infinities may be on any of the devices.
     """
     shape = (parts - 1, *array.shape)
     noise = _noise(array, shape, rng, unit) - _noise(array, shape, rng, unit)
@@ -68,13 +68,13 @@ def _addends(array: Any, parts: int, rng: Any, unit: float) -> list[Any]:
 
 
 def _between(low: Any, high: Any, dtype: Any, shape: tuple[int, ...], rng: Any) -> Any:
-    """Random integers of all that are possible."""
+    """Draw random integers between bounds."""
     return rng.integers(low, high, shape, dtype, endpoint=True)
 
 
 def _noise(array: Any, shape: tuple[int, ...], rng: Any, unit: float) -> Any:
     if array.dtype.kind == "f":
-        step = np.where(rng.integers(0, 2, shape), 1.0, unit)  # some are whole numbers: ties
+        step = np.where(rng.integers(0, 2, shape), 1.0, unit)  # whole numbers produce ties
         return (np.maximum(np.rint(rng.uniform(0, 4.5, shape) / step), 1) * step).astype(
             array.dtype
         )
@@ -82,9 +82,9 @@ def _noise(array: Any, shape: tuple[int, ...], rng: Any, unit: float) -> Any:
 
 
 def _worse(array: Any, op: str, rng: Any, unit: float) -> Any:
-    """Numbers that lose against an array's, such as the one that loses against all.
+    """Draw values that do not change a maximum or minimum, including the neutral element.
 
-    Truth values add up by "or", as numpy's do.
+    The sum of truth values is "or", as in numpy.
     """
     if array.dtype.kind == "b":
         chance = rng.integers(0, 2, array.shape).astype(bool)
@@ -106,10 +106,10 @@ def _worse(array: Any, op: str, rng: Any, unit: float) -> Any:
 
 
 def gather(parts: Sequence[Any], sbp: Sbp) -> Any:
-    """The logical array of what the devices hold.
+    """Reassemble the logical array from the parts on the devices.
 
     Raises:
-        CannotForm: the devices should hold the same, and do not.
+        CannotForm: replicas on the devices differ.
 
     >>> [gather([np.ones(2)] * 2, sbp).tolist() for sbp in (Partial(), Broadcast())]
     [[2.0, 2.0], [1.0, 1.0]]
@@ -117,23 +117,23 @@ def gather(parts: Sequence[Any], sbp: Sbp) -> Any:
     if isinstance(sbp, Split):
         return np.concatenate(parts, sbp.axis)
     if isinstance(sbp, Partial):
-        with np.errstate(invalid="ignore", over="ignore"):  # nonsense has no right sum
+        with np.errstate(invalid="ignore", over="ignore"):  # invalid combinations may overflow
             return reduce(COMBINE[sbp.op], parts)
     if not all(part is parts[0] or is_close(part, parts[0]) for part in parts):
-        raise CannotForm("the devices hold different tensors")
+        raise CannotForm("the devices hold different replicas")
     return parts[0]
 
 
 def largest(parts: Sequence[Any]) -> float:
-    """The largest finite number of some parts: what their sum is rounded by."""
+    """Return the largest finite magnitude of the parts, the scale of their sum's rounding."""
     sizes = (np.abs(np.asarray(part, np.float64)) for part in parts if np.size(part))
     return max((float(size[np.isfinite(size)].max(initial=0)) for size in sizes), default=0.0)
 
 
 def is_close(found: Any, wanted: Any, scale: float = 1.0, exact: bool = False) -> bool:
-    """Equal shapes, and equal elements but for the rounding of a few operations.
+    """Whether shapes are equal, and elements are equal within the rounding of a few operations.
 
-    Numbers as large as ``scale`` may have been added up; ``exact`` ones must be equal.
+    ``scale`` is the magnitude of the terms; ``exact`` requires equality.
     """
     if np.shape(found) != np.shape(wanted):
         return False
@@ -149,7 +149,7 @@ def is_close(found: Any, wanted: Any, scale: float = 1.0, exact: bool = False) -
 
 
 def is_exact(array: Any) -> bool:
-    """Whether numbers were not rounded: multiples of 2**-20 that are not too large.
+    """Whether numbers are exact: multiples of 2**-20 of limited size.
 
     >>> is_exact(np.array([0.25, 3.0])), is_exact(np.array([0.1]))
     (True, False)

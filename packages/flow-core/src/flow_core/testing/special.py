@@ -1,19 +1,18 @@
-"""Special values: what kernels make of NaN, infinities, zeros, subnormals and the extremes.
+"""Special values: kernels' results for NaN, infinities, zeros, subnormals and the extremes.
 
-A *trial* puts one kind of value into one input of a case, or several kinds into all of them.  A
-kernel agrees with the reference, which computes in float64 and is then rounded to the output's
-type, when
+A *trial* puts one kind of value into one input of a case, or several kinds into all inputs.  A
+kernel agrees with the reference, computed in float64 and rounded to the output's type, if
 
-- NaN is at the same places; its sign and payload do not matter;
-- infinities are at the same places, with the same signs;
-- a subnormal number does not become zero;
+- NaN is at the same positions, with any sign and payload;
+- infinities are at the same positions, with the same signs;
+- subnormal numbers do not become zero;
 - other numbers are equal within the tolerance of the type;
-- a zero of an elementwise op has the same sign.  That of a sum depends on its order.
+- zeros of elementwise ops have the same sign (that of a sum depends on its order).
 
-An op that is not elementwise may overflow on its way to a finite result where an input holds the
-largest numbers: there, only what is not finite in the reference must not be finite in the result.
+An op that is not elementwise may overflow in intermediate results for the largest inputs: then only
+the non-finite elements of the reference must be non-finite in the result.
 
-What is different on purpose is a `Deviation`: a row with a reason.
+A deliberate difference is a `Deviation`: a row with a reason.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from flow_core.base.dtypes import DType, as_dtype
 from flow_core.testing.checks import Tolerance
 
 Aspect = Literal["lost", "nan", "infinity", "zero_sign", "subnormal", "finite", "refused"]
-"""In which respect two results differ; "lost": a finite number for NaN or infinity."""
+"""The kind of a difference; "lost": a finite number instead of NaN or infinity."""
 
 FLOATING: Mapping[str, Callable[[Any], float]] = {
     "nan": lambda info: nan,
@@ -55,19 +54,19 @@ INTEGERS: Mapping[str, Callable[[Any], int]] = {
 
 HUGE = ("largest", "lowest")
 MIXED = "mixed"
-"""The value of trials that put all kinds of values into all inputs."""
+"""The value of trials with all kinds of values in all inputs."""
 EVERYWHERE = ("nan", "inf", "-inf", "zero", "-zero", "subnormal")
-"""Values that some trials put everywhere in an input: no other number hides them."""
+"""Values that some trials put into all elements of an input."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What is put where.
+    """A special value and its positions.
 
     Attributes:
         value: a key of `FLOATING` or `INTEGERS`, or `MIXED`.
-        index: which input; None for all of them.
-        everywhere: whether in all elements, else in some.
+        index: number of the input; None for all inputs.
+        everywhere: whether all elements have the value, else some.
     """
 
     value: str
@@ -81,17 +80,17 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """A difference between kernels and the reference that is meant to be.
+    """A deliberate difference between kernels and the reference.
 
-    The kit fails when a row is not needed any more.
+    The kit fails if a row is no longer needed.
 
     Attributes:
         op: type of the op.
-        aspects: in which respects it differs.
-        reason: why that is right, or why it cannot be changed.
-        values: of which trials (`Trial.value`); empty for all.
+        aspects: the kinds of differences.
+        reason: why the difference is correct, or cannot be avoided.
+        values: values of trials (`Trial.value`); empty for all.
         dtypes: element types of samples, as in `KernelKit.dtypes`; empty for all.
-        everywhere: whether the difference is there on every machine.  Only then does the kit check
+        everywhere: whether the difference occurs on every machine.  Only then does the kit check
             that the row is needed.
 
     >>> row = Deviation("relu", ("zero_sign",), "max(0, -0) may be either", ("-zero",))
@@ -107,7 +106,7 @@ class Deviation:
     everywhere: bool = True
 
     def covers(self, found: Difference) -> bool:
-        """Whether this row is about a difference."""
+        """Whether this row covers a difference."""
         return (
             self.op == found.op
             and found.aspect in self.aspects
@@ -118,15 +117,15 @@ class Deviation:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A kernel and the reference, apart in one aspect of one output.
+    """A difference between a kernel and the reference in one aspect of one output.
 
     Attributes:
         op: type of the op.
-        dtype: what its samples were cast to.
-        trial: what was fed.
+        dtype: element type of its samples.
+        trial: the special values of the inputs.
         aspect: the first aspect in which they differ.
-        output: which output, mutated inputs being counted on.
-        words: both values, for people.
+        output: number of the output; mutated inputs follow the outputs.
+        words: description of both values.
     """
 
     op: str
@@ -141,7 +140,7 @@ class Difference:
 
 
 def values_of(dtype: DType) -> dict[str, Any]:
-    """The special values of an element type by name; none of types that are neither.
+    """Return the special values of an element type by name; none for bool and objects.
 
     >>> values_of(as_dtype("int8"))["integer_min"], values_of(as_dtype("bool"))
     (-128, {})
@@ -163,7 +162,7 @@ def _finfo(dtype: DType) -> Any:
 
 
 def trials(arrays: Sequence[Any]) -> list[Trial]:
-    """All trials for the inputs of an op."""
+    """Return all trials for the inputs of an op."""
     found = []
     for index, array in enumerate(arrays):
         names = values_of(as_dtype(array.dtype)) if array.size else {}
@@ -173,7 +172,7 @@ def trials(arrays: Sequence[Any]) -> list[Trial]:
 
 
 def placed(trial: Trial, arrays: Sequence[Any], seed: str) -> tuple[Any, ...]:
-    """The arrays of a trial; a huge number is in one place, so that none meets another."""
+    """Return the arrays of a trial; a huge number is in one element only."""
     rng = np.random.default_rng(crc32(f"{seed} {trial}".encode()))
     chosen = range(len(arrays)) if trial.index is None else (trial.index,)
     return tuple(
@@ -207,14 +206,14 @@ def difference(
     tolerance: Tolerance,
     skipped: Collection[Aspect] = (),
 ) -> tuple[Aspect, str] | None:
-    """The first aspect in which a result differs from the reference's, and where.
+    """Return the first aspect in which a result differs from the reference's, and the location.
 
     Args:
         dtype: element type of the result.
-        want: what the reference gives, in float64 where it is floating.
+        want: the reference's result, in float64 if floating point.
         have: the result.
-        tolerance: relative and absolute, of other numbers.
-        skipped: aspects that are not compared.
+        tolerance: relative and absolute tolerance for other numbers.
+        skipped: aspects not to compare.
     """
     if not dtype.is_floating:
         return _first("finite", np.asarray(want) != have, want, have)
@@ -227,7 +226,7 @@ def difference(
 
 
 def skipped(trial: Trial, elementwise: bool) -> tuple[Aspect, ...]:
-    """The aspects that a trial of an op does not compare."""
+    """Return the aspects that a trial of an op does not compare."""
     if elementwise:
         return ()
     rest: tuple[Aspect, ...] = ("nan", "infinity", "subnormal", "finite", "zero_sign")
@@ -237,7 +236,7 @@ def skipped(trial: Trial, elementwise: bool) -> tuple[Aspect, ...]:
 def _wrong(
     dtype: DType, want: Any, have: Any, tolerance: Tolerance
 ) -> Iterator[tuple[Aspect, Any]]:
-    """Where two results differ, by aspect; later aspects hold only where earlier ones agree."""
+    """Yield masks of differences by aspect; each assumes that earlier aspects agree."""
     info, (relative, absolute) = _finfo(dtype), tolerance
     with np.errstate(all="ignore"):
         rounded = want.astype(dtype.numpy).astype(np.float64)
