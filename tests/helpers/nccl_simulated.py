@@ -1,13 +1,12 @@
 """Simulated GPUs whose exchanges go over the fake of NCCL that flow-dist's tests have."""
 
 import ctypes
-import sys
 import threading
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from nccl_fakes import NUMPY, Fabric, FakeNccl, Operation
 
 from flow_cuda.codegen.host_compiler import HostCompiler, HostFunction
 from flow_cuda.codegen.program import Kernel
@@ -16,9 +15,6 @@ from flow_cuda.device.hardware import Access
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.simulator.hardware import Simulator
 from flow_dist.nccl.communicators import Groups
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "packages" / "flow-dist" / "tests"))
-from nccl_fakes import NUMPY, Fabric, FakeNccl, Operation
 
 
 class OneAtATime(HostCompiler):

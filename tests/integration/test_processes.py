@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from launching import run_script
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -14,11 +15,6 @@ from flow_onednn.library import Library, state
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE.parent / "helpers"
-sys.path.insert(0, str(HERE.parents[1] / "packages" / "flow-dist" / "tests"))
-
-from launching import run_script  # noqa: E402 - beside the tests of flow-dist
-
-sys.path.pop(0)
 
 FORMS = SCRIPTS / "run_forms.py"
 

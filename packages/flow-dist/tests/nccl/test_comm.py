@@ -1,14 +1,10 @@
 """The comm kit over a NCCL that runs in Python, on several ranks, which are threads."""
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from nccl_fakes import Device, Fabric, array_of, on_ranks
 
 from flow_core.base.dtypes import DType, float32

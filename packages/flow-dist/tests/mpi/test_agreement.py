@@ -16,9 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-from launching import HERE, launcher, mpich, run_script
+from launching import HELPERS, launcher, mpich, run_script
 
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import FeedsDifferError, ProcessesDifferError
@@ -387,7 +385,7 @@ def test_others_that_do_not_say_what_they_did() -> None:
 
 # -------------------------------------------------------------------------------------- programs
 
-PROGRAM = HERE / "disagreeing.py"
+PROGRAM = HELPERS / "disagreeing.py"
 ARRAYS = r"FeedsDifferError: feeding {} at step {} of job '{}' in all processes \(at .*{}:\d+\)"
 FOUND = r"  found:   {} in {} \(at \S+:\d+\); rank {} in {} \(at \S+:\d+\)"
 

@@ -1,15 +1,10 @@
 """The comm kit on several processes, with the MPI that is installed."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-from launching import HERE, lines_of, run_script
+from launching import HELPERS, lines_of, run_script
 from two_hosts import two_hosts, why_not
 
-KIT = HERE / "run_comm_kit.py"
+KIT = HELPERS / "run_comm_kit.py"
 
 
 def test_kit_on_three_processes() -> None:

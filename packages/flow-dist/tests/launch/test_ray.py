@@ -13,13 +13,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fault_table
 import pytest
 from click.testing import CliRunner
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import fault_table
-from launching import HERE, lines_of, mpich
+from launching import HELPERS, lines_of, mpich
 from two_hosts import TwoHosts, two_hosts, why_not
 
 from flow_dist.bootstrap.membership import LaunchError
@@ -28,7 +25,7 @@ from flow_dist.launch import ray
 from flow_dist.launch.ray import seats
 from flow_dist.launch.supervisor import Job
 
-PROGRAM = HERE / "restart_program.py"
+PROGRAM = HELPERS / "restart_program.py"
 PORT = 6379
 SILENCE, LONG = 15.0, 60.0
 """Seconds of silence where that is to be noticed, and where a machine with much else to do may not
@@ -172,7 +169,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_kit_on_four_actors(cluster: Cluster) -> None:
-    done = cluster.run("-n", "4", str(HERE / "run_comm_kit.py"), "float32", "bool")
+    done = cluster.run("-n", "4", str(HELPERS / "run_comm_kit.py"), "float32", "bool")
     assert lines_of(done) == 4 * ["167 checks"]
 
 

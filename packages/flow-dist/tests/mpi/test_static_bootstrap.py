@@ -10,8 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from launching import mpich
 from two_hosts import TwoHosts, two_hosts, why_not
 

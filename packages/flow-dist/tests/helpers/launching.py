@@ -12,7 +12,7 @@ from two_hosts import TwoHosts
 
 from flow_dist.launch.mpi_launchers import MPICH, Host, Launcher
 
-HERE = Path(__file__).parent
+HELPERS = Path(__file__).parent
 
 
 @cache

@@ -5,12 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 import fault_table
-from launching import HERE, launcher
+import pytest
+from launching import HELPERS, launcher
 from two_hosts import why_not
 
 
@@ -91,7 +88,7 @@ def test_crashes_while_saving_one_after_the_other(
     launcher()
     folder = tmp_path / "checkpoints"
     command = [sys.executable, "-c", "from flow_dist.cli import main; main()", "run", "-n", "2"]
-    program = [str(HERE / "crash_saving.py"), str(folder), str(fault_table.STEPS)]
+    program = [str(HELPERS / "crash_saving.py"), str(folder), str(fault_table.STEPS)]
     done = subprocess.run(
         [*command, "--silence", "60", "--max-restarts", "2", *program],
         env={**fault_table.ENV, "CRASHES": crashes},

@@ -1,17 +1,13 @@
 """What goes wrong between ranks: it is noticed, it has a name, and nothing is used after it."""
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from nccl_fakes import Device, Fabric, FakeError, FakeNccl, FakeWorld, Foreign, array_of, on_ranks
 
 from flow_core import device as protocols

@@ -1,9 +1,7 @@
 """Ranks of one host divide its cores."""
 
-import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
 from launching import lines_of, mpich, run_script
 
 from flow_core.base.thread_budget import usable_cores

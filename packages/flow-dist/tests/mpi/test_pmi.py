@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-from launching import HERE, lines_of, mpich
+from launching import HELPERS, lines_of, mpich
 
 from flow_dist.mpi.pmi import OWN, Service, joined_by_launcher, process_mapping
 
@@ -131,7 +129,7 @@ def start(
 
 def test_kit_under_variables_alone() -> None:
     mpich()
-    first, *others = start(3, HERE / "run_comm_kit.py", "float32", "bool")
+    first, *others = start(3, HELPERS / "run_comm_kit.py", "float32", "bool")
     assert all(done.returncode == 0 for done in others), others
     assert lines_of(first) == 3 * ["167 checks"]
 
@@ -142,7 +140,7 @@ def test_training_under_variables_alone(tmp_path: Path) -> None:
     Nobody has passed a token: it comes from the user's secret.
     """
     mpich()
-    program, steps = HERE / "restart_program.py", "4"
+    program, steps = HELPERS / "restart_program.py", "4"
     (one,) = start(1, program, str(tmp_path / "one"), steps, DEVICES="0:0-1")
     home = {"FLOW_DIST_TOKEN": "", "HOME": str(tmp_path), "XDG_CONFIG_HOME": ""}
     two = start(2, program, str(tmp_path / "two"), steps, DEVICES="0:0-1", **home)
@@ -156,7 +154,7 @@ def test_training_under_variables_alone(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_one_that_dies_under_variables_alone(tmp_path: Path) -> None:
     mpich()
-    program = HERE / "restart_program.py"
+    program = HELPERS / "restart_program.py"
     first, last = start(2, program, str(tmp_path), "8", "kill", "3", DEVICES="0:0-1")
     assert (first.returncode, last.returncode) == (1, -9)
     assert "flow-dist: rank 1 of 2 on " in first.stderr

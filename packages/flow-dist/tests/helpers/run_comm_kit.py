@@ -3,11 +3,8 @@
 import sys
 import time
 from functools import partial
-from pathlib import Path
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parent))
 from checking import in_ranks
 
 from flow_core.base.config import Settings

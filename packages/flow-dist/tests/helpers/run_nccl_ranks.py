@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parent))
 from checking import in_ranks
 from nccl_fakes import NUMPY, Device, FakeError, array_of
 
