@@ -14,7 +14,7 @@ from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.hardware import Access
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.simulator.hardware import Simulator
-from flow_dist.nccl.communicators import Groups
+from flow_dist.nccl.communicators import Communicators
 
 
 class OneAtATime(HostCompiler):
@@ -92,11 +92,11 @@ def span(operation: Operation, name: str) -> tuple[int, int] | None:
     return told[name], told[name] + size
 
 
-def rank(fabric: Fabric, world: Any) -> tuple[Gpu, Groups]:
+def rank(fabric: Fabric, world: Any) -> tuple[Gpu, Communicators]:
     """A process with one device, and its communicators; of a program of its own without a world."""
     index = 0 if world is None else world.rank
     gpu = GPUS[index] = Gpu(index)
     fabric.groups.append([])
     library = QueuedNccl(fabric, fabric.groups[-1], 23203)
     library.gpu = gpu
-    return gpu, Groups(library, world)
+    return gpu, Communicators(library, world)

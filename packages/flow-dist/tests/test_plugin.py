@@ -1,4 +1,4 @@
-"""The probes' verdicts, and that importing the plugin imports no library."""
+"""The lines of ``flow doctor``, and that importing the plugin imports no library."""
 
 import importlib.util
 import re
@@ -24,10 +24,10 @@ def test_doctor_has_a_line_each() -> None:
     names = [line.partition(":")[0] for line in plugin.flow_doctor()]
     assert names == [
         "MPI",
-        "Memory that processes of this host share",
+        "Shared memory",
         "NCCL",
         "Ray",
-        "Secret of jobs that no launcher passes a token",
+        "Secret for jobs without a token",
     ]
 
 
@@ -37,9 +37,11 @@ def test_doctor_finds_an_mpi_without_a_library(monkeypatch: pytest.MonkeyPatch) 
     assert re.match("unavailable: .*cannot load MPI library; next: uv add", doctor.mpi())
 
 
-def test_doctor_says_what_a_secret_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_doctor_reports_the_state_of_the_secret(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert "will be made" in list(doctor.lines())[-1]
+    assert "will be created" in list(doctor.lines())[-1]
     job_token({"XDG_CONFIG_HOME": str(tmp_path)})
     assert list(doctor.lines())[-1].endswith("secret")
     secret_file({"XDG_CONFIG_HOME": str(tmp_path)}).chmod(0o644)

@@ -1,4 +1,4 @@
-"""Numbers that a script draws without a seed, in several processes."""
+"""Random numbers that a script draws without a seed, in several processes."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.random import bit_generator
 
-from flow_dist.rng_sync import follow_the_first, synchronize_seeds
+from flow_dist.rng_sync import adopt_rank_0_state, synchronize_seeds
 
 
 @pytest.fixture(autouse=True)
@@ -41,10 +41,10 @@ def test_chance_is_the_first_one_s() -> None:
         states.append(json.loads(json.dumps(said)))
         return states
 
-    follow_the_first(0, gather)
+    adopt_rank_0_state(0, gather)
     drawn = draw()
     synchronize_seeds("something else")
-    follow_the_first(1, gather)
+    adopt_rank_0_state(1, gather)
     assert draw() == drawn
     assert len(set(drawn)) == len(drawn)
 

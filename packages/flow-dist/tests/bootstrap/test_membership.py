@@ -1,4 +1,4 @@
-"""Who a process is, by the variables of every launcher and of several at once."""
+"""Rank and size from the variables of every launcher, and of several at once."""
 
 import socket
 
@@ -23,7 +23,7 @@ def variables(names: VariableSet, rank: int, size: int, local: tuple[int, int]) 
     return dict(zip(names.variables, values, strict=False))
 
 
-def test_nobody_says_anything() -> None:
+def test_no_launcher_variables() -> None:
     assert Membership.from_env({}) == Membership(0, 1, 0, 1, socket.gethostname(), "alone")
 
 

@@ -1,4 +1,4 @@
-"""What a rank prints: whole lines, whatever Python's buffering."""
+"""Ranks print whole lines, whatever Python's buffering."""
 
 import os
 import socket

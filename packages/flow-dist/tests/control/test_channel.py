@@ -1,4 +1,4 @@
-"""Server and clients over sockets: joining, strangers, gathering, and every way to fail."""
+"""Server and clients over sockets: joining, foreign connections, gathering, and failures."""
 
 import asyncio
 import contextlib
@@ -18,8 +18,8 @@ import pytest
 
 from flow_dist.bootstrap.membership import LaunchError, Membership
 from flow_dist.control.board import Limits
-from flow_dist.control.client import ControlClient, JobStoppedError, text_of
-from flow_dist.control.listener import LINES, PERIOD, STRANGERS, Dropped
+from flow_dist.control.client import ControlClient, JobStoppedError, describe_error
+from flow_dist.control.listener import LOG_LINES, LOG_PERIOD, MAX_UNAUTHENTICATED, DropLog
 from flow_dist.control.server import ControlServer
 from flow_dist.control.watch import Watch
 from flow_dist.control.wire import TO_RANK, Framing, WireError, pack
@@ -83,24 +83,24 @@ def test_all_come_talk_and_go() -> None:
         assert got == {n: [{"of": 0}, {"of": 1}, {"of": 2}] for n in range(3)}
         time.sleep(2 * FAST.silence)  # heartbeats keep it alive
         for client in made.clients:
-            client.bye()
+            client.goodbye()
         assert made.server.over
         assert made.server.wait(0.3) is None
         assert made.stops.empty()
 
 
-def test_the_last_thing_to_do_at_the_end_comes_first() -> None:
+def test_exit_actions_run_last_in_first_out() -> None:
     """What needs MPI is done before MPI ends, which was to be done since it began."""
     with job(1) as made:
         (client,) = made.clients
         done: list[str] = []
         client.at_end(lambda: done.append("end MPI"))
         client.at_end(lambda: done.append("use MPI"))
-        client.leave()
+        client.finish()
         assert done == ["use MPI", "end MPI"]
 
 
-def test_who_makes_no_progress_is_reported_with_its_line() -> None:
+def test_a_stalled_rank_is_reported_with_its_line() -> None:
     limits = Limits(beat=0.02, silence=5.0, settle=0.1, stall=0.2)
     reports: queue.Queue[str] = queue.Queue()
     server = ControlServer(1, "secret", limits=limits, report=reports.put)
@@ -126,18 +126,18 @@ def test_a_lost_connection_stops_all_others() -> None:
         assert made.stopped() == {0: failure.message, 2: failure.message}
 
 
-def test_all_are_told_of_a_dismissal() -> None:
+def test_stop_ranks_reaches_all() -> None:
     with job(2) as made:
-        made.server.dismiss("go home", 0.1)
+        made.server.stop_ranks("go home", 0.1)
         assert {made.stops.get(timeout=60) for _ in range(2)} == {(0, "go home"), (1, "go home")}
 
 
-def test_a_dismissal_waits_no_longer_than_for_the_last() -> None:
+def test_stop_ranks_returns_with_the_last_disconnect() -> None:
     with job(2) as made:
         for client in made.clients:
-            client.bye()
+            client.goodbye()
         began = time.monotonic()
-        made.server.dismiss("go home", 60)
+        made.server.stop_ranks("go home", 60)
         assert time.monotonic() - began < 50
 
 
@@ -155,7 +155,7 @@ def test_an_exception_reaches_all() -> None:
         assert made.stopped() == {0: failure.message}
 
 
-def test_one_who_waits_in_a_gathering_is_told() -> None:
+def test_a_rank_waiting_in_gather_is_stopped() -> None:
     with job(2) as made:
         threading.Timer(0.3, made.clients[1].close).start()
         with pytest.raises(JobStoppedError, match="gathering 'hash'"):
@@ -185,7 +185,7 @@ def test_a_server_that_is_gone() -> None:
 
 def test_a_wrong_token(caplog: pytest.LogCaptureFixture) -> None:
     with job(2, join=False) as made:
-        with pytest.raises(LaunchError, match="knows its token"):
+        with pytest.raises(LaunchError, match="with the same token"):
             made.join(0, 2, token="other")
         assert "no proof of the job's token" in caplog.text
         assert not made.server.hosts
@@ -216,7 +216,7 @@ def test_a_server_without_the_token_is_not_believed() -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 7])
-def test_a_rank_comes_once_and_is_one_of_those(rank: int) -> None:
+def test_each_rank_joins_once(rank: int) -> None:
     with job(2, join=False) as made:
         made.join(0, 2)
         with pytest.raises(LaunchError):
@@ -236,17 +236,19 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_a_stranger_is_dropped_and_logged(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unauthenticated_connection_is_dropped_and_logged(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING)
     with job(2) as made, socket.create_connection(("127.0.0.1", made.server.port)) as stranger:
         stranger.settimeout(5)
         stranger.sendall(STRANGE[name])
         while stranger.recv(4096):
             pass
-        assert "dropped what came from ('127.0.0.1'" in caplog.text
+        assert "dropped a connection from ('127.0.0.1'" in caplog.text
         assert made.server.wait(0.2) is None
         for client in made.clients:
-            client.bye()
+            client.goodbye()
         assert made.server.over
 
 
@@ -280,19 +282,19 @@ def pester(port: int, seed: int, until: float) -> int:
 def test_ranks_come_through_a_throng(caplog: pytest.LogCaptureFixture) -> None:
     """More connections than may prove something at a time, all of them silent."""
     with job(2, join=False) as made, contextlib.ExitStack() as strangers:
-        for _ in range(STRANGERS + 20):
+        for _ in range(MAX_UNAUTHENTICATED + 20):
             place = ("127.0.0.1", made.server.port)
             strangers.enter_context(contextlib.closing(socket.create_connection(place, 5)))
         for rank in range(2):
             made.join(rank, 2)
         assert made.clients[0].start(5) == ("host0", "host1")
         for client in made.clients:
-            client.bye()
+            client.goodbye()
         assert made.server.over
     assert "its end before the first message" in caplog.text
 
 
-def test_strangers_neither_harm_nor_slow(caplog: pytest.LogCaptureFixture) -> None:
+def test_unauthenticated_connections_do_not_slow_the_job(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     with job(2) as made:
         until = time.monotonic() + 1.5
@@ -320,22 +322,24 @@ def test_strangers_neither_harm_nor_slow(caplog: pytest.LogCaptureFixture) -> No
         assert made.stops.empty()
         assert slowest < 5 * FAST.silence
         for client in made.clients:
-            client.bye()
+            client.goodbye()
         assert made.server.over
     lines = [record for record in caplog.records if "dropped" in record.message]
     assert sum(counts) > 20
-    assert 0 < len(lines) <= LINES + 1
+    assert 0 < len(lines) <= LOG_LINES + 1
 
 
-def test_a_flood_has_few_lines_and_a_number(caplog: pytest.LogCaptureFixture) -> None:
-    dropped = Dropped()
+def test_a_flood_is_logged_as_a_count(caplog: pytest.LogCaptureFixture) -> None:
+    dropped = DropLog()
     for n in range(1000):
-        dropped.note(n, "noise", 0.01 * n)
-    dropped.note("later", "noise", 2 * PERIOD)
+        dropped.add(n, "noise", 0.01 * n)
+    dropped.add("later", "noise", 2 * LOG_PERIOD)
     said = [record.message for record in caplog.records]
-    assert len(said) == LINES + 2
-    assert said[LINES] == f"dropped {1000 - LINES} more connections, the last from 999: noise"
-    assert said[-1] == "dropped what came from later: noise"
+    assert len(said) == LOG_LINES + 2
+    assert (
+        said[LOG_LINES] == f"dropped {1000 - LOG_LINES} more connections, the last from 999: noise"
+    )
+    assert said[-1] == "dropped a connection from later: noise"
 
 
 EXHAUSTIVE = pytest.mark.exhaustive
@@ -400,10 +404,10 @@ def test_any_first_message_is_dropped_with_a_line_at_most(
             made.join(rank, 2)
         assert made.clients[0].start(5) == ("host0", "host1")
         for client in made.clients:
-            client.bye()
+            client.goodbye()
         assert made.server.over
     assert {record.name for record in caplog.records} == {"flow_dist.control.listener"}
-    assert 0 < len(caplog.records) <= LINES + 1
+    assert 0 < len(caplog.records) <= LOG_LINES + 1
     assert not any("Error" in record.message or record.exc_info for record in caplog.records)
 
 
@@ -424,17 +428,17 @@ def test_an_error_of_ours_is_one_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A defect in what reads the first message costs its connection only."""
-    monkeypatch.setattr("flow_dist.control.server.proven", {}.__getitem__)
+    monkeypatch.setattr("flow_dist.control.server.verify", {}.__getitem__)
     with job(2, join=False) as made:
         say_first(made.server, [pack({"is": "hello", "nonce": "a"})] * 20)
         assert made.server.wait(0.01) is None
-    assert len(caplog.records) == LINES + 1
+    assert len(caplog.records) == LOG_LINES + 1
     assert "TypeError" in caplog.text
     assert "Traceback" not in caplog.text
 
 
 def test_a_server_that_says_anything_is_refused() -> None:
-    """A rank that knocks at the wrong door gets a typed error, whatever it hears."""
+    """A rank that connects to a foreign server raises a typed error, whatever it receives."""
     heard = [*frames(60, 3), pack({"is": "hello", "nonce": "\ud800"})]
     with socket.create_server(("127.0.0.1", 0)) as liar:
 
@@ -458,7 +462,7 @@ def test_a_server_that_says_anything_is_refused() -> None:
         thread.join()
 
 
-def test_a_stranger_learns_nothing_but_a_nonce() -> None:
+def test_an_unauthenticated_peer_receives_only_a_nonce() -> None:
     with job(2) as made, socket.create_connection(("127.0.0.1", made.server.port)) as stranger:
         told = json.loads(stranger.recv(4096)[4:])
         assert set(told) == {"is", "nonce"}
@@ -525,7 +529,7 @@ def test_it_listens_on_its_address_only() -> None:
         socket.create_connection(("127.0.0.2", made.server.port), 1)
 
 
-def test_nobody_there() -> None:
+def test_no_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(LaunchError, match="joining the job at 127"):
@@ -536,6 +540,6 @@ def test_errors_in_short() -> None:
     try:
         raise WireError("a message", found="nothing")
     except WireError as error:
-        text = text_of(error)
+        text = describe_error(error)
     assert text.startswith("WireError: a message\n  found:")
     assert f"{__file__}:" in text

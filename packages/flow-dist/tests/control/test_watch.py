@@ -1,4 +1,4 @@
-"""What a process says of where it is."""
+"""The report of a process's position."""
 
 import subprocess
 import sys

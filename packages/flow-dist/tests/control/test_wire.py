@@ -1,4 +1,4 @@
-"""The messages of the control channel: what is packed comes out, and nothing else comes out."""
+"""Messages of the control channel: they survive a round trip, and invalid ones are rejected."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flow_dist.control.wire import Framing, WireError, field, fresh, pack, prove, proven
+from flow_dist.control.wire import Framing, WireError, field, pack, prove, random_token, verify
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.text(max_size=20),
@@ -18,7 +18,7 @@ messages = st.dictionaries(st.text(max_size=8), values, max_size=4)
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(messages, max_size=3), st.data())
-def test_any_cut_gives_the_same_messages(
+def test_any_split_of_the_stream_yields_the_same_messages(
     sent: list[dict[str, object]], data: st.DataObject
 ) -> None:
     stream = b"".join(pack(message) for message in sent)
@@ -91,15 +91,15 @@ def test_only_objects(body: bytes) -> None:
 @given(st.text(), st.one_of(st.none(), st.integers(), st.text()))
 def test_only_the_right_proof_is_one(token: str, wrong: object) -> None:
     right = prove("secret", "rank", "a", "b")
-    assert proven("secret", "rank", right, "a", "b")
+    assert verify("secret", "rank", right, "a", "b")
     for case in (
-        proven("secret", "rank", wrong, "a", "b"),
-        proven("secret", "server", right, "a", "b"),
-        proven("secret", "rank", right, "b", "a"),
-        proven(token, "rank", right, "a", "b") and token != "secret",
+        verify("secret", "rank", wrong, "a", "b"),
+        verify("secret", "server", right, "a", "b"),
+        verify("secret", "rank", right, "b", "a"),
+        verify(token, "rank", right, "a", "b") and token != "secret",
     ):
         assert not case
-    assert fresh() != fresh()
+    assert random_token() != random_token()
 
 
 def test_fields_have_kinds() -> None:

@@ -1,4 +1,4 @@
-"""Checks that run in every rank of a program: one line per rank says how many there were."""
+"""Count checks in every rank of a program, and print one line per rank."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""`restart_program`, with ranks that die while they save: ``RANK:PLACE`` per start in CRASHES."""
+"""`restart_program` with ranks that die while saving: ``RANK:PLACE`` per start in CRASHES."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Faults at random steps of a training program on two processes, and what became of it.
+"""Inject faults at random steps of a training program on two processes, and check the outcome.
 
 As a script it prints a table: ``python fault_table.py 100 [seed [kind ...]]``, in minutes per ten.
 """
@@ -36,8 +36,8 @@ STALL = 10.0
 PATIENCE = 180.0
 """Seconds that a run may take."""
 
-FAILED = r"rank 1 of 2 on .*(gone without|does not answer|raised KeyError)"
-DIFFER = r"rank \d of 2 on .*(raised FeedsDifferError|raised ProcessesDifferError|went another way)"
+FAILED = r"rank 1 of 2 on .*(died without|has not responded|raised KeyError)"
+DIFFER = r"rank \d of 2 on .*(raised FeedsDifferError|raised ProcessesDifferError|diverged)"
 MESSAGES = {
     **dict.fromkeys(KINDS, FAILED),
     "feeds": r"rank \d of 2 on .*raised FeedsDifferError",
@@ -50,7 +50,7 @@ ENV = {**os.environ, "DEVICES": "0:0-1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_T
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one fault.
+    """The outcome of one fault.
 
     Attributes:
         kind, step: which fault, and when.
@@ -145,11 +145,11 @@ def _outcome(
     struck = folder / "struck"
     seconds = at - float(struck.read_text()) if at is not None and struck.exists() else None
     kept = step - step % 2 - 2 * (kind == "damage")  # the step that it is to go on with
-    went_on = f"going on at step {kept} " in said if kept > 0 else "going on" not in said
+    went_on = f"resuming at step {kept} " in said if kept > 0 else "resuming" not in said
     if kind == "link":  # memory that both hosts share lets training go on until it is noticed
-        went_on = "going on at step" in said or kept == 0
+        went_on = "resuming at step" in said or kept == 0
     restarted = status == 0 and "restart 1 of 1" in said and went_on
-    passed_over = kind != "damage" or step < 2 or "passed over" in said
+    passed_over = kind != "damage" or step < 2 or "skipped" in said
     return Outcome(kind, step, seconds, restarted, passed_over, same(folder, right), said)
 
 

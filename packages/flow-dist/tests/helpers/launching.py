@@ -1,4 +1,4 @@
-"""Starts a script as several processes, with the MPI that mpi4py uses here."""
+"""Start a script as several processes, with the MPI that mpi4py uses."""
 
 import importlib.util
 import os
@@ -35,7 +35,7 @@ def run_script(
     hosts: TwoHosts | None = None,
     **env: str,
 ) -> subprocess.CompletedProcess[str]:
-    """What became of a script on several processes, of this host or dealt over two."""
+    """Run a script on several processes of this host, or distributed over two hosts."""
     settings = {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",

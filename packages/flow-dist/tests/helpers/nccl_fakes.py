@@ -1,4 +1,4 @@
-"""NCCL, devices and processes in one Python process: threads are ranks, numpy arrays are devices.
+"""A fake of NCCL in one Python process: threads are ranks, numpy arrays are devices.
 
 The library really moves data, and checks what NCCL leaves to its callers: all ranks make the same
 calls in the same order, with the same counts, types and operations; buffers are memory of the
@@ -59,7 +59,7 @@ class Device:
 
     def allocate(self, nbytes: int) -> Memory:
         address, raw = self.next, np.full(nbytes, 0xA5, np.uint8)
-        self.next += (-(-nbytes // 256) + 1) * 256  # and a gap that is nobody's
+        self.next += (-(-nbytes // 256) + 1) * 256  # with an unused gap in between
         self.blocks.append((address, raw))
         return Memory(self, address, nbytes)
 
@@ -352,7 +352,7 @@ class FakeNccl:
                 self._post(operation)
             self.fabric.changed.notify_all()
             for operation in sorted(operations, key=lambda op: op.name == "send"):
-                self._finish(operation)  # what was sent is gone when somebody has it
+                self._finish(operation)  # a sent message is removed when it is received
 
     def _post(self, operation: Operation) -> None:
         end, told, room = operation.end, operation.arguments, operation.end.room

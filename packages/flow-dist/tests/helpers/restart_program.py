@@ -1,4 +1,4 @@
-"""A training program that can be started again: prints a loss per step, all digits of it.
+"""A training program that can be restarted: prints a loss per step with all digits.
 
 usage: restart_program.py FOLDER STEPS [FAULT STEP]
 

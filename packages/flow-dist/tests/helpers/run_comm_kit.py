@@ -1,4 +1,4 @@
-"""Runs the comm kit in this process, one of several that MPI joins: the test starts them."""
+"""Run the comm kit in this process, one of several that a test starts and MPI joins."""
 
 import sys
 import time
@@ -72,7 +72,7 @@ def _large(n: int) -> None:
 def ahead() -> None:
     """Many launches of small boxes, where now this process is late and now another one.
 
-    Who only gives goes ahead until all slots are full.
+    A rank that only sends runs ahead until all slots are full.
     """
     for n in (1, 1500, 5000):
         for draft in (

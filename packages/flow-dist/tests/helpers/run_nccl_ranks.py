@@ -1,4 +1,4 @@
-"""The comm kit over the comm for NCCL, in one of several processes that MPI joins.
+"""The comm kit over the comm for NCCL, in one of several processes joined by MPI.
 
 MPI stands for the library, too: what is tested is that processes find each other, by the way that
 a program takes.  The first argument is a folder that all processes see.
@@ -139,10 +139,10 @@ def run() -> int:
         for row in kit.parameters(check):
             getattr(kit, f"test_{check}")(*row)
             count += 1
-    assert len(nccl.process_groups().cliques) == len(
-        {clique.devices for clique in nccl.process_groups().cliques}
+    assert len(nccl.process_communicators().communicators) == len(
+        {communicator.devices for communicator in nccl.process_communicators().communicators}
     )
-    nccl.process_groups().close()
+    nccl.process_communicators().close()
     return count
 
 

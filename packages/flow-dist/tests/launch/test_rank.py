@@ -1,4 +1,4 @@
-"""``flow-dist run SCRIPT ARGS`` beside ``python SCRIPT ARGS``: what a script sees, and its end."""
+"""``flow-dist run SCRIPT ARGS`` compared with ``python SCRIPT ARGS``: environment and exit."""
 
 import os
 import re
@@ -62,7 +62,7 @@ def run(command: Sequence[str], folder: Path, **env: str) -> "subprocess.Complet
 def both(
     folder: Path, options: Sequence[str], argv: Sequence[str], env: Mapping[str, str]
 ) -> tuple["subprocess.CompletedProcess[str]", "subprocess.CompletedProcess[str]"]:
-    """What became of a program under Python and as the one rank of ``flow-dist run``."""
+    """Run a program under Python and as the only rank of ``flow-dist run``."""
     python = [sys.executable, *options]
     ours = [*python, COMMAND, "run", "-n", "1", *argv]
     return run([*python, *argv], folder, **env), run(ours, folder, **env)

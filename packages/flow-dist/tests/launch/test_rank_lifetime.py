@@ -1,4 +1,4 @@
-"""What ranks may do with their time and their processes: start late, fork, and end in children."""
+"""Ranks that start late, fork, or end in child processes."""
 
 import os
 import re
@@ -42,7 +42,7 @@ if control.current().membership.rank == late:
         sys.exit(0)
     while how == "loops":
         pass
-print(world().all_say("here"), flush=True)
+print(world().gather_json("here"), flush=True)
 """
 
 
@@ -65,7 +65,7 @@ def test_ranks_reach_their_first_job_far_apart(tmp_path: Path, late: int) -> Non
         ("loops", r", at work at step 0 \(.*apart.py:\d+\), keeps rank {} waiting in"),
     ],
 )
-def test_who_does_not_reach_the_first_job_is_named(
+def test_a_rank_that_does_not_reach_the_first_job_is_named(
     tmp_path: Path, late: int, how: str, said: str
 ) -> None:
     script = tmp_path / "apart.py"
@@ -106,7 +106,7 @@ def test_rank_0_may_reach_its_first_job_late(monkeypatch: pytest.MonkeyPatch) ->
     """Where it has the server, which it starts there: others knock as long as a start may take."""
     asked: dict[str, Any] = {}
     monkeypatch.setattr(channel, "ControlClient", lambda *_, **given: asked.update(given))
-    monkeypatch.setattr(channel, "_keep", lambda client: client)
+    monkeypatch.setattr(channel, "_register", lambda client: client)
     env = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
     channel.join(env={**env, "FLOW_DIST_TOKEN": "t"})
     assert asked["patience"] == Limits().start
@@ -186,7 +186,7 @@ def test_a_child_does_not_keep_up_a_dead_rank(tmp_path: Path) -> None:
     script.write_text(ORPHANED)
     ended = run("-n", "2", "--silence", "90", str(script), timeout=60)
     assert ended.returncode == 1
-    assert re.search(r"rank 1 of 2 .* is gone without a word", ended.stderr), ended.stderr
+    assert re.search(r"rank 1 of 2 .* died without an error", ended.stderr), ended.stderr
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")

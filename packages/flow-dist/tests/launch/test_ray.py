@@ -22,7 +22,7 @@ from two_hosts import TwoHosts, two_hosts, why_not
 from flow_dist.bootstrap.membership import LaunchError
 from flow_dist.cli import main
 from flow_dist.launch import ray
-from flow_dist.launch.ray import seats
+from flow_dist.launch.ray import assign_ranks
 from flow_dist.launch.supervisor import Job
 
 PROGRAM = HELPERS / "restart_program.py"
@@ -32,9 +32,9 @@ SILENCE, LONG = 15.0, 60.0
 be taken for a lost one: Ray itself is a dozen of processes."""
 
 
-def test_ranks_of_a_node_follow_one_another() -> None:
+def test_ranks_of_a_node_are_consecutive() -> None:
     nodes = ["b", "a", "b", "c", "a", "b"]
-    found = seats(nodes)
+    found = assign_ranks(nodes)
     assert [nodes[number] for number, _, _ in found] == ["b", "b", "b", "a", "a", "c"]
     assert sorted(number for number, _, _ in found) == list(range(6))
     assert [(local, size) for _, local, size in found] == [
@@ -45,17 +45,17 @@ def test_ranks_of_a_node_follow_one_another() -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--ray", "--hosts", "a:2"], "--hosts cannot go with --ray"),
-        (["--each", "CPU=2"], "--each needs --ray"),
+        (["--ray", "--hosts", "a:2"], "--hosts is incompatible with --ray"),
+        (["--each", "CPU=2"], "--each requires --ray"),
     ],
 )
-def test_options_that_mean_nothing(args: list[str], message: str) -> None:
+def test_incompatible_options(args: list[str], message: str) -> None:
     ended = CliRunner().invoke(main, ["run", *args, str(PROGRAM)])
     assert ended.exit_code == 2
     assert message in ended.output
 
 
-def test_without_ray_there_is_a_word_on_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     ended = CliRunner().invoke(main, ["run", "--ray", str(PROGRAM)])
     assert ended.exit_code == 1
@@ -63,7 +63,7 @@ def test_without_ray_there_is_a_word_on_what_to_install(monkeypatch: pytest.Monk
 
 
 class SmallRay:
-    """As much of Ray as looking for room takes, on a cluster with room for some bundles."""
+    """A fake of Ray's placement groups, on a cluster with resources for some bundles."""
 
     def __init__(self, room: int) -> None:
         self.util, self.room = self, room
@@ -84,15 +84,15 @@ class SmallRay:
 
 
 @pytest.mark.parametrize(("room", "least", "size"), [(4, 0, 3), (2, 1, 2), (2, 0, 0), (1, 2, 0)])
-def test_as_many_ranks_as_there_is_room_for(
+def test_as_many_ranks_as_there_are_resources_for(
     room: int, least: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = SmallRay(room)
-    monkeypatch.setattr(ray, "_connected", lambda: small)
+    monkeypatch.setattr(ray, "_connect", lambda: small)
     job = Job("t.py", size=3, least=least)
     with ray.Cluster({"CPU": 1}) as cluster:
         if size == 0:
-            with pytest.raises(LaunchError, match=f"looking for room for {least or 3} ranks"):
+            with pytest.raises(LaunchError, match=f"reserving resources for {least or 3} ranks"):
                 cluster.fit(job, None)
         else:
             found = cluster.fit(job, None)
@@ -185,8 +185,8 @@ def struck(folder: Path) -> float:
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("kill", "is gone without a word"),
-        ("stop", "does not answer for"),
+        ("kill", "died without an error"),
+        ("stop", "has not responded for"),
         ("raise", "raised KeyError: 'nothing'"),
     ],
 )
@@ -199,7 +199,7 @@ def test_actors_start_again(cluster: Cluster, fault: str, words: str, tmp_path: 
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(rf"flow-dist: rank 1 of 2 on .* {words}", done.stderr), done.stderr
     assert "restart 1 of 1 with 2 ranks" in done.stderr
-    assert "going on at step 4 " in done.stderr
+    assert "resuming at step 4 " in done.stderr
     assert fault_table.same(folder, tmp_path / "right")
 
 
@@ -229,6 +229,6 @@ def test_actors_of_a_lost_host_start_elsewhere(cluster: Cluster, tmp_path: Path)
     out, err = process.communicate(timeout=250)
     assert process.returncode == 0, out + err
     lost = cluster.hosts.names[1]  # Ray decides which of the ranks is there
-    assert re.search(rf"flow-dist: rank [01] of 2 on {lost} .* does not answer for", err), err
+    assert re.search(rf"flow-dist: rank [01] of 2 on {lost} .* has not responded for", err), err
     assert "restart 1 of 1 with 2 ranks" in err
     assert fault_table.same(folder, tmp_path / "right")

@@ -1,4 +1,4 @@
-"""``flow-dist run``: every way to end, what it says, its status, and that nobody is left."""
+"""``flow-dist run``: every way to end, its report and status, and that no process is left."""
 
 import os
 import re
@@ -14,14 +14,14 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from flow_dist.bootstrap.addresses import address_towards, meeting_address
+from flow_dist.bootstrap.addresses import address_towards, rank_0_address
 from flow_dist.bootstrap.membership import LaunchError, Membership
 from flow_dist.cli import main
 from flow_dist.control import channel
 from flow_dist.control.board import Failure
 from flow_dist.control.channel import join, parse_address
 from flow_dist.launch.mpi_launchers import MPICH, OPEN_MPI, Host, Launcher
-from flow_dist.launch.supervisor import Job, without
+from flow_dist.launch.supervisor import Job, without_silent_hosts
 from flow_dist.shm.cleanup import Scratch
 
 FLOW_DIST = [sys.executable, "-c", "from flow_dist.cli import main; main()"]
@@ -59,13 +59,13 @@ import os, re, signal, sys
 from pathlib import Path
 import psutil
 from flow_dist.control import channel as control
-from flow_dist.shm.cleanup import files_of
+from flow_dist.shm.cleanup import mapped_files
 from flow_dist.mpi.world import world
 
 world()
 client = control.current()
 if client.membership.rank == 0:
-    print(len(files_of("self")), os.environ.get("PMIX_SERVER_TMPDIR", "none"))
+    print(len(mapped_files("self")), os.environ.get("PMIX_SERVER_TMPDIR", "none"))
     maps = Path("/proc/self/maps").read_text()
     print(*set(re.findall(r"/dev/shm/(?:mpich_shm_|sm_segment)\\S+", maps)), flush=True)
 client.gather("all there", 0, 60)
@@ -131,14 +131,14 @@ def test_three_processes(script: str) -> None:
 
 
 WORDS = {
-    "kill": r"is gone without a word",
-    "stop": r"does not answer for \d",
+    "kill": r"died without an error",
+    "stop": r"has not responded for \d",
     "raise": r"raised KeyError: 'nothing' \(at .*train.py:\d+\)",
     "status": "ended with status 3",
     "leave": "has ended, while rank 0 waits for it in 'gather step 2'",
-    "quit": "is gone without a word",
+    "quit": "died without an error",
     "hang": "keeps rank 0 waiting in 'gather step 2'",
-    "other": "went another way: it is in gather other: .*; rank 0 in gather step 2",
+    "other": "diverged: it is in gather other: .*; rank 0 in gather step 2",
 }
 
 
@@ -155,7 +155,7 @@ def test_a_fault_ends_all_with_one_message(script: str, fault: str) -> None:
     message = ended.stderr[ended.stderr.index("flow-dist: ") :]
     assert re.match(r"flow-dist: rank 1 of 2 on \S+, at (work at )?step ", message), message
     assert re.search(WORDS[fault], message), message
-    assert ("rank 1 was ended by SIGKILL: by somebody, or" in ended.stderr) == (fault == "kill")
+    assert ("rank 1 was killed by SIGKILL: sent by a user, or" in ended.stderr) == (fault == "kill")
     place = r"at step 2 in 'gather step 2' \(.*train.py:\d+\)"
     assert re.search(rf"  rank 0: on \S+, {place}", message), message
     assert "  rank 0: on " in message
@@ -165,7 +165,7 @@ def test_a_fault_ends_all_with_one_message(script: str, fault: str) -> None:
 
 
 @pytest.mark.parametrize("ranks", ["1", pytest.param("2", marks=pytest.mark.slow)])
-def test_variables_of_who_started_the_supervisor(
+def test_variables_of_an_outer_launcher(
     script: str, ranks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a step of Slurm's, or a container that has a rank: they are not those of the ranks."""
@@ -220,7 +220,7 @@ def test_a_job_that_is_ended_leaves_no_files(tmp_path: Path, who: str, status: i
 def test_folders_of_supervisors_that_were_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next one removes them, but none that is in use, new, or somebody else's."""
+    """The next one removes them, except those in use, new, or of another user."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     used, left = Scratch(), tmp_path / "flow-dist-left"
     for path in (left, tmp_path / "flow-dist-new", tmp_path / "other"):
@@ -242,7 +242,7 @@ import psutil
 from flow_dist.control import channel as control
 from flow_dist.mpi.world import world
 
-world().neighbours
+world().shared_memory_peers
 found = psutil.Process().net_connections("inet")
 print(*(c.laddr for c in found if c.status == "LISTEN"), sep="\\n", flush=True)
 control.current().gather("seen", 0)
@@ -274,7 +274,7 @@ while True:
 
 
 def test_ranks_that_loop_are_reported_and_stopped(tmp_path: Path) -> None:
-    """Outside of exchanges nobody waits for them."""
+    """Outside of exchanges no rank waits for them."""
     path = tmp_path / "loop.py"
     path.write_text(STALLING)
     ended = run("-n", "2", "--stall", "0.7", "--stall-limit", "2.5", *FAST, str(path))
@@ -337,9 +337,9 @@ def test_ranks_clean_up_before_an_order_to_end_reaches_them(tmp_path: Path, rank
     supervisor.send_signal(signal.SIGTERM)
     _, said = supervisor.communicate(timeout=60)
     assert supervisor.returncode == 128 + signal.SIGTERM
-    assert said == b"flow-dist: stopped by SIGTERM; all ranks are ended\n"
+    assert said == b"flow-dist: stopped by SIGTERM; terminating all ranks\n"
     assert {path.name: path.read_text() for path in marks.iterdir()} == {
-        str(rank): "the job was told to end" for rank in range(ranks)
+        str(rank): "the job was terminated" for rank in range(ranks)
     }
 
 
@@ -364,13 +364,13 @@ def test_an_orphan_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_launcher_that_lies(script: str, tmp_path: Path) -> None:
-    """It reports success without having run anything."""
+    """It reports success without_silent_hosts having run anything."""
     liar = tmp_path / "mpiexec"
     liar.write_text('#!/bin/sh\n[ "$1" = --version ] && echo HYDRA\nexit 0\n')
     liar.chmod(0o755)
     ended = run("-n", "2", "--mpiexec", str(liar), *FAST, script)
     assert ended.returncode == 1
-    assert "the launcher ended with status 0: 0 ranks have come, not all ended" in ended.stderr
+    assert "the launcher ended with status 0: 0 ranks joined, not all have ended" in ended.stderr
 
 
 @pytest.mark.parametrize(
@@ -420,11 +420,11 @@ def test_command_lines() -> None:
 def test_a_job_goes_on_without_a_lost_host() -> None:
     job = Job("t.py", hosts=Host.parse_all("a:2,b:2"), least=2)
     lost = Failure("silent", 2, "b", 0, "", "", ("b",))
-    assert without(job, lost).ranks == 2
-    assert [host.name for host in without(job, lost).hosts] == ["a"]
-    assert without(job, Failure("died", 2, "b", 0, "", "")) == job
-    assert without(Job("t.py", hosts=job.hosts), lost).ranks == 4
-    assert without(Job("t.py", hosts=job.hosts, least=3), lost).ranks == 4
+    assert without_silent_hosts(job, lost).ranks == 2
+    assert [host.name for host in without_silent_hosts(job, lost).hosts] == ["a"]
+    assert without_silent_hosts(job, Failure("died", 2, "b", 0, "", "")) == job
+    assert without_silent_hosts(Job("t.py", hosts=job.hosts), lost).ranks == 4
+    assert without_silent_hosts(Job("t.py", hosts=job.hosts, least=3), lost).ranks == 4
 
 
 def test_joining_by_variables() -> None:
@@ -464,16 +464,16 @@ def towards(address: str) -> str:
 def test_an_address_on_the_way_to_all(others: list[list[str]], address: str | None) -> None:
     told = [["10.0.0.1", "10.1.0.1", "172.17.0.1"], *others]
     if address is not None:
-        assert meeting_address(told, towards) == address
+        assert rank_0_address(told, towards) == address
         return
     with pytest.raises(LaunchError, match="export MASTER_ADDR"):
-        meeting_address(told, towards)
+        rank_0_address(told, towards)
 
 
 def test_all_ranks_hear_why_rank_0_cannot_listen(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that raised alone would leave the others waiting for where it listens."""
     monkeypatch.setattr(channel, "own_addresses", lambda: ["10.0.0.1"])
-    monkeypatch.setattr(channel, "meeting_address", partial(meeting_address, towards=towards))
+    monkeypatch.setattr(channel, "rank_0_address", partial(rank_0_address, towards=towards))
     said = [[["10.0.0.1"], ["192.168.0.2"]]]
     raised = []
     for rank in (0, 1):

@@ -1,4 +1,4 @@
-"""Processes that do different things find out, in that very step; those that do the same do not."""
+"""Processes that diverge detect it in the same step; processes that do not are never stopped."""
 
 import os
 import re
@@ -22,24 +22,31 @@ from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import FeedsDifferError, ProcessesDifferError
 from flow_dist.bootstrap.membership import LaunchError
 from flow_dist.mpi.agreement import (
+    COLLECTIVES,
     LANES,
-    MEETINGS,
     Agreement,
     Job,
     _error,
     digest,
-    next_whole,
+    next_full,
     sample,
 )
-from flow_dist.shm.counters import IN_ORDER, LINE
+from flow_dist.shm.counters import CACHE_LINE, TOTAL_STORE_ORDER
+from flow_dist.shm.event_log import (
+    HISTORY,
+    MAX_PENDING,
+    AllgatherEventLog,
+    EventLog,
+    SharedEventLog,
+    _line,
+)
 from flow_dist.shm.memory import Segment
-from flow_dist.shm.step_words import HISTORY, UNDERWAY, SentWords, SharedWords, Words, _line
 
 # --------------------------------------------------------------------------------------- digests
 
 
 @given(st.data())
-def test_a_digest_tells_each_changed_element(data: st.DataObject) -> None:
+def test_a_digest_detects_each_changed_element(data: st.DataObject) -> None:
     shape = data.draw(st.sampled_from([(1,), (7, 3), (5000,), (3, 1, 700), (64, 33)]))
     dtype = as_dtype(data.draw(st.sampled_from(["float32", "int8", "float64", "bfloat16"]))).numpy
     one = np.arange(np.prod(shape)).astype(dtype).reshape(shape)
@@ -82,23 +89,23 @@ def test_samples_tell_batches_apart_and_come_everywhere(layout: Callable[..., An
 def test_when_all_that_is_fed_is_compared() -> None:
     calls, found = 0, []
     while calls <= 5000:
-        calls = next_whole(calls, "sometimes")
+        calls = next_full(calls, "sometimes")
         found.append(calls)
         calls += 1
     assert found == [0, 1, 2, 3, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 3072, 4096, 5120]
-    assert [next_whole(n, "always") for n in (0, 9, 5000)] == [0, 9, 5000]
-    assert [next_whole(n, "never") for n in (0, 9)] == [-1, -1]
+    assert [next_full(n, "always") for n in (0, 9, 5000)] == [0, 9, 5000]
+    assert [next_full(n, "never") for n in (0, 9)] == [-1, -1]
 
 
 # ----------------------------------------------------------------------------------------- words
 
 
-def shared(size: int) -> list[SharedWords]:
-    segments = [Segment(LINE) for _ in range(size)]
+def shared(size: int) -> list[SharedEventLog]:
+    segments = [Segment(CACHE_LINE) for _ in range(size)]
     order = [[(r + i) % size for i in (1, size - 1, *range(2, size - 1))] for r in range(size)]
     near = min(2, size - 1)
     return [
-        SharedWords(
+        SharedEventLog(
             _line(s.bytes, 0), [_line(segments[o].bytes, 0) for o in order[r][: size - 1]], near
         )
         for r, s in enumerate(segments)
@@ -137,31 +144,34 @@ class Post:
         return Comm()
 
 
-def sent(size: int) -> list[SentWords]:
+def sent(size: int) -> list[AllgatherEventLog]:
     post = Post(size)
-    return [SentWords(post.comm(rank)) for rank in range(size)]
+    return [AllgatherEventLog(post.comm(rank)) for rank in range(size)]
 
 
-WAYS = [pytest.param(shared, marks=pytest.mark.skipif(not IN_ORDER, reason="x86 only")), sent]
+WAYS = [
+    pytest.param(shared, marks=pytest.mark.skipif(not TOTAL_STORE_ORDER, reason="x86 only")),
+    sent,
+]
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("size", [2, 3, 5])
-def test_words_that_agree(way: Callable[[int], list[Words]], size: int) -> None:
-    """Whoever is ahead, and by how much."""
+def test_equal_event_logs(way: Callable[[int], list[EventLog]], size: int) -> None:
+    """Whichever process is ahead, and by how much."""
     everybody, random = way(size), np.random.default_rng(1)
     for _ in range(400):
         late = min(words.count for words in everybody)
         words = everybody[random.integers(size)]
         if words.count < late + 9:
             words.post((7, words.count), (None,))
-        assert [w.search() or w.differ() for w in everybody] == [None] * size
+        assert [w.difference() or w.quick_difference() for w in everybody] == [None] * size
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("odd", [0, 2])
-def test_the_first_other_word_is_found_by_all(way: Callable[[int], list[Words]], odd: int) -> None:
-    """Also by those that are no neighbours, or have gone on, or come later."""
+def test_all_find_the_first_different_event(way: Callable[[int], list[EventLog]], odd: int) -> None:
+    """Also by processes that are not neighbours, are ahead, or are behind."""
     everybody = way(5)
     for number in range(1, 4):
         for words in everybody:
@@ -169,38 +179,38 @@ def test_the_first_other_word_is_found_by_all(way: Callable[[int], list[Words]],
     for rank, words in enumerate(everybody):
         for number in range(4, 7):
             words.post(number + (rank == odd and number == 5), (None,))
-    assert {words.search() for words in everybody[::2]} == {5}
-    assert {words.search() for words in everybody} == {5}
+    assert {words.difference() for words in everybody[::2]} == {5}
+    assert {words.difference() for words in everybody} == {5}
 
 
-@pytest.mark.skipif(not IN_ORDER, reason="x86 only")
-def test_one_who_is_far_behind_is_compared() -> None:
+@pytest.mark.skipif(not TOTAL_STORE_ORDER, reason="x86 only")
+def test_a_process_far_behind_is_compared() -> None:
     ahead, behind = shared(2)
     for number in range(HISTORY - 1):
         ahead.post(number, (None,))
     behind.post(0, (None,))
-    assert ahead.search() is behind.search() is None
+    assert ahead.difference() is behind.difference() is None
     behind.post(-1, (None,))
-    assert behind.search() is None, "what the other one had there is in use again"
-    assert ahead.search() == 2
-    assert behind.search() == 2, "but the other one says so"
+    assert behind.difference() is None, "what the other one had there is in use again"
+    assert ahead.difference() == 2
+    assert behind.difference() == 2, "but the other one says so"
 
 
-def test_too_many_words_underway_wait() -> None:
+def test_too_many_pending_collectives_wait() -> None:
     one, other = sent(2)
-    for number in range(UNDERWAY):
+    for number in range(MAX_PENDING):
         one.post(number, (None,))
-    late = threading.Thread(target=one.post, args=(UNDERWAY, (None,)), daemon=True)
+    late = threading.Thread(target=one.post, args=(MAX_PENDING, (None,)), daemon=True)
     late.start()
     assert late.is_alive()
     other.post(0, (None,))
     late.join(10)
-    assert one.count == UNDERWAY + 1
+    assert one.count == MAX_PENDING + 1
 
 
-@pytest.mark.skipif(not IN_ORDER, reason="x86 only")
-def test_words_that_others_look_at_meanwhile() -> None:
-    """Threads stand for processes: nobody ever sees a word that is not that of its number."""
+@pytest.mark.skipif(not TOTAL_STORE_ORDER, reason="x86 only")
+def test_concurrent_readers_see_no_torn_event_log() -> None:
+    """Threads stand for processes: no reader ever sees a hash under the wrong event number."""
     usual = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
@@ -212,13 +222,13 @@ def test_words_that_others_look_at_meanwhile() -> None:
 def _look_meanwhile(events: int) -> None:
     everybody, wrong = shared(2), deque[int]()
 
-    def run(words: SharedWords, other: SharedWords) -> None:
+    def run(words: SharedEventLog, other: SharedEventLog) -> None:
         for number in range(events):
             while number > other.count + 6:
-                wrong.extend(filter(None, [words.search()]))
+                wrong.extend(filter(None, [words.difference()]))
                 time.sleep(0)
             words.post(number, (None,))
-            wrong.extend(filter(None, [words.differ()]))
+            wrong.extend(filter(None, [words.quick_difference()]))
 
     threads = [threading.Thread(target=run, args=pair) for pair in (everybody, everybody[::-1])]
     for thread in threads:
@@ -251,7 +261,7 @@ def errors(everybody: Sequence[Agreement]) -> list[ProcessesDifferError]:
 
     def look(rank: int) -> None:
         try:
-            everybody[rank].look()
+            everybody[rank].check_all()
         except ProcessesDifferError as error:
             found[rank] = error
 
@@ -324,11 +334,11 @@ def test_how_often_is_a_setting(often: str, found: bool) -> None:
     else:
         for agreement in everybody:
             agreement.check()
-            agreement.look()
+            agreement.check_all()
 
 
-@pytest.mark.skipif(not IN_ORDER, reason="x86 only")
-def test_a_call_costs_little_and_waits_for_nobody() -> None:
+@pytest.mark.skipif(not TOTAL_STORE_ORDER, reason="x86 only")
+def test_a_call_makes_few_calls_and_does_not_wait() -> None:
     """Counted in calls: the other process does nothing at all meanwhile."""
     words = [shared(2)[0] for _ in LANES]
     agreement = Agreement(0, words, lambda own: [])
@@ -352,32 +362,32 @@ def test_a_call_costs_little_and_waits_for_nobody() -> None:
     finally:
         sys.setprofile(None)
     assert [name for event, name in made if event == "call"] == [
-        "__call__", "post", "check", "differ",
+        "__call__", "post", "check", "quick_difference",
     ]  # fmt: skip
     assert {name for event, name in made if event == "c_call"} == {
         "tobytes", "xxh3_64_intdigest", "hash", "append",
     }  # fmt: skip
 
 
-def test_another_meeting() -> None:
+def test_another_collective() -> None:
     everybody = agreements(2)
     for rank, agreement in enumerate(everybody):
-        agreement.meet("a checkpoint" if rank else "variable 'w'")
+        agreement.enter("a checkpoint" if rank else "variable 'w'")
     for error in errors(everybody):
         assert "rank 0 in variable 'w' (at " in str(error.found)
         assert "; rank 1 in a checkpoint (at " in str(error.found)
 
 
-def test_others_that_do_not_say_what_they_did() -> None:
+def test_other_processes_that_do_not_report() -> None:
     def tell(own: Any) -> Sequence[Any]:
         raise LaunchError("gathering", found="not all of them")
 
     lanes = [sent(2) for _ in LANES]
     lonely = Agreement(0, [words[0] for words in lanes], tell)
-    lonely.meet("a checkpoint")
-    lanes[LANES.index(MEETINGS)][1].post(0, (None,))
-    with pytest.raises(ProcessesDifferError, match="have not said what they run"):
-        lonely.look()
+    lonely.enter("a checkpoint")
+    lanes[LANES.index(COLLECTIVES)][1].post(0, (None,))
+    with pytest.raises(ProcessesDifferError, match="did not report what they run"):
+        lonely.check_all()
     with pytest.raises(ProcessesDifferError) as caught:
         lonely.explain(ValueError("an array of another size"))
     lonely.explain(caught.value)
@@ -492,7 +502,7 @@ def test_processes_that_join_each_other_end_well() -> None:
     assert said == ["done\n"] * 2
 
 
-def test_a_process_that_is_behind_is_not_said_to_differ() -> None:
+def test_a_process_that_is_behind_does_not_differ() -> None:
     def events(*calls: str) -> list[dict[str, Any]]:
         return [{"number": i, "what": call, "at": "", "fed": {}} for i, call in enumerate(calls, 1)]
 

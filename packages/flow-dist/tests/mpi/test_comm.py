@@ -1,4 +1,4 @@
-"""The comm kit on several processes, with the MPI that is installed."""
+"""The comm kit on several processes, with the installed MPI."""
 
 import pytest
 from launching import HELPERS, lines_of, run_script

@@ -1,4 +1,4 @@
-"""Processes that no MPI launcher has started join each other by MPI, over the control channel."""
+"""Processes that no MPI launcher has started initialize MPI over the control channel."""
 
 import os
 import socket
@@ -135,9 +135,9 @@ def test_kit_under_variables_alone() -> None:
 
 
 def test_training_under_variables_alone(tmp_path: Path) -> None:
-    """The losses of one process, bit by bit; no message, and nobody waits at the end.
+    """The losses of one process, bit for bit; no message, and no wait at the end.
 
-    Nobody has passed a token: it comes from the user's secret.
+    No token is passed: it comes from the user's secret.
     """
     mpich()
     program, steps = HELPERS / "restart_program.py", "4"
@@ -158,4 +158,4 @@ def test_one_that_dies_under_variables_alone(tmp_path: Path) -> None:
     first, last = start(2, program, str(tmp_path), "8", "kill", "3", DEVICES="0:0-1")
     assert (first.returncode, last.returncode) == (1, -9)
     assert "flow-dist: rank 1 of 2 on " in first.stderr
-    assert "is gone without a word" in first.stderr
+    assert "died without an error" in first.stderr

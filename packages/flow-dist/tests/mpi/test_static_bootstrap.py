@@ -1,4 +1,4 @@
-"""A script that is started by hand once on each machine, and nothing but its addresses tells so."""
+"""Static bootstrap: the user starts a script once on each machine."""
 
 import importlib.util
 import logging
@@ -84,7 +84,7 @@ def test_the_secret_is_the_user_s_own(tmp_path: Path) -> None:
     assert token not in path.read_text()
 
 
-def test_a_secret_that_others_read_is_refused(tmp_path: Path) -> None:
+def test_a_secret_readable_by_others_is_rejected(tmp_path: Path) -> None:
     env = {"XDG_CONFIG_HOME": str(tmp_path)}
     job_token(env)
     secret_file(env).chmod(0o640)
@@ -98,7 +98,7 @@ def test_a_secret_that_others_read_is_refused(tmp_path: Path) -> None:
         job_token({"XDG_CONFIG_HOME": "/dev/null"})
 
 
-def test_slurm_tells_where_rank_0_is() -> None:
+def test_the_address_of_rank_0_under_slurm() -> None:
     one = {"SLURM_STEP_NODELIST": "n7", "SLURM_JOB_ID": "42", "SLURM_STEP_ID": "0"}
     assert master_of_step(one, 0) == ("127.0.0.1", FIRST_PORT + 42)
     assert master_of_step(one, 1) == ("n7", FIRST_PORT + 42)
@@ -174,7 +174,7 @@ def start(hosts: TwoHosts, host: int, command: list[str], **env: str) -> "subpro
 def started_by_hand(
     script: Path, task: str, homes: tuple[Path, Path]
 ) -> list["subprocess.CompletedProcess[str]"]:
-    """What became of a script on two hosts, the second one first."""
+    """Run a script on two hosts, starting with the second one."""
     mpich()
     reason = why_not() or ("" if importlib.util.find_spec("oneflow") else "no oneflow")
     if reason:
@@ -198,7 +198,7 @@ def script(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_training_on_two_hosts_that_nobody_launches(script: Path, tmp_path: Path) -> None:
+def test_training_on_two_hosts_by_static_bootstrap(script: Path, tmp_path: Path) -> None:
     first, second = started_by_hand(script, "seeded", (tmp_path, tmp_path))
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     assert not second.stdout
@@ -216,7 +216,7 @@ def test_training_on_two_hosts_that_nobody_launches(script: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_failure_is_said_on_both_hosts(script: Path, tmp_path: Path) -> None:
+def test_a_failure_is_reported_on_both_hosts(script: Path, tmp_path: Path) -> None:
     first, second = started_by_hand(script, "fails", (tmp_path, tmp_path))
     assert (first.returncode, second.returncode) == (1, 1)
     assert re.search(r"flow-dist: rank 1 of 2 on .*ValueError: on the second", first.stderr)

@@ -1,4 +1,4 @@
-"""Which process has which device, shared memory, and waiting: all without MPI."""
+"""Ownership of devices, shared memory and waiting, without MPI."""
 
 import os
 import subprocess
@@ -15,11 +15,11 @@ from flow_dist.control.waiting import VERDICT, wait
 from flow_dist.mpi.lazy import bootstrap
 from flow_dist.mpi.world import MpiWorld
 from flow_dist.phases import Box
-from flow_dist.shm.memory import Segment, SharedMemory, neighbours, open_segment
+from flow_dist.shm.memory import Segment, SharedMemory, open_segment, shared_memory_peers
 
 
 class Lonely:
-    """A communicator that nobody talks over."""
+    """A communicator without messages."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
@@ -60,7 +60,7 @@ def test_segments_are_seen_through_their_place() -> None:
     memory = SharedMemory()
     whole = memory.arena(4096).view(128, (4, 8), np.float32)
     whole[...] = np.arange(32).reshape(4, 8)
-    place, part = memory.place_of(whole[1:3, 2:4]), whole[1:3, 2:4]
+    place, part = memory.location_of(whole[1:3, 2:4]), whole[1:3, 2:4]
     assert place is not None
     assert place[3] == 128 + 4 * (8 + 2)
     box = Box("cpu:0:0", (), part.shape, np.dtype("f4"), part)
@@ -68,22 +68,22 @@ def test_segments_are_seen_through_their_place() -> None:
     np.testing.assert_array_equal(seen, part)
     whole[1, 2] = -1
     assert seen[0, 0] == -1
-    assert memory.place_of(np.zeros(3)) is None
+    assert memory.location_of(np.zeros(3)) is None
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="no anonymous shared memory here")
 def test_segments_end_with_their_owner() -> None:
     segment = Segment(100)
-    process, file, size, _ = segment.place
+    process, file, size, _ = segment.location
     assert open_segment(process, file, size).size == 100
     del segment
     with pytest.raises(OSError, match=r".*"):
         open_segment(process, file, size)
 
 
-def test_who_cannot_be_read_is_no_neighbour() -> None:
+def test_unreadable_ranks_share_no_memory() -> None:
     rounds = [lambda text: [text, b"", b"1 2 3 secret"], lambda text: [text, b"1", b"0 2"]]
-    assert neighbours(lambda text: rounds.pop(0)(text)) == (
+    assert shared_memory_peers(lambda text: rounds.pop(0)(text)) == (
         frozenset({0} if hasattr(os, "memfd_create") else ()), frozenset({1}), frozenset({2}),
     )  # fmt: skip
 
@@ -101,13 +101,13 @@ def test_a_verdict_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
         wait(done)
 
 
-def test_a_process_alone_joins_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_process_does_not_join(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PMI_RANK", "PMI_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     assert isinstance(bootstrap(), Unavailable)
 
 
-def test_a_process_alone_loads_nothing_of_what_joins() -> None:
+def test_a_single_process_does_not_import_mpi() -> None:
     """Else every program of one process would pay for it at its first job."""
     program = """
 import sys

@@ -1,4 +1,4 @@
-"""The comm kit over a NCCL that runs in Python, on several ranks, which are threads."""
+"""The comm kit over a fake of NCCL, on several ranks that are threads."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from flow_core.device import Comm
 from flow_core.exchange import Exchange
 from flow_core.testing import CommKit, comms
 from flow_dist.nccl.comm import NcclComm
-from flow_dist.nccl.communicators import Groups
+from flow_dist.nccl.communicators import Communicators
 
 DEVICES = tuple(f"gpu:0:{index}" for index in range(4))
 
@@ -43,7 +43,7 @@ def summed(exchange: Exchange) -> Exchange:
 
 
 def rotated(group: Sequence[str], dtype: DType) -> Exchange:
-    """Each device gives each other one another part of the same size."""
+    """Each device sends each other device another part of the same size."""
     found = comms.all_gather((4, 4, 4, 4))(group, dtype)
     blocks = tuple(
         replace(b, start=(b.target,), size=(1,), at=(4 * b.source + b.target,))
@@ -76,7 +76,7 @@ class RanksKit(CommKit):
         fabric, self.gpus = Fabric(), {name: Device(i) for i, name in enumerate(self.devices)}
 
         def one(world: Any) -> None:
-            groups = Groups(fabric.library(), world)
+            groups = Communicators(fabric.library(), world)
             body(NcclComm(self.devices, groups, ordered=self.ordered))
 
         on_ranks(self.ranks, one)

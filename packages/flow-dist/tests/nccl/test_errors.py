@@ -1,4 +1,4 @@
-"""What goes wrong between ranks: it is noticed, it has a name, and nothing is used after it."""
+"""Failures between ranks: they are detected, typed, and nothing is used afterwards."""
 
 import threading
 import time
@@ -25,7 +25,7 @@ from flow_dist.control.waiting import VERDICT
 from flow_dist.control.watch import WATCH
 from flow_dist.nccl import comm as nccl
 from flow_dist.nccl.comm import NcclComm
-from flow_dist.nccl.communicators import Groups, NcclError
+from flow_dist.nccl.communicators import Communicators, NcclError
 from flow_dist.nccl.guard import Guard
 
 DEVICES = ("gpu:0:0", "gpu:0:1")
@@ -46,7 +46,7 @@ class Rank:
         self.world = world
         self.gpus = {d: Device(i) for i, d in enumerate(devices) if world.owner(d) == world.rank}
         self.library = fabric.library()
-        self.groups = Groups(self.library, world)
+        self.groups = Communicators(self.library, world)
         self.comm = NcclComm(devices, self.groups, ordered=False)
 
     def bind(self, exchange: Exchange) -> tuple[Callable[[], object], ...]:
@@ -138,19 +138,20 @@ def test_a_failed_join_names_the_devices(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_verdict_ends_the_wait_for_a_rank() -> None:
-    """The other rank never comes: nobody sits in NCCL for ever."""
+    """The other rank never joins: no thread stays in NCCL forever."""
 
     def body(rank: Rank) -> None:
-        card = rank.groups._card(DEVICES, benches(rank))
+        described = rank.groups._describe(DEVICES, benches(rank))
         rank.world.gather(b"", "start")
         if rank.world.rank:
             rank.world.gather(
-                str(card).replace("'", '"').encode(), "joining 2 devices by NCCL: gpu:0:0, gpu:0:1"
+                str(described).replace("'", '"').encode(),
+                "connecting 2 devices by NCCL: gpu:0:0, gpu:0:1",
             )
             return
         threading.Timer(0.2, lambda: setattr(VERDICT, "error", JobStoppedError("x"))).start()
         with pytest.raises(JobStoppedError):
-            rank.groups.of(DEVICES, benches(rank))
+            rank.groups.get(DEVICES, benches(rank))
 
     run(2, body)
 
@@ -179,7 +180,7 @@ def test_one_communicator_per_group_for_all_plans() -> None:
                 for launch in comm.bind(exchange, *rank.arrays(exchange)):
                     launch()
         mine = [g for g in groups if FOUR[rank.world.rank] in g]
-        assert [c.devices for c in rank.groups.cliques if c.ends] == mine
+        assert [c.devices for c in rank.groups.communicators if c.ends] == mine
 
     fabric = run(4, body, FOUR)
     fabric.check()
@@ -328,7 +329,7 @@ def test_an_asynchronous_error() -> None:
         guard = Guard(rank.groups, poll=60)
         rank.comm.before_step()
         launch()
-        guard.look()
+        guard.check()
         rank.comm.after_step()
         (room,) = rank.library.fabric.rooms.values()
         rank.comm.before_step()
@@ -336,7 +337,7 @@ def test_an_asynchronous_error() -> None:
         if rank.world.rank:
             return guard.close()
         room.errors[0] = 6
-        guard.look()
+        guard.check()
         with pytest.raises(NcclError, match="a cable was pulled") as caught:
             rank.comm.after_step()
         assert caught.value.code == 6
@@ -344,7 +345,7 @@ def test_an_asynchronous_error() -> None:
         assert isinstance(VERDICT.error, NcclError)
         with pytest.raises(NcclError):
             launch()
-        guard.look()
+        guard.check()
         assert [room.ends[r].state for r in (0, 1)] == ["aborted", "open"]
         guard.close()
 
@@ -417,7 +418,7 @@ def test_the_guard_follows_the_verdict() -> None:
         if not rank.world.rank:
             VERDICT.error = JobStoppedError("training", found="a silent link")
         until = time.monotonic() + 5
-        while rank.groups.cliques[0].error is None and time.monotonic() < until:
+        while rank.groups.communicators[0].error is None and time.monotonic() < until:
             time.sleep(0.01)
         with pytest.raises(JobStoppedError, match="a silent link"):
             launch()
@@ -430,18 +431,20 @@ def test_the_guard_frees_a_device_that_waits_for_another_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One rank's step waits on its device, while the other one has come to something else."""
-    parted = threading.Event()
+    bound, parted = threading.Event(), threading.Event()
 
     def look() -> None:
         if parted.is_set():
             raise ProcessesDifferError("running step 6 of job 'train' in all processes")
 
-    monkeypatch.setattr(waiting, "LOOKS", [look])
+    monkeypatch.setattr(waiting, "POLL_HOOKS", [look])
 
     def body(rank: Rank) -> None:
         (launch,) = rank.bind(SUM)
         if rank.world.rank:
+            bound.wait(60)
             return parted.set()
+        bound.set()
         guard = Guard(rank.groups, poll=0.01)
         rank.comm.before_step()
         launch()

@@ -1,4 +1,4 @@
-"""The bindings: arguments arrive where NCCL expects them; and the real library, where it is."""
+"""The bindings pass arguments where NCCL expects them; also with the real library if installed."""
 
 import importlib
 import importlib.util
@@ -182,7 +182,7 @@ def without(monkeypatch: pytest.MonkeyPatch, *there: str) -> None:
     monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
 
 
-def test_nothing_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_binding_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch)
     with pytest.raises(LaunchError, match="neither nccl4py nor CuPy"):
         load_library()
@@ -190,7 +190,7 @@ def test_nothing_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(found, Unavailable)
     assert "flow-dist[cu12]" in found.hint
     assert nccl_library.probe_nccl() == Unavailable(
-        "neither nccl4py nor CuPy, by which NCCL is called, is installed", nccl_library.INSTALL
+        "neither nccl4py nor CuPy, the bindings of NCCL, is installed", nccl_library.INSTALL
     )
 
 
@@ -198,7 +198,7 @@ def test_the_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "nccl4py")
     found = nccl_library.probe_nccl()
     assert isinstance(found, Unavailable)
-    assert found.reason == "the library of NCCL is not installed, though nccl4py 1.0 is"
+    assert found.reason == "the library of NCCL is not installed, although nccl4py 1.0 is"
 
 
 def test_the_first_binding_that_works(monkeypatch: pytest.MonkeyPatch) -> None:

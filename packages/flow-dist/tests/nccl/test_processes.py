@@ -1,4 +1,4 @@
-"""The comm for NCCL in real processes, which MPI joins: by the way that a program takes."""
+"""The comm for NCCL in processes joined by MPI, through the path that programs use."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Faults of each kind: detected, named, started again, with the right weights at the end."""
+"""Faults of each kind: detected, named, restarted, with the right weights at the end."""
 
 import re
 import subprocess
@@ -97,7 +97,7 @@ def test_crashes_while_saving_one_after_the_other(
         timeout=180,
     )
     assert done.returncode == 0, done.stderr
-    found = re.findall(r"going on at step (\d+) from", done.stderr)
+    found = re.findall(r"resuming at step (\d+) from", done.stderr)
     assert found == list(steps[: len(found)]), done.stderr
     assert len(found) == (1 if "old" in crashes else 2)
     assert fault_table.same(folder, right)

@@ -1,4 +1,4 @@
-"""Checkpoints in parts: what is saved comes back, in any number of parts, or is refused."""
+"""Sharded checkpoints: any number of processes restores them, and damage is detected."""
 
 import json
 import logging
@@ -18,7 +18,7 @@ import oneflow.typing as tp
 from flow_core.base.errors import CheckpointError, JobError
 from flow_core.base.shapes import balanced_range
 from flow_dist.recovery import restart
-from flow_dist.recovery.restart import Alone, Checkpoints
+from flow_dist.recovery.restart import Checkpoints, SingleProcess
 from flow_dist.recovery.restart_files import Parts, data_file, list_file, write_part
 
 
@@ -143,9 +143,9 @@ def test_a_damaged_checkpoint_is_passed_over(
     with caplog.at_level(logging.WARNING):
         assert Checkpoints(tmp_path).restore() == 2
     if how != "no mark":  # which is no checkpoint at all
-        assert "passed over" in caplog.text
+        assert "skipped" in caplog.text
         assert "step-000000000003" in caplog.text
-    assert "going on at step 2" in caplog.text
+    assert "resuming at step 2" in caplog.text
 
 
 def test_flow_itself_reads_it(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ class _Meeting:
     st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4)), min_size=1, max_size=4),
     st.integers(1, 4),
 )
-def test_any_cut_comes_back(
+def test_any_sharding_is_restored(
     tmp_path_factory: pytest.TempPathFactory, shapes: list[tuple[int, ...]], of: int
 ) -> None:
     folder = tmp_path_factory.mktemp("parts")
@@ -279,7 +279,7 @@ def test_an_end_that_does_not_come_is_named(tmp_path: Path) -> None:
     checkpoints.close()
 
 
-def test_ranks_agree_on_what_is_whole(tmp_path: Path) -> None:
+def test_ranks_agree_on_the_last_undamaged_checkpoint(tmp_path: Path) -> None:
     """One of them sees a damage, and all take the one before."""
     whole = np.arange(4, dtype=np.float32)
     for step in (1, 2):
@@ -308,5 +308,5 @@ def test_ranks_agree_on_what_is_whole(tmp_path: Path) -> None:
 
 
 def test_alone() -> None:
-    assert Alone().gather(b"x", "y") == (b"x",)
-    assert json.dumps(Alone.size) == "1"
+    assert SingleProcess().gather(b"x", "y") == (b"x",)
+    assert json.dumps(SingleProcess.size) == "1"

@@ -1,4 +1,4 @@
-"""Checkpoints in parts: lists that make no sense, and another save in their place."""
+"""Sharded checkpoints: invalid lists, and checkpoints replaced by another save."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_pieces_that_share_bytes_take_no_more_memory_than_the_file(tmp_path: Pat
         for n in range(100_000)
     ]
     put(folder, changed)
-    with pytest.raises(CheckpointError, match="its list tells of"):
+    with pytest.raises(CheckpointError, match="but its list needs"):
         Parts(folder)
 
 
@@ -175,7 +175,7 @@ def test_regions_cover_a_shape_as_counting_says(
     assert _covers(distinct, shape) == bool((times == 1).all())
 
 
-def test_another_save_in_its_place_is_an_error(tmp_path: Path) -> None:
+def test_a_replaced_checkpoint_raises(tmp_path: Path) -> None:
     folder = saved(tmp_path / "parts")
     found = Parts(folder)
     shutil.rmtree(folder)
@@ -231,7 +231,7 @@ def test_two_thousand_loads_beside_saves(tmp_path: Path, monkeypatch: pytest.Mon
     load_beside_saves(tmp_path / "step-000000000007", 2000)
 
 
-def test_nothing_but_checkpoints_is_replaced_or_removed(
+def test_only_checkpoints_are_replaced_or_removed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     checkpoints = Checkpoints(tmp_path, keep=1)

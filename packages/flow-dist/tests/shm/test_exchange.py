@@ -1,4 +1,4 @@
-"""Mailboxes between ranks that are threads of one process: who sums up, and who takes the sums."""
+"""The shared-memory exchange between ranks that are threads: which rank combines, which copies."""
 
 import queue
 import threading
@@ -15,21 +15,21 @@ from hypothesis import strategies as st
 
 from flow_core.base.dtypes import float32
 from flow_core.testing import comms
-from flow_dist.control.waiting import PATIENCE
+from flow_dist.control.waiting import WAIT_POLICY
 from flow_dist.phases import phases_of
-from flow_dist.shm.counters import IN_ORDER
+from flow_dist.shm.counters import TOTAL_STORE_ORDER
 from flow_dist.shm.exchange import bind_exchange
-from flow_dist.shm.memory import Rendezvous, SharedMemory
+from flow_dist.shm.memory import PeerGroup, SharedMemory
 
-if not IN_ORDER:
+if not TOTAL_STORE_ORDER:
     pytest.skip("needs stores that are seen in their order", allow_module_level=True)
 
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
-    kept = PATIENCE.at_once, PATIENCE.home, PATIENCE.near
+    kept = WAIT_POLICY.spins, WAIT_POLICY.home, WAIT_POLICY.same_core
     yield
-    PATIENCE.at_once, PATIENCE.home, PATIENCE.near = kept
+    WAIT_POLICY.spins, WAIT_POLICY.home, WAIT_POLICY.same_core = kept
 
 
 class Ranks:
@@ -58,9 +58,9 @@ class Ranks:
             self.sums[rank] += 1
             np.add(a, b, out)
 
-        meeting = Rendezvous(rank, lambda device: int(device.split(":")[2]), swap, lambda t, s: ())
+        group = PeerGroup(rank, lambda device: int(device.split(":")[2]), swap, lambda t, s: ())
         phases = phases_of(self.exchange, inputs, outputs)
-        (launch,) = bind_exchange(replace(phases, combine=combine), SharedMemory(), meeting)
+        (launch,) = bind_exchange(replace(phases, combine=combine), SharedMemory(), group)
         return launch
 
     def run(self, steps: Sequence[Sequence[Any]], late: Callable[[int, int], None]) -> list[Any]:
@@ -112,7 +112,7 @@ def drawn(seed: int, size: int, lengths: Sequence[int], launches: int) -> list[l
 
 def together(size: int) -> None:
     """All ranks keep to one core."""
-    PATIENCE.at_once, PATIENCE.home, PATIENCE.near = 0, 0, frozenset(range(size))
+    WAIT_POLICY.spins, WAIT_POLICY.home, WAIT_POLICY.same_core = 0, 0, frozenset(range(size))
 
 
 @settings(max_examples=20, deadline=None)
@@ -123,10 +123,10 @@ def together(size: int) -> None:
     st.booleans(),
     st.integers(0, 1 << 32),
 )
-def test_all_have_the_sums_in_the_order_of_the_ranks_whoever_makes_them(
+def test_sums_are_in_rank_order_whichever_rank_combines(
     size: int, lengths: list[int], in_place: bool, near: bool, seed: int
 ) -> None:
-    PATIENCE.home, PATIENCE.near = None, frozenset()
+    WAIT_POLICY.home, WAIT_POLICY.same_core = None, frozenset()
     if near:
         together(size)
     steps = drawn(seed, size, lengths, 7)
@@ -139,15 +139,15 @@ def test_all_have_the_sums_in_the_order_of_the_ranks_whoever_makes_them(
                 np.testing.assert_array_equal(one, other)
 
 
-def test_who_comes_later_takes_the_sum_of_the_first_one() -> None:
+def test_later_ranks_copy_the_sum_of_the_first() -> None:
     together(4)
     ranks = Ranks(4, [3], in_place=False)
     ranks.run(drawn(0, 4, [3], 20), lambda rank, number: time.sleep(2e-3 * (rank == number % 4)))
     assert 20 * 3 <= ranks.sums.total() < 20 * 3 * 4
 
 
-def test_who_has_a_core_sums_up_at_once() -> None:
-    PATIENCE.home, PATIENCE.near = None, frozenset()
+def test_ranks_with_a_core_of_their_own_combine_themselves() -> None:
+    WAIT_POLICY.home, WAIT_POLICY.same_core = None, frozenset()
     ranks = Ranks(4, [3], in_place=False)
     ranks.run(drawn(0, 4, [3], 5), lambda rank, number: None)
     assert ranks.sums == dict.fromkeys(range(4), 5 * 3)

@@ -1,4 +1,4 @@
-"""Memory of files, with pages of 2 MiB where the system gives them."""
+"""Mapped files, with pages of 2 MiB where the kernel supports them."""
 
 import gc
 import os
@@ -27,7 +27,7 @@ def mappings() -> int:
 
 
 @pytest.mark.parametrize("size", [1, 4096, LARGE - 1, LARGE, 3 * LARGE + 12345])
-def test_all_see_the_same_bytes_as_long_as_they_look(file: int, size: int) -> None:
+def test_mappings_share_bytes_until_released(file: int, size: int) -> None:
     os.ftruncate(file, size)
     one = mapped(file, size)
     is_large, other = enlarge(one), mapped(file, size)
@@ -62,9 +62,7 @@ def test_pages_are_large_where_the_system_says_so(file: int) -> None:
     assert [int(kib) << 10 for kib in pages] == [4 * LARGE]
 
 
-def test_small_pages_do_where_the_system_has_no_others(
-    file: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_falls_back_to_small_pages(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_pages, "_COLLAPSE", 9999)  # as before Linux 6.1
     os.ftruncate(file, LARGE)
     memory = mapped(file, LARGE)
@@ -77,7 +75,7 @@ def smaps() -> str:
     return Path("/proc/self/smaps").read_text()
 
 
-def test_what_cannot_be_mapped_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_mappings_raise_and_release_memory(tmp_path: Path) -> None:
     path = tmp_path / "tested"
     path.write_bytes(bytes(2 * LARGE))
     handle = os.open(path, os.O_RDONLY)

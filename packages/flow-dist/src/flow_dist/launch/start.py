@@ -1,7 +1,7 @@
-"""``python start.py alone|guarded SCRIPT ARGS``: what ``flow-dist run`` starts for each rank.
+"""``python start.py alone|guarded SCRIPT ARGS``: the command of each rank of ``flow-dist run``.
 
-This is a file to run by its path: ``-m`` would put the working directory on ``sys.path``, where
-any ``json.py`` would be imported in the place of Python's own.
+It is run by its path: with ``-m`` the working directory would be on ``sys.path``, where any
+``json.py`` would shadow the standard library's.
 """
 
 import sys

@@ -16,7 +16,7 @@ print(session.world.gather(str(session.budget).encode(), "a test"))
 
 
 def test_two_processes_divide_the_cores_that_both_may_use(tmp_path: Path) -> None:
-    mpich()  # which binds nobody to cores
+    mpich()  # which binds no process to cores
     script = tmp_path / "shares.py"
     script.write_text(SHARES)
     cores = len(usable_cores())
