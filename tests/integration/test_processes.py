@@ -61,7 +61,7 @@ def test_each_process_reads_its_part_of_every_batch(tmp_path: Path) -> None:
     assert len(one) == 16
     assert two[:15] == one[:15]
     assert re.fullmatch(r"binding exchange 'OFRecordReader/box1' \(.*run_loaders.py:\d+\)", two[15])
-    assert "found:   record[6] that goes between ranks [0, 1]" in two[16]
+    assert "found:   record[6] that is sent between ranks [0, 1]" in two[16]
 
 
 HURRIED = f"""

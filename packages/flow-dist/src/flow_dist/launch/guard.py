@@ -15,9 +15,11 @@ from types import FrameType
 
 from flow_dist.launch.process_group import die_with_parent
 
-KILLED, FAILED = 30.0, 2.0
-"""Seconds by which the launcher learns later of a death, and of an exit status.  The supervisor, to
-which the rank itself reports its status, terminates everything long before."""
+DEATH_DELAY, FAILURE_DELAY = 30.0, 2.0
+"""Seconds for which a death, and a failure status, are hidden from the launcher.
+
+The rank itself reports its status to the supervisor, which terminates everything long before.
+"""
 
 _ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _FORWARDED = (*_ENDS, signal.SIGUSR1, signal.SIGUSR2)
@@ -49,7 +51,7 @@ class Guard:
         code = os.waitstatus_to_exitcode(status)
         if code < 0 and not self._ending:
             _report(-code)
-        until = time.monotonic() + (KILLED if code < 0 else FAILED)
+        until = time.monotonic() + (DEATH_DELAY if code < 0 else FAILURE_DELAY)
         while code and not self._ending and time.monotonic() < until:
             time.sleep(0.1)
         return code if code >= 0 else 128 - code

@@ -11,7 +11,7 @@ def main() -> None:
     """Hand over to the module that runs the rank, as if Python had been started with the script."""
     loaded = frozenset(sys.modules)
     if not sys.flags.safe_path:
-        del sys.path[0]  # this folder, whose modules are not to be found by their last names
+        del sys.path[0]  # this folder: its modules must not shadow others by their bare names
     _, how, *argv = sys.argv
     own = len(sys.orig_argv) - len(sys.argv)
     del sys.orig_argv[own : own + 2]

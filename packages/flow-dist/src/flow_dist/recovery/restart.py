@@ -93,7 +93,7 @@ class Checkpoints:
             raise JobError(
                 "checkpoints", found=f"every={every}, keep={keep}", allowed="positive numbers"
             )
-        end_script("creating a folder of checkpoints")
+        end_script("making a folder of checkpoints")
         self._folder = Path(folder).resolve()
         self._every, self._keep, self._patience = every, keep, patience
         with _explained(f"checkpoints in {folder}"):

@@ -74,9 +74,9 @@ class EventLog(ABC):
 class SharedEventLog(EventLog):
     """Hashes in shared memory, for processes that all share memory with each other.
 
-    A reader loads the count before and after the hashes, and ignores hashes that the owner may have
-    overwritten in between.  This relies on `flow_dist.shm.counters.TOTAL_STORE_ORDER`: the owner
-    stores a hash before the count that announces it.
+    A reader loads the count before and after the hashes, and ignores them if it has changed.  It
+    never compares the slot of the next event, which the owner writes before it advances the count.
+    This relies on `flow_dist.shm.counters.TOTAL_STORE_ORDER`.
 
     Args:
         own: this process's cache line: event count, alarm, and the last hashes.
