@@ -237,6 +237,6 @@ def test_other_secrets_are_refused(script: Path, tmp_path: Path) -> None:
         second = start(hosts, 1, command, HOME=str(tmp_path / "b"))
         _, said = second.communicate(timeout=60)
         assert second.returncode == 1
-        assert "copy that of one host to all others" in said
+        assert "copy it from one host to all others" in said
         first.kill()
         assert "no proof of the job's token" in first.communicate()[1]
