@@ -294,7 +294,9 @@ def ray(session: nox.Session) -> None:
     """Ranks on a Ray cluster of two network namespaces; needs the right to make them."""
     sync(session, "--all-packages", "--group", "test")
     session.install("ray>=2.49")
-    session.run("pytest", *(session.posargs or ("-v", "packages/flow-dist/tests/test_ray.py")))
+    session.run(
+        "pytest", *(session.posargs or ("-v", "packages/flow-dist/tests/launch/test_ray.py"))
+    )
 
 
 @nox.session(python=PYTHONS[0])

@@ -31,7 +31,8 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-sys.path[:0] = [str(HERE), str(ROOT / "tests" / "helpers")]
+FAKES = ROOT / "packages" / "flow-dist" / "tests" / "helpers"
+sys.path[:0] = [str(HERE), str(ROOT / "tests" / "helpers"), str(FAKES)]
 
 from cuda_order import PEERS, Row  # noqa: E402 - found by the line above
 from cuda_rig import (  # noqa: E402

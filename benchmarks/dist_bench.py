@@ -47,7 +47,7 @@ def slowest(joined: Any, call: Callable[[], object], times: int) -> float:
     """
     joined.gather(b"", "a round")
     own = seconds(call, times)
-    return max(map(float, joined.all_say(own)))
+    return max(map(float, joined.gather_json(own)))
 
 
 def seconds(call: Callable[[], object], times: int) -> float:

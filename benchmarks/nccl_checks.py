@@ -31,7 +31,7 @@ from flow_dist.control import waiting
 from flow_dist.control.client import JobStoppedError
 from flow_dist.nccl import comm as nccl
 from flow_dist.nccl.comm import NcclComm
-from flow_dist.nccl.communicators import Groups
+from flow_dist.nccl.communicators import Communicators
 from flow_dist.nccl.guard import Guard
 from flow_dist.nccl.library import version_text
 from flow_dist.nccl.types import DTYPES, op_of
@@ -62,7 +62,7 @@ class Setup:
 
     devices: tuple[str, ...]
     drivers: dict[str, GpuDriver]
-    groups: Groups
+    groups: Communicators
     world: Any = None
     kit: Any = field(default=None, repr=False)
 
@@ -287,7 +287,7 @@ def abort(setup: Setup) -> Iterator[Row]:
         driver.hardware.synchronize(driver.hardware.record(driver.hardware.compute))
     seconds = time.perf_counter() - started if setup.is_first else 0.0
     try:
-        while not any(clique.error for clique in setup.groups.cliques):
+        while not any(communicator.error for communicator in setup.groups.communicators):
             time.sleep(0.05)
         comm.after_step()
     except JobStoppedError:
@@ -331,7 +331,7 @@ def found() -> Setup | str:
     for verdict in (registry.probe("gpu"), nccl.bootstrap()):
         if isinstance(verdict, Unavailable):
             return f"{verdict.reason}; {verdict.hint}"
-    groups = nccl.process_groups()
+    groups = nccl.process_communicators()
     world = registry.world()
     hosts = [socket.gethostname().encode()]
     if world is not None:

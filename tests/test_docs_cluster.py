@@ -59,7 +59,7 @@ def test_the_page_runs_as_written(tmp_path: Path) -> None:
             done = run(line, tmp_path)
             assert (done.returncode, done.stdout) == (0, printed), done.stderr
             if "FAIL_AT" in line:
-                assert re.search(r"flow-dist: rank 1 of 2 .* is gone without a word", done.stderr)
+                assert re.search(r"flow-dist: rank 1 of 2 .* died without an error", done.stderr)
                 (waits,) = re.findall(r"rank 0 waits for it at step 45 in '.*?' \(.*?\)", PAGE)
                 assert waits in done.stderr.replace(f"{tmp_path}/", "")
-                assert re.search(r"going on at step 40 from .*checkpoints", done.stderr)
+                assert re.search(r"resuming at step 40 from .*checkpoints", done.stderr)

@@ -1,13 +1,12 @@
 """Simulated GPUs whose exchanges go over the fake of NCCL that flow-dist's tests have."""
 
 import ctypes
-import sys
 import threading
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from nccl_fakes import NUMPY, Fabric, FakeNccl, Operation
 
 from flow_cuda.codegen.host_compiler import HostCompiler, HostFunction
 from flow_cuda.codegen.program import Kernel
@@ -15,10 +14,7 @@ from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.hardware import Access
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.simulator.hardware import Simulator
-from flow_dist.nccl.communicators import Groups
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "packages" / "flow-dist" / "tests"))
-from nccl_fakes import NUMPY, Fabric, FakeNccl, Operation
+from flow_dist.nccl.communicators import Communicators
 
 
 class OneAtATime(HostCompiler):
@@ -96,11 +92,11 @@ def span(operation: Operation, name: str) -> tuple[int, int] | None:
     return told[name], told[name] + size
 
 
-def rank(fabric: Fabric, world: Any) -> tuple[Gpu, Groups]:
+def rank(fabric: Fabric, world: Any) -> tuple[Gpu, Communicators]:
     """A process with one device, and its communicators; of a program of its own without a world."""
     index = 0 if world is None else world.rank
     gpu = GPUS[index] = Gpu(index)
     fabric.groups.append([])
     library = QueuedNccl(fabric, fabric.groups[-1], 23203)
     library.gpu = gpu
-    return gpu, Groups(library, world)
+    return gpu, Communicators(library, world)

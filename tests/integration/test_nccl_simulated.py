@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from cuda_cases import core_registry, simulated_registry
+from nccl_fakes import on_ranks
 from nccl_simulated import GPUS, Fabric, rank
 
 import oneflow as flow
@@ -27,9 +28,6 @@ from flow_cuda.codegen import host_compiler
 from flow_cuda.driver.capture import describe
 from flow_dist.control.waiting import VERDICT
 from flow_dist.nccl.comm import NcclComm
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "packages" / "flow-dist" / "tests"))
-from nccl_fakes import on_ranks
 
 pytestmark = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"

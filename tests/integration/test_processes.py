@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from launching import run_script
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -14,11 +15,6 @@ from flow_onednn.library import Library, state
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE.parent / "helpers"
-sys.path.insert(0, str(HERE.parents[1] / "packages" / "flow-dist" / "tests"))
-
-from launching import run_script  # noqa: E402 - beside the tests of flow-dist
-
-sys.path.pop(0)
 
 FORMS = SCRIPTS / "run_forms.py"
 
@@ -65,7 +61,7 @@ def test_each_process_reads_its_part_of_every_batch(tmp_path: Path) -> None:
     assert len(one) == 16
     assert two[:15] == one[:15]
     assert re.fullmatch(r"binding exchange 'OFRecordReader/box1' \(.*run_loaders.py:\d+\)", two[15])
-    assert "found:   record[6] that goes between ranks [0, 1]" in two[16]
+    assert "found:   record[6] that is sent between ranks [0, 1]" in two[16]
 
 
 HURRIED = f"""

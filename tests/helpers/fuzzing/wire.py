@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flow_dist.control.server import ControlServer
-from flow_dist.control.wire import TO_SERVER, Framing, field, fresh, pack, prove, proven
+from flow_dist.control.wire import TO_SERVER, Framing, field, pack, prove, random_token, verify
 from fuzzing.mutations import EXTREMES, mutate_bytes, mutate_json
 from fuzzing.target import Target
 
@@ -54,7 +54,7 @@ class _Complaints(logging.Handler):
 
 @contextmanager
 def _listening(size: int) -> Iterator[tuple[ControlServer, str]]:
-    token = fresh()
+    token = random_token()
     with ControlServer(size, token) as server:
         yield server, token
 
@@ -82,7 +82,7 @@ def _parse(data: bytes) -> None:
     for message in Framing(4096).feed(data):
         pack({"is": "gathered", "values": [message] * 3}, 1 << 17)
         if "nonce" in message:
-            proven("token", "rank", message.get("proof"), "nonce", field(message, "nonce", str))
+            verify("token", "rank", message.get("proof"), "nonce", field(message, "nonce", str))
             prove("token", "server", message["nonce"], "nonce")
             f"{field(message, 'rank', int)} of {field(message, 'size', int)}".encode()
             field(message, "host", str).encode()

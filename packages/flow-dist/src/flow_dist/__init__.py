@@ -1,3 +1,3 @@
-"""Several processes and hosts: NCCL and MPI boxing, launcher, workers."""
+"""Several processes and hosts: launchers, control channel, comms over shared memory, MPI, NCCL."""
 
 __version__ = "0.1.0"

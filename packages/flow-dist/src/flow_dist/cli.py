@@ -15,10 +15,10 @@ from flow_dist.launch.supervisor import Job, check_script, supervise
 
 
 class _Group(click.Group):
-    """Shows errors meant for the user without a traceback."""
+    """Prints errors for the user without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs a command."""
+        """Run a command."""
         try:
             return super().invoke(ctx)
         except FlowError as error:
@@ -51,32 +51,32 @@ def main() -> None:
 
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("-n", "size", type=click.IntRange(min=1), metavar="N", help="Number of processes.")
-@click.option("--hosts", default="", metavar="A:2,B:2", help="Hosts and how many each takes.")
+@click.option("--hosts", default="", metavar="A:2,B:2", help="Hosts and processes on each.")
 @click.option(
     "--max-restarts",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
     metavar="N",
-    help="Start again so often after a failure.",
+    help="Maximum number of restarts after failures.",
 )
 @click.option(
     "--least",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Go on with so few processes when hosts are lost.",
+    help="Continue with at least N processes when hosts are lost.",
 )
-@click.option("--address", metavar="A", help="Where this host listens for the processes.")
-@click.option("--agent", metavar="PROGRAM", help="What reaches other hosts, instead of ssh.")
+@click.option("--address", metavar="A", help="Address of this host that the processes reach.")
+@click.option("--agent", metavar="PROGRAM", help="Program to reach other hosts instead of ssh.")
 @click.option("--mpiexec", metavar="PROGRAM", help="Launcher of MPICH or Open MPI.")
-@click.option("--ray", is_flag=True, help="Start them on the Ray cluster of this host.")
-@click.option("--each", default="", metavar="CPU=1,GPU=1", help="What Ray reserves for each.")
-@_limit("beat", "Between two signs of life of a process.")
-@_limit("silence", "Without any, after which a process counts as lost.")
-@_limit("exchange", "That one exchange between processes may take.")
-@_limit("start", "Until all processes must have come, and to their first job.")
-@_limit("stall", "Without a finished step, until the line of each process is reported.")
-@_limit("stall_limit", "Without a finished step, until the job is stopped.")
+@click.option("--ray", is_flag=True, help="Start the processes on this host's Ray cluster.")
+@click.option("--each", default="", metavar="CPU=1,GPU=1", help="Ray resources per process.")
+@_limit("beat", "Interval between heartbeats.")
+@_limit("silence", "Time without a heartbeat after which a process is lost.")
+@_limit("exchange", "Maximum duration of one exchange between processes.")
+@_limit("start", "Time until all processes must join, and reach their first job.")
+@_limit("stall", "Time without a finished step until all positions are reported.")
+@_limit("stall_limit", "Time without a finished step until the job is stopped.")
 @click.argument("script", type=click.Path())
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
@@ -96,10 +96,10 @@ def run(
     args: tuple[str, ...],
     **limits: float,
 ) -> None:
-    """Run SCRIPT with its ARGS in N processes, and stop all of them when one fails.
+    """Run SCRIPT with ARGS in N processes, and stop all of them when one fails.
 
-    SCRIPT runs as python runs it.  Ends with status 0 only when every process has ended well,
-    else with the status of the one that is to blame.  Options stand before SCRIPT.
+    SCRIPT runs as under python.  The exit status is 0 only if all processes succeed, else that of
+    the process at fault.  Options precede SCRIPT.
     """
     check_script(script)
     _check_ray(ray, hosts, agent, mpiexec, each)
@@ -119,10 +119,10 @@ def run(
 
 
 def _check_ray(ray: bool, hosts: str, agent: str | None, mpiexec: str | None, each: str) -> None:
-    """Refuses options that mean nothing: Ray chooses the hosts, and nobody else knows of room."""
+    """Raise for options without effect: Ray chooses the hosts, and only Ray reserves resources."""
     given = {"--hosts": hosts, "--agent": agent, "--mpiexec": mpiexec} if ray else {"--each": each}
     for name in filter(given.get, given):
-        raise click.UsageError(f"{name} {'cannot go with' if ray else 'needs'} --ray")
+        raise click.UsageError(f"{name} {'is incompatible with' if ray else 'requires'} --ray")
 
 
 def _run_on_ray(job: Job, each: str) -> int:
@@ -133,7 +133,7 @@ def _run_on_ray(job: Job, each: str) -> int:
 
 
 def _resources(text: str) -> dict[str, float]:
-    """The numbers in ``CPU=2,GPU=1``."""
+    """Parse resources of the form ``CPU=2,GPU=1``."""
     found = {"CPU": 1.0}
     for part in filter(None, text.split(",")):
         name, _, number = part.partition("=")

@@ -1,4 +1,4 @@
-"""What ``flow doctor`` says of flow-dist: what there is, what is missing, and what to do."""
+"""The lines of ``flow doctor`` about flow-dist: what is available, what is missing, what to do."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ mpi4py.rc.initialize = mpi4py.rc.finalize = False
 from mpi4py import MPI
 print(" ".join(MPI.Get_library_version().strip("\\0 \\n").split("\\n")[0].split()[:3]))
 """
-"""Asked in a process of its own: a library that is loaded stays, and may complain aloud."""
+"""Run in a child process: a loaded library cannot be unloaded, and may print errors."""
 
 
 def lines() -> Iterator[str]:
-    """A line each on MPI, shared memory, NCCL, Ray and the user's secret."""
+    """Yield a line each on MPI, shared memory, NCCL, Ray and the user's secret."""
     yield f"MPI: {mpi()}"
-    yield f"Memory that processes of this host share: {_shared_memory()}"
+    yield f"Shared memory: {_shared_memory()}"
     yield f"NCCL: {_text(probe_nccl())}"
     yield f"Ray: {_text(probe_ray())}"
-    yield f"Secret of jobs that no launcher passes a token: {_secret()}"
+    yield f"Secret for jobs without a token: {_secret()}"
 
 
 def mpi() -> str:
-    """The library that mpi4py loads, and the launcher, which must be of one family."""
+    """Return the MPI library that mpi4py loads, and the launcher, which must match."""
     if importlib.util.find_spec("mpi4py") is None:
         return _text(Unavailable("mpi4py is not installed", MPI_EXTRA))
     asked = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, text=True)
     if asked.returncode:
         said = asked.stderr.strip().rpartition("\n")[2] or f"status {asked.returncode}"
-        return _text(Unavailable(f"mpi4py loads no library of MPI: {said:.200}", MPI_EXTRA))
+        return _text(Unavailable(f"mpi4py cannot load an MPI library: {said:.200}", MPI_EXTRA))
     library = asked.stdout.strip()
     try:
         launcher = Launcher.find()
@@ -54,7 +54,7 @@ def mpi() -> str:
 
 
 def mpi_text(library: str, launcher: Launcher) -> str:
-    """Library and launcher in words, and whether they go together.
+    """Describe library and launcher, and whether they match.
 
     >>> mpi_text("MPICH Version: 5.0", Launcher("/bin/mpiexec", MPICH))
     'available, MPICH Version: 5.0, launcher /bin/mpiexec'
@@ -64,33 +64,35 @@ def mpi_text(library: str, launcher: Launcher) -> str:
     family = OPEN_MPI if library.startswith("Open MPI") else MPICH
     if family != launcher.kind:
         reason = f"mpi4py loads {library}, but {launcher.path} is {launcher.kind}'s"
-        hint = f"name the other's launcher: flow-dist run --mpiexec; or have one MPI: {MPI_EXTRA}"
+        hint = f"select a matching launcher: flow-dist run --mpiexec; or use one MPI: {MPI_EXTRA}"
         return _text(Unavailable(reason, hint))
     return f"available, {library}, launcher {launcher.path}"
 
 
 def probe_ray() -> Available | Unavailable:
-    """Whether Ray is installed; a cluster is looked for when one is asked for."""
+    """Probe whether Ray is installed; clusters are only contacted on request."""
     try:
         return Available(1, f"ray {metadata.version('ray')}, for flow-dist run --ray")
     except metadata.PackageNotFoundError:
-        hint = "uv add 'flow-dist[ray,mpich]', if you want flow-dist run --ray"
+        hint = "uv add 'flow-dist[ray,mpich]' for flow-dist run --ray"
         return Unavailable("ray is not installed", hint)
 
 
 def _shared_memory() -> str:
     if not hasattr(os, "memfd_create"):
-        return _text(Unavailable("no memfd_create, which Linux has", "processes send messages"))
-    pages = "pages of 2 MiB" if Segment(LARGE).large else "small pages (Linux before 6.1, or full)"
+        return _text(Unavailable("no memfd_create, a feature of Linux", "MPI messages are used"))
+    pages = (
+        "2 MiB pages" if Segment(LARGE).large else "small pages (Linux before 6.1, or no memory)"
+    )
     return _text(Available(1, pages))
 
 
 def _secret() -> str:
     path = secret_file(os.environ)
     if not path.exists():
-        return f"{path} will be made when one is needed; copy it to hosts with other homes"
+        return f"{path} will be created when needed; copy it to hosts with other home directories"
     private = not path.stat().st_mode & 0o077
-    return f"{path}" if private else f"{path} can be read by others; next: chmod 600 {path}"
+    return f"{path}" if private else f"{path} is accessible to others; next: chmod 600 {path}"
 
 
 def _text(found: Available | Unavailable) -> str:

@@ -1,7 +1,7 @@
-"""Exchanges as phases of gathers: what each target is combined from, box by box.
+"""Lower an exchange to phases of gathers: per target box, the parts to combine.
 
-All that a comm must know besides its transport: which boxes a process sends to which other one, in
-an order that both can derive from the exchange alone.
+Both ends of a transfer derive from the exchange alone which boxes travel between which ranks, and
+in which order; only the transport is left to the comm.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ COMBINE: Mapping[str, Callable[..., Any]] = {
     "sum": np.add, "max": np.maximum, "min": np.minimum
 }  # fmt: skip
 
-AT_ONCE = 16384
-"""Bytes up to which all members of an all-reduce send all they have, and each combines it."""
+ONE_PHASE_BYTES = 16384
+"""An all-reduce of at most this many bytes runs in one phase: every member sends its whole input to
+all others, and each combines everything."""
 
 
-FEW = 4096
-"""Bytes that are copied with the interpreter locked."""
+LOCKED_COPY_BYTES = 4096
+"""Copies of at most this many bytes keep the interpreter lock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A box of an input or output.
+    """A rectangular region of an input or output.
 
     Attributes:
-        device: where it lies.
-        key: the same for the same box, in all processes.
+        device: the device that holds it.
+        key: identifies the box; equal in all processes.
         shape: its shape.
-        dtype: its element type, as numpy has it.
-        view: the box itself, None where it is another process's.
+        dtype: its element type, as a numpy dtype.
+        view: the array, None in processes that do not own the device.
     """
 
     device: str
@@ -51,13 +52,13 @@ class Box:
 
     @property
     def nbytes(self) -> int:
-        """Its size in bytes."""
+        """Size in bytes."""
         return prod(self.shape) * int(self.dtype.itemsize)
 
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """A target box, and what is combined in it, in order; a single part is copied."""
+    """A target box and the parts combined into it, in order; a single part is copied."""
 
     target: Box
     parts: tuple[Box, ...]
@@ -65,13 +66,13 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """An exchange between arrays, taken apart.
+    """An exchange lowered to gathers.
 
     Attributes:
-        name: of the exchange.
-        what: its collective, element type and largest shape, for people.
+        name: name of the exchange.
+        what: collective, element type and largest shape, for messages.
         combine: the ufunc that combines two parts.
-        fills: what to do before anything else.
+        fills: launches that initialize outputs; they run first.
         phases: gathers; those of one phase are independent of each other.
     """
 
@@ -83,18 +84,18 @@ class Phases:
 
     @property
     def devices(self) -> set[str]:
-        """The devices that take part."""
+        """The devices that take part in the exchange."""
         return {
             box.device for gathers in self.phases for g in gathers for box in (g.target, *g.parts)
         }
 
 
 Route = tuple[int, int]
-"""From process to process."""
+"""Sending rank, receiving rank."""
 
 
 def routes(gathers: Iterable[Gather], owner: Callable[[str], int]) -> dict[Route, list[Box]]:
-    """The boxes that go from process to process, each once, in an order that all agree on."""
+    """Return the boxes sent per route, each once, in an order that is equal on all ranks."""
     found: dict[Route, dict[object, Box]] = {}
     for gather in gathers:
         there = owner(gather.target.device)
@@ -106,7 +107,7 @@ def routes(gathers: Iterable[Gather], owner: Callable[[str], int]) -> dict[Route
 
 
 def phases_of(exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]) -> Phases:
-    """The phases of an exchange between arrays, which are None in other processes."""
+    """Lower an exchange of arrays; the arrays of other processes are None."""
     combine = COMBINE[exchange.combine]
     if exchange.collective == "all_reduce":
         gathers = _reduced(exchange, inputs, outputs)
@@ -129,7 +130,7 @@ def _fills(exchange: Exchange, outputs: Sequence[Any]) -> Iterator[Launch]:
 
 
 def _gathers(exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]) -> Iterator[Gather]:
-    """A gather per box of the outputs; blocks that fill the same box are combined in it."""
+    """Yield a gather per box of the outputs; blocks of the same box are combined."""
     found: dict[tuple[object, ...], list[Block]] = {}
     for block in exchange.blocks:
         found.setdefault((block.target, block.at, block.size), []).append(block)
@@ -158,12 +159,12 @@ def _box(
 def _reduced(
     exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]
 ) -> tuple[tuple[Gather, ...], ...]:
-    """Each device combines its chunk, in rank order, and gives it to all others.
+    """Lower an all-reduce to a reduce-scatter and an all-gather, combining in rank order.
 
-    Few bytes go to everybody at once: twice the work in half the time.
+    A small one is a single phase: twice the work, half the latency.
     """
     group = exchange.group
-    if sum(t.nbytes for t in exchange.inputs) <= AT_ONCE:
+    if sum(t.nbytes for t in exchange.inputs) <= ONE_PHASE_BYTES:
         members = range(len(exchange.member_names))
         whole = [(m, 0, exchange.inputs[m * len(group)].size) for m in members]
         everywhere = [(owner, segment) for owner in range(len(group)) for segment in whole]
@@ -201,12 +202,12 @@ def _flat(
     return Box(device, (side, index, low, high), (high - low,), dtype, view)
 
 
-def links_from(
+def link_bytes(
     exchange: Exchange, local: Sequence[str], inputs: Sequence[Any], outputs: Sequence[Any]
 ) -> Counter[tuple[str, str]]:
-    """Bytes per launch that local devices give others, by (from, to), of the bound arrays.
+    """Return the bytes per launch that local devices send, by (sender, receiver).
 
-    Those of an all-reduce are by definition those of its chunks: out and back.
+    An all-reduce counts its chunks, once to the owner and once back.
     """
     found: Counter[tuple[str, str]] = Counter()
     if exchange.collective != "all_reduce":
@@ -231,18 +232,18 @@ def links_from(
     return found
 
 
-def copied(target: Any, source: Any) -> Launch:
-    """A launch that copies an array; a few bytes in one piece without numpy's preparations."""
+def copy_launch(target: Any, source: Any) -> Launch:
+    """Return a launch that copies an array; small contiguous ones bypass numpy's set-up cost."""
     arrays = (target, source)
     is_plain = all(a.flags.c_contiguous and not a.dtype.hasobject for a in arrays)
-    if target.nbytes > FEW or not is_plain:
+    if target.nbytes > LOCKED_COPY_BYTES or not is_plain:
         return partial(np.copyto, target, source)
     one, other = (array.reshape(-1).view(np.uint8).data for array in arrays)
     return partial(one.__setitem__, slice(None), other)
 
 
-def in_turn(launches: Iterable[Launch]) -> Launch:
-    """One launch for some: a single one is itself."""
+def in_sequence(launches: Iterable[Launch]) -> Launch:
+    """Return one launch that runs several; a single launch is returned itself."""
     steps = tuple(launches)
     if len(steps) == 1:
         return steps[0]
@@ -254,15 +255,17 @@ def in_turn(launches: Iterable[Launch]) -> Launch:
     return launch
 
 
-def launches_of(combine: Callable[..., Any], target: Any, parts: Sequence[Any]) -> Iterator[Launch]:
-    """Combines arrays in their order, the first two at once; a single one is copied.
+def combine_launches(
+    combine: Callable[..., Any], target: Any, parts: Sequence[Any]
+) -> Iterator[Launch]:
+    """Yield launches that combine arrays from left to right; a single one is copied.
 
     The target may be one of the parts.
     """
     if len(parts) == 1:
-        yield copied(target, parts[0])
+        yield copy_launch(target, parts[0])
         return
-    late = any(is_same(target, part) for part in parts[2:])  # read after the target is written
+    late = any(same_address(target, part) for part in parts[2:])  # read after the target is written
     sums = np.empty(target.shape, target.dtype) if late else target
     yield partial(combine, parts[0], parts[1], sums)  # by position: `out` by name takes longer
     for part in parts[2:-1]:
@@ -271,30 +274,31 @@ def launches_of(combine: Callable[..., Any], target: Any, parts: Sequence[Any]) 
         yield partial(combine, sums, parts[-1], target)
 
 
-def is_same(one: Any, other: Any) -> bool:
-    """Whether two arrays of the same shape begin at the same place in memory."""
+def same_address(one: Any, other: Any) -> bool:
+    """Return whether two arrays of the same shape start at the same address."""
     ends = (array.__array_interface__["data"][0] for array in (one, other))
     return len(set(ends)) == 1
 
 
-def apart(
+def copy_overwritten_inputs(
     exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]
 ) -> tuple[tuple[Any, ...], list[Launch]]:
-    """Inputs that no output overwrites while another device of this process needs them.
+    """Copy inputs that an output of this process would overwrite too early.
 
-    That can be where each device combines all it gets, and this process has several of them.
+    This happens when every device combines everything it receives, in place, and this process owns
+    several of the devices.
 
     Returns:
-        The inputs, some as copies, and launches that make these.
+        The inputs, some replaced by copies, and the launches that fill the copies.
     """
-    is_small = sum(t.nbytes for t in exchange.inputs) <= AT_ONCE
+    is_small = sum(t.nbytes for t in exchange.inputs) <= ONE_PHASE_BYTES
     local = {d for d, x in zip(exchange.senders, inputs, strict=True) if x is not None}
     if exchange.collective != "all_reduce" or not is_small or len(local) < 2:
         return tuple(inputs), []
     found = list(inputs)
     copies: list[Launch] = []
     for i, (given, made) in enumerate(zip(inputs, outputs, strict=True)):
-        if given is not None and is_same(given, made):
+        if given is not None and same_address(given, made):
             found[i] = np.empty_like(given)
             copies.append(partial(np.copyto, found[i], given))
     return tuple(found), copies

@@ -1,4 +1,4 @@
-"""The plugin of flow-dist, which imports neither MPI nor NCCL."""
+"""The plugin of flow-dist; importing it imports neither MPI nor NCCL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FLOW_PLUGIN_API = "1.0"
 
 
 def flow_register_comms(config: Settings) -> tuple[CommSpec, ...]:
-    """MPI, between devices that compute in host memory; NCCL between GPUs, unless emulated."""
+    """Register MPI for devices in host memory, and NCCL for GPUs unless they are emulated."""
     types = ("cpu", "gpu") if config.emulate_gpus else ("cpu",)
     mpi = CommSpec(
         "mpi",
@@ -30,13 +30,13 @@ def flow_register_comms(config: Settings) -> tuple[CommSpec, ...]:
 
 
 def flow_step_finished(step: int) -> None:
-    """Counts finished steps, and keeps the number of the next one, for the job's supervisor."""
+    """Count finished steps, and set the number of the next one, for the supervisor."""
     WATCH.steps = step + 1
     WATCH.finished += 1
 
 
 def flow_register_checkpoint_formats() -> tuple[FormatSpec, ...]:
-    """Checkpoints in parts, which `flow_dist.recovery.restart.Checkpoints` writes."""
+    """Register the sharded checkpoints of `flow_dist.recovery.restart.Checkpoints`."""
     return (FormatSpec("parts", _in_parts, reader="flow_dist.recovery.restart_files:read"),)
 
 
@@ -45,7 +45,7 @@ def _in_parts(path: os.PathLike[str]) -> bool:
 
 
 def flow_doctor() -> list[str]:
-    """What there is of MPI, NCCL and Ray, and what is missing."""
+    """Report the availability of MPI, NCCL and Ray."""
     from flow_dist import doctor
 
     return list(doctor.lines())

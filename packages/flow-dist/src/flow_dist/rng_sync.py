@@ -1,6 +1,6 @@
-"""Chance that is the same in all processes, where the script seeds nothing.
+"""Synchronize random number generators over all processes, for scripts that do not seed them.
 
-All processes pass their inputs to jobs, and a script may compare what comes back with its own.
+All processes feed their inputs to jobs, and a script may compare results with its own inputs.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from numpy.random import bit_generator
 
 
 class Entropy:
-    """Where numpy takes the entropy of generators that are made without a seed.
+    """The entropy source of numpy's generators that are created without a seed.
 
-    The main thread draws it from a generator whose state all processes share.  Other threads,
-    which take turns differently in each process, and forked processes, which shall differ from
-    one another, ask the system, as numpy does.
+    The main thread draws from a generator whose state is equal in all processes.  Other threads,
+    which are scheduled differently in each process, and forked children, which must differ from
+    each other, use the system's entropy, as numpy does.
 
     Attributes:
-        source: what the main thread draws from.
+        source: the generator of the main thread.
     """
 
     def __init__(self) -> None:
@@ -33,14 +33,14 @@ class Entropy:
         self._process = os.getpid()
 
     def __call__(self, bits: int) -> int:
-        """An integer of so many random bits."""
+        """Return an integer of random bits."""
         is_own = os.getpid() == self._process
         if is_own and threading.current_thread() is threading.main_thread():
             return self.source.getrandbits(bits)
         return secrets.randbits(bits)
 
     def install(self) -> None:
-        """Makes numpy ask here: its module has no other place for this."""
+        """Replace numpy's entropy function, which is not configurable otherwise."""
         vars(bit_generator)["randbits"] = self
 
 
@@ -48,23 +48,23 @@ ENTROPY = Entropy()
 
 
 def synchronize_seeds(secret: str) -> None:
-    """All processes that pass the same text draw the same numbers from now on."""
+    """Seed all generators from a text: processes with the same text draw the same numbers."""
     number = int.from_bytes(hashlib.sha256(b"chance " + secret.encode()).digest()[:4])
     random.seed(number)
-    np.random.seed(number)  # noqa: NPY002 - what scripts draw from
+    np.random.seed(number)  # noqa: NPY002 - used by scripts
     ENTROPY.source.seed(f"entropy {secret}")
     ENTROPY.install()
 
 
-def follow_the_first(rank: int, gather: Callable[[Any], Sequence[Any]]) -> None:
-    """All processes go on with the first one's states of chance.
+def adopt_rank_0_state(rank: int, gather: Callable[[Any], Sequence[Any]]) -> None:
+    """Copy rank 0's generator states to all processes.
 
-    These are of `random`, of ``numpy.random``, and of what numpy's generators get that are made
-    without a seed.  Where a script has seeded them alike, nothing changes.
+    The states are those of `random`, ``numpy.random`` and `Entropy`.  If the script has seeded them
+    alike, nothing changes.
 
     Args:
-        rank: of this process.
-        gather: gives every process what all of them pass, of JSON's kinds.
+        rank: rank of this process.
+        gather: all-gathers a JSON value over all processes.
     """
     kind, words, *counts = np.random.get_state()  # noqa: NPY002
     drawn = [kind, [int(word) for word in words], *counts]
@@ -77,7 +77,7 @@ def follow_the_first(rank: int, gather: Callable[[Any], Sequence[Any]]) -> None:
         ENTROPY.source.setstate(_state(entropy))
 
 
-def _state(told: Sequence[Any]) -> tuple[Any, ...]:
-    """The state of a generator of `random`, which JSON has made lists of."""
-    version, numbers, rest = told
+def _state(decoded: Sequence[Any]) -> tuple[Any, ...]:
+    """Convert a state of `random` that JSON has decoded as lists."""
+    version, numbers, rest = decoded
     return version, tuple(numbers), rest

@@ -1,5 +1,5 @@
-"""How the processes of a program find each other and learn their ranks.
+"""Discovery: how the processes of a program learn their ranks and addresses.
 
-In: variables of launchers, addresses, the user's secret. Out: rank, size and addresses.
+In: environment variables of launchers, addresses of hosts. Out: rank, size and address of rank 0.
 Must not depend on collectives.
 """

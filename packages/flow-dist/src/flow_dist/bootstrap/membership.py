@@ -1,8 +1,8 @@
-"""Which process this is, of how many: what launchers tell the processes that they start.
+"""Rank and size of this process, from the environment variables of launchers.
 
-Every launcher has its own set of variables.  All sets that are there are read and must agree, as
-a process that takes itself for another one trains on the wrong part of the data.  The variable
-``FLOW_DIST_LAUNCHER`` names the one set to go by, for a launcher inside another one.
+Every launcher sets its own variables.  All sets that are present are read and must agree, since a
+process with a wrong rank would train on the wrong part of the data.  ``FLOW_DIST_LAUNCHER`` selects
+one set, for a launcher that runs inside another one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RESTART = "FLOW_DIST_RESTART"
 
 
 class LaunchError(FlowError):
-    """The processes of a program could not be told apart, started or joined."""
+    """Ranks could not be determined, started or joined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class VariableSet:
     """The variables of one launcher.
 
     Attributes:
-        name: of the launcher.
-        rank, size: variables that make the set count; both or none must be there.
-        local_rank, local_size: variables of the position among the processes of one host; they
-            may be missing, "" where the launcher has none.
+        name: name of the launcher.
+        rank, size: required variables; the set counts when both are present.
+        local_rank, local_size: optional variables for the rank and number of processes on one
+            host; "" where the launcher has none.
     """
 
     name: str
@@ -41,7 +41,7 @@ class VariableSet:
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """All names, in the order of the attributes."""
+        """All variable names, in the order of the attributes."""
         return tuple(filter(None, (self.rank, self.size, self.local_rank, self.local_size)))
 
 
@@ -64,22 +64,22 @@ SETS = (
     VariableSet("mpich", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     VariableSet("slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""),
 )
-"""In the order in which they are asked; Ray's processes are told by ``flow-dist`` itself."""
+"""In order of precedence; ``flow-dist`` sets its own variables for processes started by Ray."""
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A process's place among the processes of one program.
+    """The rank of a process among the processes of one program.
 
     Attributes:
         rank: 0 .. size - 1.
         size: number of processes.
-        local_rank, local_size: the same among the processes of this host; None where the
-            launcher does not tell.
+        local_rank, local_size: the same among the processes of this host; None if the launcher
+            does not provide them.
         host: name of this host.
-        source: the launcher whose variables said so, "alone" when there are none.
-        master: (address, port) at which rank 0 can be reached, where the launcher tells.
-        restart: how often the processes have been started again, 0 the first time.
+        source: the launcher whose variables were read, "alone" if there are none.
+        master: (address, port) of rank 0, if the launcher provides it.
+        restart: number of restarts so far.
 
     >>> Membership.from_env({"RANK": "1", "WORLD_SIZE": "2", "FLOW_DIST_HOST": "a"})
     Membership(rank=1, size=2, local_rank=None, local_size=None, host='a', source='torchrun', \
@@ -110,7 +110,7 @@ master=None, restart=0)
 
     @property
     def alone(self) -> bool:
-        """Whether there is no other process."""
+        """Whether this is the only process."""
         return self.size == 1
 
     def __str__(self) -> str:
@@ -118,18 +118,18 @@ master=None, restart=0)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Membership:
-        """The place that an environment (default: the process's own) tells.
+        """Read the membership from an environment (default: that of this process).
 
         Raises:
             LaunchError: a set of variables is incomplete or out of range, or two sets disagree.
         """
         env = os.environ if env is None else env
         found = [_read(names, env) for names in _asked(env)]
-        told = [place for place in found if place is not None]
-        for other in told[1:]:
-            _check_agreement(told[0], other)
-        place = told[0] if told else cls(0, 1, 0, 1, "")
-        local_rank, local_size = _local(told or [place])
+        memberships = [place for place in found if place is not None]
+        for other in memberships[1:]:
+            _check_agreement(memberships[0], other)
+        place = memberships[0] if memberships else cls(0, 1, 0, 1, "")
+        local_rank, local_size = _local(memberships or [place])
         return cls(
             place.rank,
             place.size,
@@ -180,9 +180,9 @@ def _read(names: VariableSet, env: Mapping[str, str]) -> Membership | None:
 
 
 def _is_allocation(names: VariableSet, env: Mapping[str, str]) -> bool:
-    """Whether Slurm only lent the hosts: the one script of a job runs outside any step.
+    """Return whether Slurm only allocated the hosts: a batch script runs outside of any step.
 
-    Such a script has the number of tasks of the job and rank 0, as has an MPI launcher in it.
+    Such a script sees rank 0 and the task count of the job, and so does an MPI launcher in it.
     """
     if names.name != "slurm":
         return False
@@ -210,32 +210,32 @@ def _check_place(source: str, noun: str, rank: int, size: int) -> None:
 
 
 JOINED: list[Membership] = []
-"""The place under which this process has joined the others, once it has."""
+"""The membership under which this process joined the job; empty until it joins."""
 
 _PLACE = ("rank", "size", "local_rank", "local_size")
 
 
 def _check_agreement(one: Membership, other: Membership) -> None:
-    """Two sets agree if they say the same wherever both say something."""
+    """Raise `LaunchError` where both sets give a value and the values differ."""
     for name in _PLACE:
         here, there = getattr(one, name), getattr(other, name)
         if None not in (here, there) and here != there:
             noun = name.replace("_", " ")
             raise LaunchError(
-                "finding out which process this is",
+                "determining the rank of this process",
                 found=f"{noun} {here} by the variables of {one.source}, "
                 f"{there} by those of {other.source}",
                 allowed="sets of variables that agree",
-                hint=f"start the program with one launcher, or say {LAUNCHER}={one.source} "
-                f"(or {other.source}) to go by one of them",
+                hint=f"start the program with one launcher, or set {LAUNCHER}={one.source} "
+                f"(or {other.source}) to select one of them",
             )
 
 
-def _local(told: list[Membership]) -> tuple[int | None, int | None]:
-    """The first that is said of each: the sets agree, but not each says everything."""
-    ranks = [place.local_rank for place in told if place.local_rank is not None]
-    sizes = [place.local_size for place in told if place.local_size is not None]
-    if told[0].size == 1:
+def _local(memberships: list[Membership]) -> tuple[int | None, int | None]:
+    """Return the first local rank and size given: not every set provides both."""
+    ranks = [place.local_rank for place in memberships if place.local_rank is not None]
+    sizes = [place.local_size for place in memberships if place.local_size is not None]
+    if memberships[0].size == 1:
         return 0, 1
     return next(iter(ranks), None), next(iter(sizes), None)
 

@@ -1,4 +1,4 @@
-"""What ranks print: one standard output is shared by all of them."""
+"""Standard output and standard error of ranks, which all of them share."""
 
 from __future__ import annotations
 
@@ -7,21 +7,26 @@ import os
 import sys
 
 OUTPUT = "FLOW_DIST_OUTPUT"
-"""The variable that says "all" where all processes may print, and not the first one alone."""
+"""The variable that is "all" where every process may print, instead of rank 0 alone."""
+
+
+def report(message: str) -> None:
+    """Print a line of flow-dist to standard error."""
+    sys.stderr.write(f"flow-dist: {message}\n")
+    sys.stderr.flush()
 
 
 def print_whole_lines() -> None:
-    """Lines leave this process whole, so that those of other ranks stand between, not within them.
+    """Flush standard output by whole lines, so that lines of different ranks do not mix.
 
-    Python writes each argument of `print` on its own when it runs with ``-u`` or
-    ``PYTHONUNBUFFERED``.
+    With ``-u`` or ``PYTHONUNBUFFERED``, Python writes each argument of `print` separately.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True, write_through=False)
 
 
 def choose_output(rank: int) -> None:
-    """Only the first rank prints, unless ``FLOW_DIST_OUTPUT=all``."""
+    """Discard the output of all ranks but rank 0, unless ``FLOW_DIST_OUTPUT=all``."""
     if rank and os.environ.get(OUTPUT) != "all":
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
     else:

@@ -1,4 +1,4 @@
-"""Where the ranks of a plain Slurm step find rank 0: Slurm says which hosts there are."""
+"""Address and port of rank 0 for processes of a Slurm step, from Slurm's node list."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from flow_dist.bootstrap.addresses import LOOPBACK, address_towards
 
 FIRST_PORT, PORTS = 20000, 10000
-"""Below those that systems give to outgoing connections."""
+"""Below the usual range of ephemeral ports."""
 
 
 def master_of_step(env: Mapping[str, str], rank: int) -> tuple[str, int] | None:
-    """Address and port of rank 0; on that host itself an address that the others reach.
+    """Return address and port of rank 0; on that host itself, an address that the others reach.
 
     >>> step = {"SLURM_STEP_NODELIST": "n[07-09,11]", "SLURM_JOB_ID": "1234567"}
     >>> master_of_step(step, 3)
@@ -31,7 +31,7 @@ def master_of_step(env: Mapping[str, str], rank: int) -> tuple[str, int] | None:
 
 
 def ends_of(hosts: str) -> tuple[str, str]:
-    """The first and the last of Slurm's list of hosts.
+    """Return the first and the last host of a Slurm node list.
 
     >>> ends_of("gpu[07-09,11]"), ends_of("a,rack[1-2]n[3,5]"), ends_of("one")
     (('gpu07', 'gpu11'), ('a', 'rack2n5'), ('one', 'one'))

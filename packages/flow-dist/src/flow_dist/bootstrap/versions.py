@@ -1,4 +1,4 @@
-"""Which packages a process runs: others make other plans, and mean other things by a message."""
+"""Check that all processes run the same package versions; others would compile other plans."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flow_dist.bootstrap.membership import LaunchError
 
 
 def own_versions() -> dict[str, str]:
-    """The versions of core and all distributions that bring plugins."""
+    """Return the versions of flow-core and of all distributions that provide plugins."""
     found = {"flow-core": metadata.version("flow-core")}
     for point in metadata.entry_points(group=GROUP):
         if point.dist is not None:
@@ -20,17 +20,17 @@ def own_versions() -> dict[str, str]:
 
 
 def check_versions(hosts: Sequence[str], gather: Callable[[Any], Sequence[Any]]) -> None:
-    """Refuses processes that run other versions than the first one, before they plan anything.
+    """Raise unless all processes run the versions of rank 0, before any of them plans.
 
-    A plugin that only some hosts have may bring nothing but kernels for these, which is all right;
-    where it changes plans, comparing them says how.
+    Only packages that both processes have are compared: a plugin on some hosts may just provide
+    kernels for them.  If it changes plans, the comparison of plans reports it.
 
     Args:
-        hosts: names of the hosts of all ranks, as far as they are known.
-        gather: gives every process what all of them pass, of JSON's kinds.
+        hosts: host names by rank, as far as they are known.
+        gather: all-gathers a JSON value over all processes.
 
     Raises:
-        LaunchError: they differ; in all processes.
+        LaunchError: the versions differ; raised in all processes.
     """
     first, *others = gather(own_versions())
     for rank, theirs in enumerate(others, 1):
@@ -41,7 +41,7 @@ def check_versions(hosts: Sequence[str], gather: Callable[[Any], Sequence[Any]])
                 found=f"{_text(names, theirs)} in rank {rank}{_on(hosts, rank)}, but "
                 f"{_text(names, first)} in rank 0{_on(hosts, 0)}",
                 allowed="the same packages on all hosts",
-                hint="install the same environment everywhere, such as with uv sync --frozen",
+                hint="install the same environment everywhere, for example with uv sync --frozen",
             )
 
 

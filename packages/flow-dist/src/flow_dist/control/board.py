@@ -1,6 +1,6 @@
-"""What the ranks of a job have said, and the verdict on it: when to stop, and whose fault it is.
+"""The state of all ranks as their messages report it, and the verdict: which rank is at fault.
 
-No sockets and no clock here: who keeps a board tells it what happened, and when.
+The board has no sockets and no clock: its owner passes each event and the time.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Instance = tuple[tuple[int, ...], int, str, str]
-"""An exchange that is going on: its ranks, their how many-th one it is in a lane, what it is."""
+"""An exchange in progress: its ranks, its number in a lane, the lane, and what it exchanges."""
 
 
 FIRST_JOB = "all ranks at their first job"
-"""Key of the gathering in which ranks wait for each other before they join by MPI."""
+"""Key of the gather in which ranks wait for each other before MPI is initialized."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long nothing may happen, in seconds.
+    """Time limits in seconds.
 
     Attributes:
-        beat: between two signs of life.
-        silence: without any, after which a rank counts as lost.
-        exchange: in one exchange between ranks.
-        start: until all ranks are there; also in the wait for the first job of all ranks, where
-            `exchange` is shorter.
-        settle: that a contradiction between ranks must last.
-        stall: without a finished step, until this is reported; then twice as long each time.
-        stall_limit: without a finished step, until the job is stopped.
+        beat: interval between heartbeats.
+        silence: time without a heartbeat after which a rank counts as lost.
+        exchange: maximum duration of one exchange between ranks.
+        start: time until all ranks must have joined; also limits the wait for the first job of all
+            ranks, if `exchange` is shorter.
+        settle: time that a contradiction between ranks must last.
+        stall: time without a finished step until a report; doubled after each report.
+        stall_limit: time without a finished step until the job is stopped.
     """
 
     beat: float = 0.5
@@ -50,13 +50,13 @@ class Failure:
     Attributes:
         kind: "exception", "status", "died", "silent", "ended", "diverged", "stuck", "missing",
             "stalled".
-        rank: of the process that is to blame, as far as can be told; -1 for none.
-        host: where it runs.
-        step: which it was at.
-        op: of the exchange it was in, "" outside.
-        message: all of it, for the user.
-        silent: addresses of hosts of which no rank answers any more.
-        status: to end with: that of the rank, where it told one.
+        rank: rank of the process at fault, as far as it is known; -1 for none.
+        host: its host.
+        step: the step that it had reached.
+        op: the exchange that it was in, else "".
+        message: the complete text for the user.
+        silent: addresses of hosts whose ranks are all silent.
+        status: exit status of the job: that of the rank, if known.
     """
 
     kind: str
@@ -71,15 +71,15 @@ class Failure:
 
 @dataclass(slots=True)
 class Rank:
-    """One rank as its last messages show it.
+    """One rank, according to its last messages.
 
     Attributes:
-        host, address: where it runs: the name, and where its connection came from.
-        heard: when it was heard last.
-        since: when it was first seen where it is now.
+        host, address: name of its host, and source address of its connection.
+        heard: time of its last message.
+        since: time at which it was first reported at its current position.
         status: its last report; see `Watch.report`.
-        ended: its exit status after it has said goodbye.
-        gone: when its connection was lost, None while it lasts.
+        ended: its exit status once it has said goodbye.
+        gone: time at which its connection was lost, None while it is connected.
     """
 
     host: str
@@ -92,17 +92,17 @@ class Rank:
 
     @property
     def op(self) -> str:
-        """The exchange in which it waits, "" when it does not."""
+        """The exchange in which it waits, else ""."""
         return str(self.status.get("op", "")) if self.ended is None else ""
 
     @property
     def step(self) -> int:
-        """The step that it is at."""
+        """The step that it has reached."""
         return int(self.status.get("step", 0))
 
     @property
     def instance(self) -> Instance | None:
-        """The exchange in which it waits."""
+        """The exchange in which it waits, else None."""
         if not self.op:
             return None
         what = f"{self.op}: {self.status['what']}"
@@ -111,16 +111,16 @@ class Rank:
 
     @property
     def groups(self) -> dict[tuple[tuple[int, ...], str], tuple[int, Sequence[int]]]:
-        """Per group and lane, how many exchanges it has come to, and the last ones' keys."""
-        told = self.status.get("groups", ())
-        return {(tuple(ranks), lane): (count, last) for ranks, lane, count, last in told}
+        """Per group and lane, the number of exchanges it has entered, and the last ones' keys."""
+        groups = self.status.get("groups", ())
+        return {(tuple(ranks), lane): (count, last) for ranks, lane, count, last in groups}
 
     def silent(self, now: float, limit: float) -> bool:
-        """Whether it has not been heard for so long; who has hung up is not silent."""
+        """Return whether it is connected but has not been heard for a time."""
         return self.gone is None and now - self.heard > limit
 
     def entered(self, instance: Instance) -> bool:
-        """Whether it is in an exchange, or has been: the others need not wait for it."""
+        """Return whether it has entered an exchange, so that the others need not wait for it."""
         members, number, lane, _ = instance
         return self.groups.get((members, lane), (0, ()))[0] >= number
 
@@ -129,8 +129,8 @@ class Board:
     """The ranks of a job.
 
     Args:
-        size: how many there are to be.
-        limits: how long nothing may happen.
+        size: number of ranks.
+        limits: time limits.
         now: the time, in seconds.
     """
 
@@ -143,15 +143,15 @@ class Board:
         self._progress = now
         self._reports = 0
 
-    # ------------------------------------------------------------- what happens
+    # ------------------------------------------------------------------- events
 
     def joined(self, rank: int, host: str, address: str, now: float) -> None:
-        """A rank is there."""
+        """A rank has joined."""
         self.ranks[rank] = Rank(host, address, now, now)
         self._progressed(now)
 
     def beat(self, rank: int, status: Mapping[str, Any], now: float) -> None:
-        """A rank lives, and is somewhere."""
+        """A rank has sent a heartbeat with its position."""
         known = self.ranks[rank]
         if status.get("sequence") != known.status.get("sequence") or known.op != status.get(
             "op", ""
@@ -162,7 +162,7 @@ class Board:
         known.status, known.heard = status, now
 
     def ended(self, rank: int, status: int, report: Mapping[str, Any], now: float) -> None:
-        """A rank has said goodbye, and where it was at the end."""
+        """A rank has said goodbye, with its last position."""
         self.beat(rank, report, now)
         self.ranks[rank].ended = status
         self._progressed(now)
@@ -170,10 +170,10 @@ class Board:
             self._fail("status", rank, f"ended with status {status}")
 
     def lost(self, rank: int, now: float) -> None:
-        """The connection of a rank is gone; after a goodbye that is as it should be."""
+        """A rank's connection is lost, which is expected after a goodbye."""
         self.ranks[rank].gone = now
         if self.ranks[rank].ended is None:
-            text = "is gone without a word: killed, out of memory, or a crash in native code"
+            text = "died without an error: killed, out of memory, or a crash in native code"
             self._fail("died", rank, text)
 
     def raised(self, rank: int, error: str, status: Mapping[str, Any], now: float) -> None:
@@ -181,8 +181,8 @@ class Board:
         self.beat(rank, status, now)
         self._fail("exception", rank, f"raised {error}")
 
-    def excuse(self, seconds: float) -> None:
-        """For so long nobody could be heard, through no fault of the ranks."""
+    def discount(self, seconds: float) -> None:
+        """Discount a time in which this process was suspended and could not receive messages."""
         for rank in self.ranks.values():
             rank.heard += seconds
             rank.since += seconds
@@ -193,21 +193,21 @@ class Board:
 
     @property
     def over(self) -> bool:
-        """Whether all ranks have ended well."""
+        """Whether all ranks have ended with status 0."""
         return len(self.ranks) == self.size and all(r.ended == 0 for r in self.ranks.values())
 
     # ---------------------------------------------------------------- verdicts
 
     @property
     def in_doubt(self) -> bool:
-        """Whether a rank has died, and those of another host have not been heard since.
+        """Whether a rank has died and another host has not been heard since.
 
-        A launcher that has lost a host ends all others: its victims die first.
+        A launcher that loses a host kills all other ranks, so these disconnect first.
         """
         return bool(self._suspects())
 
     def check(self, now: float) -> bool:
-        """Whether something is wrong; the first cause stays, as the others follow from it."""
+        """Return whether the job has failed; the first cause stays, as it causes the others."""
         suspects = self._suspects()
         if suspects and now - min(r.heard for r in suspects.values()) <= self.limits.silence:
             return False
@@ -215,68 +215,68 @@ class Board:
             self._cause = None
         self._silent(now)
         self._missing(now)
-        for rule in (self._left, self._differ, self._knot, self._slow):
+        for rule in (self._ended_early, self._divergence, self._deadlock, self._timeout):
             rule()
         if self._alive() and now - self._progress > self.limits.stall_limit:
             self._fail("stalled", -1, self._stall(now))
         return self._cause is not None
 
     def stalled(self, now: float) -> str | None:
-        """A report of where all ranks are, when no step has finished for long; None otherwise."""
+        """Return a report of all positions if no step has finished for long, else None."""
         if not self._alive() or now - self._progress < self.limits.stall * 2**self._reports:
             return None
         self._reports += 1
         return self._message(-1, self._stall(now), now)
 
     def _stall(self, now: float) -> str:
-        """What is said of a job that makes no progress, and of a rank that is elsewhere."""
+        """Describe a job that makes no progress, and a rank at another place than most."""
         text = f"no step has finished for {now - self._progress:.0f} s"
         places = {
             n: rank.op or str(rank.status.get("line", "")) for n, rank in self._alive().items()
         }
         (_, most), *others = Counter(places.values()).most_common()
         if others and most > len(places) / 2:
-            text += f"; rank {_odd_one(places)} is elsewhere than most"
+            text += f"; rank {_outlier(places)} is not where most ranks are"
         return text
 
     def verdict(self, now: float) -> Failure | None:
-        """What is wrong, with what all ranks do as they have said last."""
+        """Return what has failed, with the last known positions of all ranks."""
         if self._cause is None:
             return None
         kind, rank, text = self._cause
         blamed = self.ranks.get(rank)
         host, step, op = (blamed.host, blamed.step, blamed.op) if blamed else ("?", 0, "")
-        waiting = self._waits_for(rank) if kind in ("died", "silent", "exception") else None
-        if waiting is not None:  # it got further than its own last report
+        waiting = self._waiting_rank(rank) if kind in ("died", "silent", "exception") else None
+        if waiting is not None:  # the rank got further than its last report
             number, other = waiting
             joint = "\n  " if "\n" in text else "; "
-            text += f"{joint}rank {number} waits for it {_place(other)}"
+            text += f"{joint}rank {number} waits for it {_position(other)}"
             step, op = max((step, op), (other.step, other.op))
         message = self._message(rank, text, now)
         status = (blamed.ended if blamed and kind == "status" else 0) or 1
         return Failure(kind, rank, host, step, op, message, self._silent_hosts(now), status)
 
     def _suspects(self) -> dict[int, Rank]:
-        """Ranks of hosts from which nothing has come since a rank of another one died."""
+        """Return the ranks of hosts that have sent nothing since a rank of another host died."""
         kind, dead, _ = self._cause or ("", -1, "")
         if kind != "died":
             return {}
         victim = self.ranks[dead]
         since = victim.gone or 0.0
-        told = [r for r in list(self.ranks.values()) if r.heard > since or r.gone is not None]
-        known = {victim.address, *(rank.address for rank in told)}
+        heard = [r for r in list(self.ranks.values()) if r.heard > since or r.gone is not None]
+        known = {victim.address, *(rank.address for rank in heard)}
         return {n: rank for n, rank in self._alive().items() if rank.address not in known}
 
-    def _waits_for(self, rank: int) -> tuple[int, Rank] | None:
-        """Somebody who waits in an exchange that a rank has not come into."""
+    def _waiting_rank(self, rank: int) -> tuple[int, Rank] | None:
+        """Return a rank that waits in an exchange that the given rank has not entered."""
         for number, other in self._alive().items():
             place = other.instance
-            if number != rank and place and rank in self._absent(place):
+            if number != rank and place and rank in self._not_entered(place):
                 return number, other
         return None
 
     def _silent_hosts(self, now: float) -> tuple[str, ...]:
-        """Addresses of which no rank answers; those that have ended need not."""
+        """Return the addresses of which no rank responds; ranks that have ended do not count."""
         alive = self._alive().values()
         quiet = {rank.address for rank in alive if rank.silent(now, self.limits.silence)}
         answering = [r for r in alive if not r.silent(now, self.limits.silence)]
@@ -292,30 +292,30 @@ class Board:
     def _silent(self, now: float) -> None:
         quiet = {n: r for n, r in self._alive().items() if r.silent(now, self.limits.silence)}
         for number, rank in quiet.items():
-            text = f"does not answer for {now - rank.heard:.1f} s: stopped, or its link is down"
+            text = f"has not responded for {now - rank.heard:.1f} s: stopped, or its link is down"
             others = [r for r in self._alive().values() if r.address == rank.address]
             if len(others) > 1 and rank.address in self._silent_hosts(now):
-                text += f"; nor does any other rank on {rank.host}"
+                text += f"; neither has any other rank on {rank.host}"
             self._fail("silent", number, text)
 
     def _missing(self, now: float) -> None:
         absent = [n for n in range(self.size) if n not in self.ranks]
         if absent and now - self._began > self.limits.start:
-            text = f"has not come within {self.limits.start:g} s"
+            text = f"did not join within {self.limits.start:g} s"
             self._fail("missing", absent[0], text)
 
     def _waits(self) -> Iterator[tuple[int, Rank, Instance]]:
-        """Ranks that wait in an exchange, and have said so for longer than a moment.
+        """Yield the ranks that have been in one exchange for at least `Limits.settle`.
 
-        Between two reports a rank may go on: what counts is the time from the first report of a
-        place to the last one, not to now.
+        A rank may move on between two reports, so the time counts from the first to the last report
+        of a position, not until now.
         """
         for number, rank in self._alive().items():
             if rank.instance is not None and rank.heard - rank.since >= self.limits.settle:
                 yield number, rank, rank.instance
 
-    def _left(self) -> None:
-        """Somebody waits for a rank that has ended."""
+    def _ended_early(self) -> None:
+        """Fail if a rank waits for one that has ended."""
         for number, rank, instance in self._waits():
             for other in instance[0]:
                 gone = self.ranks.get(other)
@@ -325,49 +325,49 @@ class Board:
                     text = f"has ended, while rank {number} waits for it in {rank.op!r}"
                     self._fail("ended", other, text)
 
-    def _differ(self) -> None:
-        """Somebody waits, and another member of its group has come to something else."""
+    def _divergence(self) -> None:
+        """Fail if a rank waits while a member of its group has entered a different exchange."""
         for number, rank, (members, _, lane, what) in self._waits():
             for other in members:
                 known = self.ranks.get(other)
-                if known is not None and _parted(rank, known, (members, lane)):
+                if known is not None and _has_diverged(rank, known, (members, lane)):
                     there = known.instance
                     place = there[3] if there else f"at work at step {known.step}"
-                    self._blame({number: what, other: place})
+                    self._fail_diverged({number: what, other: place})
 
-    def _knot(self) -> None:
-        """All ranks wait, and each of them for somebody who waits elsewhere."""
+    def _deadlock(self) -> None:
+        """Fail if all ranks wait for ranks that wait elsewhere."""
         waits = {number: instance for number, _, instance in self._waits()}
         alive = self._alive().values()
-        if len(waits) < max(2, self.size):  # one that has ended is `_left`'s business
+        if len(waits) < max(2, self.size):  # `_ended_early` handles ranks that have ended
             return
         together = min(rank.heard for rank in alive) - max(rank.since for rank in alive)
-        if together >= self.limits.settle and all(map(self._absent, waits.values())):
-            self._blame({n: f"{what} of ranks {g}" for n, (g, _, _, what) in waits.items()})
+        if together >= self.limits.settle and all(map(self._not_entered, waits.values())):
+            self._fail_diverged({n: f"{what} of ranks {g}" for n, (g, _, _, what) in waits.items()})
 
-    def _absent(self, instance: Instance) -> list[int]:
-        """Members that have not come into an exchange."""
+    def _not_entered(self, instance: Instance) -> list[int]:
+        """Return the members that have not entered an exchange."""
         known = self.ranks
         return [n for n in instance[0] if not (n in known and known[n].entered(instance))]
 
-    def _blame(self, places: Mapping[int, str]) -> None:
-        rank = _odd_one(places)
+    def _fail_diverged(self, places: Mapping[int, str]) -> None:
+        rank = _outlier(places)
         other = next(n for n in places if n != rank)
-        text = f"went another way: it is in {places[rank]}; rank {other} in {places[other]}"
+        text = f"diverged: it is in {places[rank]}; rank {other} in {places[other]}"
         self._fail("diverged", rank, text)
 
-    def _slow(self) -> None:
+    def _timeout(self) -> None:
         for number, rank, instance in self._waits():
             waited = rank.heard - rank.since
-            if waited > self._patience(rank):
-                late = self._absent(instance)
+            if waited > self._limit(rank):
+                late = self._not_entered(instance)
                 text = f"keeps rank {number} waiting in {rank.op!r} for {waited:.1f} s"
                 if not late:
-                    text = f"is in {rank.op!r} with all others for {waited:.1f} s"
+                    text = f"has been in {rank.op!r} with all other ranks for {waited:.1f} s"
                 self._fail("stuck", late[0] if late else number, text)
 
-    def _patience(self, rank: Rank) -> float:
-        """How long a rank may wait where it is: before the first job, others may read data."""
+    def _limit(self, rank: Rank) -> float:
+        """Return the time limit of a rank's wait; before the first job, others may read data."""
         first = rank.op == f"gather {FIRST_JOB}"
         return max(self.limits.exchange, self.limits.start if first else 0)
 
@@ -375,7 +375,7 @@ class Board:
 
     def _message(self, number: int, text: str, now: float) -> str:
         blamed = self.ranks.get(number)
-        where = f" on {blamed.host}, {_place(blamed)}," if blamed else ""
+        where = f" on {blamed.host}, {_position(blamed)}," if blamed else ""
         lines = [f"rank {number} of {self.size}{where} {text}" if number >= 0 else text]
         for n in range(self.size):
             lines.append(f"  rank {n}: {self._line(self.ranks.get(n), now)}")
@@ -383,19 +383,19 @@ class Board:
 
     def _line(self, rank: Rank | None, now: float) -> str:
         if rank is None:
-            return "never came"
+            return "never joined"
         if rank.ended is not None:
             return f"on {rank.host}, ended with status {rank.ended}"
         quiet = now - rank.heard
         heard = f", last heard {quiet:.1f} s ago" if quiet > 2 * self.limits.beat else ""
         if rank.gone is not None:
-            heard = f", gone for {now - rank.gone:.1f} s"
+            heard = f", disconnected {now - rank.gone:.1f} s ago"
         line = str(rank.status.get("line", ""))
         called = f", called at {line}" if rank.op and line not in ("", rank.status["at"]) else ""
-        return f"on {rank.host}, {_place(rank)}, for {now - rank.since:.1f} s{heard}{called}"
+        return f"on {rank.host}, {_position(rank)}, for {now - rank.since:.1f} s{heard}{called}"
 
 
-def _place(rank: Rank) -> str:
+def _position(rank: Rank) -> str:
     at = f" ({rank.status['at']})" if rank.status.get("at") else ""
     if not rank.op:
         return f"at work at step {rank.step}{at}"
@@ -405,8 +405,8 @@ def _place(rank: Rank) -> str:
     )
 
 
-def _parted(one: Rank, other: Rank, group: tuple[tuple[int, ...], str]) -> bool:
-    """Whether two ranks have come to different exchanges of the same number."""
+def _has_diverged(one: Rank, other: Rank, group: tuple[tuple[int, ...], str]) -> bool:
+    """Return whether two ranks have entered different exchanges under the same number."""
     (count, last), (far, past) = (rank.groups.get(group, (0, ())) for rank in (one, other))
     both = min(count, far)
     pairs = zip(_by_number(count, last, both), _by_number(far, past, both), strict=False)
@@ -414,12 +414,12 @@ def _parted(one: Rank, other: Rank, group: tuple[tuple[int, ...], str]) -> bool:
 
 
 def _by_number(count: int, last: Sequence[int], until: int) -> Iterator[int]:
-    """Keys of the exchanges up to a number, the newest first."""
+    """Iterate over the keys of the exchanges up to a number, the newest first."""
     return reversed(last[: len(last) - (count - until)] if count - until < len(last) else [])
 
 
-def _odd_one(places: Mapping[int, str]) -> int:
-    """Who is elsewhere than most; of two equal camps the one without the lowest rank."""
+def _outlier(places: Mapping[int, str]) -> int:
+    """Return the rank at another place than most; of two halves, not that of the lowest rank."""
     votes = Counter(places.values())
     most = max(votes.values())
     usual = next(places[n] for n in sorted(places) if votes[places[n]] == most)

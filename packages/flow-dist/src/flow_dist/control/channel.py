@@ -1,15 +1,14 @@
-"""Joining the job's control channel, whoever started the process.
+"""Join the job's control channel under any launcher.
 
-Under ``flow-dist run`` the supervisor has the server and tells the ranks where it is.  Under other
-launchers rank 0 has it; where it is and the token go round by what the ranks share already: MPI,
-the variables of the launcher, or the addresses of the program's machines and the user's secret.
+Under ``flow-dist run`` the supervisor runs the server and passes its address to the ranks.
+Otherwise rank 0 runs it; address and token are distributed by what the ranks already share: MPI,
+the launcher's variables, or the configured addresses of the machines and the user's secret.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,27 +16,33 @@ from functools import partial
 from typing import Any
 
 from flow_core.base.forks import in_child
-from flow_dist.bootstrap.addresses import LOOPBACK, address_towards, meeting_address, own_addresses
+from flow_dist.bootstrap.addresses import (
+    LOOPBACK,
+    address_towards,
+    own_addresses,
+    rank_0_address,
+)
 from flow_dist.bootstrap.membership import JOINED, LaunchError, Membership
+from flow_dist.bootstrap.output import report
 from flow_dist.bootstrap.slurm import master_of_step
 from flow_dist.control.board import Limits
 from flow_dist.control.client import ControlClient, end_process, watch_exit
 from flow_dist.control.secret import TOKEN, job_token
 from flow_dist.control.server import ControlServer
-from flow_dist.control.wire import fresh
+from flow_dist.control.wire import random_token
 
 ADDRESS = "FLOW_DIST_CONTROL"
 
 Gather = Callable[[Any], Sequence[Any]]
-"""Gives every rank the small values that all ranks pass."""
+"""All-gathers a small JSON value."""
 
 _joined: list[ControlClient] = []
 _server: list[ControlServer] = []
-_saying = threading.Lock()
+_report_lock = threading.Lock()
 
 
 def current() -> ControlClient | None:
-    """The connection of this process, None for one that has not joined."""
+    """Return the connection of this process, None if it has not joined."""
     return _joined[0] if _joined else None
 
 
@@ -46,76 +51,76 @@ def join(
     gather: Gather | None = None,
     env: Mapping[str, str] | None = None,
 ) -> ControlClient | None:
-    """Joins the job, once per process; None for a process that is alone.
+    """Join the job, once per process; return None for the only process of a program.
 
     Args:
-        membership: which rank this is; read from the environment when None.
-        gather: gives every rank what all of them pass, called by all: for launchers that do
-            not tell where the server is.
-        env: the process's environment when None.
+        membership: rank and size; read from the environment when None.
+        gather: all-gathers a JSON value; called by all ranks under launchers that do not provide
+            the server's address.
+        env: the environment; that of the process when None.
 
     Raises:
-        LaunchError: nothing tells where the server is, or it cannot be reached.
+        LaunchError: the server's address is unknown, or it cannot be reached.
     """
     env = os.environ if env is None else env
     if _joined:
         return _joined[0]
-    place = membership or Membership.from_env(env)
+    membership = membership or Membership.from_env(env)
     if env.get(ADDRESS) and env.get(TOKEN):
         address, port = parse_address(env[ADDRESS])
-        client = ControlClient(place, address, port, env[TOKEN])
-    elif place.alone:
+        client = ControlClient(membership, address, port, env[TOKEN])
+    elif membership.alone:
         return None
     else:
-        client = _join_rank_0(place, gather, env)
-    return _keep(client)
+        client = _join_rank_0(membership, gather, env)
+    return _register(client)
 
 
-def meet_rank_0(
-    place: Membership,
+def join_at_rank_0(
+    membership: Membership,
     address: str,
     port: int,
     about: Sequence[object],
     limits: Limits | None = None,
     env: Mapping[str, str] | None = None,
 ) -> ControlClient:
-    """Joins ranks that know by themselves where rank 0 is, each in its own terminal.
+    """Join ranks that know the address of rank 0, each on a terminal of its own.
 
     Args:
-        place: which rank this is.
-        address, port: of rank 0, where it listens itself.
-        about: tells the job from others of the same user, alike in all ranks.
-        limits: how long nothing may happen; ``start`` is also how long to look for rank 0.
-        env: the process's environment when None.
+        membership: rank and size of this process.
+        address, port: address of rank 0, which listens there.
+        about: identifies the job among the user's jobs; equal in all ranks.
+        limits: time limits; ``start`` also limits the attempts to reach rank 0.
+        env: the environment; that of the process when None.
 
     Raises:
-        LaunchError: it cannot be reached, or has another secret.
+        LaunchError: rank 0 cannot be reached, or has another secret.
     """
     limits, token = limits or Limits(), job_token(os.environ if env is None else env, *about)
-    if place.rank == 0:
-        _serve(place, address, port, token, limits)
-    stop = _stop_as_server if place.rank == 0 else _stop_aloud
+    if membership.rank == 0:
+        _serve(membership, address, port, token, limits)
+    stop = _report_and_exit_server if membership.rank == 0 else _report_and_exit
     patience = limits.start
-    return _keep(ControlClient(place, address, port, token, stop=stop, patience=patience))
+    return _register(ControlClient(membership, address, port, token, stop=stop, patience=patience))
 
 
-def _keep(client: ControlClient) -> ControlClient:
+def _register(client: ControlClient) -> ControlClient:
     _joined.append(client)
     JOINED.append(client.membership)
-    in_child(partial(_leave_to_parent, client))
+    in_child(partial(_detach_child, client))
     watch_exit(client)
     return client
 
 
-def _leave_to_parent(client: ControlClient) -> None:
-    """In a forked process: the parent is the rank, and has the server if this is rank 0."""
-    client.leave_to_parent()
+def _detach_child(client: ControlClient) -> None:
+    """Detach a forked child: the parent is the rank, and runs the server if it is rank 0."""
+    client.detach_in_child()
     _joined.clear()
     _server.clear()
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """The two parts of ``address:port``.  Raises `LaunchError`.
+    """Split ``address:port``.  Raises `LaunchError`.
 
     >>> parse_address("[::1]:80")
     ('::1', 80)
@@ -126,88 +131,94 @@ def parse_address(text: str) -> tuple[str, int]:
     return address.strip("[]"), int(port)
 
 
-def _join_rank_0(place: Membership, gather: Gather | None, env: Mapping[str, str]) -> ControlClient:
+def _join_rank_0(
+    membership: Membership, gather: Gather | None, env: Mapping[str, str]
+) -> ControlClient:
     if gather is not None:
-        address, port, token = _agreed(place, gather)
+        address, port, token = _gather_server(membership, gather)
     else:
-        (address, port), token = _told(place, env)
-        if place.rank == 0:
-            _serve(place, address, port, token)
-    stop = _stop_as_server if place.rank == 0 else None
-    patience = Limits().start  # rank 0 listens from its own first job on
-    return ControlClient(place, address, port, token, stop=stop, patience=patience)
+        (address, port), token = _configured_server(membership, env)
+        if membership.rank == 0:
+            _serve(membership, address, port, token)
+    stop = _report_and_exit_server if membership.rank == 0 else None
+    patience = Limits().start  # rank 0 listens from its first job on
+    return ControlClient(membership, address, port, token, stop=stop, patience=patience)
 
 
-def _agreed(place: Membership, gather: Gather) -> tuple[str, int, str]:
-    """Where rank 0 listens; where it cannot, it says so to all, who would wait for it."""
-    said = gather(own_addresses())
+def _gather_server(membership: Membership, gather: Gather) -> tuple[str, int, str]:
+    """Start the server on rank 0 and gather its address; on failure, all ranks raise."""
+    addresses = gather(own_addresses())
+    server: tuple[str, int, str] | None = None
+    problem: LaunchError | None = None
     try:
-        made = _serve(place, _address(place, said), 0, fresh()) if place.rank == 0 else None
-        problem = None
+        if membership.rank == 0:
+            server = _serve(membership, _address(membership, addresses), 0, random_token())
     except LaunchError as error:
-        made, problem = None, error
-    (made, reason), *_ = gather([made, problem and str(problem)])
-    if made is None:
+        problem = error
+    (found, reason), *_ = gather([server, problem and str(problem)])
+    if found is None:
         raise problem or LaunchError("joining rank 0", found=reason)
-    address, port, token = made
+    address, port, token = found
     return address, port, token
 
 
-def _address(place: Membership, said: Sequence[Sequence[str]]) -> str:
-    """An address of this host at which all ranks can reach it."""
-    if place.local_size == place.size:
+def _address(membership: Membership, addresses: Sequence[Sequence[str]]) -> str:
+    """Return an address of this host that all ranks can reach."""
+    if membership.local_size == membership.size:
         return LOOPBACK
-    return address_towards(place.master[0]) if place.master else meeting_address(said)
+    return address_towards(membership.master[0]) if membership.master else rank_0_address(addresses)
 
 
 _JOB = {"torchrun": ("TORCHELASTIC_RUN_ID",), "slurm": ("SLURM_JOB_ID", "SLURM_STEP_ID")}
-"""Variables of launchers that tell a job from others of the same user, on all hosts alike."""
+"""Launcher variables that identify a job among the user's jobs, equal on all hosts."""
 
 
-def _told(place: Membership, env: Mapping[str, str]) -> tuple[tuple[str, int], str]:
-    master = place.master and (place.master[0], place.master[1] + 1)  # the next one is the master's
-    if master is None and place.source == "slurm":
-        master = master_of_step(env, place.rank)
+def _configured_server(
+    membership: Membership, env: Mapping[str, str]
+) -> tuple[tuple[str, int], str]:
+    master = membership.master
+    if master is not None:
+        master = master[0], master[1] + 1  # the launcher itself may listen on the port
+    elif membership.source == "slurm":
+        master = master_of_step(env, membership.rank)
     if master is None:
         raise LaunchError(
-            f"joining the {place.size} processes that {place.source} has started",
+            f"joining the {membership.size} processes that {membership.source} has started",
             found="no MASTER_ADDR and MASTER_PORT",
-            allowed="both, the same for all processes: where rank 0 can be reached",
-            hint="start them with flow-dist run, or export MASTER_ADDR and MASTER_PORT before you "
-            "start them",
+            allowed="both, equal in all processes: the address of rank 0",
+            hint="start them with flow-dist run, or export MASTER_ADDR and MASTER_PORT before "
+            "starting them",
         )
-    names = _JOB.get(place.source, ())
+    names = _JOB.get(membership.source, ())
     return master, job_token(env, master[1], *(env.get(name, "") for name in names))
 
 
 def _serve(
-    place: Membership, address: str, port: int, token: str, limits: Limits | None = None
+    membership: Membership, address: str, port: int, token: str, limits: Limits | None = None
 ) -> tuple[str, int, str]:
-    server = ControlServer(place.size, token, address, port, limits)
+    server = ControlServer(membership.size, token, address, port, limits)
     _server.append(server)
-    atexit.register(_stay)
+    atexit.register(_serve_until_over)
     return server.address, server.port, token
 
 
-def _stop_as_server(message: str) -> None:
-    """Rank 0 says why, and lets the word reach the others before its server is gone."""
-    with _saying:  # the main thread may come here, too, and waits for the end
-        sys.stderr.write(f"flow-dist: {message}\n")
-        sys.stderr.flush()
+def _report_and_exit_server(message: str) -> None:
+    """Report the failure, and let the message reach the other ranks before the server ends."""
+    with _report_lock:  # the main thread may get here, too, and waits for the end
+        report(message)
         time.sleep(0.3)
         end_process(message)
 
 
-def _stop_aloud(message: str) -> None:
-    """A rank that has a terminal of its own says why it ends."""
-    with _saying:
-        sys.stderr.write(f"flow-dist: {message}\n")
-        sys.stderr.flush()
+def _report_and_exit(message: str) -> None:
+    """Report the failure on this rank's own terminal, then terminate."""
+    with _report_lock:
+        report(message)
         end_process(message)
 
 
-def _stay() -> None:
-    """Rank 0 ends last, as it has the server.
+def _serve_until_over() -> None:
+    """Keep the server of rank 0 until all ranks have ended.
 
     Registered before the goodbye of `watch_exit`, so that it runs after it.
     """
@@ -218,5 +229,5 @@ def _stay() -> None:
     while not server.over and failure is None:
         failure = server.wait(0.1)
     if failure is not None:
-        _stop_as_server(failure.message)
+        _report_and_exit_server(failure.message)
     server.close()

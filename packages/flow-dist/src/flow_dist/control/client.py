@@ -1,4 +1,4 @@
-"""A rank's end of the control channel: signs of life, goodbyes, errors, and the order to stop."""
+"""A rank's end of the control channel: heartbeats, goodbye, failure reports, the order to stop."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from flow_dist.control.wire import (
     Message,
     WireError,
     field,
-    fresh,
     pack,
     prove,
-    proven,
+    random_token,
+    verify,
 )
 
 LOG = logging.getLogger(__name__)
@@ -39,41 +39,41 @@ STOPPED = 1
 """Exit status of a rank that is stopped because another one has failed."""
 
 _OWN_END = 2.0
-"""Seconds that a rank has for its own end after its exception."""
+"""Seconds that a rank has to end by itself after its exception."""
 
 
 _ATTEMPTS = 4
-"""How often a rank knocks: a door that strangers throng may have shown it out."""
+"""Number of attempts to join: a saturated listener may have evicted the connection."""
 
 
-class _NotBelievedError(WireError):
-    """A server that does not know the token: there is no use in asking again."""
+class _AuthenticationError(WireError):
+    """The server does not know the token; retrying cannot help."""
 
 
 class JobStoppedError(FlowError):
-    """Another rank has failed, so that this one cannot go on."""
+    """Another rank has failed, so this one cannot continue."""
 
 
 class ControlClient:
     """A rank's connection to the `ControlServer`.
 
     Args:
-        membership: which rank this is.
-        address, port: where the server is.
+        membership: rank and size of this process.
+        address, port: address of the server.
         token: the secret of the job.
-        watch: where this process is; the process's own when None.
-        stop: called with a message in the client's thread when the job is to stop; ends the
+        watch: where this process is; that of the process when None.
+        stop: called with a message in the client's thread when the job is stopped; terminates the
             process when None.
-        patience: seconds to try for, as the server may start later.
+        patience: seconds to retry connecting, as the server may start later.
 
     Attributes:
-        membership: which rank this is.
-        hosts: of all ranks, once they have all come.
-        left: whether this is a forked process, and the connection its parent's.
-        failing: the status that this process ends with, and the exception that ends it, if any.
+        membership: rank and size of this process.
+        hosts: the hosts of all ranks, once all have joined.
+        in_child: whether this is a forked child, whose parent owns the connection.
+        failing: the exit status of a process that is failing, and the exception that ends it.
 
     Raises:
-        LaunchError: nobody is there, or it does not know the token.
+        LaunchError: the server cannot be reached, or rejects this rank.
     """
 
     def __init__(
@@ -89,14 +89,14 @@ class ControlClient:
     ) -> None:
         self.membership = membership
         self.hosts: tuple[str, ...] = ()
-        self.left = False
+        self.in_child = False
         self.failing: tuple[int, BaseException | None] = 0, None
         self._watch = watch or WATCH
         self._stop = stop or end_process
         self._sending = threading.Lock()
         self._changed = threading.Condition()
         self._gathered: dict[str, list[Any]] = {}
-        self._started = self._byed = self._closed = self._failed = False
+        self._started = self._said_goodbye = self._closed = self._failed = False
         self._at_end: list[Callable[[], None]] = []
         self._server = f"{address}:{port}"
         self._beat, self._silence = self._join(address, port, token, time.monotonic() + patience)
@@ -106,7 +106,7 @@ class ControlClient:
     # -------------------------------------------------------------- start and end
 
     def _join(self, address: str, port: int, token: str, until: float) -> tuple[float, float]:
-        """Connects and proves itself; again where strangers throng the door."""
+        """Connect and authenticate; retry when the listener is saturated."""
         attempt = 0
         while True:
             attempt += 1
@@ -117,7 +117,7 @@ class ControlClient:
                 return self._handshake(token)
             except (OSError, WireError) as error:
                 self._socket.close()
-                if attempt == _ATTEMPTS or isinstance(error, _NotBelievedError):
+                if attempt == _ATTEMPTS or isinstance(error, _AuthenticationError):
                     raise self._refused(error) from error
             time.sleep(0.1 * attempt)
 
@@ -125,9 +125,9 @@ class ControlClient:
         return LaunchError(
             f"joining the job at {self._server} as {self.membership}",
             found=str(error) or type(error).__name__,
-            allowed="the control server of this job, which knows its token and wants this rank",
-            hint="where a launcher tells no FLOW_DIST_TOKEN, it comes from ~/.config/flow-dist/"
-            "secret: copy that of one host to all others, or export the same variable on all",
+            allowed="the control server of this job, with the same token, waiting for this rank",
+            hint="if the launcher passes no FLOW_DIST_TOKEN, the token comes from ~/.config/"
+            "flow-dist/secret: copy it from one host to all others, or export the same variable",
         )
 
     def _connected(self, address: str, port: int, until: float) -> socket.socket:
@@ -142,18 +142,18 @@ class ControlClient:
             time.sleep(0.1)
 
     def _handshake(self, token: str) -> tuple[float, float]:
-        theirs = field(self._first(), "nonce", str)
-        nonce, place = fresh(), self.membership
-        hello = {"is": "hello", "rank": place.rank, "size": place.size, "host": place.host}
+        theirs = field(self._receive_first(), "nonce", str)
+        nonce, own = random_token(), self.membership
+        hello = {"is": "hello", "rank": own.rank, "size": own.size, "host": own.host}
         proof = prove(token, "rank", theirs, nonce)
         self._send({**hello, "nonce": nonce, "proof": proof})
-        welcome = self._first()
-        if not proven(token, "server", welcome.get("proof"), nonce, theirs):
-            raise _NotBelievedError("a server", found="no proof of the job's token")
+        welcome = self._receive_first()
+        if not verify(token, "server", welcome.get("proof"), nonce, theirs):
+            raise _AuthenticationError("a server", found="no proof of the job's token")
         self._socket.settimeout(HANDSHAKE)
         return float(field(welcome, "beat", float)), float(field(welcome, "silence", float))
 
-    def _first(self) -> Message:
+    def _receive_first(self) -> Message:
         if self._early:
             return self._early.pop(0)
         while data := self._socket.recv(1 << 16):
@@ -163,50 +163,50 @@ class ControlClient:
         raise WireError("a server", found="the end of the connection")
 
     def start(self, seconds: float | None = None) -> tuple[str, ...]:
-        """Wait until all ranks have connected; return their hosts in the order of the ranks.
+        """Wait until all ranks have joined; return their hosts in rank order.
 
         Args:
             seconds: the longest wait; when None, the server's limits alone decide.
         """
-        self._await(lambda: self._started, seconds, "waiting for all ranks to come")
+        self._await(lambda: self._started, seconds, "waiting for all ranks to join")
         return self.hosts
 
     def at_end(self, action: Callable[[], None]) -> None:
-        """Something to do when the process ends well, before its goodbye; the last one first."""
+        """Register an action before the goodbye of a process that succeeds; last in, first out."""
         self._at_end.append(action)
 
-    def leave(self) -> None:
-        """Does what is to be done at the end, and says goodbye."""
+    def finish(self) -> None:
+        """Run the registered actions, then say goodbye."""
         for action in self._at_end[::-1] if not (self._failed or self._closed) else ():
             action()
-        self.bye()
+        self.goodbye()
 
-    def bye(self, status: int = 0) -> None:
-        """Says that this rank has ended; a second time, or after an error, says nothing."""
-        if self._byed or self._closed or self._failed:
+    def goodbye(self, status: int = 0) -> None:
+        """Report that this rank has ended; does nothing after a goodbye or an error."""
+        if self._said_goodbye or self._closed or self._failed:
             return
-        self._byed = True
+        self._said_goodbye = True
         self._send({"is": "bye", "exit": status, "status": self._watch.report()})
-        with self._changed:  # the answer shows that it has arrived before the process is gone
+        with self._changed:  # the reply shows that the message arrived before the process exits
             self._changed.wait_for(lambda: self._closed, 2.0)
         self.close()
 
     def fail(self) -> None:
-        """Say how this rank fails."""
+        """Report that this rank fails, by its status or its exception."""
         status, error = self.failing
         if error is None:
-            self.bye(status)
+            self.goodbye(status)
         else:
             self.raised(error)
 
-    def leave_to_parent(self) -> None:
-        """In a forked process: the connection is the parent's, and ends with that alone."""
+    def detach_in_child(self) -> None:
+        """Detach a forked child: the connection belongs to the parent alone."""
         self._sending, self._changed = threading.Lock(), threading.Condition()
-        self._closed = self.left = True
+        self._closed = self.in_child = True
         self._socket.close()
 
     def close(self) -> None:
-        """Ends the connection without a word."""
+        """Close the connection without a message."""
         self._end()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -224,38 +224,40 @@ class ControlClient:
         traceback: TracebackType | None,
     ) -> None:
         if error is None:
-            self.bye()
+            self.goodbye()
         else:
             self.raised(error)
             self.close()
 
     def raised(self, error: BaseException) -> None:
-        """Says that an exception ends this rank's program."""
+        """Report that an exception ends this rank's program."""
         if not (self._failed or self._closed):
             self._failed = True
-            self._send({"is": "raised", "error": text_of(error), "status": self._watch.report()})
+            self._send(
+                {"is": "raised", "error": describe_error(error), "status": self._watch.report()}
+            )
 
     # ------------------------------------------------------------------- exchange
 
-    def meet(self) -> None:
-        """Wait for all ranks to reach their first job, however far apart they are.
+    def wait_for_first_job(self) -> None:
+        """Wait for all ranks to reach their first job, however long that takes them.
 
-        MPI's own start also waits for all ranks, but it holds Python's lock: no heartbeat would
-        leave a rank that waits there, and the server would take it for dead.
+        MPI_Init also waits for all ranks, but holds the interpreter lock: without heartbeats the
+        server would take a waiting rank for dead.
         """
         self.gather(FIRST_JOB, None)
 
     def gather(self, key: str, value: Any, seconds: float | None = None) -> list[Any]:
-        """Gives a small value (what JSON has, below 60 KiB) and gets those of all ranks.
+        """All-gather a small JSON value, below 60 KiB.
 
         Args:
-            key: the same in all ranks.
-            value: this rank's.
+            key: equal in all ranks.
+            value: the value of this rank.
             seconds: the longest wait; when None, the server's limits alone decide.
 
         Raises:
-            JobStoppedError: the job ends before all have given theirs.
-            LaunchError: time is over.
+            JobStoppedError: the job ends before all ranks have sent their values.
+            LaunchError: the wait has timed out.
         """
         ranks = range(self.membership.size)
         what = "control values"
@@ -271,19 +273,19 @@ class ControlClient:
             return
         if self._closed:
             raise JobStoppedError(attempted, found="the end of the job")
-        raise LaunchError(attempted, found=f"not all of them within {seconds:g} s")
+        raise LaunchError(attempted, found=f"not all ranks within {seconds:g} s")
 
     # ----------------------------------------------------------------- the thread
 
     def _send(self, message: Message) -> None:
         data = pack(message)
-        with self._sending, contextlib.suppress(OSError):  # the thread notices that it is gone
+        with self._sending, contextlib.suppress(OSError):  # the thread detects a lost connection
             self._socket.sendall(data)
 
     def _run(self) -> None:
         heard = beaten = time.monotonic()
         for message in self._early:
-            self._take(message)
+            self._handle(message)
         while not self._closed:
             now = time.monotonic()
             if now >= beaten:
@@ -291,8 +293,8 @@ class ControlClient:
                 beaten = now + self._beat
             if self._read(beaten - now):
                 heard = time.monotonic()
-            elif now - heard > self._silence:  # seen after reading: this process may have slept
-                self._lost(f"has not answered for {now - heard:.1f} s")
+            elif now - heard > self._silence:  # checked after reading: this process may have slept
+                self._lost(f"has not responded for {now - heard:.1f} s")
 
     def _read(self, seconds: float) -> bool:
         try:
@@ -300,7 +302,7 @@ class ControlClient:
                 return False
             data = self._socket.recv(1 << 16)
             for message in self._framing.feed(data):
-                self._take(message)
+                self._handle(message)
         except (OSError, ValueError) as error:  # ValueError: closed by another thread, or WireError
             self._lost(str(error))
             return False
@@ -308,7 +310,7 @@ class ControlClient:
             self._lost("has closed the connection")
         return bool(data)
 
-    def _take(self, message: Message) -> None:
+    def _handle(self, message: Message) -> None:
         kind = message.get("is")
         if kind == "stop":
             self._halt(str(message.get("message", "")))
@@ -325,17 +327,17 @@ class ControlClient:
                 self._changed.notify_all()
 
     def _lost(self, how: str) -> None:
-        if not (self._closed or self._byed or self._failed):
+        if not (self._closed or self._said_goodbye or self._failed):
             message = f"{self.membership} lost its control server at {self._server}, which {how}"
-            if self._stop is end_process:  # which says nothing: nobody else can, either
+            if self._stop is end_process:  # which prints nothing, and the server cannot either
                 LOG.error("%s", message)
             self._halt(message)
 
     def _halt(self, message: str) -> None:
-        """Stops before anybody is told, who would raise an error of its own."""
-        if self._failed:  # it is ending by itself, unless it waits for others at its end
+        """Terminate before waiting threads notice, which would raise errors of their own."""
+        if self._failed:  # it ends by itself, unless it waits for others at its end
             time.sleep(_OWN_END)
-        if not self._byed:
+        if not self._said_goodbye:
             prepare(message)
             self._stop(message)
         self._end()
@@ -346,11 +348,11 @@ class ControlClient:
             self._changed.notify_all()
 
 
-def text_of(error: BaseException) -> str:
-    """An exception in short, with the user's line: "ValueError: no such file (train.py:3)"."""
+def describe_error(error: BaseException) -> str:
+    """Return a short text of an exception with the user's source line, if known."""
     at, trace = "", error.__traceback__
     while trace is not None:
-        at = line_of_only(trace) or at
+        at = line_of_entry(trace) or at
         trace = trace.tb_next
     own = getattr(error, "at", None)
     where = str(own) if own is not None else at
@@ -358,30 +360,30 @@ def text_of(error: BaseException) -> str:
     return text + (f" (at {where})" if where and where not in text else "")
 
 
-def line_of_only(trace: TracebackType) -> str:
-    """The line of one frame of a traceback if it is the user's, else ""."""
+def line_of_entry(trace: TracebackType) -> str:
+    """Return the source line of one frame of a traceback if it is the user's, else ""."""
     inner, frame = line_of(trace.tb_frame), trace.tb_frame
     mine = f"{frame.f_code.co_filename}:{frame.f_lineno}" == inner
     return f"{frame.f_code.co_filename}:{trace.tb_lineno}" if mine else ""
 
 
 def end_process(message: str) -> None:
-    """Ends this process at once, whatever its threads wait for."""
+    """Terminate this process at once, whatever its threads wait for."""
     flush = threading.Thread(target=flush_streams, daemon=True)
     flush.start()
-    flush.join(0.5)  # the main thread may hold the lock of a stream
+    flush.join(0.5)  # the main thread may hold a stream's lock
     os._exit(STOPPED)
 
 
 def flush_streams() -> None:
-    """Write what is still in the buffers of the standard streams."""
+    """Flush the standard streams."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
 
 
 def watch_exit(client: ControlClient) -> None:
-    """Says goodbye when the interpreter ends, and reports the exception that ends it, if any."""
+    """Say goodbye when the interpreter exits, and report the exception that ends it, if any."""
     usual = sys.excepthook
 
     def hook(
@@ -391,15 +393,15 @@ def watch_exit(client: ControlClient) -> None:
         client.raised(error)
 
     def leave() -> None:
-        if client.left:
+        if client.in_child:
             return
         if client.failing[0]:
             client.fail()
             return
         try:
-            _deliver()
-            client.leave()
-        except BaseException as error:  # noqa: BLE001 - shown, reported and the end of the process
+            _sync_session()
+            client.finish()
+        except BaseException as error:  # noqa: BLE001 - reported, then the process is terminated
             sys.excepthook(type(error), error, error.__traceback__)
             end_process("")
 
@@ -407,8 +409,8 @@ def watch_exit(client: ControlClient) -> None:
     atexit.register(leave)
 
 
-def _deliver() -> None:
-    """Waits for asynchronous steps, which others may take part in: a goodbye comes after them."""
+def _sync_session() -> None:
+    """Wait for asynchronous steps before the goodbye: other ranks may take part in them."""
     session = sys.modules.get("flow_core.frontend.session.session")
     if session is not None:
         session.sync_default_session()

@@ -1,7 +1,7 @@
-"""The door of the control server: who knocks has to prove something soon, and harms nobody else.
+"""The control server's listening socket, hardened against connections of other programs.
 
-Whatever strangers do, connections that have proven nothing are few, each has its time, a flood of
-them is let in at a pace, and the log has a line for some and a number for the rest.
+Unauthenticated connections are limited in number and time, a flood of them is accepted at a limited
+rate, and only some get a line in the log; the rest are counted.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from collections.abc import Awaitable, Callable
 
 LOG = logging.getLogger(__name__)
 
-STRANGERS = 64
-"""Connections that may be busy with proving that they belong to the job at the same time."""
+MAX_UNAUTHENTICATED = 64
+"""Maximum number of connections that are still authenticating."""
 
-EACH_SECOND = 50
-"""Connections that are let in per second once all ranks have come; more before."""
+ACCEPT_RATE = 50
+"""Connections accepted per second once all ranks have joined; unlimited before."""
 
-LINES, PERIOD = 8, 60.0
-"""Strangers that get a line of their own in the log, per so many seconds."""
+LOG_LINES, LOG_PERIOD = 8, 60.0
+"""Lines about dropped connections per period, and the period in seconds."""
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-class Door:
-    """Listens on one address and hands connections on.
+class Listener:
+    """Accepts connections on one address and passes them to a handler.
 
     Args:
-        address, port: where; port 0 for any that is free.
-        serve: takes a connection; it closes it.
+        address, port: where to listen; port 0 for any free port.
+        serve: handles a connection, and closes it.
 
     Attributes:
-        port: where it listens.
-        complete: whether nobody else is awaited, so that there is no hurry.
+        port: the port it listens on.
+        complete: whether all ranks have joined, so that the accept rate is limited.
 
     Raises:
-        OSError: nobody can listen there.
+        OSError: the address is not available.
     """
 
     def __init__(self, address: str, port: int, serve: Serve) -> None:
@@ -49,85 +49,86 @@ class Door:
         self.port: int = self._socket.getsockname()[1]
         self.complete = False
         self._serve = serve
-        self._strangers: dict[asyncio.StreamWriter, str] = {}
+        self._unauthenticated: dict[asyncio.StreamWriter, str] = {}
         self._tasks: set[asyncio.Future[None]] = set()
-        self._dropped = Dropped()
+        self._drops = DropLog()
 
     async def run(self) -> None:
-        """Lets connections in, for ever."""
+        """Accept connections until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             try:
                 connection, _ = await loop.sock_accept(self._socket)
-            except OSError as error:  # no descriptors are left for the moment, for example
+            except OSError as error:  # out of descriptors, for example
                 LOG.warning("a connection could not be accepted: %s", error)
                 await asyncio.sleep(1.0)
                 continue
-            await self._hand_on(connection)
-            await asyncio.sleep(1 / EACH_SECOND if self.complete else 0)
+            await self._start_serving(connection)
+            await asyncio.sleep(1 / ACCEPT_RATE if self.complete else 0)
 
-    async def _hand_on(self, connection: socket.socket) -> None:
+    async def _start_serving(self, connection: socket.socket) -> None:
         try:
             reader, writer = await asyncio.open_connection(sock=connection)
-        except OSError:  # it is gone already
+        except OSError:  # already disconnected
             connection.close()
             return
         peer = writer.get_extra_info("peername") or ("", 0)
-        self._make_room()
-        self._strangers[writer] = str(peer[0])
+        self._evict()
+        self._unauthenticated[writer] = str(peer[0])
         task = asyncio.ensure_future(self._serve(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _make_room(self) -> None:
-        """Shows the oldest stranger out, of the host that has sent most of them."""
-        if len(self._strangers) >= STRANGERS:
-            host = Counter(self._strangers.values()).most_common(1)[0][0]
-            oldest = next(writer for writer, of in self._strangers.items() if of == host)
-            self.known(oldest)
+    def _evict(self) -> None:
+        """At the limit, abort the oldest connection of the host that has the most."""
+        if len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
+            host = Counter(self._unauthenticated.values()).most_common(1)[0][0]
+            oldest = next(writer for writer, of in self._unauthenticated.items() if of == host)
+            self.release(oldest)
             oldest.transport.abort()
 
-    def known(self, writer: asyncio.StreamWriter) -> None:
-        """A connection is no stranger's any more, or is gone."""
-        self._strangers.pop(writer, None)
+    def release(self, writer: asyncio.StreamWriter) -> None:
+        """Stop counting a connection that has authenticated or closed."""
+        self._unauthenticated.pop(writer, None)
 
-    def dropped(self, peer: object, reason: str) -> None:
-        """Takes note of a connection that was dropped."""
-        self._dropped.note(peer, " ".join(reason.split()), time.monotonic())
+    def log_drop(self, peer: object, reason: str) -> None:
+        """Log a dropped connection."""
+        self._drops.add(peer, " ".join(reason.split()), time.monotonic())
 
     def close(self) -> None:
-        """Listens no longer."""
+        """Stop listening."""
         self._socket.close()
-        self._dropped.say_rest()
+        self._drops.flush()
 
 
-class Dropped:
-    """The log of what was dropped: a flood does not fill it.
+class DropLog:
+    """A rate-limited log of dropped connections.
 
     Attributes:
-        rest: how many have had no line.
+        unlogged: number of drops without a line of their own.
     """
 
     def __init__(self) -> None:
-        self.rest = 0
+        self.unlogged = 0
         self._lines = 0
         self._since = 0.0
         self._last = ""
 
-    def note(self, peer: object, reason: str, now: float) -> None:
-        """A line for a connection, or one more among the rest."""
-        if now - self._since > PERIOD:
-            self.say_rest()
+    def add(self, peer: object, reason: str, now: float) -> None:
+        """Log a drop, or count it if the period's lines are used up."""
+        if now - self._since > LOG_PERIOD:
+            self.flush()
             self._lines, self._since = 0, now
         self._last = f"{peer}: {reason}"
-        if self._lines < LINES:
+        if self._lines < LOG_LINES:
             self._lines += 1
-            LOG.warning("dropped what came from %s", self._last)
+            LOG.warning("dropped a connection from %s", self._last)
         else:
-            self.rest += 1
+            self.unlogged += 1
 
-    def say_rest(self) -> None:
-        """A line for those that have had none."""
-        if self.rest:
-            LOG.warning("dropped %d more connections, the last from %s", self.rest, self._last)
-            self.rest = 0
+    def flush(self) -> None:
+        """Log the number of drops without a line."""
+        if self.unlogged:
+            text = "dropped %d more connections, the last from %s"
+            LOG.warning(text, self.unlogged, self._last)
+            self.unlogged = 0

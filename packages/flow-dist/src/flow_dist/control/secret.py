@@ -1,8 +1,7 @@
-"""The user's own secret: who has the same one, on whatever host, may join the user's jobs.
+"""The user's secret, which authenticates the ranks of jobs that no launcher passes a token.
 
-Launchers that know nothing of us pass no secret to the ranks that they start.  So there is a file
-of the user's, made at the first use, from which each job's token is derived.  Hosts that share the
-home directory have the same one; elsewhere it is copied once, as a key of ssh is.
+The secret is a file, created on first use, from which every job's token is derived.  Hosts that
+share the home directory share it; to others it is copied once, like an ssh key.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from flow_dist.bootstrap.membership import LaunchError
-from flow_dist.control.wire import fresh
+from flow_dist.control.wire import random_token
 
 TOKEN = "FLOW_DIST_TOKEN"
-"""The variable that is the token of a job."""
+"""The variable that holds the token of a job."""
 
 
 def secret_file(env: Mapping[str, str]) -> Path:
-    """Where the user's secret is.
+    """Return the path of the user's secret.
 
     >>> secret_file({"HOME": "/home/a"}).as_posix()
     '/home/a/.config/flow-dist/secret'
@@ -33,14 +32,14 @@ def secret_file(env: Mapping[str, str]) -> Path:
 
 
 def job_token(env: Mapping[str, str], *about: object) -> str:
-    """A job's token: what the environment says, else one made of the user's secret.
+    """Return a job's token: that of the environment, else one derived from the user's secret.
 
     Args:
         env: the process's environment.
-        about: what tells this job from others of the user, the same in all ranks.
+        about: identifies the job among the user's jobs; equal in all ranks.
 
     Raises:
-        LaunchError: there is neither, or others can read the secret.
+        LaunchError: the secret cannot be read or created, or other users can read it.
     """
     if env.get(TOKEN):
         return env[TOKEN]
@@ -63,13 +62,13 @@ def _secret(path: Path) -> bytes:
 
 
 def _make(path: Path) -> None:
-    """Makes it at once and whole; of several processes that come here, one does."""
+    """Create the secret atomically; of several processes that try, one succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    aside = path.with_name(f".secret-{fresh()[:16]}")
+    aside = path.with_name(f".secret-{random_token()[:16]}")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "w") as file:
-            file.write(f"{fresh()}\n")
+            file.write(f"{random_token()}\n")
         with contextlib.suppress(FileExistsError):
             os.link(aside, path)
     finally:
@@ -81,8 +80,8 @@ def _check_private(path: Path, found: os.stat_result) -> None:
         raise LaunchError(
             f"reading the secret of your jobs in {path}",
             found=f"mode {stat.S_IMODE(found.st_mode):04o}, owned by user {found.st_uid}",
-            allowed=f"mode 0600, owned by user {os.geteuid()}: who reads it may join your jobs",
-            hint=f"chmod 600 {path}, if nobody else can have read it; else delete it",
+            allowed=f"mode 0600, owned by user {os.geteuid()}: its readers can join your jobs",
+            hint=f"chmod 600 {path} if no other user can have read it; otherwise delete it",
         )
 
 
@@ -90,6 +89,6 @@ def _no_secret(path: Path, found: str) -> LaunchError:
     return LaunchError(
         f"reading the secret of your jobs in {path}",
         found=found,
-        allowed=f"a file of yours with a secret, or the variable {TOKEN}",
-        hint=f"export the same {TOKEN}=$(openssl rand -hex 32) on all hosts before you start",
+        allowed=f"a file with a secret, or the variable {TOKEN}",
+        hint=f"export the same {TOKEN}=$(openssl rand -hex 32) on all hosts before starting",
     )

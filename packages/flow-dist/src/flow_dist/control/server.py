@@ -1,6 +1,6 @@
-"""The server of the control channel: admits the ranks, keeps the board, says when to stop.
+"""The server of the control channel: admits the ranks, feeds the board, gives the order to stop.
 
-It runs in a thread of its own, in the supervisor or, where there is none, in rank 0.
+It runs in a thread of its own, in the supervisor or, without one, in rank 0.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,8 +16,9 @@ from types import TracebackType
 from typing import Any
 
 from flow_dist.bootstrap.membership import LaunchError
+from flow_dist.bootstrap.output import report as print_report
 from flow_dist.control.board import Board, Failure, Limits
-from flow_dist.control.listener import Door
+from flow_dist.control.listener import Listener
 from flow_dist.control.wire import (
     TO_RANK,
     TO_SERVER,
@@ -26,37 +26,37 @@ from flow_dist.control.wire import (
     Message,
     WireError,
     field,
-    fresh,
     pack,
     prove,
-    proven,
+    random_token,
+    verify,
 )
 
 LOG = logging.getLogger(__name__)
 
 HANDSHAKE = 5.0
-"""Seconds that a connection has for proving that it belongs to the job."""
+"""Seconds in which a connection must authenticate."""
 
-_LAST_WORDS = 0.3
-"""Seconds that ranks have for saying where they are, before they are stopped."""
+_REPORT_SECONDS = 0.3
+"""Seconds that ranks have to report their positions before they are stopped."""
 
 
 class ControlServer:
-    """Joins the ranks of a job and watches them.
+    """Admits the ranks of a job and monitors them.
 
     Args:
         size: number of ranks.
         token: the secret of the job.
-        address: where to listen, and nowhere else.
-        port: 0 for any that is free.
-        limits: how long nothing may happen.
-        report: takes reports of jobs that make no progress; they go to standard error when None.
+        address: the only address to listen on.
+        port: 0 for any free port.
+        limits: time limits.
+        report: receives reports of jobs that make no progress; prints them when None.
 
     Attributes:
         address, port: where it listens.
 
     Raises:
-        LaunchError: nobody can listen there.
+        LaunchError: the address is not available.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ControlServer:
         report: Callable[[str], object] | None = None,
     ) -> None:
         self.limits = limits or Limits()
-        self._report = report or _say
+        self._report = report or print_report
         self.address = address
         self._token = token
         self._board = Board(size, self.limits, time.monotonic())
@@ -79,7 +79,7 @@ class ControlServer:
         self._verdict: Failure | None = None
         self._concluded = threading.Event()
         self._loop = asyncio.new_event_loop()
-        self._stir = asyncio.Event()
+        self._event = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self.port = self._listen(port)
         self._thread = threading.Thread(target=self._run, name="flow-control", daemon=True)
@@ -100,43 +100,43 @@ class ControlServer:
 
     @property
     def over(self) -> bool:
-        """Whether all ranks have ended well."""
+        """Whether all ranks have ended with status 0."""
         return self._board.over
 
     @property
-    def unsettled(self) -> bool:
-        """Whether there are ranks that have neither hung up nor said goodbye: silence may tell."""
+    def has_open_ranks(self) -> bool:
+        """Whether a rank has neither disconnected nor said goodbye, and may turn out silent."""
         ranks = list(self._board.ranks.values())
         return any(rank.gone is None and rank.ended is None for rank in ranks)
 
     @property
     def hosts(self) -> dict[int, str]:
-        """The hosts of the ranks that have come."""
+        """The hosts of the ranks that have joined."""
         return {n: rank.host for n, rank in dict(self._board.ranks).items()}
 
     def wait(self, seconds: float) -> Failure | None:
-        """Waits for a verdict, but not longer than that; None when there is none yet."""
+        """Wait for a verdict, at most for some seconds; return None if there is none yet."""
         self._concluded.wait(seconds)
         return self._verdict
 
-    def dismiss(self, message: str, seconds: float = 0.5) -> None:
-        """Tells all ranks to stop, and waits until they have hung up, but not longer than that."""
-        self._loop.call_soon_threadsafe(self._tell, {"is": "stop", "message": message})
+    def stop_ranks(self, message: str, seconds: float = 0.5) -> None:
+        """Tell all ranks to stop, and wait until they have disconnected, at most for a time."""
+        self._loop.call_soon_threadsafe(self._broadcast, {"is": "stop", "message": message})
         until = time.monotonic() + seconds
-        while self.unsettled and time.monotonic() < until:
+        while self.has_open_ranks and time.monotonic() < until:
             time.sleep(0.01)
 
     def close(self) -> None:
-        """Ends the thread and all connections."""
+        """Close all connections and end the thread."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
 
-    # --------------------------------------------------------------- in its own
+    # --------------------------------------------------------- in its own thread
 
     def _listen(self, port: int) -> int:
         try:
-            self._door = Door(self.address, port, self._serve)
+            self._listener = Listener(self.address, port, self._serve)
         except OSError as error:
             self._loop.close()
             raise LaunchError(
@@ -144,64 +144,64 @@ class ControlServer:
                 found=str(error),
                 allowed="an address of this host and a free port, or port 0",
             ) from error
-        return self._door.port
+        return self._listener.port
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._keep(self._rounds())
-        self._keep(self._door.run())
+        self._start_task(self._supervise())
+        self._start_task(self._listener.run())
         try:
             self._loop.run_forever()
         finally:
-            self._door.close()
+            self._listener.close()
             for task in asyncio.all_tasks(self._loop):
                 task.cancel()
-            self._loop.run_until_complete(self._ended())
+            self._loop.run_until_complete(self._finish_tasks())
             self._loop.close()
 
-    async def _ended(self) -> None:
+    async def _finish_tasks(self) -> None:
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*rest, return_exceptions=True)
-        await asyncio.sleep(0)  # in which the transports close their sockets
+        await asyncio.sleep(0)  # lets the transports close their sockets
 
-    def _keep(self, work: Any) -> None:
+    def _start_task(self, work: Any) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _rounds(self) -> None:
-        """Signs of life to the ranks, and a look at the board."""
+    async def _supervise(self) -> None:
+        """Send heartbeats and check the board until the job fails."""
         rhythm = min(self.limits.beat, self.limits.settle, self.limits.silence / 4) / 2
         while not self._board.check(time.monotonic()):
-            self._tell({"is": "beat"})
+            self._broadcast({"is": "beat"})
             stalled = self._board.stalled(time.monotonic())
             if stalled is not None:
                 self._report(stalled)
             asleep = time.monotonic()
-            await self._news(rhythm)
+            await self._wait_for_event(rhythm)
             overslept = time.monotonic() - asleep - rhythm
-            if overslept > self.limits.beat:  # this process was stopped: nobody could be heard
-                self._board.excuse(overslept)
-        self._tell({"is": "where"})
-        await asyncio.sleep(_LAST_WORDS)
+            if overslept > self.limits.beat:  # this process was suspended and received nothing
+                self._board.discount(overslept)
+        self._broadcast({"is": "where"})
+        await asyncio.sleep(_REPORT_SECONDS)
         self._conclude()
-        while True:  # one who comes too late hears it, too
+        while True:  # ranks that join late are told, too
             failure = self._verdict
-            self._tell({"is": "stop", "message": failure.message if failure else ""})
+            self._broadcast({"is": "stop", "message": failure.message if failure else ""})
             await asyncio.sleep(rhythm)
 
-    async def _news(self, seconds: float) -> None:
-        """Waits for bad news, or until it is time to look again."""
+    async def _wait_for_event(self, seconds: float) -> None:
+        """Wait until an event needs attention, at most for some seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):  # `wait_for` may lose a cancellation
-                await self._stir.wait()
-        self._stir.clear()
+                await self._event.wait()
+        self._event.clear()
 
     def _conclude(self) -> None:
         self._verdict = self._board.verdict(time.monotonic())
         self._concluded.set()
 
-    def _tell(self, message: Message) -> None:
+    def _broadcast(self, message: Message) -> None:
         for writer in list(self._writers.values()):
             if not writer.is_closing():
                 writer.write(pack(message, TO_RANK))
@@ -212,48 +212,48 @@ class ControlServer:
         peer = writer.get_extra_info("peername")
         rank = None
         try:
-            framing, rank = await self._admitted(reader, writer)
+            framing, rank = await self._authenticate(reader, writer)
             while data := await reader.read(1 << 16):
                 for message in framing.feed(data):
-                    self._heard(rank, message)
+                    self._dispatch(rank, message)
         except (WireError, TimeoutError) as error:
-            self._door.dropped(peer, str(error) or "no proof in time")
+            self._listener.log_drop(peer, str(error) or "no proof in time")
         except OSError as error:
             LOG.info("connection of %s: %s", peer, error)
-        except asyncio.CancelledError:  # the server is closed: nobody waits for what is unsent
+        except asyncio.CancelledError:  # the server closes: drop what is unsent
             writer.transport.abort()
-        except Exception as error:  # noqa: BLE001 - asyncio would log a traceback for each one
-            self._door.dropped(peer, f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - asyncio would log a traceback
+            self._listener.log_drop(peer, f"{type(error).__name__}: {error}")
         finally:
-            self._door.known(writer)
+            self._listener.release(writer)
             if rank is not None:
-                self._gone(rank)
+                self._disconnected(rank)
             writer.close()
 
-    def _gone(self, rank: int) -> None:
+    def _disconnected(self, rank: int) -> None:
         self._board.lost(rank, time.monotonic())
-        self._stir.set()
+        self._event.set()
         self._writers.pop(rank, None)
-        self._tell({"is": "where"})  # who does not answer may be the one that failed first
+        self._broadcast({"is": "where"})  # a rank that does not answer may have failed first
 
-    async def _admitted(
+    async def _authenticate(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[Framing, int]:
         async with asyncio.timeout(HANDSHAKE):
             admitted = await self._handshake(reader, writer)
-        self._door.known(writer)
+        self._listener.release(writer)
         return admitted
 
     async def _handshake(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[Framing, int]:
-        nonce, framing = fresh(), Framing(TO_SERVER)
+        nonce, framing = random_token(), Framing(TO_SERVER)
         writer.write(pack({"is": "hello", "nonce": nonce}))
         hello = await _first(reader, Framing(4096))
         theirs = field(hello, "nonce", str)
-        if not proven(self._token, "rank", hello.get("proof"), nonce, theirs):
+        if not verify(self._token, "rank", hello.get("proof"), nonce, theirs):
             raise WireError("a connection", found="no proof of the job's token")
-        rank = self._seat(hello, str(writer.get_extra_info("peername")[0]))
+        rank = self._register(hello, str(writer.get_extra_info("peername")[0]))
         limits = {"beat": float(self.limits.beat), "silence": float(self.limits.silence)}
         proof = prove(self._token, "server", theirs, nonce)
         writer.write(pack({"is": "welcome", "proof": proof, **limits}))
@@ -261,7 +261,7 @@ class ControlServer:
         self._start_if_all()
         return framing, rank
 
-    def _seat(self, hello: Message, address: str) -> int:
+    def _register(self, hello: Message, address: str) -> int:
         rank: int = field(hello, "rank", int)
         size = field(hello, "size", int)
         host = field(hello, "host", str)
@@ -279,11 +279,11 @@ class ControlServer:
     def _start_if_all(self) -> None:
         ranks = self._board.ranks
         if len(ranks) == self._board.size:
-            self._door.complete = True
+            self._listener.complete = True
             hosts = [ranks[n].host for n in range(self._board.size)]
-            self._tell({"is": "start", "hosts": hosts})
+            self._broadcast({"is": "start", "hosts": hosts})
 
-    def _heard(self, rank: int, message: Message) -> None:
+    def _dispatch(self, rank: int, message: Message) -> None:
         handler = self._HANDLERS.get(field(message, "is", str))
         if handler is None:
             raise WireError("a message of a rank", found=f"{message['is']!r:.40}")
@@ -292,7 +292,7 @@ class ControlServer:
     def _on_beat(self, rank: int, message: Message) -> None:
         self._board.beat(rank, _status(message), time.monotonic())
         if self._board.in_doubt:
-            self._stir.set()
+            self._event.set()
 
     def _on_bye(self, rank: int, message: Message) -> None:
         status = field(message, "exit", int)
@@ -302,7 +302,7 @@ class ControlServer:
     def _on_raised(self, rank: int, message: Message) -> None:
         error = field(message, "error", str)
         self._board.raised(rank, error, _status(message), time.monotonic())
-        self._stir.set()
+        self._event.set()
 
     def _on_gather(self, rank: int, message: Message) -> None:
         key = field(message, "key", str)
@@ -311,7 +311,7 @@ class ControlServer:
         if len(values) == self._board.size:
             del self._gathered[key]
             ordered = [values[n] for n in range(self._board.size)]
-            self._tell({"is": "gathered", "key": key, "values": ordered})
+            self._broadcast({"is": "gathered", "key": key, "values": ordered})
 
     _HANDLERS: dict[str, Callable[[ControlServer, int, Message], None]] = {  # noqa: RUF012 - constant
         "beat": _on_beat,
@@ -319,11 +319,6 @@ class ControlServer:
         "raised": _on_raised,
         "gather": _on_gather,
     }
-
-
-def _say(message: str) -> None:
-    sys.stderr.write(f"flow-dist: {message}\n")
-    sys.stderr.flush()
 
 
 async def _first(reader: asyncio.StreamReader, framing: Framing) -> Message:
@@ -334,7 +329,7 @@ async def _first(reader: asyncio.StreamReader, framing: Framing) -> Message:
 
 
 def _status(message: Message) -> Message:
-    """The report in a message, as `Board` takes it."""
+    """Return the report in a message, checked as `Board` requires it."""
     status: Message = field(message, "status", dict)
     for name in ("step", "sequence"):
         field(status, name, int)

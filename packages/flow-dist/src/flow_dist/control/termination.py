@@ -1,4 +1,4 @@
-"""What a process does before it is ended from outside."""
+"""Callbacks that run before this process is terminated because the job has failed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable
 LOG = logging.getLogger(__name__)
 
 BEFORE: list[Callable[[str], object]] = []
-"""Called with the reason, one after the other, before a process is ended; they must not block."""
+"""Called in order with the reason; they must not block."""
 
 
 def prepare(message: str) -> None:
-    """Calls all of them; nothing that they raise keeps the process alive."""
+    """Call all callbacks; log what they raise, so that the process still terminates."""
     for call in tuple(BEFORE):
         try:
             call(message)
         except Exception:
-            LOG.exception("before the end")
+            LOG.exception("a callback before termination failed")

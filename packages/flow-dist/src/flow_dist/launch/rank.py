@@ -1,6 +1,6 @@
-"""A rank of ``flow-dist run``: it joins the job, runs the script, and tells how that ends.
+"""A rank of ``flow-dist run``: join the job, run the script, and report how it ends.
 
-The script runs as ``python SCRIPT ARGS`` would run it, in a process that dies with its launcher.
+The script runs as under ``python SCRIPT ARGS``, in a process that dies with its launcher.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from flow_dist.rng_sync import synchronize_seeds
 
 
 def run_rank(argv: Sequence[str], loaded: Collection[str]) -> None:
-    """Run a script as a rank, and let out the exception that ends it.
+    """Run a script as a rank; propagate the exception that ends it.
 
     Args:
         argv: the script and its arguments.
-        loaded: names of the modules that Python itself had loaded.
+        loaded: names of the modules that Python had loaded at start.
     """
     die_with_parent()
     print_whole_lines()
     if token := os.environ.get(TOKEN):
         synchronize_seeds(token)
     client = channel.join()
-    sys.excepthook = sys.__excepthook__  # what ends the script is seen here
+    sys.excepthook = sys.__excepthook__  # the script's exceptions are reported below
     if client is not None:
         atexit.register(_end_child, client)
     try:
@@ -45,21 +45,20 @@ def run_rank(argv: Sequence[str], loaded: Collection[str]) -> None:
 
 
 def _end_child(client: ControlClient) -> None:
-    """End a forked process before Python's own end, where mpi4py would end the parent's MPI."""
+    """End a forked child before interpreter exit, where mpi4py would finalize the parent's MPI."""
     mpi = sys.modules.get("mpi4py.MPI")
-    if not client.left or mpi is None or not mpi.Is_initialized():
+    if not client.in_child or mpi is None or not mpi.Is_initialized():
         return
-    vars(sys.modules["__main__"]).clear()  # files that the script has open are written
+    vars(sys.modules["__main__"]).clear()  # closes the script's open files
     gc.collect()
     flush_streams()
     os._exit(client.failing[0])
 
 
 def _report(client: ControlClient, error: BaseException) -> None:
-    """Tell of a failure before the others wait for this rank.
+    """Report a failure before other ranks wait for this one.
 
-    A rank that is alone keeps nobody waiting: it tells at its very end, when what the script has
-    registered for that is done.
+    A rank without others reports at its very end, after the script's exit handlers.
     """
     failing = status_of(error)
     if not failing:
@@ -67,11 +66,11 @@ def _report(client: ControlClient, error: BaseException) -> None:
     client.failing = failing, None if isinstance(error, SystemExit) else error
     if not client.membership.alone:
         ended_by(error)
-        sys.excepthook = _say_nothing
+        sys.excepthook = _no_hook
         if isinstance(error, SystemExit):
             error.code = failing
         client.fail()
 
 
-def _say_nothing(*error: object) -> None:
-    """Stands for the hook that has shown the exception already."""
+def _no_hook(*error: object) -> None:
+    """Replaces the hook that has already printed the exception."""

@@ -1,7 +1,7 @@
-"""The ranks of a job on a Ray cluster: Ray finds room for them and starts them, one actor each.
+"""Run the ranks of a job on a Ray cluster, one actor per rank.
 
-What the ranks exchange does not pass through Ray: they join the supervisor's control channel, and
-each other by MPI over that (`flow_dist.mpi.pmi`), which needs MPICH.
+Ray only places and starts the ranks.  They join the supervisor's control channel, and initialize
+MPI over it (`flow_dist.mpi.pmi`), which needs MPICH.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from dataclasses import replace
 from typing import IO, Any
 
 from flow_dist.bootstrap.membership import LAUNCHER, LaunchError
+from flow_dist.bootstrap.output import report
 from flow_dist.control.board import Failure, Limits
 from flow_dist.launch import process_group
-from flow_dist.launch.supervisor import Gang, Job, check_script, program, say, supervise
+from flow_dist.launch.supervisor import Job, Processes, check_script, program, supervise
 
 LOG = logging.getLogger(__name__)
 
-Said = tuple[str, Any]
-"""What a rank says: ("stdout" or "stderr", bytes), and at last ("status", its exit status)."""
+Output = tuple[str, Any]
+"""Output of a rank: ("stdout" or "stderr", bytes), and finally ("status", its exit status)."""
 
 LOST = 255
-"""Status of a rank whose actor is gone."""
+"""Exit status of a rank whose actor is lost."""
 
-_LAST_WORDS = 5.0
-"""Seconds that actors have for ending their processes, before Ray ends the actors."""
+_END_SECONDS = 5.0
+"""Seconds in which actors must terminate their processes, before Ray kills the actors."""
 
-_FEWER = 5.0
-"""Seconds to wait for room for fewer ranks, after there was none for all."""
+_RETRY_SECONDS = 5.0
+"""Seconds to wait for resources for fewer ranks, after there were none for all."""
 
 
 def run(
@@ -49,23 +50,23 @@ def run(
     limits: Limits | None = None,
     address: str | None = None,
 ) -> int:
-    """Runs a script on a Ray cluster, and stops all ranks when one fails.
+    """Run a script on a Ray cluster, and stop all ranks when one fails.
 
     Args:
         script, args: the program, at the same path on all hosts.
         ranks: number of processes, each in an actor of its own.
-        each: what Ray is to reserve for a rank, such as ``{"CPU": 2, "GPU": 1}``; a CPU when None.
-        strategy: how to place them: Ray's "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD".
-        restarts: how often to start again after a failure.
-        least: with how few ranks to go on when there is no room for all.
-        limits: how long nothing may happen; ``start`` is also how long to wait for room.
+        each: resources to reserve per rank, such as ``{"CPU": 2, "GPU": 1}``; one CPU when None.
+        strategy: Ray's placement strategy: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD".
+        restarts: maximum number of restarts after failures.
+        least: minimum number of ranks to continue with if resources are short.
+        limits: time limits; ``start`` also limits the wait for resources.
         address: where this host listens for the ranks; that of its Ray node when None.
 
     Returns:
-        The status to end with, 0 only when all ranks ended well.
+        The exit status, 0 only if all ranks succeeded.
 
     Raises:
-        LaunchError: there is no script, no Ray, no cluster, or no room.
+        LaunchError: the script, Ray, a cluster or the resources are not available.
     """
     check_script(script)
     job = Job(
@@ -82,43 +83,43 @@ def run(
 
 
 class Cluster:
-    """Starts ranks on the Ray cluster that this process belongs to.
+    """Starts ranks on the Ray cluster of this process.
 
     Args:
-        each: what to reserve for a rank.
+        each: resources to reserve per rank.
         strategy: see `run`.
 
     Raises:
-        LaunchError: there is no Ray, or no cluster.
+        LaunchError: Ray or a cluster is not available.
     """
 
     def __init__(self, each: Mapping[str, float], strategy: str = "PACK") -> None:
-        self._ray = _connected()
+        self._ray = _connect()
         self._each, self._strategy = dict(each), strategy
-        self._room: Any = None
+        self._reserved: Any = None
 
     def __enter__(self) -> Cluster:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._leave()
+        self._release()
 
     def fit(self, job: Job, failure: Failure | None) -> Job:
-        """The job with as many ranks as there is room for; the room is reserved.
+        """Return the job with as many ranks as there are resources for, and reserve them.
 
         Raises:
-            LaunchError: there is room for too few.
+            LaunchError: there are resources for too few ranks.
         """
-        self._leave()  # a room of which a host is lost is looked for anew
+        self._release()  # a placement group that lost a node must be created again
         own = self._ray.util.get_node_ip_address()
         size = self._reserve(job)
         return replace(job, size=size, address=job.address or own)
 
-    def start(self, job: Job, told: Mapping[str, str]) -> Gang:
-        """Starts an actor per rank, and the rank in it."""
+    def start(self, job: Job, env: Mapping[str, str]) -> Processes:
+        """Start an actor per rank, and the rank in it."""
         actors = [self._actor(number) for number in range(job.ranks)]
         try:
-            return Actors(self._ray, actors, program(job), told)
+            return Actors(self._ray, actors, program(job), env)
         except BaseException:
             _kill(self._ray, actors)
             raise
@@ -126,31 +127,33 @@ class Cluster:
     def _reserve(self, job: Job) -> int:
         least = job.least or job.ranks
         for size in range(job.ranks, least - 1, -1):
-            if self._find_room(size, job.limits.start if size == job.ranks else _FEWER):
+            if self._try_reserve(size, job.limits.start if size == job.ranks else _RETRY_SECONDS):
                 return size
         raise LaunchError(
-            f"looking for room for {least} ranks on the Ray cluster, with {self._each} for each",
-            found=f"none within {job.limits.start:g} s; there is {self._ray.available_resources()}",
-            allowed="as much as that free at the same time",
-            hint="ask for fewer ranks or less for each, or let fewer go on: --least",
+            f"reserving resources for {least} ranks on the Ray cluster, {self._each} for each",
+            found=f"none within {job.limits.start:g} s; there are "
+            f"{self._ray.available_resources()}",
+            allowed="that much available at the same time",
+            hint="request fewer ranks or less for each, or continue with fewer: --least",
         )
 
-    def _find_room(self, size: int, seconds: float) -> bool:
-        self._room = self._ray.util.placement_group([self._each] * size, strategy=self._strategy)
-        if self._room.wait(seconds):
+    def _try_reserve(self, size: int, seconds: float) -> bool:
+        bundles = [self._each] * size
+        self._reserved = self._ray.util.placement_group(bundles, strategy=self._strategy)
+        if self._reserved.wait(seconds):
             return True
-        self._leave()
+        self._release()
         return False
 
-    def _leave(self) -> None:
-        room, self._room = self._room, None
-        if room is not None:
-            self._ray.util.remove_placement_group(room)
+    def _release(self) -> None:
+        reserved, self._reserved = self._reserved, None
+        if reserved is not None:
+            self._ray.util.remove_placement_group(reserved)
 
     def _actor(self, number: int) -> Any:
         strategies = self._ray.util.scheduling_strategies
         place = strategies.PlacementGroupSchedulingStrategy(
-            self._room, placement_group_bundle_index=number
+            self._reserved, placement_group_bundle_index=number
         )
         rest = {name: n for name, n in self._each.items() if name not in ("CPU", "GPU")}
         actor = self._ray.remote(Process).options(
@@ -158,13 +161,13 @@ class Cluster:
             num_gpus=self._each.get("GPU", 0),
             resources=rest,
             scheduling_strategy=place,
-            max_concurrency=2,  # `end` comes while `run` runs
+            max_concurrency=2,  # `end` is called while `run` runs
         )
         return actor.remote()
 
 
-def _connected() -> Any:
-    """The library, connected to the cluster of this host."""
+def _connect() -> Any:
+    """Import Ray and connect it to the cluster of this host."""
     try:
         import ray
         import ray.util.scheduling_strategies
@@ -191,20 +194,20 @@ class Actors:
 
     Args:
         ray: the library.
-        actors: of `Process`, in any order.
-        command: what a rank runs, after the name of Python.
-        told: variables for all of them.
+        actors: actors of `Process`, in any order.
+        command: the command of a rank, without the interpreter.
+        env: variables for all ranks.
     """
 
     def __init__(
-        self, ray: Any, actors: Sequence[Any], command: Sequence[str], told: Mapping[str, str]
+        self, ray: Any, actors: Sequence[Any], command: Sequence[str], env: Mapping[str, str]
     ) -> None:
         self._ray, self._actors = ray, actors
         self._statuses: dict[int, int] = {}
         nodes = ray.get([actor.node.remote() for actor in actors])
-        for rank, (number, local_rank, local_size) in enumerate(seats(nodes)):
+        for rank, (number, local_rank, local_size) in enumerate(assign_ranks(nodes)):
             own = {
-                **told,
+                **env,
                 LAUNCHER: "flow-dist",
                 "FLOW_DIST_RANK": str(rank),
                 "FLOW_DIST_SIZE": str(len(actors)),
@@ -212,34 +215,34 @@ class Actors:
                 "FLOW_DIST_LOCAL_SIZE": str(local_size),
             }
             run = actors[number].run.options(num_returns="streaming")
-            said = run.remote(list(command), own, os.getcwd())
-            threading.Thread(target=self._follow, args=(rank, said), daemon=True).start()
+            outputs = run.remote(list(command), own, os.getcwd())
+            threading.Thread(target=self._follow, args=(rank, outputs), daemon=True).start()
 
     def poll(self) -> int | None:
-        """The first status that is not 0, when all have ended."""
+        """Return the first nonzero status once all ranks have ended."""
         if len(self._statuses) < len(self._actors):
             return None
         return next(filter(None, self._statuses.values()), 0)
 
     def end(self) -> None:
-        """Ends the processes, then the actors."""
+        """Terminate the processes, then the actors."""
         ends = [actor.end.remote() for actor in self._actors]
         with contextlib.suppress(self._ray.exceptions.RayError):
-            self._ray.wait(ends, num_returns=len(ends), timeout=_LAST_WORDS)
+            self._ray.wait(ends, num_returns=len(ends), timeout=_END_SECONDS)
         _kill(self._ray, self._actors)
 
-    def _follow(self, rank: int, said: Iterable[Any]) -> None:
-        """Passes on what a rank prints, and notes how it ends."""
+    def _follow(self, rank: int, outputs: Iterable[Any]) -> None:
+        """Forward a rank's output, and record its exit status."""
         status = LOST
         try:
-            for reference in said:
+            for reference in outputs:
                 name, what = self._ray.get(reference)
                 if name == "status":
                     status = what
                 else:
                     _print(name, what)
         except self._ray.exceptions.RayTaskError as error:
-            say(f"the actor of rank {rank} could not run it: {error}")
+            report(f"the actor of rank {rank} failed to run it: {error}")
         except self._ray.exceptions.RayError as error:  # killed, or its node is lost
             LOG.info("the actor of rank %d: %s", rank, error)
         self._statuses[rank] = status
@@ -253,16 +256,16 @@ def _kill(ray: Any, actors: Iterable[Any]) -> None:
 
 def _print(name: str, data: bytes) -> None:
     stream = getattr(sys, name)
-    stream.buffer.write(data)  # as it is: a piece may end within a letter
+    stream.buffer.write(data)  # as bytes: a chunk may end within a character
     stream.flush()
 
 
-def seats(nodes: Sequence[str]) -> list[tuple[int, int, int]]:
-    """Per rank its actor, its number and that of its neighbours on its node.
+def assign_ranks(nodes: Sequence[str]) -> list[tuple[int, int, int]]:
+    """Return per rank its actor, its local rank, and the number of ranks on its node.
 
-    Ranks of a node follow one another, as the devices of a machine are dealt in that order.
+    Ranks of a node are consecutive, as devices are distributed over machines in that order.
 
-    >>> seats(["a", "b", "a"])
+    >>> assign_ranks(["a", "b", "a"])
     [(0, 0, 2), (2, 1, 2), (1, 0, 1)]
     """
     found = []
@@ -273,40 +276,40 @@ def seats(nodes: Sequence[str]) -> list[tuple[int, int, int]]:
 
 
 class Process:
-    """An actor that runs one rank; Ray makes it where there is room."""
+    """An actor that runs one rank on the node where Ray has placed it."""
 
     def node(self) -> str:
-        """The node that it is on."""
+        """Return the id of its node."""
         import ray
 
         return str(ray.get_runtime_context().get_node_id())
 
-    def run(self, command: Sequence[str], told: Mapping[str, str], folder: str) -> Iterator[Said]:
-        """Runs a rank; gives what it prints while it runs, and how it ends."""
+    def run(self, command: Sequence[str], env: Mapping[str, str], folder: str) -> Iterator[Output]:
+        """Run a rank; yield its output while it runs, and finally its exit status."""
         process_group.adopt_orphans()
         process = subprocess.Popen(
             [sys.executable, *command],
-            env={**os.environ, **told},
+            env={**os.environ, **env},
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        said: queue.SimpleQueue[Said | None] = queue.SimpleQueue()
+        outputs: queue.SimpleQueue[Output | None] = queue.SimpleQueue()
         streams = {"stdout": process.stdout, "stderr": process.stderr}
         for name, stream in streams.items():
-            threading.Thread(target=_read, args=(name, stream, said), daemon=True).start()
+            threading.Thread(target=_read, args=(name, stream, outputs), daemon=True).start()
         for _ in streams:
-            while (item := said.get()) is not None:
+            while (item := outputs.get()) is not None:
                 yield item
         yield "status", process.wait()
 
     def end(self) -> None:
-        """Ends the rank and all that came of it."""
+        """Terminate the rank and its descendants."""
         process_group.end_descendants()
 
 
-def _read(name: str, stream: IO[bytes], said: queue.SimpleQueue[Said | None]) -> None:
+def _read(name: str, stream: IO[bytes], outputs: queue.SimpleQueue[Output | None]) -> None:
     while data := os.read(stream.fileno(), 1 << 16):
-        said.put((name, data))
-    said.put(None)
+        outputs.put((name, data))
+    outputs.put(None)

@@ -1,7 +1,7 @@
-"""``python start.py alone|guarded SCRIPT ARGS``: what ``flow-dist run`` starts for each rank.
+"""``python start.py alone|guarded SCRIPT ARGS``: the command of each rank of ``flow-dist run``.
 
-This is a file to run by its path: ``-m`` would put the working directory on ``sys.path``, where
-any ``json.py`` would be imported in the place of Python's own.
+It is run by its path: with ``-m`` the working directory would be on ``sys.path``, where any
+``json.py`` would shadow the standard library's.
 """
 
 import sys
@@ -11,7 +11,7 @@ def main() -> None:
     """Hand over to the module that runs the rank, as if Python had been started with the script."""
     loaded = frozenset(sys.modules)
     if not sys.flags.safe_path:
-        del sys.path[0]  # this folder, whose modules are not to be found by their last names
+        del sys.path[0]  # this folder: its modules must not shadow others by their bare names
     _, how, *argv = sys.argv
     own = len(sys.orig_argv) - len(sys.argv)
     del sys.orig_argv[own : own + 2]

@@ -1,4 +1,4 @@
-"""The supervisor of ``flow-dist run``: starts the ranks, believes nobody, leaves nobody behind."""
+"""The supervisor of ``flow-dist run``: start the ranks, supervise them, and reap orphans."""
 
 from __future__ import annotations
 
@@ -17,38 +17,39 @@ from typing import Protocol
 from flow_core.base.programs import can_run, interpreter_options
 from flow_dist.bootstrap.addresses import LOOPBACK, address_towards
 from flow_dist.bootstrap.membership import LAUNCHER, RESTART, LaunchError
+from flow_dist.bootstrap.output import report
 from flow_dist.control.board import Failure, Limits
 from flow_dist.control.channel import ADDRESS
 from flow_dist.control.secret import TOKEN
 from flow_dist.control.server import ControlServer
-from flow_dist.control.wire import fresh
+from flow_dist.control.wire import random_token
 from flow_dist.launch import process_group
 from flow_dist.launch.mpi_launchers import OPEN_MPI, Host, Launcher
 from flow_dist.shm.cleanup import Scratch
 
 _LINGER = 30.0
-"""Seconds that a launcher may go on after all ranks have said goodbye."""
+"""Seconds that a launcher may run on after all ranks have said goodbye."""
 
-_REMOTE_END = 1.0
-"""Seconds that a launcher has for ending what it has started on other hosts."""
+_REMOTE_END_SECONDS = 1.0
+"""Seconds for a launcher to terminate its processes on other hosts."""
 
-_STRAGGLE = 2.0
-"""Seconds in which a verdict may follow the end of the launcher."""
+_VERDICT_SECONDS = 2.0
+"""Seconds by which a verdict may follow the end of the launcher."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to run.
+    """A program to run on several ranks.
 
     Attributes:
         script, args: the program.
-        size: number of ranks; 0 for as many as the hosts take.
-        hosts: where; this one when empty.
-        restarts: how often to start again after a failure.
-        least: with how few ranks to go on when hosts are lost.
+        size: number of ranks; 0 for as many as the hosts have slots.
+        hosts: where to run; this host if empty.
+        restarts: maximum number of restarts after failures.
+        least: minimum number of ranks to continue with after hosts are lost.
         mpiexec, agent, address: see `Launcher`.
-        limits: how long nothing may happen.
-        label: whether output is labelled by rank; on terminals when None.
+        limits: time limits.
+        label: whether output is labelled by rank; on terminals only when None.
     """
 
     script: str
@@ -65,71 +66,65 @@ class Job:
 
     @property
     def ranks(self) -> int:
-        """How many ranks there are to be."""
+        """Number of ranks to start."""
         return self.size or sum(host.slots for host in self.hosts) or 1
 
     @property
     def listen(self) -> str:
-        """The address at which the ranks find the supervisor."""
+        """The address at which the ranks reach the supervisor."""
         if self.address or not self.hosts:
             return self.address or LOOPBACK
         return address_towards(self.hosts[-1].name)
 
 
-class Gang(Protocol):
+class Processes(Protocol):
     """The processes of one start of a job."""
 
     def poll(self) -> int | None:
-        """The status of who started them, None while that runs."""
+        """Return the exit status of their launcher, None while it runs."""
 
     def end(self) -> None:
-        """Ends all of them, with what they have started."""
+        """Terminate all of them, and their descendants."""
 
 
 class Starter(Protocol):
     """A way to start the processes of a job."""
 
     def fit(self, job: Job, failure: Failure | None) -> Job:
-        """The job as it can be started now, after a failure or the first time."""
+        """Adapt the job to the available resources, also after a failure."""
 
-    def start(self, job: Job, told: Mapping[str, str]) -> Gang:
-        """Starts all ranks with some variables."""
+    def start(self, job: Job, env: Mapping[str, str]) -> Processes:
+        """Start all ranks with additional variables."""
 
 
 def supervise(job: Job, starter: Starter | None = None) -> int:
-    """Run a job to its end; return the status to end with.
+    """Run a job to its end, and return its exit status.
 
-    It is 0 only when all ranks ended well, else that of the rank which is to blame, or 1.
+    The status is 0 only if all ranks succeeded, else that of the rank at fault, or 1.
 
     Args:
         job: what to run.
-        starter: starts the ranks; the system's mpiexec when None.
+        starter: starts the ranks; mpiexec when None.
 
     Raises:
-        LaunchError: it cannot be started at all.
+        LaunchError: the job cannot be started.
     """
-    starter = starter or ByMpi()
+    starter = starter or MpiStarter()
     process_group.adopt_orphans()
     with _signals():
         failure = None
         for attempt in range(job.restarts + 1):
             job = starter.fit(job, failure)
             if attempt:
-                say(f"restart {attempt} of {job.restarts} with {job.ranks} ranks")
+                report(f"restart {attempt} of {job.restarts} with {job.ranks} ranks")
             failure = _run(job, attempt, starter)
             if failure is None:
                 return 0
     return 1 if failure is None else failure.status
 
 
-def say(message: str) -> None:
-    """A line of the supervisor's own."""
-    sys.stderr.write(f"flow-dist: {message}\n")
-    sys.stderr.flush()
-
-
-def without(job: Job, failure: Failure) -> Job:
-    """The job without a host that does not answer, if enough ranks are left over."""
+def without_silent_hosts(job: Job, failure: Failure) -> Job:
+    """Return the job without the hosts that are silent, if enough ranks remain."""
     rest = tuple(host for host in job.hosts if not _addresses(host) & {*failure.silent})
     slots = sum(host.slots for host in rest)
     size = min(job.ranks, slots)
@@ -139,7 +134,7 @@ def without(job: Job, failure: Failure) -> Job:
 
 
 def _addresses(host: Host) -> set[str]:
-    """What a host may be called on the wire; nothing more than its name when nobody knows it."""
+    """Return the name and addresses of a host; only its name if it cannot be resolved."""
     try:
         found = {str(info[4][0]) for info in socket.getaddrinfo(host.name, None)}
     except OSError:
@@ -149,10 +144,10 @@ def _addresses(host: Host) -> set[str]:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[None]:
-    """An order to end reaches the ranks: it becomes an exception, which ends them on its way."""
+    """Turn termination signals into `SystemExit`, so that the ranks are terminated on the way."""
 
     def leave(number: int, frame: FrameType | None) -> None:
-        say(f"stopped by {signal.Signals(number).name}; all ranks are ended")
+        report(f"stopped by {signal.Signals(number).name}; terminating all ranks")
         raise SystemExit(128 + number)
 
     usual = {n: signal.signal(n, leave) for n in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
@@ -164,44 +159,44 @@ def _signals() -> Iterator[None]:
 
 
 def _run(job: Job, attempt: int, starter: Starter) -> Failure | None:
-    token = fresh()
+    token = random_token()
     with ControlServer(job.ranks, token, job.listen, limits=job.limits) as server:
-        told = {
+        env = {
             ADDRESS: f"{server.address}:{server.port}",
             TOKEN: token,
             RESTART: str(attempt),
         }
-        gang = starter.start(job, told)
+        processes = starter.start(job, env)
         try:
-            failure = _watch(gang, server)
+            failure = _watch(processes, server)
             if failure is None:
                 return None
-            say(failure.message)
-            return replace(failure, status=_own_status(gang)) if job.ranks == 1 else failure
-        except SystemExit:  # an order to end: what the ranks have printed comes out first
-            server.dismiss("the job was told to end")
+            report(failure.message)
+            return replace(failure, status=_own_status(processes)) if job.ranks == 1 else failure
+        except SystemExit:  # let the ranks' last output arrive first
+            server.stop_ranks("the job was terminated")
             raise
         finally:
-            gang.end()
+            processes.end()
 
 
-class ByMpi:
-    """Starts ranks with mpiexec, or as one process where there is but one."""
+class MpiStarter:
+    """Starts ranks with mpiexec, or a single rank as a child process."""
 
     def fit(self, job: Job, failure: Failure | None) -> Job:
-        """The job without hosts that do not answer."""
-        return job if failure is None else without(job, failure)
+        """Return the job without the hosts that are silent."""
+        return job if failure is None else without_silent_hosts(job, failure)
 
-    def start(self, job: Job, told: Mapping[str, str]) -> Gang:
-        """Starts the launcher."""
+    def start(self, job: Job, env: Mapping[str, str]) -> Processes:
+        """Start the launcher."""
         folder = Scratch()
         try:
-            process = process_group.start(*_command(job, told, folder))
+            process = process_group.start(*_command(job, env, folder))
         except BaseException:
             folder.remove()
             raise
-        # launchers of one host need no time for ending it, and would spend it on a complaint
-        return _Launched(process, _REMOTE_END if job.hosts else 0, folder)
+        # without remote ranks a launcher needs no grace time, and would print complaints in it
+        return _Launched(process, _REMOTE_END_SECONDS if job.hosts else 0, folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,19 +214,19 @@ class _Launched:
 
 
 def program(job: Job, how: str = "alone") -> list[str]:
-    """What a rank runs, after the name of Python: "alone", or "guarded"."""
+    """Return the command of a rank without the interpreter; ``how`` is "alone" or "guarded"."""
     start = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start.py")
     return [*interpreter_options(), start, how, job.script, *job.args]
 
 
 def _command(
-    job: Job, told: Mapping[str, str], scratch: Scratch
+    job: Job, env: Mapping[str, str], scratch: Scratch
 ) -> tuple[list[str], dict[str, str]]:
-    """The command line, and its environment, which says whose variables tell the ranks apart."""
-    if job.ranks == 1 and not job.hosts:  # no MPI is needed for one
-        return [sys.executable, *program(job)], {**os.environ, **told, **_ALONE}
+    """Return the launcher's command line and its environment."""
+    if job.ranks == 1 and not job.hosts:  # a single rank needs no MPI
+        return [sys.executable, *program(job)], {**os.environ, **env, **_ALONE}
     launcher = Launcher.find(job.mpiexec)
-    told = {**told, LAUNCHER: launcher.variables}
+    env = {**env, LAUNCHER: launcher.variables}
     label = sys.stdout.isatty() if job.label is None else job.label
     command = launcher.command(
         job.ranks,
@@ -240,38 +235,38 @@ def _command(
         agent=job.agent,
         address=job.listen,
         label=label,
-        forwarded=tuple(told),
+        forwarded=tuple(env),
     )
     folder = scratch.path() if launcher.kind == OPEN_MPI else ""
-    return command, launcher.environment({**os.environ, **told}, folder, one_host=not job.hosts)
+    return command, launcher.environment({**os.environ, **env}, folder, one_host=not job.hosts)
 
 
 _ALONE = {LAUNCHER: "flow-dist", "FLOW_DIST_RANK": "0", "FLOW_DIST_SIZE": "1"}
 
 
-def _watch(gang: Gang, server: ControlServer) -> Failure | None:
-    """Waits for the end; None for a good one."""
+def _watch(processes: Processes, server: ControlServer) -> Failure | None:
+    """Wait for the end of the job; return None if all ranks succeeded."""
     ended: float | None = None
     while True:
         failure = server.wait(0.05)
         if failure is not None:
             return failure
-        status, now = gang.poll(), time.monotonic()
+        status, now = processes.poll(), time.monotonic()
         if status == 0 and server.over:
             return None
         if status is not None or server.over:
             ended = ended or now
-        patience = _STRAGGLE if status is not None else _LINGER
-        if server.unsettled:  # a launcher that has lost a host may leave before that is silent
+        patience = _VERDICT_SECONDS if status is not None else _LINGER
+        if server.has_open_ranks:  # the launcher of a lost host may end before the host is silent
             patience += server.limits.silence
         if ended and now - ended > patience:
             return _launcher_failure(status, server)
 
 
-def _own_status(gang: Gang) -> int:
-    """The status of a rank that is alone and fails, in the form that shells give signals."""
-    until = time.monotonic() + _STRAGGLE
-    while (status := gang.poll()) is None and time.monotonic() < until:
+def _own_status(processes: Processes) -> int:
+    """Return the exit status of a single rank that fails, with signals encoded as by shells."""
+    until = time.monotonic() + _VERDICT_SECONDS
+    while (status := processes.poll()) is None and time.monotonic() < until:
         time.sleep(0.01)
     if status is not None and status < 0:
         return 128 - status
@@ -280,13 +275,13 @@ def _own_status(gang: Gang) -> int:
 
 def _launcher_failure(status: int | None, server: ControlServer) -> Failure:
     how = "does not end" if status is None else f"ended with status {status}"
-    come = len(server.hosts)
-    said = "all ranks have ended well" if server.over else f"{come} ranks have come, not all ended"
-    return Failure("launcher", -1, "", 0, "", f"the launcher {how}: {said}")
+    joined = len(server.hosts)
+    state = "all ranks have ended" if server.over else f"{joined} ranks joined, not all have ended"
+    return Failure("launcher", -1, "", 0, "", f"the launcher {how}: {state}")
 
 
 def check_script(script: str) -> None:
-    """Refuses a script that is not there before anything is started."""
+    """Raise `LaunchError` for a script that does not exist, before anything is started."""
     if not can_run(script):
         found = "a folder without a __main__.py" if os.path.isdir(script) else "no such file"
         raise LaunchError(f"running {script}", found=found, allowed="a Python script")

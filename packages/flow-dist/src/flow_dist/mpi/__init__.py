@@ -1,5 +1,5 @@
-"""Collectives over MPI, in host memory.
+"""MPI: the world of processes, their host collectives, and the comm in host memory.
 
-In: exchanges of a plan. Out: persistent sends, receives and reductions.
-Must not depend on the launcher.
+In: exchanges of a plan; values that processes gather. Out: persistent requests, messages, barriers.
+Must not depend on the launcher or on NCCL.
 """

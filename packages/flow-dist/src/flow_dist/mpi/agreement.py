@@ -1,9 +1,8 @@
-"""Whether all processes run the same: the same jobs and meetings in order, fed the same arrays.
+"""Check that all processes run the same jobs and collectives in order, with the same feeds.
 
-Each step and each meeting of a process is an event.  A process posts a word for each, made of all
-that it has done so far, and compares it with those of the others once they are there: no process
-waits for another one because of this.  Where words differ, all processes tell each other what they
-were doing, and each raises the same error.
+Every step and every host collective of a process is an event in its log, whose running hash is
+compared with those of the other processes (`flow_dist.shm.event_log`) without waiting for them.  If
+hashes differ, all processes gather what they were doing, and all raise the same error.
 """
 
 from __future__ import annotations
@@ -24,50 +23,50 @@ from flow_core.base.errors import (
     SourceLine,
 )
 from flow_dist.control.watch import line_of, line_of_main
-from flow_dist.shm.step_words import Words
+from flow_dist.shm.event_log import EventLog
 
-STEPS, MEETINGS = LANES = ("steps", "meetings")
-"""Orders of events: meetings may be held while another thread runs a step."""
+STEPS, COLLECTIVES = LANES = ("steps", "collectives")
+"""Independent orders of events: collectives may run while another thread runs a step."""
 
-FIRST, PERIOD = 4, 1024
-"""Steps of a job in which all that is fed is compared; after that at powers of two up to a period,
-and once per period."""
+FULL_CALLS, PERIOD = 4, 1024
+"""Number of first calls of a job whose feeds are compared in full; later, calls at powers of two up
+to the period, and at multiples of the period."""
 
 SMALL = 1024
-"""Bytes up to which all of an array is compared at every step."""
+"""Arrays of at most this many bytes are compared in full at every step."""
 
 SAMPLES = 32
-"""Elements of a larger array that are compared at every step, others each time."""
+"""Elements of a larger array that are compared at every step, other ones each time."""
 
-MOST = 256
-"""Arrays of an event whose digests are told."""
+MAX_DIGESTS = 256
+"""Maximum number of arrays whose digests are part of an event's description."""
 
 Tell = Callable[[Any], Sequence[Any]]
-"""Gives what all processes tell, in the order of the ranks; raises `FlowError` if some do not."""
+"""All-gathers a JSON value; raises `FlowError` if a process does not reply in time."""
 
 
 # -------------------------------------------------------------------------------------- digests
 
 
-def next_whole(calls: int, often: str) -> int:
-    """The number of the next call of a job at which all that is fed is compared; -1 for none.
+def next_full(calls: int, often: str) -> int:
+    """Return the number of the next call of a job whose feeds are compared in full; -1 for none.
 
     Args:
-        calls: how many have been.
+        calls: number of calls so far.
         often: one of `flow_core.base.config.CHECK_FEEDS`.
 
-    >>> [next_whole(calls, "sometimes") for calls in (0, 3, 4, 5, 9, 600, 1024, 1025)]
+    >>> [next_full(calls, "sometimes") for calls in (0, 3, 4, 5, 9, 600, 1024, 1025)]
     [0, 3, 4, 8, 16, 1024, 1024, 2048]
     """
     if often == "never":
         return -1
-    if often == "always" or calls < FIRST:
+    if often == "always" or calls < FULL_CALLS:
         return calls
     return min(1 << (calls - 1).bit_length(), -(-calls // PERIOD) * PERIOD)
 
 
 def digest(array: Any) -> int:
-    """A number of 64 bits that tells an array from others, by all its bytes and its shape."""
+    """Return a 64-bit hash of an array's bytes and shape."""
     if array.dtype.hasobject:
         return hash(tuple([digest(part) for part in array.reshape(-1)]))
     raw: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -75,37 +74,36 @@ def digest(array: Any) -> int:
 
 
 def sample(array: Any, calls: int) -> int:
-    """A digest of some elements of an array, others at each call."""
+    """Return a hash of some elements of an array; other elements at each call."""
     if array.dtype.hasobject:
         return digest(array) if array.size < 2 else sample(array.flat[calls % array.size], calls)
     stride = max(1, array.size // SAMPLES)
     elements = array.reshape(-1) if array.flags.c_contiguous else array.flat
-    return xxh3_64_intdigest(elements[calls * _APART % stride :: stride].tobytes())
+    return xxh3_64_intdigest(elements[calls * _PRIME % stride :: stride].tobytes())
 
 
-_APART = 7919
-"""A prime: the samples of successive calls lie apart."""
+_PRIME = 7919
+"""Spreads the samples of successive calls over the array."""
 
 
 # --------------------------------------------------------------------------------------- events
 
 
 class Job:
-    """A job, whose calls are held against those in other processes.
+    """A job whose calls are compared with those of the other processes.
 
     Args:
-        words: of this process and of the others, for steps.
-        name: of the job.
-        arrays: the names of the arrays that it is fed.
-        often: how often these are compared, one of `flow_core.base.config.CHECK_FEEDS`.
-
+        log: the event log of steps.
+        name: name of the job.
+        arrays: names of the arrays that it is fed.
+        often: how often feeds are compared, one of `flow_core.base.config.CHECK_FEEDS`.
     """
 
-    def __init__(self, words: Words, name: str, arrays: Sequence[str], often: str) -> None:
-        self._post, self._name, self._arrays, self._often = words.post, name, arrays, often
+    def __init__(self, log: EventLog, name: str, arrays: Sequence[str], often: str) -> None:
+        self._post, self._name, self._arrays, self._often = log.post, name, arrays, often
         self._key = crc32(name.encode())
         self._calls = self._before = 0
-        self._whole = next_whole(0, often)
+        self._whole = next_full(0, often)
         self._digests: tuple[int, ...] = ()
         self._sampled = -1
 
@@ -119,7 +117,7 @@ class Job:
         self._before = number - self._calls
 
     def __call__(self, feeds: Sequence[Any]) -> None:
-        """A call, in the thread of the user; says what it feeds."""
+        """Record a call and its feeds, in the user's thread."""
         calls, sampled = self._calls, self._sampled
         self._calls = calls + 1
         seen: Any = ()
@@ -132,36 +130,36 @@ class Job:
         self._post((self._key, seen), (self, calls, seen))
 
     def _all(self, feeds: Sequence[Any]) -> tuple[int, ...]:
-        """Digests of all that is fed; chooses the array that is sampled at the next calls.
+        """Return digests of all feeds, and choose the array that the next calls sample.
 
-        The smallest of those that have changed, which is cheap and tells batches apart.
+        It is the smallest array that has changed: cheap to hash, and different for every batch.
         """
         digests = tuple([digest(array) for array in feeds])
         known = self._digests or digests
         changed = [i for i, (old, new) in enumerate(zip(known, digests, strict=True)) if old != new]
         if changed:
             self._sampled = min(changed, key=lambda i: int(feeds[i].nbytes))
-        self._whole = next_whole(self._calls, self._often)
+        self._whole = next_full(self._calls, self._often)
         self._digests = digests
         return digests
 
-    def told(self, calls: int, digests: Any) -> dict[str, Any]:
-        """What others are told of a call."""
+    def describe(self, calls: int, digests: Any) -> dict[str, Any]:
+        """Describe a call for the other processes."""
         if isinstance(digests, int):
             fed = {self._arrays[self._sampled]: f"{digests:x}"}
         else:
-            rows = zip(self._arrays[:MOST], digests, strict=False)
+            rows = zip(self._arrays[:MAX_DIGESTS], digests, strict=False)
             fed = {name: f"{number:x}" for name, number in rows}
         return {"what": f"step {self._before + calls} of job {self._name!r}", "fed": fed}
 
 
-class _Meeting(NamedTuple):
-    """A meeting."""
+class _Collective(NamedTuple):
+    """A host collective."""
 
     what: str
 
-    def told(self) -> dict[str, Any]:
-        """What others are told of it."""
+    def describe(self) -> dict[str, Any]:
+        """Describe it for the other processes."""
         return {"what": self.what, "fed": {}}
 
 
@@ -169,110 +167,110 @@ class _Meeting(NamedTuple):
 
 
 class Agreement:
-    """What this process runs, held against what the others run.
+    """Compares the events of this process with those of the other processes.
 
     Args:
-        rank: this process's.
-        words: of each of `LANES`.
-        tell: lets all processes say what they were doing, once they have found a difference.
+        rank: rank of this process.
+        logs: the event log of each of `LANES`.
+        tell: all-gathers descriptions of events once a difference is found.
     """
 
-    def __init__(self, rank: int, words: Iterable[Words], tell: Tell) -> None:
+    def __init__(self, rank: int, logs: Iterable[EventLog], tell: Tell) -> None:
         self._rank, self._tell = rank, tell
-        self._lanes = dict(zip(LANES, words, strict=True))
+        self._lanes = dict(zip(LANES, logs, strict=True))
         self._steps = self._lanes[STEPS]
         self._lock = threading.Lock()
         self._error: ProcessesDifferError | None = None
 
     def job(self, name: str, arrays: Sequence[str], often: str) -> Job:
-        """A job whose calls are compared; see `Job`."""
+        """Return a job whose calls are compared; see `Job`."""
         return Job(self._steps, name, arrays, often)
 
-    def meet(self, what: str) -> None:
-        """Says that this process comes to a meeting."""
-        self._lanes[MEETINGS].post(crc32(what.encode()), (_Meeting(what),))
+    def enter(self, what: str) -> None:
+        """Record that this process enters a host collective."""
+        self._lanes[COLLECTIVES].post(crc32(what.encode()), (_Collective(what),))
 
     def check(self) -> None:
-        """Looks at what neighbouring processes run, at next to no cost.
+        """Compare the steps with those of neighbours, at negligible cost.
 
         Raises:
-            ProcessesDifferError: one of them has come to something else.
+            ProcessesDifferError: one of them has run something else.
         """
-        if self._steps.differ() is not None:
-            self.look()
+        if self._steps.quick_difference() is not None:
+            self.check_all()
 
-    def look(self) -> None:
-        """Looks at all other processes.
+    def check_all(self) -> None:
+        """Compare all events with those of all processes.
 
         Raises:
-            ProcessesDifferError: one of them has come to something else.
+            ProcessesDifferError: one of them has run something else.
         """
-        found = {name: lane.search() for name, lane in self._lanes.items()}
+        found = {name: lane.difference() for name, lane in self._lanes.items()}
         if any(number is not None for number in found.values()):
             raise self._difference(found)
 
     def explain(self, error: Exception) -> None:
-        """Looks whether what went wrong follows from a difference; see `look`."""
+        """Raise the difference that may have caused an error, if there is one; see `check_all`."""
         if not isinstance(error, ProcessesDifferError):
-            self.look()
+            self.check_all()
 
     def finish(self) -> None:
-        """Waits until all others have come as far, and looks at them."""
+        """Wait until pending comparisons have completed, and check them."""
         for lane in self._lanes.values():
-            lane.finish()
-        self.look()
+            lane.drain()
+        self.check_all()
 
     def _difference(self, found: Mapping[str, int | None]) -> ProcessesDifferError:
-        """The error, found together with all other processes; the same one for all threads."""
+        """Return the error that all processes derive together; the same one for all threads."""
         with self._lock:
             if self._error is None:
-                own = {name: [found[name], _told(lane)] for name, lane in self._lanes.items()}
-                self._error = _error(self._rank, self._all_told(own))
+                own = {name: [found[name], _describe(lane)] for name, lane in self._lanes.items()}
+                self._error = _error(self._rank, self._gather(own))
             return self._error
 
-    def _all_told(self, own: Any) -> Mapping[int, Any]:
-        """What each process was doing; this one alone where the others do not say in time."""
+    def _gather(self, own: Any) -> Mapping[int, Any]:
+        """Gather the descriptions of all ranks; only this rank's if not all reply in time."""
         try:
             return dict(enumerate(self._tell(own)))
         except FlowError:
             return {self._rank: own}
 
 
-def _told(words: Words) -> list[dict[str, Any]]:
-    """The last events, with their numbers, and the line that this process is at now."""
-    events = [event.told(*rest) for event, *rest in list(words.events)]
-    first = words.count - len(events) + 1
+def _describe(log: EventLog) -> list[dict[str, Any]]:
+    """Describe the last events, with their numbers and the current source line."""
+    events = [event.describe(*rest) for event, *rest in list(log.events)]
+    first = log.count - len(events) + 1
     at = {"at": line_of(sys._getframe()) or line_of_main()}
-    return [{"number": first + i, **told, **at} for i, told in enumerate(events)]
+    return [{"number": first + i, **event, **at} for i, event in enumerate(events)]
 
 
 # --------------------------------------------------------------------------------------- errors
 
 
-def _error(rank: int, told: Mapping[int, Any]) -> ProcessesDifferError:
-    """The error for what the processes say; each finds the same."""
+def _error(rank: int, descriptions: Mapping[int, Any]) -> ProcessesDifferError:
+    """Derive the error from the descriptions of all ranks; equal on all ranks."""
     lane, number = min(
         (LANES.index(name), of[name][0])
-        for of in told.values()
+        for of in descriptions.values()
         for name in of
         if of[name][0] is not None
     )
-    said = {r: of[LANES[lane]][1] for r, of in told.items()}
-    events = {r: _event(of, number) for r, of in said.items() if _has_come(of, number)}
-    own = events.get(rank) or next(iter(events.values()))  # one that is behind comes to it next
-    if len(_camps({r: event["what"] for r, event in events.items()})) > 1:
+    by_rank = {r: of[LANES[lane]][1] for r, of in descriptions.items()}
+    events = {r: _event(of, number) for r, of in by_rank.items() if _has_reached(of, number)}
+    own = events.get(rank) or next(iter(events.values()))  # this rank may be behind
+    if len(_ranks_by_text({r: event["what"] for r, event in events.items()})) > 1:
         return _other_events(own, events)
     fed = [event["fed"] for event in events.values()]
     names = [name for name in fed[0] if len({of.get(name) for of in fed}) > 1]
     return _other_feeds(own, events, names) if names else _unknown(own, events)
 
 
-UNKNOWN: Mapping[str, Any] = {"what": "a call before the last ones", "at": "", "fed": {}}
+UNKNOWN: Mapping[str, Any] = {"what": "an earlier call", "at": "", "fed": {}}
 """The description of an event that is no longer kept."""
 
 
-def _has_come(events: Sequence[Mapping[str, Any]], number: int) -> bool:
-    """Whether a process has reached an event; one that is behind says nothing about it."""
+def _has_reached(events: Sequence[Mapping[str, Any]], number: int) -> bool:
+    """Return whether a process has reached an event."""
     return bool(events) and events[-1]["number"] >= number
 
 
@@ -280,12 +278,12 @@ def _event(events: Sequence[Mapping[str, Any]], number: int) -> Mapping[str, Any
     return next((event for event in events if event["number"] == number), UNKNOWN)
 
 
-def _camps(said: Mapping[int, str]) -> dict[str, list[int]]:
-    """The ranks by what they say, the largest camp first."""
+def _ranks_by_text(texts: Mapping[int, str]) -> dict[str, list[int]]:
+    """Group ranks by their texts, the largest group first."""
     found: dict[str, list[int]] = {}
-    for rank in sorted(said):
-        found.setdefault(said[rank], []).append(rank)
-    return dict(sorted(found.items(), key=lambda camp: -len(camp[1])))
+    for rank in sorted(texts):
+        found.setdefault(texts[rank], []).append(rank)
+    return dict(sorted(found.items(), key=lambda group: -len(group[1])))
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -305,14 +303,14 @@ def _other_events(
     own: Mapping[str, Any], events: Mapping[int, Mapping[str, Any]]
 ) -> ProcessesDifferError:
     places = _places(events)
-    camps = _camps({r: f"{event['what']}{places[r]}" for r, event in events.items()})
+    groups = _ranks_by_text({r: f"{event['what']}{places[r]}" for r, event in events.items()})
     return ProcessesDifferError(
         f"comparing {own['what']} with the calls of the other processes",
         at=_line(own),
-        found="; ".join(f"{_ranks(ranks)} in {what}" for what, ranks in camps.items()),
+        found="; ".join(f"{_ranks(ranks)} in {what}" for what, ranks in groups.items()),
         allowed="the same calls in the same order in all processes",
-        hint="call jobs, and functions that read, save or load variables, as often in all "
-        "processes: not under a condition that depends on the rank, on time or on chance",
+        hint="call jobs, and functions that read, save or load variables, equally often in all "
+        "processes, not under a condition that depends on the rank, time or random numbers",
     )
 
 
@@ -321,7 +319,7 @@ def _other_feeds(
 ) -> FeedsDifferError:
     places = _places(events)
     arrays = {r: str([event["fed"].get(name) for name in names]) for r, event in events.items()}
-    (_, usual), *odd = _camps(arrays).items()
+    (_, usual), *odd = _ranks_by_text(arrays).items()
     found = f"{_ranks(usual)} feed{'s' * (len(usual) == 1)} one array{places[usual[0]]}"
     for _, ranks in odd:
         found += f"; {_ranks(ranks)} feed{'s' * (len(ranks) == 1)} another{places[ranks[0]]}"
@@ -331,9 +329,9 @@ def _other_feeds(
         at=_line(own),
         found=found,
         allowed="the same arrays in all processes, each of which uses its own part of them",
-        hint="seed random numbers alike in all processes, those of threads and of forked processes "
-        "too; sort what a folder lists; a process that calls the job once more or less feeds "
-        "another batch; where arrays may differ, function_config.check_feeds('never') or "
+        hint="seed random numbers alike in all processes, also in threads and forked processes; "
+        "sort directory listings; a process that calls the job once more or less feeds another "
+        "batch; where arrays may differ, set function_config.check_feeds('never') or "
         "FLOW_CHECK_FEEDS=never",
     )
 
@@ -341,7 +339,7 @@ def _other_feeds(
 def _unknown(
     own: Mapping[str, Any], events: Mapping[int, Mapping[str, Any]]
 ) -> ProcessesDifferError:
-    others = "" if len(events) > 1 else "; the other processes have not said what they run"
+    others = "" if len(events) > 1 else "; the other processes did not report what they run"
     return ProcessesDifferError(
         f"comparing {own['what']} with the calls of the other processes",
         at=_line(own),

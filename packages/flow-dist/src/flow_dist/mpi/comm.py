@@ -1,4 +1,4 @@
-"""The comm over MPI: exchanges between the devices of several processes, in host memory."""
+"""The comm over MPI: exchanges between devices of several processes, in host memory."""
 
 from __future__ import annotations
 
@@ -13,62 +13,69 @@ from flow_core.device import Arena, Launch
 from flow_core.exchange import Exchange, check_arrays
 from flow_dist.control.watch import WATCH, Site
 from flow_dist.mpi.point_to_point import bind_point_to_point
-from flow_dist.mpi.ragged_messages import bind_parcels
-from flow_dist.mpi.world import MpiWorld, free, world
-from flow_dist.phases import Phases, apart, in_turn, links_from, phases_of, routes
+from flow_dist.mpi.ragged_messages import bind_ragged
+from flow_dist.mpi.world import MpiWorld, free_requests, world
+from flow_dist.phases import (
+    Phases,
+    copy_overwritten_inputs,
+    in_sequence,
+    link_bytes,
+    phases_of,
+    routes,
+)
 from flow_dist.shm.all_reduce import bind_all_reduce
 from flow_dist.shm.cooperative_broadcast import bind_cooperative_broadcast, is_cooperative
-from flow_dist.shm.counters import IN_ORDER
+from flow_dist.shm.counters import TOTAL_STORE_ORDER
 from flow_dist.shm.exchange import bind_exchange
-from flow_dist.shm.memory import Rendezvous, SharedMemory, bind_shared
+from flow_dist.shm.memory import PeerGroup, SharedMemory, bind_pairwise
 
-SHARED = 1 << 16
-"""Bytes between two processes of a host from which they read each other's memory."""
-
-
-Bind = Callable[[Phases, SharedMemory, Rendezvous], Iterator[Launch]]
+IN_PLACE_BYTES = 1 << 16
+"""Routes of at least this many bytes within a host read the source's memory in place."""
 
 
-def _bound(
+Bind = Callable[[Phases, SharedMemory, PeerGroup], Iterator[Launch]]
+
+
+def _bind(
     exchange: Exchange, phases: Phases, joined: MpiWorld, memory: SharedMemory
 ) -> tuple[Launch, Site]:
-    """The part of an exchange that is this process's, and the place where it waits."""
+    """Return a launch of this process's part of an exchange, and the site at which it waits."""
     ranks = {joined.owner(device) for device in phases.devices}
     steps: Iterable[Launch] = ()
     requests: list[Any] = []
-    bind = _way(exchange, phases, joined, ranks)
+    bind = _shared_transport(exchange, phases, joined, ranks)
     if bind is None:
-        steps, requests = bind_point_to_point(phases, joined.wire)
+        steps, requests = bind_point_to_point(phases, joined.transport)
     else:
-        meeting = joined.meeting(joined.wire.tags())
+        group = joined.peer_group(joined.transport.tags())
         if joined.rank in ranks or phases.fills:
-            steps = bind(phases, memory, meeting)
+            steps = bind(phases, memory, group)
     lane = f"stream {exchange.stream}"
     site = WATCH.site(phases.name, phases.what, ranks=ranks, at=exchange.line, lane=lane)
-    launch = site.around(in_turn(steps))
-    weakref.finalize(launch, _give_up, requests, memory)
+    launch = site.around(in_sequence(steps))
+    weakref.finalize(launch, _release, requests, memory)
     return launch, site
 
 
-def _give_up(requests: Sequence[Any], memory: SharedMemory) -> None:
-    """When nobody can launch an exchange any more; until then others may read this memory."""
-    free(requests)
+def _release(requests: Sequence[Any], memory: SharedMemory) -> None:
+    """Free requests with their launch; peers may read this process's memory until then."""
+    free_requests(requests)
     del memory
 
 
-def _way(
+def _shared_transport(
     exchange: Exchange, phases: Phases, joined: MpiWorld, ranks: Collection[int]
 ) -> Bind | None:
-    """How an exchange is done where its members need not send and receive arrays."""
+    """Choose how an exchange runs without MPI's sends and receives; None if it needs them."""
     if any(tensor.dtype.is_object for tensor in exchange.inputs):
-        return bind_parcels
+        return bind_ragged
     if len(ranks) < 2 or not joined.share_memory(ranks):
         return None
-    if _largest_route(phases, joined) >= SHARED:
+    if _largest_route(phases, joined) >= IN_PLACE_BYTES:
         if is_cooperative(phases, joined.owner):
             return bind_cooperative_broadcast
-        return bind_all_reduce if len(phases.phases) == 2 else bind_shared
-    return bind_exchange if IN_ORDER else None
+        return bind_all_reduce if len(phases.phases) == 2 else bind_pairwise
+    return bind_exchange if TOTAL_STORE_ORDER else None
 
 
 def _largest_route(phases: Phases, joined: MpiWorld) -> int:
@@ -78,14 +85,15 @@ def _largest_route(phases: Phases, joined: MpiWorld) -> int:
 
 
 class MpiComm:
-    """Joins the devices of a plan over all processes of the program.
+    """Connects the devices of a plan over all processes of the program.
 
     Args:
-        devices: text forms of all devices; each is of the process that `MpiWorld.owner` says.
+        devices: text forms of all devices; `MpiWorld.owner` maps each to a rank.
+        joined: the processes; those of the program when None.
 
     Attributes:
-        devices: all devices that it joins.
-        local: those of this process, which may be none.
+        devices: all devices that it connects.
+        local: the devices of this process, possibly none.
     """
 
     name = "mpi"
@@ -95,49 +103,50 @@ class MpiComm:
         self.devices = tuple(devices)
         self.local = tuple(d for d in devices if self._world.owner(d) == self._world.rank)
         self._memory = SharedMemory()
-        self._alone = len(self._world.neighbours[self._world.rank]) == 1  # all processes ask
+        peers = self._world.shared_memory_peers  # a collective, so on all processes
+        self._alone = len(peers[self._world.rank]) == 1
         self._sent: list[tuple[Site, Counter[tuple[str, str]]]] = []
 
     def arena(self, device: str, nbytes: int) -> Arena | None:
-        """Memory for a local device that other processes of the host can read, if there are any."""
+        """Return memory for a local device that peers on this host can map, if there are any."""
         return None if self._alone or not nbytes else self._memory.arena(nbytes)
 
     def bind(
         self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]
     ) -> tuple[Launch, ...]:
-        """The launches of this process's part of an exchange; none where it has no part in it.
+        """Return this process's launches of an exchange; none if it does not take part.
 
         Raises:
-            PlanError: the arrays are not what the exchange says.
-            UnsupportedError: records, which stay in the process that read them, would leave it.
+            PlanError: the arrays do not match the exchange.
+            UnsupportedError: records would be sent, which cannot leave the process that read them.
         """
         check_arrays(exchange, self.local, inputs, outputs)
-        self._refuse_records(exchange)
-        given, copies = apart(exchange, inputs, outputs)
-        phases = phases_of(exchange, given, outputs)
-        launch, site = _bound(exchange, phases, self._world, self._memory)
+        self._check_no_records(exchange)
+        own_inputs, copies = copy_overwritten_inputs(exchange, inputs, outputs)
+        phases = phases_of(exchange, own_inputs, outputs)
+        launch, site = _bind(exchange, phases, self._world, self._memory)
         if not set(exchange.devices) & set(self.local):
             return ()
-        links = links_from(exchange, self.local, inputs, outputs)
+        links = link_bytes(exchange, self.local, inputs, outputs)
         if links:
             self._sent.append((site, links))
         return (*copies, launch)
 
-    def _refuse_records(self, exchange: Exchange) -> None:
+    def _check_no_records(self, exchange: Exchange) -> None:
         owners = {self._world.owner(device) for device in exchange.devices}
         refused = [t for t in exchange.inputs if t.dtype.is_object and t.dtype != tensor_buffer]
         if len(owners) > 1 and refused:
             at = f" ({exchange.line})" if exchange.line else ""
             raise UnsupportedError(
                 f"binding exchange {exchange.name!r}{at}",
-                found=f"{refused[0]} that goes between ranks {sorted(owners)}",
+                found=f"{refused[0]} that is sent between ranks {sorted(owners)}",
                 allowed="arrays of numbers, and tensors of changing shape",
                 hint="decode records where they are read: on the same devices, each of which reads "
                 "its own part of every batch",
             )
 
     def sent(self) -> Mapping[tuple[str, str], int]:
-        """Bytes that local devices have sent so far, by (from, to)."""
+        """Return the bytes that local devices have sent so far, by (sender, receiver)."""
         total: Counter[tuple[str, str]] = Counter()
         for site, links in self._sent:
             for link, nbytes in links.items():

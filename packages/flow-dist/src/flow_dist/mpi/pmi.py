@@ -1,8 +1,8 @@
-"""MPI between processes that no MPI launcher has started: torchrun's, Ray's, plain Slurm's.
+"""MPI between processes that no MPI launcher has started, such as those of torchrun, Ray or Slurm.
 
-MPICH asks whoever started it for its rank, and passes addresses to the other ranks, over a small
-protocol of text lines, PMI version 1, on a file descriptor.  Here a thread of the process itself
-answers; what has to go round goes over the control channel.
+MPICH obtains its rank and exchanges addresses with the other ranks over PMI version 1, a protocol
+of text lines on a file descriptor.  Here a thread of the process itself is the PMI server, which
+forwards barriers over the control channel.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from typing import Any
 
 from flow_dist.bootstrap.membership import LaunchError
 from flow_dist.control.client import ControlClient
-from flow_dist.control.wire import fresh
+from flow_dist.control.wire import random_token
 
 OWN = ("PMI_FD", "PMI_PORT", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
-"""Variables of launchers that join their processes by MPI themselves."""
+"""Variables of launchers that initialize MPI themselves."""
 
 _VALUE = 1024
 _MAXES = f"maxes rc=0 kvsname_max=256 keylen_max=64 vallen_max={_VALUE}"
-"""The longest names and values, as MPICH's own launcher has them."""
+"""Maximum lengths of names and values, equal to those of MPICH's own launcher."""
 
 _ENDED = b"cmd=finalize_ack rc=0\n"
-"""An answer that lies ready: MPICH takes its leave when no thread of Python is left."""
+"""The last reply, sent in advance: MPICH finalizes when no Python thread runs any more."""
 
 Exchange = Callable[[str, dict[str, str]], Sequence[Mapping[str, str]]]
-"""Gives every rank the values that all ranks pass under a name."""
+"""All-gathers the values that ranks pass under a name."""
 
 
 def joined_by_launcher(env: Mapping[str, str] | None = None) -> bool:
-    """Whether the launcher has told MPI all that it needs."""
+    """Return whether the launcher provides all that MPI needs."""
     env = os.environ if env is None else env
     return any(env.get(name) for name in OWN)
 
 
 def start_mpi(client: ControlClient) -> Any:
-    """Joins the ranks of a control channel by MPI; gives ``mpi4py.MPI``.
+    """Initialize MPI for the ranks of a control channel; return ``mpi4py.MPI``.
 
-    MPI ends with the process, before its last word on the control channel.
+    MPI is finalized when the process ends, before its goodbye on the control channel.
 
     Raises:
-        LaunchError: the MPI library is not one of MPICH's family, or has been started before,
-            or cannot reach the others.
+        LaunchError: the MPI library does not derive from MPICH, has been initialized before, or
+            cannot reach the other ranks.
     """
     import mpi4py
 
@@ -54,19 +54,19 @@ def start_mpi(client: ControlClient) -> Any:
     from mpi4py import MPI
 
     _check_library(MPI)
-    place, hosts = client.membership, client.start()
+    own, hosts = client.membership, client.start()
     here, there = socket.socketpair()
-    name = client.gather("name of MPI's world", fresh()[:16])[0]
-    service = Service(place.size, name, process_mapping(hosts), client.gather)
+    name = client.gather("name of MPI's world", random_token()[:16])[0]
+    service = Service(own.size, name, process_mapping(hosts), client.gather)
     thread = threading.Thread(target=service.serve, args=(there,), name="flow-pmi", daemon=True)
     thread.start()
-    told = {"PMI_FD": here.detach(), "PMI_RANK": place.rank, "PMI_SIZE": place.size}
-    os.environ.update({name: str(value) for name, value in told.items()})
+    env = {"PMI_FD": here.detach(), "PMI_RANK": own.rank, "PMI_SIZE": own.size}
+    os.environ.update({name: str(value) for name, value in env.items()})
     try:
-        library = ctypes.CDLL(MPI.__file__)  # lets other threads run, as mpi4py's own calls do not
+        library = ctypes.CDLL(MPI.__file__)  # releases the interpreter lock, which mpi4py does not
         _call(library.MPI_Init_thread, None, None, int(MPI.THREAD_MULTIPLE), ctypes.c_int())
     finally:
-        for name in told:  # which a program that this process starts would take for its own
+        for name in env:  # child processes of this program must not inherit them
             del os.environ[name]
 
     def end() -> None:
@@ -82,8 +82,8 @@ def _check_library(mpi: Any) -> None:
     if mpi.Is_initialized() or not version.startswith(("MPICH", "Intel", "MVAPICH")):
         raise LaunchError(
             "joining by MPI processes that no MPI launcher has started",
-            found=f"{version}, started before" if mpi.Is_initialized() else version,
-            allowed="MPICH, started by flow; Open MPI joins what its own mpiexec has started",
+            found=f"{version}, initialized before" if mpi.Is_initialized() else version,
+            allowed="MPICH, initialized by flow; Open MPI only joins what its own mpiexec started",
             hint="uv add 'flow-dist[mpich]', or start them with flow-dist run",
         )
 
@@ -91,11 +91,11 @@ def _check_library(mpi: Any) -> None:
 def _call(function: Any, *args: Any) -> None:
     status = function(*(ctypes.byref(a) if isinstance(a, ctypes.c_int) else a for a in args))
     if status:
-        raise LaunchError(f"calling {function.__name__}", found=f"error {status} of MPI")
+        raise LaunchError(f"calling {function.__name__}", found=f"MPI error {status}")
 
 
 def process_mapping(hosts: Sequence[str]) -> str:
-    """Which ranks share a host, in the form that MPICH reads: (first host, hosts, ranks on each).
+    """Return which ranks share a host, as MPICH encodes it: (first host, hosts, ranks per host).
 
     >>> process_mapping(["a", "a", "b", "a"])
     '(vector,(0,1,2),(1,1,1),(0,1,1))'
@@ -112,13 +112,13 @@ def process_mapping(hosts: Sequence[str]) -> str:
 
 
 class Service:
-    """Answers the questions of one rank's MPI.
+    """The PMI server of one rank.
 
     Args:
         size: number of ranks.
-        name: tells the memory that these ranks share from that of all other jobs on a host.
+        name: distinguishes the shared memory of these ranks from that of other jobs on a host.
         mapping: see `process_mapping`.
-        exchange: called by all ranks at their barriers, with what each has put since the last.
+        exchange: called by all ranks at a barrier, with the values put since the last one.
 
     >>> service = Service(1, "job", "", lambda name, values: [values])
     >>> service.answer("cmd=put kvsname=job key=k value=v")
@@ -146,14 +146,14 @@ class Service:
         }
 
     def serve(self, there: socket.socket) -> None:
-        """Answers until MPI has ended; an exchange that fails ends it."""
+        """Answer requests until MPI is finalized; an exchange that fails ends it."""
         with there, there.makefile("rb") as stream:
             for line in stream:
                 answer = self.answer(line.decode().strip())
                 there.sendall(f"{answer}\n".encode())
 
     def answer(self, line: str) -> str:
-        """What to say to a line."""
+        """Return the reply to a request line."""
         words = dict(word.partition("=")[::2] for word in line.split())
         handler = self._answers.get(words.get("cmd", ""))
         return f"cmd={handler(words)}" if handler else f"cmd={words.get('cmd')}_result rc=-1"

@@ -1,7 +1,7 @@
 """Phases over MPI's persistent sends and receives, between any hosts.
 
-Small boxes for one process travel together, large ones each by itself and, where they are
-contiguous on both sides, without a copy.
+Small boxes for one rank are packed into one message.  Large ones are sent separately and, if they
+are contiguous on both sides, without a copy.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import numpy as np
 
 from flow_core.device import Launch
 from flow_dist.control.waiting import wait
-from flow_dist.phases import Box, Gather, Phases, launches_of, routes
+from flow_dist.phases import Box, Gather, Phases, combine_launches, routes
 
-ALONE = 16384
-"""Bytes from which a box travels by itself."""
+PACK_BELOW = 16384
+"""Boxes of fewer bytes are packed into one message per peer."""
 
 
 @dataclass(slots=True)
-class Wire:
-    """What the transport needs of MPI.
+class Transport:
+    """MPI, as far as sends and receives need it.
 
     Attributes:
         comm: the communicator.
-        rank: this process's.
-        owner: the rank of a device's process.
-        tags: gives a new tag; all processes ask equally often.
+        rank: rank of this process.
+        owner: maps a device to the rank that owns it.
+        tags: returns a new tag; called equally often in all processes.
     """
 
     comm: Any
@@ -40,7 +40,7 @@ class Wire:
 
 @dataclass(slots=True)
 class _Phase:
-    """The messages of one phase, and what is done around them."""
+    """The messages of one phase, and the launches around them."""
 
     before: list[Launch] = field(default_factory=list)
     receives: list[Any] = field(default_factory=list)
@@ -49,9 +49,9 @@ class _Phase:
     after: list[Launch] = field(default_factory=list)
 
 
-def bind_point_to_point(phases: Phases, wire: Wire) -> tuple[list[Launch], list[Any]]:
-    """The launches of this process's part of an exchange, and the requests that they start."""
-    bound = [_bind(gathers, phases, wire) for gathers in phases.phases]
+def bind_point_to_point(phases: Phases, transport: Transport) -> tuple[list[Launch], list[Any]]:
+    """Return this process's launches of an exchange, and the requests that they start."""
+    bound = [_bind(gathers, phases, transport) for gathers in phases.phases]
     requests = [r for phase in bound for r in (*phase.receives, *phase.sends)]
     return [*phases.fills, *_steps(bound)], requests
 
@@ -79,21 +79,22 @@ def _steps(bound: Iterable[_Phase]) -> Iterator[Launch]:
 # ----------------------------------------------------------------------------------- binding
 
 
-def _bind(gathers: Sequence[Gather], phases: Phases, wire: Wire) -> _Phase:
-    """The messages of a phase; all processes number them alike."""
+def _bind(gathers: Sequence[Gather], phases: Phases, transport: Transport) -> _Phase:
+    """Create the messages of a phase, with tags in an order that is equal on all ranks."""
     phase = _Phase()
     arrived: dict[object, Any] = {}
-    for (source, target), boxes in routes(gathers, wire.owner).items():
-        messages = [[box] for box in boxes if box.nbytes >= ALONE]
-        small = [box for box in boxes if box.nbytes < ALONE]
+    for (source, target), boxes in routes(gathers, transport.owner).items():
+        messages = [[box] for box in boxes if box.nbytes >= PACK_BELOW]
+        small = [box for box in boxes if box.nbytes < PACK_BELOW]
         for message in [*messages, *([small] if small else [])]:
-            tag = wire.tags()
-            if source == wire.rank:
-                phase.sends.append(_send(phase, message, wire.comm, target, tag))
-            elif target == wire.rank:
-                alone = _only_target(gathers, message, wire)
-                phase.receives.append(_receive(message, alone, arrived, wire.comm, source, tag))
-    _combine(phase, gathers, phases, arrived, wire)
+            tag = transport.tags()
+            if source == transport.rank:
+                phase.sends.append(_send(phase, message, transport.comm, target, tag))
+            elif target == transport.rank:
+                target_view = _only_target(gathers, message, transport)
+                request = _receive(message, target_view, arrived, transport.comm, source, tag)
+                phase.receives.append(request)
+    _combine(phase, gathers, phases, arrived, transport)
     return phase
 
 
@@ -107,12 +108,12 @@ def _send(phase: _Phase, message: Sequence[Box], comm: Any, target: int, tag: in
 
 
 def _receive(
-    message: Sequence[Box], alone: Any, arrived: dict[object, Any], comm: Any, source: int, tag: int
+    message: Sequence[Box], view: Any, arrived: dict[object, Any], comm: Any, source: int, tag: int
 ) -> Any:
-    """Receives right into the target where nothing else has to be done."""
-    if alone is not None:
-        arrived[message[0].key] = alone
-        return comm.Recv_init(_bytes(alone), source, tag)
+    """Receive directly into the target if nothing else is combined with it."""
+    if view is not None:
+        arrived[message[0].key] = view
+        return comm.Recv_init(_bytes(view), source, tag)
     packed = np.empty(sum(box.nbytes for box in message), np.uint8)
     for box, slot in _slots(message, packed):
         arrived[box.key] = slot
@@ -131,13 +132,13 @@ def _bytes(array: Any) -> Any:
     return array.reshape(-1).view(np.uint8)
 
 
-def _only_target(gathers: Iterable[Gather], message: Sequence[Box], wire: Wire) -> Any:
-    """The contiguous target that is nothing but the message, None where there is none."""
+def _only_target(gathers: Iterable[Gather], message: Sequence[Box], transport: Transport) -> Any:
+    """Return the contiguous target that equals the message, None if there is none."""
     if len(message) > 1:
         return None
     key = message[0].key
     for gather in gathers:
-        if wire.owner(gather.target.device) == wire.rank and any(
+        if transport.owner(gather.target.device) == transport.rank and any(
             p.key == key for p in gather.parts
         ):
             fits = len(gather.parts) == 1 and gather.target.view.flags.c_contiguous
@@ -150,15 +151,15 @@ def _combine(
     gathers: Iterable[Gather],
     phases: Phases,
     arrived: dict[object, Any],
-    wire: Wire,
+    transport: Transport,
 ) -> None:
-    """What is done with the parts: at once where all are this process's own."""
+    """Combine the parts, without waiting for messages if all parts belong to this process."""
     for gather in gathers:
-        if wire.owner(gather.target.device) != wire.rank:
+        if transport.owner(gather.target.device) != transport.rank:
             continue
-        here = all(wire.owner(part.device) == wire.rank for part in gather.parts)
+        here = all(transport.owner(part.device) == transport.rank for part in gather.parts)
         parts = [arrived.get(p.key) if p.view is None else p.view for p in gather.parts]
         target = gather.target.view
         if len(parts) == 1 and parts[0] is target:
-            continue  # received where it belongs
-        (phase.own if here else phase.after).extend(launches_of(phases.combine, target, parts))
+            continue  # received in place
+        (phase.own if here else phase.after).extend(combine_launches(phases.combine, target, parts))

@@ -1,4 +1,4 @@
-"""Phases of tensors whose shapes change: nobody knows before the step how much there is to send."""
+"""Phases of object arrays and ragged tensors, whose sizes are known only at run time."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ import numpy as np
 
 from flow_core.device import Launch
 from flow_core.exchange import pack, unpack
-from flow_dist.phases import Box, Phases, launches_of, routes
-from flow_dist.shm.memory import Rendezvous, SharedMemory
+from flow_dist.phases import Box, Phases, combine_launches, routes
+from flow_dist.shm.memory import PeerGroup, SharedMemory
 
 
-def bind_parcels(phases: Phases, _: SharedMemory, meeting: Rendezvous) -> Iterator[Launch]:
-    """The launches of this process's part of an exchange of objects, which are only copied.
+def bind_ragged(phases: Phases, _: SharedMemory, group: PeerGroup) -> Iterator[Launch]:
+    """Yield this process's launches of an exchange of objects, which are only copied.
 
-    In each phase a process sends every other one all boxes that it gets, in one message.
+    Per phase, a rank sends all boxes for a peer in one message.
     """
     for gathers in phases.phases:
-        given: dict[int, list[Any]] = {}
-        taken: dict[int, list[tuple[Box, Any]]] = {}
-        for (source, target), boxes in routes(gathers, meeting.owner).items():
-            if source == meeting.rank:
-                given[target] = [box.view for box in boxes]
-            elif target == meeting.rank:
-                taken[source] = [(box, np.empty(box.shape, object)) for box in boxes]
-        arrived = {box.key: slot for row in taken.values() for box, slot in row}
-        if given or taken:
-            slots = {source: [slot for _, slot in row] for source, row in taken.items()}
-            yield partial(_swap, meeting, given, slots)
+        sent: dict[int, list[Any]] = {}
+        received: dict[int, list[tuple[Box, Any]]] = {}
+        for (source, target), boxes in routes(gathers, group.owner).items():
+            if source == group.rank:
+                sent[target] = [box.view for box in boxes]
+            elif target == group.rank:
+                received[source] = [(box, np.empty(box.shape, object)) for box in boxes]
+        arrived = {box.key: slot for row in received.values() for box, slot in row}
+        if sent or received:
+            slots = {source: [slot for _, slot in row] for source, row in received.items()}
+            yield partial(_swap, group, sent, slots)
         for gather in gathers:
-            if meeting.owner(gather.target.device) == meeting.rank:
+            if group.owner(gather.target.device) == group.rank:
                 parts = [arrived[p.key] if p.view is None else p.view for p in gather.parts]
-                yield from launches_of(phases.combine, gather.target.view, parts)
+                yield from combine_launches(phases.combine, gather.target.view, parts)
 
 
 def _swap(
-    meeting: Rendezvous, given: Mapping[int, Sequence[Any]], taken: Mapping[int, Sequence[Any]]
+    group: PeerGroup, sent: Mapping[int, Sequence[Any]], received: Mapping[int, Sequence[Any]]
 ) -> None:
-    texts = {
+    messages = {
         target: pack(np.concatenate([view.reshape(-1) for view in views])).tobytes()
-        for target, views in given.items()
+        for target, views in sent.items()
     }
-    for source, text in meeting.swap(texts, taken).items():
-        objects, first = unpack(np.frombuffer(text, np.uint8)), 0
-        for slot in taken[source]:
+    for source, message in group.swap(messages, received).items():
+        objects, first = unpack(np.frombuffer(message, np.uint8)), 0
+        for slot in received[source]:
             slot[...] = objects[first : first + slot.size].reshape(slot.shape)
             first += slot.size

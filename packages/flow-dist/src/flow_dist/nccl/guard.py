@@ -1,8 +1,7 @@
-"""Ends NCCL's work when something has failed, since nobody else can: it waits on the device.
+"""Abort NCCL communicators after a failure, as devices would otherwise wait forever.
 
-A thread looks for errors of what was queued, for the verdict of a supervisor, and for processes
-that run another step than this one.  When the job
-is stopped, communicators are given up first, so that no device is left waiting.
+A thread polls for asynchronous errors, for the verdict on the job, and for processes that run
+another step than this one.  Before the process is terminated, it aborts all communicators.
 """
 
 from __future__ import annotations
@@ -12,25 +11,25 @@ import threading
 from flow_core.base.errors import FlowError
 from flow_dist.control import termination
 from flow_dist.control.client import JobStoppedError
-from flow_dist.control.waiting import VERDICT, look_around
-from flow_dist.nccl.communicators import Groups
+from flow_dist.control.waiting import VERDICT, run_poll_hooks
+from flow_dist.nccl.communicators import Communicators
 
 POLL = 0.25
-"""Seconds between two looks."""
+"""Seconds between two polls."""
 
-LAST = 2.0
-"""Seconds that giving up may take when the process is about to end."""
+ABORT_SECONDS = 2.0
+"""Maximum duration of the abort before the process is terminated."""
 
 
 class Guard:
-    """Watches over the communicators of a process.
+    """Monitors the communicators of a process.
 
     Args:
         groups: the communicators.
-        poll: seconds between two looks.
+        poll: seconds between two polls.
     """
 
-    def __init__(self, groups: Groups, poll: float = POLL) -> None:
+    def __init__(self, groups: Communicators, poll: float = POLL) -> None:
         self._groups, self._poll = groups, poll
         self._over = threading.Event()
         termination.BEFORE.append(self._end)
@@ -39,31 +38,31 @@ class Guard:
 
     def _run(self) -> None:
         while not self._over.wait(self._poll):
-            self.look()
+            self.check()
 
-    def look(self) -> None:
-        """One look."""
+    def check(self) -> None:
+        """Poll once."""
         try:
-            look_around()
-        except FlowError as found:  # a process that runs something else never comes
+            run_poll_hooks()
+        except FlowError as found:  # a process that runs something else never enters the exchange
             VERDICT.error = VERDICT.error or found
             self._groups.abort(found)
         if VERDICT.error is not None:
             self._groups.abort(_stopped(str(VERDICT.error)))
         self._groups.poll()
-        error = next((c.error for c in self._groups.cliques if c.error is not None), None)
+        error = next((c.error for c in self._groups.communicators if c.error is not None), None)
         if error is not None and VERDICT.error is None:
-            VERDICT.error = error  # whoever waits for other processes shall not wait in vain
+            VERDICT.error = error  # ends waits for other processes
 
     def _end(self, message: str) -> None:
-        """Gives up in a thread of its own: the end of the process must not wait for a device."""
+        """Abort in a separate thread: termination must not wait for a device."""
         error = _stopped(message)
         thread = threading.Thread(target=self._groups.abort, args=(error,), daemon=True)
         thread.start()
-        thread.join(LAST)
+        thread.join(ABORT_SECONDS)
 
     def close(self) -> None:
-        """Stops watching."""
+        """Stop polling."""
         self._over.set()
         self._thread.join()
         if self._end in termination.BEFORE:

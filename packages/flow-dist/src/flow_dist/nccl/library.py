@@ -1,4 +1,4 @@
-"""NCCL's library as a Protocol of ours, over nccl4py, or CuPy's binding where that is not there."""
+"""NCCL behind a Protocol, over nccl4py, or over CuPy's binding if nccl4py is not installed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from flow_dist.bootstrap.membership import LaunchError
 SUCCESS, INVALID_USAGE, IN_PROGRESS = 0, 5, 7
 
 ALL_TO_ALL = 22800
-"""The first version whose library has an all-to-all."""
+"""The first version with an all-to-all."""
 
-OLDEST = 21800
-"""The first version that this package works with."""
+MIN_VERSION = 21800
+"""The oldest supported version."""
 
 ID_BYTES = 128
 
@@ -36,19 +36,19 @@ PRIMITIVES: Mapping[str, tuple[str, ...]] = {
 }
 """The arguments of each primitive, before the stream.
 
-Buffers and streams are integers, counts are in elements: of a part for `reduce_scatter`, of what
-one rank gives for `all_gather`, of what it gives each rank for `all_to_all`.
+Buffers and streams are addresses.  Counts are in elements: of one part for `reduce_scatter`, of one
+rank's input for `all_gather`, of the part for each rank for `all_to_all`.
 """
 
 Primitive = Callable[..., object]
 
 
 class NcclStatus(FlowError):
-    """A call of NCCL's has failed.
+    """A call of NCCL has failed.
 
     Attributes:
         code: NCCL's result.
-        text: what NCCL says.
+        text: NCCL's message.
     """
 
     def __init__(self, code: int, text: str) -> None:
@@ -57,12 +57,12 @@ class NcclStatus(FlowError):
 
 
 class Library(Protocol):
-    """What the comm needs of NCCL.  Communicators are objects of the library's own.
+    """The functions of NCCL that the comm uses.  Communicators are objects of the binding.
 
     Attributes:
-        name: of the binding, with its version.
-        version: NCCL's, such as 22803 for 2.28.3.
-        error: what its calls raise; it has NCCL's result as ``status``.
+        name: name of the binding, with its version.
+        version: version of NCCL, such as 22803 for 2.28.3.
+        error: the type of exceptions of its calls, with NCCL's result as ``status``.
     """
 
     name: str
@@ -70,39 +70,39 @@ class Library(Protocol):
     error: type[Exception]
 
     def unique_id(self) -> bytes:
-        """128 bytes by which the ranks of a new communicator find each other."""
+        """Return 128 bytes by which the ranks of a new communicator find each other."""
 
     def join(self, size: int, unique_id: bytes, rank: int) -> Any:
-        """The device's end of a new communicator; waits until all ranks have come.
+        """Create the current device's handle of a communicator; wait until all ranks have joined.
 
         The device is the current one of the calling thread.
         """
 
     def group_start(self) -> None:
-        """From now on this thread's calls are collected."""
+        """Start a group of this thread's calls."""
 
     def group_end(self) -> None:
-        """Queues what was collected, as one."""
+        """Enqueue the calls of the group as one."""
 
     def primitive(self, name: str, comm: Any) -> Primitive:
-        """A function of `PRIMITIVES` for a communicator; it queues and returns."""
+        """Return a function of `PRIMITIVES` for a communicator; it enqueues and returns."""
 
     def async_error(self, comm: Any) -> int:
-        """The result of what was queued before: success, in progress or an error."""
+        """Return the result of enqueued work: success, in progress or an error."""
 
     def last_error(self, comm: Any) -> str:
-        """What NCCL says of the last error of this process, "" for nothing."""
+        """Return NCCL's message about the last error of this process, else ""."""
 
     def abort(self, comm: Any) -> None:
-        """Ends all that is queued, wherever it waits, and frees the communicator."""
+        """Abort all enqueued work, also of waiting kernels, and free the communicator."""
 
     def destroy(self, comm: Any) -> None:
-        """Frees a communicator when its work is done."""
+        """Free a communicator after its work is done."""
 
 
 @contextmanager
 def statuses(library: Library) -> Iterator[None]:
-    """Raises the binding's own errors as `NcclStatus`."""
+    """Convert the binding's exceptions to `NcclStatus`."""
     try:
         yield
     except library.error as error:
@@ -122,11 +122,11 @@ _IN_CUPY = {
 
 
 class Nccl4py:
-    """The library over the flat functions of nccl4py.
+    """`Library` over the flat functions of nccl4py.
 
     Args:
         module: ``nccl.bindings.nccl``.
-        release: the version of nccl4py.
+        release: version of nccl4py.
     """
 
     def __init__(self, module: Any, release: str) -> None:
@@ -141,18 +141,18 @@ class Nccl4py:
         self._functions = {ours: getattr(module, theirs) for ours, theirs in _IN_NCCL4PY.items()}
 
     def unique_id(self) -> bytes:
-        """128 bytes by which the ranks of a new communicator find each other."""
+        """Return 128 bytes by which the ranks of a new communicator find each other."""
         return bytes(memoryview(self._module.get_unique_id()).cast("B"))
 
     def join(self, size: int, unique_id: bytes, rank: int) -> Any:
-        """The device's end of a new communicator."""
+        """Create the current device's handle of a communicator."""
         place = self._module.UniqueId.from_buffer(bytearray(unique_id))
         return self._module.comm_init_rank(size, place, rank)
 
     def primitive(self, name: str, comm: Any) -> Primitive:
-        """A function of `PRIMITIVES`."""
+        """Return a function of `PRIMITIVES`."""
         if name == "all_to_all" and self.version < ALL_TO_ALL:
-            return partial(by_pairs, self, int(self._module.comm_count(comm)), comm)
+            return partial(all_to_all_by_pairs, self, int(self._module.comm_count(comm)), comm)
         function = self._functions[name]
 
         def call(*arguments: int) -> None:
@@ -161,20 +161,20 @@ class Nccl4py:
         return call
 
     def async_error(self, comm: Any) -> int:
-        """The result of what was queued before."""
+        """Return the result of enqueued work."""
         return int(self._module.comm_get_async_error(comm))
 
     def last_error(self, comm: Any) -> str:
-        """What NCCL says of the last error of this process."""
+        """Return NCCL's message about the last error of this process."""
         return str(self._module.get_last_error(comm))
 
 
 class CupyNccl:
-    """The library over CuPy's binding.
+    """`Library` over CuPy's binding.
 
     Args:
         module: ``cupy.cuda.nccl``.
-        release: CuPy's version.
+        release: version of CuPy.
     """
 
     def __init__(self, module: Any, release: str) -> None:
@@ -187,14 +187,14 @@ class CupyNccl:
         self.join: Callable[[int, bytes, int], Any] = module.NcclCommunicator
 
     def primitive(self, name: str, comm: Any) -> Primitive:
-        """A function of `PRIMITIVES`; the all-to-all is one of ours."""
+        """Return a function of `PRIMITIVES`; the all-to-all is `all_to_all_by_pairs`."""
         if name == "all_to_all":
-            return partial(by_pairs, self, int(comm.size()), comm)
+            return partial(all_to_all_by_pairs, self, int(comm.size()), comm)
         function: Primitive = getattr(comm, _IN_CUPY[name])
         return function
 
     def async_error(self, comm: Any) -> int:
-        """The result of what was queued before."""
+        """Return the result of enqueued work."""
         try:
             comm.check_async_error()
         except self.error as error:
@@ -202,23 +202,23 @@ class CupyNccl:
         return SUCCESS
 
     def last_error(self, comm: Any) -> str:
-        """Nothing: this binding does not say."""
+        """Return "": this binding provides no message."""
         return ""
 
     def abort(self, comm: Any) -> None:
-        """Ends all that is queued, and frees the communicator."""
+        """Abort all enqueued work, and free the communicator."""
         comm.abort()
 
     def destroy(self, comm: Any) -> None:
-        """Frees a communicator."""
+        """Free a communicator."""
         comm.destroy()
 
 
 ITEMSIZES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2)
-"""Bytes of an element, by NCCL's number of its type."""
+"""Size in bytes of an element, by NCCL's number of its type."""
 
 
-def by_pairs(
+def all_to_all_by_pairs(
     library: Library,
     size: int,
     comm: Any,
@@ -228,7 +228,7 @@ def by_pairs(
     dtype: int,
     stream: int,
 ) -> None:
-    """An all-to-all by sends and receives, for libraries without one."""
+    """Run an all-to-all by sends and receives, for libraries without one."""
     step = count * ITEMSIZES[dtype]
     give, take = (library.primitive(name, comm) for name in ("send", "receive"))
     library.group_start()
@@ -245,27 +245,27 @@ BINDINGS: tuple[tuple[str, str, Adapter], ...] = (
     ("cupy-cuda13x", "cupy.cuda.nccl", CupyNccl),
     ("cupy", "cupy.cuda.nccl", CupyNccl),
 )
-"""Distribution, module and adapter of each binding, the one to take first."""
+"""Distribution, module and adapter of each binding, in order of preference."""
 
 INSTALL = "uv add 'flow-dist[cu12]' (or flow-dist[cu13])"
 WHEELS = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
 
 
 def probe_nccl() -> Available | Unavailable:
-    """Whether there is a binding and the library of NCCL; its devices are flow-cuda's business."""
+    """Probe for a binding and the library of NCCL; flow-cuda probes for devices."""
     bindings = list(_installed(name for name, _, _ in BINDINGS))
     if not bindings:
-        reason = "neither nccl4py nor CuPy, by which NCCL is called, is installed"
+        reason = "neither nccl4py nor CuPy, the bindings of NCCL, is installed"
         return Unavailable(reason, INSTALL)
     library = next(_installed(WHEELS), None) or ctypes.util.find_library("nccl")
     if library is None:
-        reason = f"the library of NCCL is not installed, though {bindings[0]} is"
+        reason = f"the library of NCCL is not installed, although {bindings[0]} is"
         return Unavailable(reason, INSTALL)
     return Available(1, f"{bindings[0]}, {library}")
 
 
 def _installed(names: Iterable[str]) -> Iterator[str]:
-    """Distributions that are there, with their versions."""
+    """Yield the installed ones of some distributions, with their versions."""
     for name in names:
         try:
             yield f"{name} {metadata.version(name)}"
@@ -274,16 +274,16 @@ def _installed(names: Iterable[str]) -> Iterator[str]:
 
 
 def load_library() -> Library:
-    """NCCL, over the first binding that works.
+    """Load NCCL over the first binding that works.
 
     Raises:
-        LaunchError: none does, with each one's reason; or NCCL is too old.
+        LaunchError: no binding works, with the reasons; or NCCL is too old.
     """
     reasons = []
     for distribution, module, adapter in BINDINGS:
         try:
             release = metadata.version(distribution)
-            return _new_enough(adapter(importlib.import_module(module), release))
+            return _check_version(adapter(importlib.import_module(module), release))
         except metadata.PackageNotFoundError:
             continue
         except (ImportError, AttributeError, RuntimeError, OSError) as error:
@@ -296,19 +296,19 @@ def load_library() -> Library:
     )
 
 
-def _new_enough(library: Library) -> Library:
-    if library.version < OLDEST:
+def _check_version(library: Library) -> Library:
+    if library.version < MIN_VERSION:
         raise LaunchError(
             f"loading NCCL over {library.name}",
             found=f"NCCL {version_text(library.version)}",
-            allowed=f"{version_text(OLDEST)} or later",
+            allowed=f"{version_text(MIN_VERSION)} or later",
             hint=INSTALL,
         )
     return library
 
 
 def version_text(version: int) -> str:
-    """A version as people write it.
+    """Format a version.
 
     >>> version_text(22803), version_text(23203)
     ('2.28.3', '2.32.3')

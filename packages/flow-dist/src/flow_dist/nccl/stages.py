@@ -1,9 +1,8 @@
-"""An exchange as calls of NCCL: its own collectives where they fit, else sends and receives.
+"""An exchange as NCCL calls: NCCL's collectives if they fit, otherwise sends and receives.
 
-A stage is one group of calls, with what has to be done on the devices before it and after it:
-boxes that do not lie in a row are packed and unpacked by the devices' own kernels.  Which calls
-there are depends on the exchange alone, so that all processes agree; what is packed depends on
-what is local.
+A stage is one group of calls, with the launches before and after it: boxes that are not contiguous
+are packed and unpacked by the devices' own kernels.  The calls depend on the exchange alone, so all
+processes agree on them; packing depends on the local arrays.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of NCCL's for a local device.
+    """An NCCL call of a local device.
 
     Attributes:
         primitive: its name in `flow_dist.nccl.library.PRIMITIVES`.
-        device: whose communicator and stream it is for.
-        arguments: those of the primitive.
-        reads, writes: what it touches.
-        gives: bytes that the device gives others by it, by device.
+        device: the device whose communicator and stream it uses.
+        arguments: arguments of the primitive.
+        reads, writes: the arrays that it accesses.
+        sends: bytes that the device sends to each other device.
     """
 
     primitive: str
@@ -41,7 +40,7 @@ class Call:
     arguments: tuple[int, ...]
     reads: tuple[Strided, ...] = ()
     writes: tuple[Strided, ...] = ()
-    gives: tuple[tuple[str, int], ...] = ()
+    sends: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -50,7 +49,7 @@ class Stage:
 
     Attributes:
         before: launches that pack.
-        calls: of the local devices.
+        calls: calls of the local devices.
         after: launches that unpack and combine.
     """
 
@@ -61,13 +60,13 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where an exchange is bound.
+    """The devices and arrays of an exchange, as this process has them.
 
     Attributes:
-        devices: its devices, in the order of their ranks.
-        benches: of the local ones.
-        inputs, outputs: arrays as boxes; None on other processes' devices.
-        scratch: a row of some elements on a local device, for as long as the exchange runs.
+        devices: devices of the exchange, in rank order.
+        benches: workbenches of the local ones.
+        inputs, outputs: arrays; None on other processes' devices.
+        scratch: allocates a row of elements on a local device, for the duration of the exchange.
     """
 
     devices: tuple[str, ...]
@@ -78,12 +77,12 @@ class Site:
 
 
 def stages_of(exchange: Exchange, site: Site, ordered: bool) -> list[Stage]:
-    """The stages of this process's part of an exchange.
+    """Return the stages of this process's part of an exchange.
 
     Args:
-        exchange: what moves.
-        site: where.
-        ordered: whether floating sums are added in the exchange's order, not in NCCL's.
+        exchange: what to transfer.
+        site: devices and arrays.
+        ordered: whether floating-point sums are added in the exchange's order instead of NCCL's.
     """
     first = Stage(before=list(_fills(exchange, site)))
     keeps_order = ordered and _is_rounded(exchange)
@@ -112,16 +111,16 @@ class _Member:
     """One member of an exchange: at most one input and one output per device.
 
     Attributes:
-        exchange: all of it.
-        site: where.
-        given, made: positions of inputs and outputs, by device.
-        blocks: its own, by (from, to).
+        exchange: the whole exchange.
+        site: devices and arrays.
+        inputs, outputs: indices of inputs and outputs, by device.
+        blocks: its blocks, by (sender, receiver).
     """
 
     exchange: Exchange
     site: Site
-    given: Mapping[str, int]
-    made: Mapping[str, int]
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int]
     blocks: Mapping[tuple[str, str], Block]
 
     @property
@@ -148,30 +147,30 @@ class _Member:
         return [other for other in self.devices if other != device]
 
     def source(self, here: str, there: str) -> Strided:
-        """The box that a local device gives another one."""
-        block, box = self.blocks[here, there], self.site.inputs[self.given[here]]
+        """Return the box that a local device sends to another one."""
+        block, box = self.blocks[here, there], self.site.inputs[self.inputs[here]]
         return _window(box, block.start, block.size)
 
     def target(self, here: str, there: str) -> Strided:
-        """The box of a local device that is another one's, or combined from all."""
-        block, box = self.blocks[here, there], self.site.outputs[self.made[there]]
+        """Return the box of a local device that it receives, or combines from all."""
+        block, box = self.blocks[here, there], self.site.outputs[self.outputs[there]]
         return _window(box, block.at, block.size)
 
-    def packed(self, stage: Stage, device: str, others: Sequence[str]) -> Strided:
-        """A row of what a local device gives some."""
-        return _packed(self.site, device, stage, [self.source(device, other) for other in others])
+    def pack(self, stage: Stage, device: str, others: Sequence[str]) -> Strided:
+        """Return a contiguous row of what a local device sends to some devices."""
+        return _pack(self.site, device, stage, [self.source(device, other) for other in others])
 
-    def unpacked(self, stage: Stage, device: str, others: Sequence[str]) -> Strided:
-        """A row for what a local device gets from some."""
-        return _unpacked(self.site, device, stage, [self.target(other, device) for other in others])
+    def unpack(self, stage: Stage, device: str, others: Sequence[str]) -> Strided:
+        """Return a contiguous row for what a local device receives from some devices."""
+        return _unpack(self.site, device, stage, [self.target(other, device) for other in others])
 
     def has_all(self, senders: Iterable[str], receivers: Iterable[str]) -> bool:
-        """Whether there is one block for each pair of devices, and no other."""
+        """Return whether there is exactly one block for each pair of devices, and no other."""
         pairs = {(here, there) for here in senders for there in receivers}
         return pairs == set(self.blocks)
 
     def sizes(self) -> set[int]:
-        """Elements of the blocks."""
+        """Return the numbers of elements of the blocks."""
         return {prod(block.size) for block in self.blocks.values()}
 
 
@@ -182,40 +181,40 @@ def _window(box: Strided | None, start: Shape, size: Shape) -> Strided:
 
 
 def _members(exchange: Exchange, site: Site) -> Iterator[_Member | None]:
-    """The members of an exchange; None for one whose form no collective has."""
+    """Yield the members of an exchange; None for one whose form no collective has."""
     count = len(exchange.member_names)
     inputs, outputs = len(exchange.senders) // count, len(exchange.receivers) // count
     for m in range(count):
-        given = {exchange.senders[i]: i for i in range(m * inputs, (m + 1) * inputs)}
-        made = {exchange.receivers[i]: i for i in range(m * outputs, (m + 1) * outputs)}
-        own = [b for b in exchange.blocks if b.target in made.values()]
+        sendbuf = {exchange.senders[i]: i for i in range(m * inputs, (m + 1) * inputs)}
+        recvbuf = {exchange.receivers[i]: i for i in range(m * outputs, (m + 1) * outputs)}
+        own = [b for b in exchange.blocks if b.target in recvbuf.values()]
         ends = [(exchange.senders[b.source], exchange.receivers[b.target]) for b in own]
         blocks = dict(zip(ends, own, strict=True))
-        alone = len(given) == inputs and len(made) == outputs and len(blocks) == len(own)
-        inside = all(b.source in given.values() for b in own)
-        yield _Member(exchange, site, given, made, blocks) if alone and inside else None
+        alone = len(sendbuf) == inputs and len(recvbuf) == outputs and len(blocks) == len(own)
+        inside = all(b.source in sendbuf.values() for b in own)
+        yield _Member(exchange, site, sendbuf, recvbuf, blocks) if alone and inside else None
 
 
 def _native(exchange: Exchange, site: Site) -> list[Stage] | None:
-    """One stage of NCCL's own collectives; None where they do not fit."""
-    draw = _COLLECTIVES.get(exchange.collective)
+    """Return one stage of NCCL's collectives; None if they do not fit."""
+    add_calls = _COLLECTIVES.get(exchange.collective)
     combines = exchange.collective in REDUCTIONS
-    if draw is None or not (combines or all(block.first for block in exchange.blocks)):
+    if add_calls is None or not (combines or all(block.first for block in exchange.blocks)):
         return None
     stage = Stage()
     for member in _members(exchange, site):
-        if member is None or not draw(member, stage):
+        if member is None or not add_calls(member, stage):
             return None
     return [stage]
 
 
 def _all_reduce(member: _Member, stage: Stage) -> bool:
-    shape = member.exchange.inputs[next(iter(member.given.values()))].shape
+    shape = member.exchange.inputs[next(iter(member.inputs.values()))].shape
     count = prod(shape)
     for device in member.local() if count else ():
-        given = member.site.inputs[member.given[device]]
-        made = member.site.outputs[member.made[device]]
-        stage.calls.append(_call(member, "all_reduce", device, given, made, count, member.op))
+        sendbuf = member.site.inputs[member.inputs[device]]
+        recvbuf = member.site.outputs[member.outputs[device]]
+        stage.calls.append(_call(member, "all_reduce", device, sendbuf, recvbuf, count, member.op))
     return True
 
 
@@ -223,21 +222,21 @@ def _all_gather(member: _Member, stage: Stage) -> bool:
     devices = member.devices
     if not member.has_all(devices, devices) or len(member.sizes()) != 1:
         return False
-    if any(len({_start(member, s, t) for t in devices}) != 1 for s in devices):
+    if any(len({_region(member, s, t) for t in devices}) != 1 for s in devices):
         return False  # parts that differ by target
     (count,) = member.sizes()
     for device in member.local():
-        given = member.packed(stage, device, [device])
-        made = _unpacked(
+        sendbuf = member.pack(stage, device, [device])
+        recvbuf = _unpack(
             member.site, device, stage, [member.target(other, device) for other in devices]
         )
-        gives = [(other, count * member.itemsize) for other in member.others(device)]
-        call = _call(member, "all_gather", device, given, made, count, gives=gives)
+        sends = [(other, count * member.itemsize) for other in member.others(device)]
+        call = _call(member, "all_gather", device, sendbuf, recvbuf, count, sends=sends)
         stage.calls.append(call)
     return True
 
 
-def _start(member: _Member, here: str, there: str) -> tuple[Shape, Shape]:
+def _region(member: _Member, here: str, there: str) -> tuple[Shape, Shape]:
     block = member.blocks[here, there]
     return block.start, block.size
 
@@ -248,22 +247,24 @@ def _all_to_all(member: _Member, stage: Stage) -> bool:
         return False
     (count,) = member.sizes()
     for device in member.local():
-        given = _packed(
+        sendbuf = _pack(
             member.site, device, stage, [member.source(device, other) for other in devices]
         )
-        made = _unpacked(
+        recvbuf = _unpack(
             member.site, device, stage, [member.target(other, device) for other in devices]
         )
-        gives = [(other, count * member.itemsize) for other in member.others(device)]
-        stage.calls.append(_call(member, "all_to_all", device, given, made, count, gives=gives))
+        sends = [(other, count * member.itemsize) for other in member.others(device)]
+        stage.calls.append(
+            _call(member, "all_to_all", device, sendbuf, recvbuf, count, sends=sends)
+        )
     return True
 
 
 def _reduce_scatter(member: _Member, stage: Stage) -> bool:
-    """One call where all parts are equal, else one reduction per part that is not empty."""
+    """Add one call if all parts are equal, otherwise one reduction per nonempty part."""
     devices = member.devices
     targets = [device for device in devices if (devices[0], device) in member.blocks]
-    if not member.has_all(devices, targets) or not _are_fresh(member):
+    if not member.has_all(devices, targets) or not _replaces_targets(member):
         return False
     if targets != list(devices) or len(member.sizes()) != 1:
         for root in targets:
@@ -271,18 +272,20 @@ def _reduce_scatter(member: _Member, stage: Stage) -> bool:
         return True
     (count,) = member.sizes()
     for device in member.local():
-        given = _packed(
+        sendbuf = _pack(
             member.site, device, stage, [member.source(device, other) for other in devices]
         )
-        made = member.unpacked(stage, device, [device])
-        gives = [(other, count * member.itemsize) for other in member.others(device)]
-        call = _call(member, "reduce_scatter", device, given, made, count, member.op, gives=gives)
+        recvbuf = member.unpack(stage, device, [device])
+        sends = [(other, count * member.itemsize) for other in member.others(device)]
+        call = _call(
+            member, "reduce_scatter", device, sendbuf, recvbuf, count, member.op, sends=sends
+        )
         stage.calls.append(call)
     return True
 
 
-def _are_fresh(member: _Member) -> bool:
-    """Whether all blocks of a target fill one box, and nothing that was there before counts."""
+def _replaces_targets(member: _Member) -> bool:
+    """Return whether all blocks of a target fill one box, and replace its contents."""
     found: dict[str, list[Block]] = {}
     for (_, there), block in member.blocks.items():
         found.setdefault(there, []).append(block)
@@ -295,45 +298,45 @@ def _are_fresh(member: _Member) -> bool:
 
 
 def _reduce(member: _Member, stage: Stage) -> bool:
-    roots = list(member.made)
-    fits = len(roots) == 1 and roots[0] in member.given
-    if not fits or not member.has_all(member.devices, roots) or not _are_fresh(member):
+    roots = list(member.outputs)
+    fits = len(roots) == 1 and roots[0] in member.inputs
+    if not fits or not member.has_all(member.devices, roots) or not _replaces_targets(member):
         return False
     _reduce_to(member, stage, roots[0])
     return True
 
 
 def _reduce_to(member: _Member, stage: Stage, root: str) -> None:
-    """All devices combine what is one device's."""
+    """Add a reduction over all devices to one device."""
     for device in member.local():
-        given = member.packed(stage, device, [root])
-        made = given
+        sendbuf = member.pack(stage, device, [root])
+        recvbuf = sendbuf
         if device == root:
-            made = member.unpacked(stage, device, [root])
-        gives = () if device == root else ((root, given.nbytes),)
+            recvbuf = member.unpack(stage, device, [root])
+        sends = () if device == root else ((root, sendbuf.nbytes),)
         place = (member.op, member.devices.index(root))
-        call = _call(member, "reduce", device, given, made, given.size, *place, gives=gives)
+        call = _call(member, "reduce", device, sendbuf, recvbuf, sendbuf.size, *place, sends=sends)
         stage.calls.append(call if device == root else replace(call, writes=()))
 
 
 def _broadcast(member: _Member, stage: Stage) -> bool:
-    if len(member.given) != 1:
+    if len(member.inputs) != 1:
         return False
-    (root,) = member.given
-    targets = [device for device in member.devices if device in member.made]
-    same = len({_start(member, root, there) for _, there in member.blocks}) == 1
+    (root,) = member.inputs
+    targets = [device for device in member.devices if device in member.outputs]
+    same = len({_region(member, root, there) for _, there in member.blocks}) == 1
     reached = {*targets, root} == set(member.devices)
     if not (same and reached and member.has_all([root], targets)):
         return False
     for device in member.local():
-        is_root, takes = device == root, device in member.made
-        given = member.packed(stage, root, targets[:1]) if is_root else None
-        made = member.unpacked(stage, device, [root]) if takes else given
-        given = made if given is None else given
-        size = 0 if given is None else given.size
-        gives = [(t, size * member.itemsize) for t in targets if t != root] if is_root else ()
+        is_root, takes = device == root, device in member.outputs
+        sendbuf = member.pack(stage, root, targets[:1]) if is_root else None
+        recvbuf = member.unpack(stage, device, [root]) if takes else sendbuf
+        sendbuf = recvbuf if sendbuf is None else sendbuf
+        size = 0 if sendbuf is None else sendbuf.size
+        sends = [(t, size * member.itemsize) for t in targets if t != root] if is_root else ()
         place = member.devices.index(root)
-        call = _call(member, "broadcast", device, given, made, size, place, gives=gives)
+        call = _call(member, "broadcast", device, sendbuf, recvbuf, size, place, sends=sends)
         reads, writes = call.reads if is_root else (), call.writes if takes else ()
         stage.calls.append(replace(call, reads=reads, writes=writes))
     return True
@@ -347,23 +350,23 @@ _COLLECTIVES: Mapping[str, Callable[[_Member, Stage], bool]] = {
     "all_to_all": _all_to_all,
     "broadcast": _broadcast,
 }
-"""What NCCL has a primitive for; each function adds to a stage, or says that it does not fit."""
+"""NCCL's collectives; each function adds calls to a stage, or returns False if it does not fit."""
 
 
 def _call(
     member: _Member,
     primitive: str,
     device: str,
-    given: Strided | None,
-    made: Strided | None,
+    sendbuf: Strided | None,
+    recvbuf: Strided | None,
     count: int,
     *rest: int,
-    gives: Sequence[tuple[str, int]] = (),
+    sends: Sequence[tuple[str, int]] = (),
 ) -> Call:
-    if given is None or made is None:
+    if sendbuf is None or recvbuf is None:
         raise ValueError(f"{primitive} on {device}, which has no arrays here")
-    arguments = (_address(given), _address(made), count, member.dtype, *rest)
-    return Call(primitive, device, arguments, (given,), (made,), tuple(gives))
+    arguments = (_address(sendbuf), _address(recvbuf), count, member.dtype, *rest)
+    return Call(primitive, device, arguments, (sendbuf,), (recvbuf,), tuple(sends))
 
 
 def _address(box: Strided) -> int:
@@ -373,8 +376,8 @@ def _address(box: Strided) -> int:
 # ----------------------------------------------------------------------------------- packing
 
 
-def _in_a_row(boxes: Sequence[Strided]) -> Strided | None:
-    """Boxes as one, where they lie one after the other."""
+def _as_row(boxes: Sequence[Strided]) -> Strided | None:
+    """Return contiguous adjacent boxes as one row, else None."""
     follow = all(a.array is b.array and a.offset + a.size == b.offset for a, b in pairwise(boxes))
     if not (follow and all(box.is_contiguous for box in boxes)):
         return None
@@ -382,9 +385,9 @@ def _in_a_row(boxes: Sequence[Strided]) -> Strided | None:
     return Strided(boxes[0].array, boxes[0].offset, (size,), (1,))
 
 
-def _packed(site: Site, device: str, stage: Stage, boxes: Sequence[Strided]) -> Strided:
-    """Boxes in a row, copied there first unless they lie so."""
-    found = _in_a_row(boxes)
+def _pack(site: Site, device: str, stage: Stage, boxes: Sequence[Strided]) -> Strided:
+    """Return boxes as a contiguous row, copied to scratch first if necessary."""
+    found = _as_row(boxes)
     if found is None:
         found, parts = _scratch(site, device, boxes)
         for part, box in zip(parts, boxes, strict=True):
@@ -392,9 +395,9 @@ def _packed(site: Site, device: str, stage: Stage, boxes: Sequence[Strided]) -> 
     return found
 
 
-def _unpacked(site: Site, device: str, stage: Stage, boxes: Sequence[Strided]) -> Strided:
-    """A row to fill, from where boxes are copied unless they lie so."""
-    found = _in_a_row(boxes)
+def _unpack(site: Site, device: str, stage: Stage, boxes: Sequence[Strided]) -> Strided:
+    """Return a contiguous row to receive into, copied to boxes afterwards if necessary."""
+    found = _as_row(boxes)
     if found is None:
         found, parts = _scratch(site, device, boxes)
         for part, box in zip(parts, boxes, strict=True):
@@ -403,7 +406,7 @@ def _unpacked(site: Site, device: str, stage: Stage, boxes: Sequence[Strided]) -
 
 
 def _scratch(site: Site, device: str, boxes: Sequence[Strided]) -> tuple[Strided, list[Strided]]:
-    """A new row, and its parts in the shapes of some boxes."""
+    """Allocate a row, and return it with its parts in the shapes of the boxes."""
     row = site.scratch(device, sum(box.size for box in boxes), boxes[0].dtype)
     ends = list(accumulate(box.size for box in boxes))
     parts = [
@@ -416,7 +419,7 @@ def _scratch(site: Site, device: str, boxes: Sequence[Strided]) -> tuple[Strided
 
 
 def _pairwise(exchange: Exchange, site: Site) -> list[Stage]:
-    """The phases of any exchange, by sends and receives; parts are combined in its order."""
+    """Return the phases of any exchange as sends and receives; combined in its order."""
     phases = phases_of(replace(exchange, fills=()), site.inputs, site.outputs)
     return [_phase(gathers, exchange.combine, site) for gathers in phases.phases]
 
@@ -430,23 +433,23 @@ def _phase(gathers: Sequence[Gather], combine: str, site: Site) -> Stage:
             dtype = DTYPES[as_dtype(box.dtype).name]
             count = prod(box.shape)
             if here in site.benches:
-                row = _packed(site, here, stage, [box.view])
+                row = _pack(site, here, stage, [box.view])
                 sent = ((there, row.nbytes),)
-                given = (_address(row), count, dtype, target)
-                stage.calls.append(Call("send", here, given, (row,), gives=sent))
+                arguments = (_address(row), count, dtype, target)
+                stage.calls.append(Call("send", here, arguments, (row,), sends=sent))
             if there in site.benches:
                 row = _only_target(gathers, there, box.key) or site.scratch(there, count, box.dtype)
                 arrived[target, box.key] = row.reshape(box.shape)
-                taken = (_address(row), count, dtype, source)
-                stage.calls.append(Call("receive", there, taken, writes=(row,)))
+                arguments = (_address(row), count, dtype, source)
+                stage.calls.append(Call("receive", there, arguments, writes=(row,)))
     for gather in gathers:
         if gather.target.device in site.benches:
-            stage.after.extend(_gathered(gather, combine, site, arrived, ranks))
+            stage.after.extend(_combine(gather, combine, site, arrived, ranks))
     return stage
 
 
 def _only_target(gathers: Iterable[Gather], device: str, key: object) -> Strided | None:
-    """The row of a device that is nothing but a box that arrives, None where there is none."""
+    """Return the contiguous target that equals a received box, None if there is none."""
     for gather in gathers:
         if gather.target.device == device and any(part.key == key for part in gather.parts):
             view: Strided = gather.target.view
@@ -455,14 +458,14 @@ def _only_target(gathers: Iterable[Gather], device: str, key: object) -> Strided
     return None
 
 
-def _gathered(
+def _combine(
     gather: Gather,
     combine: str,
     site: Site,
     arrived: Mapping[tuple[int, object], Strided],
     ranks: Mapping[str, int],
 ) -> Sequence[Launch]:
-    """What is done with the parts of a local target, which may be one of them."""
+    """Return launches that combine the parts of a local target, which may be one of them."""
     target, bench = gather.target, site.benches[gather.target.device]
     rank, copies = ranks[target.device], []
     parts = [p.view if p.device == target.device else arrived[rank, p.key] for p in gather.parts]
@@ -473,5 +476,5 @@ def _gathered(
                 copies = list(bench.copy(parts[i], part))
         return [*copies, *bench.combine(combine, target.view, parts)]
     if _address(parts[0]) == _address(target.view):
-        return ()  # received where it belongs
+        return ()  # received in place
     return bench.copy(target.view, parts[0])

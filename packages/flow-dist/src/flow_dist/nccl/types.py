@@ -1,4 +1,4 @@
-"""Element types and operations as NCCL numbers them, and what it cannot do."""
+"""NCCL's numbers of element types and reductions, and what NCCL cannot transfer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DTYPES: Mapping[str, int] = {
     "float64": 8,
     "bfloat16": 9,
 }
-"""NCCL has no truth values: they are bytes that are 0 or 1."""
+"""NCCL has no booleans: they are transferred as bytes 0 and 1."""
 
 SUM, MAX, MIN = 0, 2, 3
 OPS: Mapping[str, int] = {"sum": SUM, "max": MAX, "min": MIN}
@@ -30,7 +30,7 @@ BETWEEN_KINDS = ("copy_h2d", "copy_d2h", "copy_d2d")
 
 
 def op_of(combine: str, dtype: DType) -> int:
-    """NCCL's number of an operation: the sum of truth values is whether one of them is true.
+    """Return NCCL's number of a reduction; a sum of booleans is their maximum.
 
     >>> from flow_core.base.dtypes import bool_, float32
     >>> op_of("sum", float32), op_of("sum", bool_)
@@ -40,7 +40,7 @@ def op_of(combine: str, dtype: DType) -> int:
 
 
 def check_types(exchange: Exchange) -> None:
-    """Refuses what NCCL cannot move.
+    """Raise for exchanges that NCCL cannot transfer.
 
     Raises:
         UnsupportedError: objects, or other devices than GPUs.

@@ -1,5 +1,5 @@
-"""Sharded checkpoints from which a failed job starts again.
+"""Sharded checkpoints from which a failed job restarts.
 
-In: the variables of all ranks. Out: files in parts, and one mark that makes them count.
-Must not depend on collectives.
+In: the variables of all ranks. Out: one file of data and one list per rank, and a completion mark.
+Must not depend on MPI or NCCL: processes meet through the session's world.
 """

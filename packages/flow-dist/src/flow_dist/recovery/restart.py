@@ -1,7 +1,7 @@
-"""Checkpoints to start again from: written aside while training goes on, by all processes.
+"""Checkpoints for restarts, written by all processes in the background.
 
-`Checkpoints` saves every so many steps and finds the last complete one after a restart, whatever
-the number of processes is then.
+`Checkpoints` saves at an interval of steps, and after a restart finds the last complete one, for
+any number of processes.
 """
 
 from __future__ import annotations
@@ -44,41 +44,41 @@ from flow_dist.recovery.restart_files import (
 LOG = logging.getLogger(__name__)
 
 Held = tuple[str, tuple[int, ...], Region, Array]
-"""Name and shape of a variable, and a part of it."""
+"""Name and shape of a variable, and a region of it with its values."""
 
 _NAME = re.compile(r"step-\d{12}")
 
 
-class Rendezvous(Protocol):
-    """What checkpoints need of the processes of a program; see `flow_core.device.World`."""
+class ProcessGroup(Protocol):
+    """The processes of a program, as far as checkpoints use them; see `flow_core.device.World`."""
 
     rank: int
     size: int
 
     def gather(self, text: bytes, what: str) -> tuple[bytes, ...]:
-        """What each process says, in the order of the ranks, in all processes."""
+        """All-gather texts over all processes, in rank order."""
 
 
-class Alone:
-    """A process that meets nobody."""
+class SingleProcess:
+    """The group of a program with one process."""
 
     rank, size = 0, 1
 
     def gather(self, text: bytes, what: str) -> tuple[bytes, ...]:
-        """What it says."""
+        """Return the text."""
         return (text,)
 
 
 class Checkpoints:
     """A folder of checkpoints of all variables of the session.
 
-    A save copies this process's parts of the variables and returns; a thread writes them.  One
-    save at a time is on its way: the next one waits for it, and raises what went wrong with it.
+    A save copies this process's parts of the variables and returns; a thread writes them.  There is
+    one pending save at a time: the next one waits for it, and raises its error.
 
     Args:
-        folder: where, the same for all processes; made when it is not there.
-        every: steps between two checkpoints.
-        keep: how many complete ones to keep.
+        folder: the folder, shared by all processes; created if it does not exist.
+        every: number of steps between two checkpoints.
+        keep: number of complete checkpoints to keep.
         patience: seconds to wait for the parts of other processes.
 
     Raises:
@@ -106,19 +106,19 @@ class Checkpoints:
     # -------------------------------------------------------------------- saving
 
     def after(self, step: int) -> None:
-        """Tells that a step is done, the first one being 0; saves when it is time."""
+        """Report the end of a step, numbered from 0; save at the interval."""
         WATCH.steps = step + 1
         if (step + 1) % self._every == 0:
             self.save(step + 1)
 
     def save(self, step: int) -> None:
-        """Saves all variables as they are before step ``step``.
+        """Save all variables as they are before step ``step``.
 
-        All processes call it at the same place.  What it costs the caller is a copy of the
-        process's own parts, and the end of the save before.
+        A collective of all processes.  The caller waits for the copy of this process's parts, and
+        for the end of the previous save.
 
         Raises:
-            CheckpointError: the save before has failed.
+            CheckpointError: the previous save has failed.
         """
         self.wait()
         session, world = default_session(), _world()
@@ -127,11 +127,11 @@ class Checkpoints:
         self._pending = self._thread.submit(self._write, step, world, job, arrays)
 
     def wait(self) -> None:
-        """Waits until nothing is on its way, in no process: the last save is complete.
+        """Wait until the pending save is complete on all processes.
 
         Raises:
-            CheckpointError: what went wrong with it.
-            ForkError: this is a forked process: the thread that writes is its parent's.
+            CheckpointError: it has failed.
+            ForkError: this is a forked child, whose parent runs the writing thread.
         """
         if self._process != os.getpid():
             raise refusal(f"checkpoints in {self._folder}", self._process)
@@ -140,7 +140,7 @@ class Checkpoints:
             pending.result()
 
     def close(self) -> None:
-        """Finishes what is on its way and ends the thread."""
+        """Complete the pending save, and end the thread."""
         atexit.unregister(self._close_at_exit)
         try:
             self.wait()
@@ -148,23 +148,23 @@ class Checkpoints:
             self._thread.shutdown()
 
     def _close_at_exit(self) -> None:
-        """The same; the interpreter would ignore an exception here and report success."""
+        """Close, and fail the process on an error, which the interpreter would ignore at exit."""
         if self._process != os.getpid():
             return
         try:
             self.close()
-        except Exception as error:  # noqa: BLE001 - shown, and the end of the process
+        except Exception as error:  # noqa: BLE001 - reported, then the process ends
             sys.excepthook(type(error), error, error.__traceback__)
             sys.stderr.flush()
             os._exit(1)
 
-    def _write(self, step: int, world: Rendezvous, job: str, arrays: Sequence[Held]) -> None:
+    def _write(self, step: int, world: ProcessGroup, job: str, arrays: Sequence[Held]) -> None:
         name = f"step-{step:012d}"
         aside = self._folder / f".{name}.saving-{job}"
         with _explained(f"saving {self._folder / name}"):
             try:
                 write_part(aside, step, world.rank, world.size, job, arrays)
-            except OSError:  # a disk that is full shall not be so because of what is half written
+            except OSError:  # a full disk: free the space of the incomplete file
                 data_file(aside, world.rank).unlink(missing_ok=True)
                 raise
             if world.rank == 0:
@@ -175,7 +175,7 @@ class Checkpoints:
                 self._await_end(aside)
 
     def _await_parts(self, aside: Path, size: int) -> None:
-        """The first process: until all others have written theirs."""
+        """Wait on rank 0 until all others have written their parts."""
 
         def lacks() -> str:
             missing = [n for n in range(size) if not list_file(aside, n).is_file()]
@@ -186,7 +186,7 @@ class Checkpoints:
             read_list(list_file(aside, rank))
 
     def _await_end(self, aside: Path) -> None:
-        """The others: until the first one has given the folder its name."""
+        """Wait on other ranks until rank 0 has renamed the folder."""
         self._await(aside, lambda: "rank 0 has not finished it" if aside.exists() else "")
 
     def _await(self, aside: Path, lacks: Callable[[], str]) -> None:
@@ -203,7 +203,7 @@ class Checkpoints:
             nap = min(2 * nap, 0.1)
 
     def _finish(self, aside: Path, path: Path) -> None:
-        """The mark, then the name: at no moment does a folder of that name lack anything."""
+        """Mark the folder, then rename it, so that the final name always holds all files."""
         (aside / DONE).touch()
         swap.sync_tree(aside)
         if path.exists() and any(path.iterdir()):
@@ -219,16 +219,16 @@ class Checkpoints:
     # ----------------------------------------------------------------- restoring
 
     def restore(self) -> int:
-        """Loads the last checkpoint that is complete and whole; gives the step to go on with.
+        """Load the last checkpoint that is complete and undamaged.
 
-        All processes take the same one: each looks at a share of the files, and one that is
-        damaged is passed over with a warning.
+        All processes load the same one: each verifies a share of the files, and a damaged
+        checkpoint is skipped with a warning.
 
         Returns:
-            The number of the step that comes next; 0 when there is nothing to load.
+            The number of the step to resume at; 0 if there is no checkpoint.
 
         Raises:
-            CheckpointError: it does not fit the variables of the jobs.
+            CheckpointError: it does not match the variables of the jobs.
         """
         self.wait()
         session, world = default_session(), _world()
@@ -238,14 +238,14 @@ class Checkpoints:
             problems = [text for text in said if text]
             if found is not None and not problems:
                 _load(session, found)
-                _log(world, f"going on at step {found.step} from {path}")
+                _log(world, f"resuming at step {found.step} from {path}")
                 WATCH.steps = found.step
                 return found.step
-            _log(world, f"passed over {path}: {problems[0]}")
+            _log(world, f"skipped {path}: {problems[0]}")
         return 0
 
-    def _agreed(self, world: Rendezvous) -> list[Path]:
-        """The checkpoints as the first process sees them, the oldest first."""
+    def _agreed(self, world: ProcessGroup) -> list[Path]:
+        """Return the checkpoints that rank 0 sees, the oldest first."""
         names = json.dumps([path.name for path in self._complete()]).encode()
         return [self._folder / name for name in json.loads(world.gather(names, "checkpoints")[0])]
 
@@ -256,33 +256,33 @@ class Checkpoints:
 
 
 def _check_replaceable(path: Path) -> None:
-    """Raise `CheckpointError` where a folder of a step's name holds anything but a checkpoint."""
+    """Raise `CheckpointError` if a folder of a step's name holds foreign files."""
     names = list(islice(guard.foreign(path, is_own), 5))
     if names:
         raise CheckpointError(
             f"saving {path}",
-            found=f"files there that are of no checkpoint: {', '.join(map(ascii, names))}",
+            found=f"files that do not belong to a checkpoint: {', '.join(map(ascii, names))}",
             hint="move them away, or save to another folder",
         )
 
 
 def _remove(old: Path) -> None:
-    """Remove a checkpoint and nothing else: one with other files in it stays."""
+    """Remove a checkpoint; keep a folder with foreign files."""
     names = list(islice(guard.foreign(old, is_own), 1))
     if names:
-        LOG.warning("kept %s, as %a in it is of no checkpoint", old, names[0])
+        LOG.warning("kept %s: %a in it does not belong to a checkpoint", old, names[0])
     else:
         shutil.rmtree(old)
 
 
-def _log(world: Rendezvous, text: str) -> None:
-    """One line, as all processes have come to the same end."""
+def _log(world: ProcessGroup, text: str) -> None:
+    """Log on rank 0 only."""
     if world.rank == 0:
         LOG.warning("%s", text)
 
 
-def _checked(path: Path, world: Rendezvous) -> tuple[Parts | None, str]:
-    """A checkpoint, and what is wrong with this process's share of its files."""
+def _checked(path: Path, world: ProcessGroup) -> tuple[Parts | None, str]:
+    """Open a checkpoint, and verify this process's share; return it and the problem found."""
     try:
         found = Parts(path)
         found.check(world.rank, world.size)
@@ -298,7 +298,7 @@ def _load(session: Session, found: Parts) -> None:
 
 
 class _Wanted(dict[str, Array]):
-    """The variables that are wanted, each read when it is asked for, one at a time."""
+    """The wanted variables, each of which is read when iteration reaches it."""
 
     def __init__(self, found: Parts, names: Any) -> None:
         super().__init__(dict.fromkeys(names))
@@ -308,15 +308,15 @@ class _Wanted(dict[str, Array]):
         return ((name, self._found[name]) for name in self)
 
 
-def _world() -> Rendezvous:
-    world: Rendezvous | None = default_session().registry.world()
-    return world or Alone()
+def _world() -> ProcessGroup:
+    world: ProcessGroup | None = default_session().registry.world()
+    return world or SingleProcess()
 
 
-def _share_of(session: Session, world: Rendezvous) -> tuple[str, list[Held]]:
-    """A name for this save, and copies of the parts that this process is to write.
+def _share_of(session: Session, world: ProcessGroup) -> tuple[str, list[Held]]:
+    """Return an id of this save, and copies of the parts that this process writes.
 
-    What several processes hold is written by one of them, in turn.
+    Parts that several processes hold are assigned to them round-robin.
     """
     held = {(name, part.region): part for name, part in _parts(session)}
     own = json.dumps([secrets.token_hex(8), [list(key) for key in held]])
@@ -341,13 +341,13 @@ def _share_of(session: Session, world: Rendezvous) -> tuple[str, list[Held]]:
 def _parts(session: Session) -> Iterator[tuple[str, Any]]:
     for name, stored in session.stored().items():
         for part in stored.parts.values():
-            if part.array is not None:  # that of another process
+            if part.array is not None:  # otherwise it belongs to another process
                 yield name, part
 
 
 @contextmanager
 def _explained(attempted: str) -> Iterator[None]:
-    """Turns errors of the file system into ours."""
+    """Convert errors of the file system to `CheckpointError`."""
     try:
         yield
     except OSError as error:

@@ -1,16 +1,16 @@
-"""A checkpoint in parts: files that several processes write, and one mark that makes it count.
+"""The format of sharded checkpoints: files of every process, and one mark of completion.
 
-Every process writes its own file of data and then a list of what is in it, with checksums.  The
-first process waits for all lists, marks the folder as done and gives it its name, in that order.
-A variable lies there in its logical form, cut as the processes held it, so that any number of
-processes in any layout can read it.
+Every process writes a file of data, then a list of its contents with checksums.  Rank 0 waits for
+all lists, marks the folder as complete and renames it, in that order.  Variables are stored in
+their logical form, split as the processes held them, so that any number of processes in any layout
+can read them.
 
 ::
 
     step-000000000010/
         part-0000.bin    data, one array after the other
         part-0000.json   {"crc": of the body, "body": `Contents` as JSON}
-        snapshot_done    there once everything else is
+        snapshot_done    created last
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a variable in a file.
+    """A region of a variable in a file.
 
     Attributes:
-        name: of the variable.
+        name: name of the variable.
         dtype: its element type.
-        shape: of the whole variable.
-        region: where the part lies in it.
-        offset, nbytes, crc: where its bytes are in the file, and their CRC-32.
+        shape: shape of the whole variable.
+        region: the region of it that this piece holds.
+        offset, nbytes, crc: position and size of its bytes in the file, and their CRC-32.
     """
 
     name: str
@@ -65,19 +65,19 @@ class Piece:
 
     @property
     def window(self) -> tuple[slice, ...]:
-        """The part as slices of the variable."""
+        """The region as slices of the variable."""
         return tuple(slice(low, high) for low, high in self.region)
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What one process has written.
+    """The list of one process.
 
     Attributes:
-        step: number of the step that comes next.
-        rank, of: which process, of how many.
-        job: the same text for all parts of one save.
-        pieces: what is in its file.
+        step: number of the step to resume at.
+        rank, of: rank of the process, and number of processes.
+        job: an id of the save, equal in all lists.
+        pieces: the contents of its data file.
     """
 
     step: int
@@ -88,12 +88,12 @@ class Contents:
 
 
 def data_file(folder: Path, rank: int) -> Path:
-    """The file with a process's data."""
+    """Return the path of a process's data file."""
     return folder / f"part-{rank:04d}.bin"
 
 
 def list_file(folder: Path, rank: int) -> Path:
-    """The file that says what is in it."""
+    """Return the path of a process's list."""
     return folder / f"part-{rank:04d}.json"
 
 
@@ -105,12 +105,12 @@ def write_part(
     job: str,
     arrays: Sequence[tuple[str, tuple[int, ...], Region, Array]],
 ) -> None:
-    """Writes what one process has of a checkpoint, data first.
+    """Write one process's part of a checkpoint, data first.
 
     Args:
-        folder: where; made by whoever comes first.
+        folder: the folder; created if it does not exist.
         step, rank, of, job: see `Contents`.
-        arrays: name and shape of a variable, and a part of it.
+        arrays: per piece, name and shape of the variable, its region, and its values.
     """
     folder.mkdir(parents=True, exist_ok=True)
     pieces: list[Piece] = []
@@ -131,7 +131,7 @@ def write_part(
 
 
 def _write_list(path: Path, body: Mapping[str, Any]) -> None:
-    """The list appears at once, and after the data."""
+    """Write a list atomically, after the data."""
     text = json.dumps(body)
     aside = path.with_suffix(".new")
     aside.write_text(json.dumps({"crc": zlib.crc32(text.encode()), "body": text}))
@@ -139,44 +139,44 @@ def _write_list(path: Path, body: Mapping[str, Any]) -> None:
     aside.rename(path)
 
 
-LONGEST_LIST = 1 << 26
-"""Bytes that a list may have; it is read as a whole."""
+MAX_LIST_BYTES = 1 << 26
+"""Maximum size of a list, which is read as a whole."""
 
-_MOST_CORNERS = 1 << 20
-"""How much work it may be to see whether the parts of a variable fit together."""
+_MAX_CORNERS = 1 << 20
+"""Maximum number of corners that `_covers` visits."""
 
 
 def is_own(name: str) -> bool:
-    """Whether a file of this name belongs to a checkpoint in parts."""
+    """Return whether a file name belongs to the format."""
     return re.fullmatch(r"part-[0-9]{4,}\.(bin|json|new)", name) is not None
 
 
 def read_list(path: Path) -> Contents:
-    """The contents of one process's file.
+    """Read and validate the list of one process.
 
     Raises:
-        CheckpointError: the list is missing, damaged, of another version or makes no sense.
+        CheckpointError: the list is missing, damaged, invalid or of another version.
     """
     try:
         with path.open("rb") as file:
-            outer = json.loads(read_all(file, LONGEST_LIST) or b"")
+            outer = json.loads(read_all(file, MAX_LIST_BYTES) or b"")
         text = outer["body"]
         if outer["crc"] != zlib.crc32(text.encode()):
-            raise _corrupt(path, "a list whose checksum is wrong")
+            raise _corrupt(path, "a list with a wrong checksum")
         body = json.loads(text)
         if body["version"] != VERSION:
             raise _corrupt(path, f"version {body['version']!r:.60}")
         return _contents(body)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _corrupt(path, f"no list: {error!s:.200}") from error
+        raise _corrupt(path, f"an invalid list: {error!s:.200}") from error
 
 
 def _contents(body: Mapping[str, Any]) -> Contents:
-    """Contents of the right types; raises `ValueError` or one of its kind."""
+    """Validate the types of a list; raise `ValueError` or a similar error."""
     of = _number(body["of"], 1)
     rank = _number(body["rank"], 0, of - 1)
     if not isinstance(body["job"], str):
-        raise TypeError("a job that is no text")
+        raise TypeError("a job that is not a string")
     pieces = tuple(map(_piece, body["pieces"]))
     return Contents(_number(body["step"], 0), rank, of, body["job"], pieces)
 
@@ -205,10 +205,11 @@ def _pairs(region: Any, shape: Sequence[int]) -> Iterator[tuple[Any, int]]:
 
 
 def _covers(regions: Collection[Region], shape: Sequence[int]) -> bool:
-    """Whether regions fill a shape, without holes and overlaps, in time linear in their number.
+    """Return whether regions tile a shape without gaps and overlaps, in linear time.
 
-    The indicator of a box is known by the signs at its corners: regions fill the shape exactly if
-    their corners, with signs, add up to those of the shape.  Axes that no region cuts do not count.
+    The indicator function of a box is determined by signs at its corners, so regions tile the shape
+    exactly if the signs of their corners add up to those of the shape.  Axes that no region splits
+    are ignored.
 
     >>> _covers([((0, 1), (0, 3)), ((1, 2), (0, 3))], (2, 3))
     True
@@ -218,7 +219,7 @@ def _covers(regions: Collection[Region], shape: Sequence[int]) -> bool:
     whole = tuple((0, n) for n in shape)
     full = [region for region in regions if num_elements(region_shape(region))]
     cut = [axis for axis, ends in enumerate(whole) if any(r[axis] != ends for r in full)]
-    if len(full) << len(cut) > _MOST_CORNERS:
+    if len(full) << len(cut) > _MAX_CORNERS:
         return False
     signs: Counter[tuple[int, ...]] = Counter()
     for region, times in [*((r, 1) for r in full), *([(whole, -1)] if num_elements(shape) else [])]:
@@ -232,17 +233,17 @@ def _corrupt(path: Path, found: str) -> CheckpointError:
 
 
 class Parts(Mapping[str, Array]):
-    """The variables of a checkpoint in parts; each is put together and checked when asked for.
+    """The variables of a sharded checkpoint; each is assembled and verified when it is accessed.
 
-    The lists are read once and name the save: a part of another save, which was put in the place
-    of this one, has another checksum.
+    The lists are read once, with the id of their save, so a file that another save has replaced is
+    detected by its checksum.
 
     Raises:
-        CheckpointError: it is not complete, or its lists make no sense.
+        CheckpointError: the checkpoint is incomplete, or its lists are invalid.
 
     Attributes:
-        step: number of the step that comes next.
-        of: how many processes have written it.
+        step: number of the step to resume at.
+        of: number of processes that wrote it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -255,7 +256,7 @@ class Parts(Mapping[str, Array]):
         if any((c.step, c.of, c.job) != (first.step, first.of, first.job) for c in lists):
             raise self._refused(folder, "parts of several saves")
         if [c.rank for c in lists] != [*range(first.of)]:
-            raise self._refused(folder, "lists of other processes than their names say")
+            raise self._refused(folder, "lists of other processes than their names state")
         self.step, self.of = first.step, first.of
         self._pieces: dict[str, list[tuple[int, Piece]]] = {}
         for contents in lists:
@@ -266,14 +267,14 @@ class Parts(Mapping[str, Array]):
             self._check_whole(name)
 
     def _check_size(self, contents: Contents) -> None:
-        """Raise `CheckpointError` for a file that is shorter than its list says."""
+        """Raise `CheckpointError` if a data file is shorter than its list states."""
         file = data_file(self.folder, contents.rank)
         there = stamp(file)
         ends = [piece.offset + piece.nbytes for piece in contents.pieces]
         least = max(*ends, sum(piece.nbytes for piece in contents.pieces), 0)
         if there is None or there[2] < least:
             found = "no file" if there is None else f"{there[2]} bytes"
-            raise self._refused(file, f"{found}, and its list tells of {least}")
+            raise self._refused(file, f"{found}, but its list needs {least}")
 
     def _check_whole(self, name: str) -> None:
         pieces = [piece for _, piece in self._pieces[name]]
@@ -281,15 +282,15 @@ class Parts(Mapping[str, Array]):
         regions = {piece.region for piece in pieces}
         if len(kinds) > 1 or not _covers(regions, pieces[0].shape):
             raise self._refused(
-                self.folder, f"parts of {name!r} that do not fill {pieces[0].shape}, each once"
+                self.folder, f"parts of {name!r} that do not cover {pieces[0].shape} exactly once"
             )
 
     def _refused(self, path: Path, found: str) -> CheckpointError:
-        """The error for files that do not fit, of this save or by now of another one."""
+        """Return the error for inconsistent files, or for a checkpoint replaced by another one."""
         if stamp(list_file(self.folder, 0)) == self._stamp:
             return _corrupt(path, found)
         return CheckpointReplacedError(
-            f"reading {path}", found="another checkpoint, which was saved there in the meantime"
+            f"reading {path}", found="another checkpoint, which has been saved there since"
         )
 
     def __iter__(self) -> Iterator[str]:
@@ -299,10 +300,10 @@ class Parts(Mapping[str, Array]):
         return len(self._pieces)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._pieces  # the inherited one would read the variable
+        return name in self._pieces  # `Mapping` would read the variable
 
     def type_of(self, name: str) -> TensorType:
-        """Shape and element type of a variable without reading it."""
+        """Return shape and element type of a variable without reading it."""
         piece = self._pieces[name][0][1]
         return TensorType(piece.shape, as_dtype(piece.dtype))
 
@@ -321,14 +322,14 @@ class Parts(Mapping[str, Array]):
                 file.seek(piece.offset)
                 raw = file.read(piece.nbytes)
         except (OSError, MemoryError) as error:
-            raise self._refused(path, str(error) or "more than the memory holds") from error
+            raise self._refused(path, str(error) or "more than fits into memory") from error
         if len(raw) != piece.nbytes or zlib.crc32(raw) != piece.crc:
             found = f"{piece.name!r}, {len(raw)} of {piece.nbytes} bytes, with a wrong checksum"
             raise self._refused(path, found)
         return np.frombuffer(raw, np.uint8)
 
     def check(self, rank: int = 0, of: int = 1) -> None:
-        """Reads every ``of``-th file and compares checksums.  Raises `CheckpointError`."""
+        """Read every ``of``-th file, and verify its checksums.  Raises `CheckpointError`."""
         for pieces in self._pieces.values():
             for number, piece in pieces:
                 if number % of == rank:
@@ -336,5 +337,5 @@ class Parts(Mapping[str, Array]):
 
 
 def read(path: Path) -> Parts:
-    """Opens a checkpoint in parts.  Raises `CheckpointError`."""
+    """Open a sharded checkpoint.  Raises `CheckpointError`."""
     return Parts(Path(path))

@@ -1,5 +1,5 @@
-"""Collectives through memory that the processes of one host share.
+"""Collectives over memory that the processes of one host share.
 
-In: exchanges of a plan. Out: copies and sums between mapped buffers.
-Must not depend on the launcher.
+In: exchanges lowered to phases. Out: launches that copy and combine in mapped segments.
+Must not depend on the launcher or on MPI.
 """

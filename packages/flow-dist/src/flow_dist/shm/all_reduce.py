@@ -1,9 +1,9 @@
-"""Large all-reduces between processes of one host: each combines its chunk for all of them.
+"""Large all-reduces between ranks of one host: each rank combines one chunk for all of them.
 
-Who owns a chunk reads it where the others have it and writes the result right into everybody's
-output, piece by piece, while the piece is in the cache.  Nobody reads what another one has
-written, so two rounds of tokens are enough; and where an output is its input's memory, as in most
-plans, nothing is fetched from memory but what is combined.
+The owner of a chunk reads the parts from its peers' memory and writes each combined piece into
+every peer's output while the piece is in the cache.  No rank reads what another one has written, so
+two rounds of tokens suffice.  With in-place outputs, as in most plans, only the parts are fetched
+from memory.
 """
 
 from __future__ import annotations
@@ -15,49 +15,49 @@ from flow_core.device import Launch
 from flow_dist.phases import Box, Gather, Phases, routes
 from flow_dist.shm.memory import (
     Access,
-    Offers,
-    Rendezvous,
+    Exports,
+    PeerGroup,
     SharedMemory,
-    opened,
-    piece_by_piece,
-    sides,
+    combine_in_chunks,
+    open_views,
+    peers,
 )
 
 
-def bind_all_reduce(phases: Phases, memory: SharedMemory, meeting: Rendezvous) -> Iterator[Launch]:
-    """The launches of this process's part of an all-reduce in two phases between neighbours."""
-    combined, spread = phases.phases
-    offers = Offers(memory)
-    views = opened(list(_accesses(combined, spread, meeting.owner)), offers, memory, meeting)
+def bind_all_reduce(phases: Phases, memory: SharedMemory, group: PeerGroup) -> Iterator[Launch]:
+    """Yield this process's launches of a two-phase all-reduce between ranks that share memory."""
+    reduced, broadcast = phases.phases
+    exports = Exports(memory)
+    views = open_views(list(_accesses(reduced, broadcast, group.owner)), exports, memory, group)
     outputs: dict[object, list[Any]] = {}
-    for gather in spread:
+    for gather in broadcast:
         outputs.setdefault(gather.parts[0].key, []).append(_view(gather.target, views))
-    yield from offers.copies
-    yield from meeting.tokens(*sides(routes(combined, meeting.owner), meeting.rank))
-    for gather in combined:
-        if meeting.owner(gather.target.device) == meeting.rank:
+    yield from exports.copies
+    yield from group.tokens(*peers(routes(reduced, group.owner), group.rank))
+    for gather in reduced:
+        if group.owner(gather.target.device) == group.rank:
             targets = [gather.target.view, *outputs.get(gather.target.key, ())]
             parts = [_view(part, views) for part in gather.parts]
-            yield from piece_by_piece(phases.combine, targets, parts)
-    yield from meeting.tokens(*sides(routes(spread, meeting.owner), meeting.rank))
-    yield from offers.fetches
+            yield from combine_in_chunks(phases.combine, targets, parts)
+    yield from group.tokens(*peers(routes(broadcast, group.owner), group.rank))
+    yield from exports.fetches
 
 
 def _view(box: Box, views: Mapping[object, Any]) -> Any:
-    """A box here or of a neighbour; None for those that this process has nothing to do with."""
+    """Return a box of this process or of a peer; None for boxes that this process does not use."""
     return views.get(box.key) if box.view is None else box.view
 
 
 def _accesses(
-    combined: Sequence[Gather], spread: Sequence[Gather], owner: Callable[[str], int]
+    reduced: Sequence[Gather], broadcast: Sequence[Gather], owner: Callable[[str], int]
 ) -> Iterator[Access]:
-    """Owners of chunks read the parts of others, and fill their outputs."""
-    for gather in combined:
-        here = owner(gather.target.device)
+    """Yield what chunk owners read from and write to their peers."""
+    for gather in reduced:
+        rank = owner(gather.target.device)
         for part in gather.parts:
-            if owner(part.device) != here:
-                yield Access(here, owner(part.device), part)
-    for gather in spread:
-        here, there = owner(gather.parts[0].device), owner(gather.target.device)
-        if here != there:
-            yield Access(here, there, gather.target, fills=True)
+            if owner(part.device) != rank:
+                yield Access(rank, owner(part.device), part)
+    for gather in broadcast:
+        rank, peer = owner(gather.parts[0].device), owner(gather.target.device)
+        if rank != peer:
+            yield Access(rank, peer, gather.target, writes=True)

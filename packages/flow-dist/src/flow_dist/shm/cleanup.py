@@ -1,7 +1,7 @@
-"""Files that processes leave behind when they are killed.
+"""Remove shared-memory files and scratch folders of processes that were killed.
 
-MPICH and Open MPI remove the files by which they share memory when a process ends well.  These lie
-in memory: some megabytes for each start of a job that was ended.
+MPICH and Open MPI unlink their shared-memory files when a process ends normally.  After a kill they
+stay, and each start of the job would leave some megabytes of memory in use.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _NAMES = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment.")
-"""How the files begin."""
+"""Prefixes of the MPI libraries' shared-memory files."""
 
 
 _PREFIX = "flow-dist-"
-_NEW = 60.0
-"""Seconds for which a folder may be without its lock: it has only just been made."""
+_MIN_AGE = 60.0
+"""Age in seconds from which an unlocked folder is abandoned; a new one is not locked yet."""
 
 
 class Scratch:
-    """A folder for a launcher's files, made when it is needed.
+    """A temporary folder for a launcher's files, created on first use.
 
-    A supervisor that is killed leaves its folder behind, and the next one removes it: whoever
-    needs a folder has it locked.
+    The process holds a lock on its folder, so the next supervisor can remove the folders of killed
+    ones.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Scratch:
         self._lock: int | None = None
 
     def path(self) -> str:
-        """The folder, an empty one at the first call."""
+        """Return the folder; the first call creates it."""
         if not self._path:
             _remove_abandoned()
             self._path = tempfile.mkdtemp(prefix=_PREFIX)
@@ -43,7 +43,7 @@ class Scratch:
         return self._path
 
     def remove(self) -> None:
-        """Remove the folder, if there is one, and all that is in it."""
+        """Remove the folder and its contents, if it was created."""
         if self._path:
             shutil.rmtree(self._path, ignore_errors=True)
         if self._lock is not None:
@@ -52,11 +52,11 @@ class Scratch:
 
 
 def _remove_abandoned() -> None:
-    """Remove this user's folders that nobody has locked."""
+    """Remove this user's folders that no process has locked."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             found = folder.lstat()
-            if found.st_uid != os.geteuid() or time.time() - found.st_mtime < _NEW:
+            if found.st_uid != os.geteuid() or time.time() - found.st_mtime < _MIN_AGE:
                 continue
             lock = _lock(str(folder))
             if lock is not None:
@@ -65,7 +65,7 @@ def _remove_abandoned() -> None:
 
 
 def _lock(folder: str) -> int | None:
-    """A lock of a folder, which ends with this process; None while another process has it."""
+    """Lock a folder until this process ends; return None if another process holds the lock."""
     import fcntl
 
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -77,8 +77,8 @@ def _lock(folder: str) -> int | None:
     return opened
 
 
-def files_of(process: int | str) -> set[Path]:
-    """The files that a process has open; none where the system does not tell (Linux does)."""
+def mapped_files(process: int | str) -> set[Path]:
+    """Return the MPI shared-memory files that a process maps; empty except on Linux."""
     found = set()
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{process}/maps").read_text().splitlines():
@@ -89,15 +89,15 @@ def files_of(process: int | str) -> set[Path]:
 
 
 def remove(files: Iterable[Path]) -> None:
-    """Removes files, which others may have removed already."""
+    """Unlink files, ignoring those that are already gone."""
     for path in files:
         with contextlib.suppress(OSError):
             path.unlink()
 
 
 def remove_own() -> None:
-    """Takes the names from what this process shares; that itself lasts as long as its processes.
+    """Unlink this process's shared-memory files; the mappings stay valid.
 
-    Call it when all others of the job on this host have opened the files.
+    Call it after all ranks on this host have mapped them.
     """
-    remove(files_of("self"))
+    remove(mapped_files("self"))

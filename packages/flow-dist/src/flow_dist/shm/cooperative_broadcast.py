@@ -1,8 +1,8 @@
-"""Large boxes that several devices of one host want: all take part in copying them.
+"""Broadcasts of large boxes within one host, in which all ranks share the copying.
 
-Where each reads for itself, who gives idles while others copy, and the same bytes are fetched from
-memory once per reader.  Here every process that has to do with a box copies its share of it right
-into everybody's output, piece by piece, while the piece is in the cache.
+If every target copied for itself, the source would idle and the same bytes would be read from
+memory once per target.  Instead every participating rank copies its share of the rows into all
+targets, piece by piece, while the piece is in the cache.
 """
 
 from __future__ import annotations
@@ -16,85 +16,92 @@ import numpy as np
 
 from flow_core.device import Launch
 from flow_dist.phases import Box, Phases
-from flow_dist.shm.memory import PIECE, Access, Offers, Rendezvous, SharedMemory, opened
+from flow_dist.shm.memory import (
+    CHUNK_BYTES,
+    Access,
+    Exports,
+    PeerGroup,
+    SharedMemory,
+    open_views,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class _Spread:
-    """A box, the boxes that it is copied to, and the ranks that share the work, in order."""
+class _Broadcast:
+    """A source box, its target boxes, and the ranks that share the copying, in order."""
 
     source: Box
     targets: tuple[Box, ...]
     ranks: tuple[int, ...]
 
     def share(self, rank: int) -> slice:
-        """The rows of the first axis that are a process's."""
+        """Return the rows of the first axis that a rank copies."""
         bounds = np.linspace(0, self.source.shape[0], len(self.ranks) + 1).astype(int)
         index = self.ranks.index(rank)
         return slice(int(bounds[index]), int(bounds[index + 1]))
 
 
 def is_cooperative(phases: Phases, owner: Callable[[str], int]) -> bool:
-    """Whether an exchange does nothing but copy boxes, each to several devices."""
+    """Return whether an exchange only copies boxes, each to several devices."""
     gathers = [gather for phase in phases.phases for gather in phase]
     if len(phases.phases) != 1 or any(len(gather.parts) != 1 for gather in gathers):
         return False
-    found = _spreads(phases, owner)
-    return all(len(s.targets) > 1 and s.source.shape[:1] >= (len(s.ranks),) for s in found)
+    found = _broadcasts(phases, owner)
+    return all(len(b.targets) > 1 and b.source.shape[:1] >= (len(b.ranks),) for b in found)
 
 
 def bind_cooperative_broadcast(
-    phases: Phases, memory: SharedMemory, meeting: Rendezvous
+    phases: Phases, memory: SharedMemory, group: PeerGroup
 ) -> Iterator[Launch]:
-    """The launches of this process's part of an exchange that `is_cooperative`, between neighbours.
+    """Yield this process's launches of an exchange that `is_cooperative`.
 
-    Nobody copies until all have said that their boxes are ready, to be read and to be written; at
-    the end, all wait until all have copied.
+    Tokens form a barrier before the copies, when all sources and targets are ready, and one after
+    them.
     """
-    rank, owner = meeting.rank, meeting.owner
-    found = _spreads(phases, owner)
-    offers = Offers(memory)
-    views = opened(list(_accesses(found, owner)), offers, memory, meeting)
-    own = [spread for spread in found if rank in spread.ranks]
-    others = frozenset(r for spread in own for r in spread.ranks) - {rank}
+    rank, owner = group.rank, group.owner
+    found = _broadcasts(phases, owner)
+    exports = Exports(memory)
+    views = open_views(list(_accesses(found, owner)), exports, memory, group)
+    own = [broadcast for broadcast in found if rank in broadcast.ranks]
+    others = frozenset(r for broadcast in own for r in broadcast.ranks) - {rank}
     yield from phases.fills
-    yield from offers.copies
-    yield from meeting.tokens(others, others)
-    for spread in own:
-        rows = spread.share(rank)
-        boxes = (spread.source, *spread.targets)
-        source, *targets = (views.get(b.key, offers.view_of(b))[rows] for b in boxes)
+    yield from exports.copies
+    yield from group.tokens(others, others)
+    for broadcast in own:
+        rows = broadcast.share(rank)
+        boxes = (broadcast.source, *broadcast.targets)
+        source, *targets = (views.get(b.key, exports.view_of(b))[rows] for b in boxes)
         yield from _copies(source, targets)
-    yield from meeting.tokens(others, others)
-    yield from offers.fetches
+    yield from group.tokens(others, others)
+    yield from exports.fetches
 
 
-def _spreads(phases: Phases, owner: Callable[[str], int]) -> list[_Spread]:
+def _broadcasts(phases: Phases, owner: Callable[[str], int]) -> list[_Broadcast]:
     boxes: dict[object, list[Box]] = {}
     for gather in phases.phases[0]:
         (part,) = gather.parts
         boxes.setdefault(part.key, [part]).append(gather.target)
     return [
-        _Spread(
+        _Broadcast(
             source, tuple(targets), tuple(sorted({owner(b.device) for b in (source, *targets)}))
         )
         for source, *targets in boxes.values()
     ]
 
 
-def _accesses(spreads: Sequence[_Spread], owner: Callable[[str], int]) -> Iterator[Access]:
-    for spread in spreads:
-        for box in (spread.source, *spread.targets):
-            there = owner(box.device)
-            for by in spread.ranks:
-                if by != there:
-                    yield Access(by, there, box, fills=box is not spread.source)
+def _accesses(broadcasts: Sequence[_Broadcast], owner: Callable[[str], int]) -> Iterator[Access]:
+    for broadcast in broadcasts:
+        for box in (broadcast.source, *broadcast.targets):
+            peer = owner(box.device)
+            for rank in broadcast.ranks:
+                if rank != peer:
+                    yield Access(rank, peer, box, writes=box is not broadcast.source)
 
 
 def _copies(source: Any, targets: Sequence[Any]) -> Iterator[Launch]:
     if not source.size:
         return
-    step = max(1, PIECE // max(1, source.nbytes // source.shape[0]))
+    step = max(1, CHUNK_BYTES // max(1, source.nbytes // source.shape[0]))
     for low in range(0, source.shape[0], step):
         for target in targets:
             yield partial(np.copyto, target[low : low + step], source[low : low + step])

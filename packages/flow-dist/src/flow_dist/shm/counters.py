@@ -1,4 +1,14 @@
-"""Numbers in shared memory that only grow: one process counts, and others wait for it."""
+"""Counters in shared memory that only grow: one process increments, its peers wait.
+
+Invariants:
+
+- A counter is an aligned 64-bit integer, written by one process.
+- Its value never decreases, so a reader that misses a value sees a later one.
+- The owner stores a new value after all stores that the value announces.
+
+Loads and stores go through `ctypes`, which CPython's compiler cannot reorder with the copies around
+them.  Ordering between processors is left to the hardware: see `TOTAL_STORE_ORDER`.
+"""
 
 from __future__ import annotations
 
@@ -10,43 +20,48 @@ from os import sched_yield
 from typing import Any
 
 from flow_core.device import Launch
-from flow_dist.control.waiting import PATIENCE, wait
+from flow_dist.control.waiting import WAIT_POLICY, wait
 from flow_dist.shm.memory import Segment, open_segment
 
-IN_ORDER = platform.machine().lower() in ("x86_64", "amd64")
-"""Whether others see what a process stores in the order in which it does so, without barriers."""
+TOTAL_STORE_ORDER = platform.machine().lower() in ("x86_64", "amd64")
+"""Whether stores become visible in program order, and loads take effect in program order.
 
-LINE = 64
-"""Bytes between counters that different processes look at, or one while others are written."""
+On x86 (TSO) a store releases and a load acquires without a fence, which is all that counters need.
+Other processors would need fences, so callers do not use counters there.
+"""
 
-SOON = 100
-"""Looks with the core offered to others in between, before one waits as for anything else."""
+CACHE_LINE = 64
+"""Bytes between counters of different writers or readers, which avoids false sharing."""
 
-Watched = tuple[c_int64, int]
-"""A counter of another process, and how often to look at it before the core is offered."""
+YIELDS = 100
+"""Polls with `sched_yield` in between, before `flow_dist.control.waiting.wait` takes over."""
+
+WatchedCounter = tuple[c_int64, int]
+"""A counter of a peer, and how often to poll it before yielding the core."""
 
 
 def counter(memory: Any, line: int) -> c_int64:
-    """The counter at the beginning of a line of shared memory."""
-    return c_int64.from_buffer(memory, LINE * line)  # quicker than through numpy or a memoryview
+    """Return the counter at the start of a cache line of shared memory."""
+    offset = CACHE_LINE * line
+    return c_int64.from_buffer(memory, offset)  # faster than numpy or a memoryview
 
 
-def watched(counters: Mapping[int, c_int64]) -> tuple[Watched, ...]:
-    """Counters of other processes, by rank, in the order in which to wait for them.
+def watch(counters: Mapping[int, c_int64]) -> tuple[WatchedCounter, ...]:
+    """Return peers' counters, given by rank, in the order in which to wait for them.
 
-    First of those which need this process's core.
+    Peers that need this process's core come first.
     """
-    looks = {rank: PATIENCE.looks_for(rank, counters) for rank in counters}
-    return tuple([(counters[rank], looks[rank]) for rank in sorted(looks, key=looks.__getitem__)])
+    spins = {rank: WAIT_POLICY.spins_for(rank, counters) for rank in counters}
+    return tuple([(counters[rank], spins[rank]) for rank in sorted(spins, key=spins.__getitem__)])
 
 
-def until(counter: c_int64, count: int, looks: int) -> None:
-    """Waits until another process has counted so far; looks at once so many times."""
-    for _ in range(looks):
+def wait_until(counter: c_int64, count: int, spins: int) -> None:
+    """Wait until a peer's counter reaches a count: spin, then yield the core, then block."""
+    for _ in range(spins):
         if counter.value >= count:
             return
-    PATIENCE.count()
-    for _ in range(SOON):
+    WAIT_POLICY.count_yield()
+    for _ in range(YIELDS):
         sched_yield()
         if counter.value >= count:
             return
@@ -58,12 +73,12 @@ def _reached(counter: c_int64, count: int) -> bool:
 
 
 class Tokens:
-    """Tokens between neighbours, as counters: how many each has given each other.
+    """Tokens between ranks that share memory: per pair, a counter of the tokens sent.
 
     Args:
-        rank, size: this process's rank, and how many processes there are.
-        gather: gives what all processes say, in the order of the ranks.
-        neighbours: the ranks that this process shares memory with.
+        rank, size: rank of this process, and number of processes.
+        gather: all-gathers bytes over all processes, in rank order.
+        peers: the ranks that this process shares memory with.
     """
 
     def __init__(
@@ -71,27 +86,27 @@ class Tokens:
         rank: int,
         size: int,
         gather: Callable[[bytes], Sequence[bytes]],
-        neighbours: Iterable[int],
+        peers: Iterable[int],
     ) -> None:
-        self._segment = Segment(LINE * size)
-        told = gather(b"%d %d %d" % self._segment.place[:3])
-        self._given, self._taken = [0] * size, [0] * size
+        self._segment = Segment(CACHE_LINE * size)
+        locations = gather(b"%d %d %d" % self._segment.location[:3])
+        self._sent, self._received = [0] * size, [0] * size
         self._own = [counter(self._segment.bytes, other) for other in range(size)]
-        self._theirs = {
-            other: counter(open_segment(*map(int, told[other].split())), rank)
-            for other in neighbours
+        self._peers = {
+            other: counter(open_segment(*map(int, locations[other].split())), rank)
+            for other in peers
             if other != rank
         }
 
     def launch(self, targets: frozenset[int], sources: frozenset[int]) -> Launch:
-        """Gives some processes a token, and waits for one of each of others: a launch."""
-        looks = {rank: PATIENCE.looks_for(rank, sources) for rank in sources}
-        return partial(self._exchange, tuple(sorted(targets)), tuple(sorted(looks.items())))
+        """Return a launch that sends a token to each target and waits for one of each source."""
+        spins = {rank: WAIT_POLICY.spins_for(rank, sources) for rank in sources}
+        return partial(self._exchange, tuple(sorted(targets)), tuple(sorted(spins.items())))
 
     def _exchange(self, targets: tuple[int, ...], sources: tuple[tuple[int, int], ...]) -> None:
         for target in targets:
-            self._given[target] += 1
-            self._own[target].value = self._given[target]
-        for source, looks in sources:
-            self._taken[source] += 1
-            until(self._theirs[source], self._taken[source], looks)
+            self._sent[target] += 1
+            self._own[target].value = self._sent[target]
+        for source, spins in sources:
+            self._received[source] += 1
+            wait_until(self._peers[source], self._received[source], spins)

@@ -1,9 +1,38 @@
-"""Small boxes between processes of one host: each puts its own where the others look.
+"""Lock-free exchange of small boxes between ranks of one host, by slots and counters.
 
-A process copies what it gives into its memory and then counts up there; who wants it waits for
-the count and combines right from that memory.  Launches use some slots in turn, so who gives waits
-only for those who are as many launches behind.  Processes that run on one core after the other
-share sums: the first one leaves them for those who come later.
+Every rank copies the boxes that it sends into slots of its own shared memory, publishes them by
+advancing a counter, waits for its sources to do the same, and combines directly from their slots.
+Launch ``n`` (from 1) uses slot ``n % depth`` of every box.
+
+Counters.  Each rank has three, with the properties stated in `flow_dist.shm.counters`:
+
+- ``published == n``: the slots of launch ``n`` hold this rank's boxes.
+- ``consumed == n``: this rank has finished launch ``n`` and reads no slot of launches up to ``n``.
+- ``summed == n``: the sum slots of launch ``n`` hold this rank's results.
+
+Invariants.
+
+1. Slots and counters of a rank are written by that rank only.
+2. A rank reads a source's slots of launch ``n`` only after it has seen ``published >= n``, and
+   before it sets its own ``consumed`` to ``n``.
+3. A rank overwrites the slots of launch ``n``, at launch ``n + depth``, only when all its targets
+   have finished launch ``n``.  A target that is also a source proves it by ``published >= n + 1``,
+   for which the rank has waited in launch ``n + 1``; so a depth of 2 suffices where all routes are
+   bidirectional.  For other targets the rank waits until ``consumed >= n``.
+4. Ranks that share a core and combine the same parts share sums: whichever combines first publishes
+   its results, the others copy them.  A rank reads a partner's sum slots only if ``summed == n`` in
+   its own launch ``n``.  The partner cannot overwrite them meanwhile: partners are sources of each
+   other, so it does not pass launch ``n + 1`` before this rank publishes ``n + 1``.
+5. Parts are combined in the order of the gather, so combined and copied results are equal bit for
+   bit.
+
+Memory ordering.  The writer needs release order: its stores to slots become visible before its
+store to ``published`` or ``summed``, and its loads from peers' slots complete before its store to
+``consumed`` and its next one to ``published``.  The reader needs acquire order: its load of a
+counter precedes its loads from slots, and its next stores to its own slots.  No invariant relies on
+the order of a store and a later load from another address, the only one that x86 relaxes.  So plain
+stores and loads suffice under `flow_dist.shm.counters.TOTAL_STORE_ORDER`, which callers of
+`bind_exchange` must check.
 """
 
 from __future__ import annotations
@@ -19,94 +48,103 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flow_core.device import Launch
-from flow_dist.control.waiting import PATIENCE
-from flow_dist.phases import Box, Gather, Phases, Route, copied, in_turn, launches_of, routes
-from flow_dist.shm.counters import LINE, Watched, counter, until, watched
-from flow_dist.shm.memory import Rendezvous, SharedMemory, sides
+from flow_dist.control.waiting import WAIT_POLICY
+from flow_dist.phases import (
+    Box,
+    Gather,
+    Phases,
+    Route,
+    combine_launches,
+    copy_launch,
+    in_sequence,
+    routes,
+)
+from flow_dist.shm.counters import CACHE_LINE, WatchedCounter, counter, wait_until, watch
+from flow_dist.shm.memory import PeerGroup, SharedMemory, peers
 
-SLOTS = 16
-"""Slots at most for a box that goes to processes which give nothing in turn."""
+MAX_DEPTH = 16
+"""Maximum number of slots of a box where routes are unidirectional."""
 
-SMALL = 1 << 16
-"""Bytes that all slots of a box may have; two slots may have more."""
+SLOTS_BYTES = 1 << 16
+"""Maximum size in bytes of all slots of a box; two slots may exceed it."""
 
-MANY = 3
-"""Parts from which on it takes longer to sum them up than to copy the sum."""
+MIN_SHARED_PARTS = 3
+"""Minimum number of parts for which copying a partner's sum is faster than combining the parts."""
 
 Key = tuple[object, ...]
-"""Of a box; or of a sum, the keys of its parts."""
+"""The key of a box, or for a sum the keys of its parts."""
 
-Rows = Mapping[Key, Sequence[Any]]
-"""Arrays for launches in turn."""
+Slots = Mapping[Key, Sequence[Any]]
+"""Arrays by key and slot number."""
 
-Wanted = dict[Key, list[Gather]]
-"""The gathers of a process, by the keys of their parts."""
+GathersByParts = dict[Key, list[Gather]]
+"""The gathers of a rank, by the keys of their parts."""
 
 
-def bind_exchange(phases: Phases, memory: SharedMemory, meeting: Rendezvous) -> Iterator[Launch]:
-    """The launches of this process's part of an exchange between neighbours."""
+def bind_exchange(phases: Phases, memory: SharedMemory, group: PeerGroup) -> Iterator[Launch]:
+    """Yield this process's launches of an exchange between ranks that share memory."""
     yield from phases.fills
     for gathers in phases.phases:
-        yield _bind(phases.combine, gathers, memory, meeting).launch
+        yield _bind(phases.combine, gathers, memory, group).launch
 
 
 @dataclass(slots=True)
-class _Mail:
-    """A phase: a launch that goes on to the next slots each time.
+class _BoundPhase:
+    """One phase, whose launches cycle through the slots.
 
     Attributes:
-        own: this process's counters.
-        given: those of the processes from which it takes.
-        taken: those of the processes to which it gives, and which do not give it anything.
-        slots: what to do, by the remainder of the number of the launch.
-        room: the last launch for which slots are known to be free.
-        count: launches so far.
+        own: counters of this process.
+        sources: ``published`` counters of the ranks that this process receives from.
+        targets: ``consumed`` counters of the ranks that it sends to without receiving from them.
+        slots: what a launch does, by its number modulo the depth.
+        free_until: number of the last launch whose slots are known to be free.
+        count: number of launches so far.
     """
 
     own: _Counters
-    given: tuple[Watched, ...]
-    taken: tuple[Watched, ...]
+    sources: tuple[WatchedCounter, ...]
+    targets: tuple[WatchedCounter, ...]
     slots: tuple[_Slot, ...]
-    room: int
+    free_until: int
     count: int = 0
 
     def launch(self) -> None:
-        """Runs it."""
+        """Publish, wait for the sources, then combine or copy a partner's sums."""
         self.count = count = self.count + 1
-        if count > self.room:
-            self._make_room(count)
+        if count > self.free_until:
+            self._wait_for_slots(count)
         copy, sums, gathers = self.slots[count % len(self.slots)]
-        given, taken, summed = self.own
+        published, consumed, summed = self.own
         copy()
-        given.value = count
-        for other, looks in self.given:
+        published.value = count
+        for other, spins in self.sources:
             if other.value < count:
-                until(other, count, looks)
+                wait_until(other, count, spins)
         for other, fetch in sums:
-            if other.value == count:  # no more: who sums up the next one has this process's boxes
+            if other.value == count:  # never more: the next sum needs this process's boxes
                 fetch()
                 break
         else:
             for gather in gathers:
                 gather()
             summed.value = count
-        taken.value = count
+        consumed.value = count
 
-    def _make_room(self, count: int) -> None:
-        """Waits until all have taken what the slots of a launch had before."""
-        slots = len(self.slots)
-        for taken, looks in self.taken:
-            until(taken, count - slots, looks)
-        self.room = min([taken.value for taken, _ in self.taken]) + slots
+    def _wait_for_slots(self, count: int) -> None:
+        """Wait until all targets have consumed the previous contents of a launch's slots."""
+        depth = len(self.slots)
+        for consumed, spins in self.targets:
+            wait_until(consumed, count - depth, spins)
+        self.free_until = min([consumed.value for consumed, _ in self.targets]) + depth
 
 
 class _Slot(NamedTuple):
-    """What to do for a launch.
+    """What a launch does.
 
     Attributes:
-        copy: fills the slot.
-        sums: counters of those who may have left the same sums, and what fetches these.
-        gathers: combine what is in the slots of others, and leave the sums.
+        copy: copies this process's boxes into their slots.
+        sums: per partner, its ``summed`` counter and a launch that copies its sums.
+        gathers: launches that combine the slots of the sources, and publish the sums.
     """
 
     copy: Launch
@@ -115,10 +153,10 @@ class _Slot(NamedTuple):
 
 
 class _Counters(NamedTuple):
-    """How many launches a process has given its boxes of, taken others, and left its sums of."""
+    """The counters of one rank; see the module."""
 
-    given: c_int64
-    taken: c_int64
+    published: c_int64
+    consumed: c_int64
     summed: c_int64
 
 
@@ -126,27 +164,27 @@ class _Counters(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Left:
-    """What a process leaves where others find it.
+class _Published:
+    """The shared memory of one rank's side of a phase.
 
     Attributes:
-        counters: the memory of its counters.
-        boxes: what it gives.
-        sums: its sums, where others may take them.
+        counters: memory of its counters.
+        boxes: slots of the boxes that it sends.
+        sums: slots of its sums, if partners may copy them.
     """
 
     counters: Any
-    boxes: Rows
-    sums: Rows
+    boxes: Slots
+    sums: Slots
 
-    def told(self, memory: SharedMemory, boxes: Iterable[Box]) -> bytes:
-        """What another process must know, which gets some boxes."""
+    def locations(self, memory: SharedMemory, boxes: Iterable[Box]) -> bytes:
+        """Encode the locations that a peer needs, which receives some of the boxes."""
         rows = [self.boxes[box.key] for box in boxes], self.sums.values()
-        places = [[[memory.place_of(slot) for slot in row] for row in part] for part in rows]
-        return json.dumps([memory.place_of(self.counters), *places]).encode()
+        slots = [[[memory.location_of(slot) for slot in row] for row in part] for part in rows]
+        return json.dumps([memory.location_of(self.counters), *slots]).encode()
 
-    def count(self) -> _Counters:
-        """Its counters."""
+    def counter_views(self) -> _Counters:
+        """Return the counters."""
         return _Counters(*[counter(self.counters, line) for line in range(3)])
 
 
@@ -154,127 +192,131 @@ def _bind(
     combine: Callable[..., Any],
     gathers: Sequence[Gather],
     memory: SharedMemory,
-    meeting: Rendezvous,
-) -> _Mail:
-    found = routes(gathers, meeting.owner)
-    targets, sources = sides(found, meeting.rank)
-    wanted = _wanted(gathers, meeting.owner)
-    mine, depth = wanted.get(meeting.rank, {}), _depth(found)
-    partners = _partners(wanted, meeting.rank, targets & sources & PATIENCE.near)
-    given = {
-        b.key: b for (source, _), boxes in found.items() if source == meeting.rank for b in boxes
-    }
-    own = _Left(
+    group: PeerGroup,
+) -> _BoundPhase:
+    found = routes(gathers, group.owner)
+    targets, sources = peers(found, group.rank)
+    by_rank = _gathers_by_rank(gathers, group.owner)
+    mine, depth = by_rank.get(group.rank, {}), _depth(found)
+    partners = _sum_partners(by_rank, group.rank, targets & sources & WAIT_POLICY.same_core)
+    sent = {b.key: b for (source, _), boxes in found.items() if source == group.rank for b in boxes}
+    own = _Published(
         memory.stage(_COUNTERS),
-        _staged(memory, given, depth),
-        _staged(memory, _sums(mine) if partners else {}, depth),
+        _stage_slots(memory, sent, depth),
+        _stage_slots(memory, _sums(mine) if partners else {}, depth),
     )
     own.counters[:] = 0
-    others = _met(own, found, {r: _sums(wanted[r]) for r in partners}, memory, meeting)
-    counts = {r: left.count() for r, left in others.items()}
-    arrived = {key: row for left in others.values() for key, row in left.boxes.items()}
-    waited = targets - sources
-    return _Mail(
-        own.count(),
-        watched({r: counts[r].given for r in sorted(sources)}),
-        watched({r: counts[r].taken for r in sorted(waited)}),
+    others = _connect(own, found, {r: _sums(by_rank[r]) for r in partners}, memory, group)
+    counters = {r: published.counter_views() for r, published in others.items()}
+    received = {key: row for published in others.values() for key, row in published.boxes.items()}
+    unidirectional = targets - sources
+    return _BoundPhase(
+        own.counter_views(),
+        watch({r: counters[r].published for r in sorted(sources)}),
+        watch({r: counters[r].consumed for r in sorted(unidirectional)}),
         tuple(
             _Slot(
-                in_turn([copied(own.boxes[key][slot], box.view) for key, box in given.items()]),
+                in_sequence(
+                    [copy_launch(own.boxes[key][slot], box.view) for key, box in sent.items()]
+                ),
                 [
-                    (counts[r].summed, in_turn(_copies(mine, others[r].sums, slot)))
+                    (counters[r].summed, in_sequence(_copy_sums(mine, others[r].sums, slot)))
                     for r in partners
                 ],
-                list(_gathered(combine, mine, arrived, own.sums, slot)),
+                list(_combine_slot(combine, mine, received, own.sums, slot)),
             )
             for slot in range(depth)
         ),
-        depth if waited else sys.maxsize,
+        depth if unidirectional else sys.maxsize,
     )
 
 
-def _met(
-    own: _Left,
+def _connect(
+    own: _Published,
     found: Mapping[Route, Sequence[Box]],
     sums: Mapping[int, Mapping[Key, Box]],
     memory: SharedMemory,
-    meeting: Rendezvous,
-) -> dict[int, _Left]:
-    """Shows others what is left for them, and opens what they leave: boxes, and sums of some."""
-    targets, sources = sides(found, meeting.rank)
-    told = {r: own.told(memory, found.get((meeting.rank, r), ())) for r in targets | sources}
+    group: PeerGroup,
+) -> dict[int, _Published]:
+    """Swap locations with all peers, and map their boxes and their partners' sums."""
+    targets, sources = peers(found, group.rank)
+    messages = {r: own.locations(memory, found.get((group.rank, r), ())) for r in targets | sources}
     others = {}
-    for r, text in meeting.swap(told, told.keys()).items():
-        place, boxes, left = json.loads(text)
-        others[r] = _Left(
-            memory.open(place, None, _COUNTERS),
-            _opened(memory, {box.key: box for box in found.get((r, meeting.rank), ())}, boxes),
-            _opened(memory, sums[r], left) if r in sums else {},
+    for r, message in group.swap(messages, messages.keys()).items():
+        counters, box_slots, sum_slots = json.loads(message)
+        others[r] = _Published(
+            memory.open(counters, None, _COUNTERS),
+            _open_slots(memory, {b.key: b for b in found.get((r, group.rank), ())}, box_slots),
+            _open_slots(memory, sums[r], sum_slots) if r in sums else {},
         )
-    meeting.swap(dict.fromkeys(told, b""), told)  # others have it open, so it may be given up
+    group.swap(dict.fromkeys(messages, b""), messages)  # peers have mapped it; it may be freed now
     return others
 
 
-_COUNTERS = Box("", (), (3 * LINE,), np.dtype(np.uint8))  # what is staged begins a line
+_COUNTERS = Box("", (), (3 * CACHE_LINE,), np.dtype(np.uint8))  # staged boxes start a cache line
 
 
-def _staged(memory: SharedMemory, boxes: Mapping[Key, Box], depth: int) -> Rows:
-    """Room for boxes, for launches in turn."""
+def _stage_slots(memory: SharedMemory, boxes: Mapping[Key, Box], depth: int) -> Slots:
+    """Allocate the slots of boxes."""
     return {key: [memory.stage(box) for _ in range(depth)] for key, box in boxes.items()}
 
 
-def _opened(memory: SharedMemory, boxes: Mapping[Key, Box], places: Iterable[Any]) -> Rows:
-    """The same room of another process."""
+def _open_slots(memory: SharedMemory, boxes: Mapping[Key, Box], locations: Iterable[Any]) -> Slots:
+    """Map the slots of a peer's boxes."""
     return {
-        key: [memory.open(place, None, box) for place in row]
-        for (key, box), row in zip(boxes.items(), places, strict=True)
+        key: [memory.open(location, None, box) for location in row]
+        for (key, box), row in zip(boxes.items(), locations, strict=True)
     }
 
 
-def _wanted(gathers: Iterable[Gather], owner: Callable[[str], int]) -> dict[int, Wanted]:
-    """What each process combines."""
-    found: dict[int, Wanted] = {}
+def _gathers_by_rank(
+    gathers: Iterable[Gather], owner: Callable[[str], int]
+) -> dict[int, GathersByParts]:
+    """Return what each rank combines."""
+    found: dict[int, GathersByParts] = {}
     for gather in gathers:
-        here = found.setdefault(owner(gather.target.device), {})
-        here.setdefault(tuple([part.key for part in gather.parts]), []).append(gather)
+        own = found.setdefault(owner(gather.target.device), {})
+        own.setdefault(tuple([part.key for part in gather.parts]), []).append(gather)
     return found
 
 
-def _partners(wanted: Mapping[int, Wanted], rank: int, near: Iterable[int]) -> list[int]:
-    """The processes from which this one can take all that it would have to sum up."""
-    mine = wanted.get(rank, {})
-    if not mine or min(map(len, mine)) < MANY:
+def _sum_partners(
+    by_rank: Mapping[int, GathersByParts], rank: int, same_core: Iterable[int]
+) -> list[int]:
+    """Return the ranks on the same core that combine exactly the same parts as this one."""
+    mine = by_rank.get(rank, {})
+    if not mine or min(map(len, mine)) < MIN_SHARED_PARTS:
         return []
-    return [r for r in sorted(near) if mine.keys() == wanted.get(r, {}).keys()]
+    return [r for r in sorted(same_core) if mine.keys() == by_rank.get(r, {}).keys()]
 
 
-def _sums(wanted: Wanted) -> dict[Key, Box]:
-    return {key: same[0].target for key, same in wanted.items()}
+def _sums(gathers: GathersByParts) -> dict[Key, Box]:
+    return {key: same[0].target for key, same in gathers.items()}
 
 
-def _gathered(
-    combine: Callable[..., Any], mine: Wanted, arrived: Rows, sums: Rows, slot: int
+def _combine_slot(
+    combine: Callable[..., Any], mine: GathersByParts, received: Slots, sums: Slots, slot: int
 ) -> Iterator[Launch]:
-    """Combines what is in a process's own boxes and in some slots of others, and leaves sums."""
+    """Combine own boxes and peers' slots into the sum slots, if there are any, and the targets."""
     for key, same in mine.items():
-        parts = [arrived[p.key][slot] if p.view is None else p.view for p in same[0].parts]
+        parts = [received[p.key][slot] if p.view is None else p.view for p in same[0].parts]
         for target in [sums[key][slot]] if sums else [gather.target.view for gather in same]:
-            yield from _combined(combine, target, parts)
+            yield from _combine(combine, target, parts)
     if sums:
-        yield from _copies(mine, sums, slot)
+        yield from _copy_sums(mine, sums, slot)
 
 
-def _copies(mine: Wanted, sums: Rows, slot: int) -> Iterator[Launch]:
-    """Copies sums that somebody has left to all targets here."""
+def _copy_sums(mine: GathersByParts, sums: Slots, slot: int) -> Iterator[Launch]:
+    """Copy published sums to all targets of this process."""
     for key, same in mine.items():
         for gather in same:
-            yield copied(gather.target.view, sums[key][slot])
+            yield copy_launch(gather.target.view, sums[key][slot])
 
 
-def _combined(combine: Callable[..., Any], target: Any, parts: Sequence[Any]) -> Iterator[Launch]:
-    """As `launches_of`, in the same order, but for sums in place, which take numpy longer."""
+def _combine(combine: Callable[..., Any], target: Any, parts: Sequence[Any]) -> Iterator[Launch]:
+    """Combine in the order of `combine_launches`, but never in place, which is slower in numpy."""
     if len(parts) < 3:
-        yield from launches_of(combine, target, parts)
+        yield from combine_launches(combine, target, parts)
         return
     between = [np.empty(target.shape, target.dtype) for _ in range(2)]
     total = parts[0]
@@ -285,12 +327,8 @@ def _combined(combine: Callable[..., Any], target: Any, parts: Sequence[Any]) ->
 
 
 def _depth(found: Mapping[Route, Collection[Box]]) -> int:
-    """How many slots each box has.
-
-    Where all get something from those to whom they give, two are enough: who has got what another
-    one gave at the last launch knows that it has taken all that came before.
-    """
+    """Return the number of slots per box; see the third invariant."""
     if all((target, source) in found for source, target in found):
         return 2
     largest = max(box.nbytes for boxes in found.values() for box in boxes)
-    return max(2, min(SLOTS, SMALL // max(1, largest)))
+    return max(2, min(MAX_DEPTH, SLOTS_BYTES // max(1, largest)))

@@ -1,8 +1,8 @@
-"""Memory that the processes of one host share, and phases that read it where it lies.
+"""Shared memory segments of one host, and one-phase exchanges that read peers' boxes in place.
 
-A segment is anonymous memory with a file descriptor, which other processes of the same user open
-through ``/proc``: nothing has a name in a file system, so nothing is left behind by a killed
-process, and no small ``/dev/shm`` overflows.
+A segment is an anonymous ``memfd``, which other processes of the same user open through ``/proc``.
+It has no name in a file system, so a killed process leaves nothing behind, and the size of
+``/dev/shm`` does not limit it.
 """
 
 from __future__ import annotations
@@ -19,31 +19,32 @@ from typing import Any
 import numpy as np
 
 from flow_core.device import Launch
-from flow_dist.phases import Box, Gather, Phases, Route, launches_of, routes
+from flow_dist.phases import Box, Gather, Phases, Route, combine_launches, routes
 from flow_dist.shm.large_pages import enlarge, mapped
 
-SWITCH = "FLOW_DIST_SHARED_MEMORY"
-"""The variable that is "0" where processes of one host shall send and receive as others do."""
+ENABLED = "FLOW_DIST_SHARED_MEMORY"
+"""The variable that is "0" to disable shared memory between processes of one host."""
 
 ALIGN = 64
-STAGE = 1 << 22
-"""Bytes of a segment for boxes that do not lie in shared memory, unless one needs more."""
+STAGE_BYTES = 1 << 22
+"""Minimum size in bytes of a segment for staged boxes."""
 
-PIECE = 1 << 17
-"""Bytes that are combined at a time: what is half done stays in the cache."""
+CHUNK_BYTES = 1 << 17
+"""Bytes combined at a time, so that intermediate results stay in the cache."""
 
-Place = tuple[int, int, int, int]
-"""Where something lies: process, file descriptor, size of the segment, offset."""
+Location = tuple[int, int, int, int]
+"""Process id, file descriptor, size of the segment, offset."""
 
 
 class Segment:
-    """Shared memory of this process.
+    """Shared memory created by this process.
 
     Attributes:
         nbytes: its size.
-        place: where it begins.
-        bytes: all of it, as an array.
-        large: whether it has large pages.
+        location: process id, descriptor and size, at offset 0.
+        bytes: the whole segment as an array of bytes.
+        large: whether it is backed by large pages.
+        address: where it is mapped.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -51,7 +52,7 @@ class Segment:
         size = max(1, nbytes)
         os.ftruncate(self._file, size)
         self.nbytes = nbytes
-        self.place: Place = (os.getpid(), self._file, size, 0)
+        self.location: Location = (os.getpid(), self._file, size, 0)
         self.bytes = mapped(self._file, size)
         self.large = enlarge(self.bytes)
         self.address = int(self.bytes.ctypes.data)
@@ -61,21 +62,21 @@ class Segment:
             os.close(self._file)
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: Any) -> Any:
-        """The C-contiguous array of ``shape`` at byte ``offset``: this is an arena, too."""
+        """Return the C-contiguous array of ``shape`` at byte ``offset``, as any arena does."""
         size = prod(shape) * np.dtype(dtype).itemsize
         return self.bytes[offset : offset + size].view(dtype).reshape(shape)
 
     def offset_of(self, array: Any) -> int | None:
-        """Where an array begins in it; None when it lies elsewhere."""
+        """Return the byte offset of an array in the segment, None if it is not in it."""
         offset = int(array.__array_interface__["data"][0]) - self.address
         return offset if 0 <= offset < self.nbytes else None
 
 
 def open_segment(process: int, file: int, size: int) -> Any:
-    """The memory of another process as an array of bytes.
+    """Map a segment of another process as an array of bytes.
 
     Raises:
-        OSError: it cannot be reached.
+        OSError: the segment cannot be opened.
     """
     handle = os.open(f"/proc/{process}/fd/{file}", os.O_RDWR)
     try:
@@ -84,15 +85,15 @@ def open_segment(process: int, file: int, size: int) -> Any:
         os.close(handle)
 
 
-def neighbours(gather: Callable[[bytes], Sequence[bytes]]) -> tuple[frozenset[int], ...]:
-    """Per rank the ranks whose memory it can read and which can read its own: itself, too.
+def shared_memory_peers(gather: Callable[[bytes], Sequence[bytes]]) -> tuple[frozenset[int], ...]:
+    """Return, per rank, the ranks that can map each other's memory, including itself.
 
     Args:
-        gather: gives what all processes say, in the order of the ranks.
+        gather: all-gathers bytes over all processes, in rank order.
     """
     probe = _Probe()
-    told = gather(probe.text)
-    seen = [other for other, text in enumerate(told) if _is_readable(text)]
+    texts = gather(probe.text)
+    seen = [other for other, text in enumerate(texts) if _is_readable(text)]
     all_seen = [set(map(int, text.split())) for text in gather(b" ".join(b"%d" % o for o in seen))]
     return tuple(
         frozenset(other for other in mine if rank in all_seen[other])
@@ -101,15 +102,15 @@ def neighbours(gather: Callable[[bytes], Sequence[bytes]]) -> tuple[frozenset[in
 
 
 class _Probe:
-    """A segment with a secret in it, for others to look for; nothing where there are none."""
+    """A segment with a secret that peers verify; the text is empty if shared memory is off."""
 
     def __init__(self) -> None:
         self.text = b""
-        if hasattr(os, "memfd_create") and os.environ.get(SWITCH, "1") != "0":
+        if hasattr(os, "memfd_create") and os.environ.get(ENABLED, "1") != "0":
             secret = secrets.token_bytes(16)
             self._segment = Segment(16)
             self._segment.bytes[:] = np.frombuffer(secret, np.uint8)
-            self.text = b"%d %d %d " % self._segment.place[:3] + secret
+            self.text = b"%d %d %d " % self._segment.location[:3] + secret
 
 
 def _is_readable(text: bytes) -> bool:
@@ -127,9 +128,9 @@ def _is_readable(text: bytes) -> bool:
 
 
 class SharedMemory:
-    """What one comm shares with its neighbours.
+    """The shared memory of one comm: arenas of local devices, and staged boxes.
 
-    Lives as long as the comm: arenas of local devices, and room for boxes from elsewhere.
+    It lives as long as the comm.
     """
 
     def __init__(self) -> None:
@@ -139,30 +140,30 @@ class SharedMemory:
         self._opened: Callable[[int, int, int], Any] = lru_cache(maxsize=None)(open_segment)
 
     def arena(self, nbytes: int) -> Segment:
-        """New memory for a device."""
+        """Allocate a segment for a device."""
         segment = Segment(nbytes)
         self._segments.append(segment)
         return segment
 
-    def place_of(self, array: Any) -> Place | None:
-        """Where an array lies, None when that is not in shared memory."""
+    def location_of(self, array: Any) -> Location | None:
+        """Return the location of an array, None if it is not in shared memory."""
         for segment in self._segments:
             offset = segment.offset_of(array)
             if offset is not None:
-                return (*segment.place[:3], offset)
+                return (*segment.location[:3], offset)
         return None
 
     def stage(self, box: Box) -> Any:
-        """Room for a box."""
+        """Allocate shared memory for a box."""
         if self._stage is None or self._used + box.nbytes > self._stage.nbytes:
-            self._stage, self._used = self.arena(max(STAGE, box.nbytes)), 0
+            self._stage, self._used = self.arena(max(STAGE_BYTES, box.nbytes)), 0
         slot = self._stage.view(self._used, box.shape, box.dtype)
         self._used += -(-box.nbytes // ALIGN) * ALIGN
         return slot
 
-    def open(self, place: Sequence[int], strides: Sequence[int] | None, box: Box) -> Any:
-        """A box of another process, in one piece where there are no strides."""
-        process, file, size, offset = place
+    def open(self, location: Sequence[int], strides: Sequence[int] | None, box: Box) -> Any:
+        """Map a box of a peer; without strides it is contiguous."""
+        process, file, size, offset = location
         memory = self._opened(process, file, size)
         steps = None if strides is None else tuple(strides)
         return np.ndarray(box.shape, box.dtype, memory.data, offset, steps)
@@ -172,14 +173,14 @@ class SharedMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Rendezvous:
-    """How the processes of an exchange wait for one another.
+class PeerGroup:
+    """The ranks of one exchange: how they swap messages while binding, and synchronize per launch.
 
     Attributes:
-        rank: this process's.
-        owner: the rank of a device's process.
-        swap: tells each of some ranks a text, and gives what they tell.
-        tokens: launches that send to the first ranks and wait for the second ones.
+        rank: rank of this process.
+        owner: maps a device to the rank that owns it.
+        swap: sends each of some ranks a message, and returns one from each of others.
+        tokens: launches that send a token to some ranks and wait for one from each of others.
     """
 
     rank: int
@@ -190,54 +191,56 @@ class Rendezvous:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A box that a process reads or fills in the memory of another one.
+    """A box that a rank reads or writes in the memory of a peer.
 
     Attributes:
-        by, of: that process, and the other one.
+        rank, peer: the accessing rank, and the rank that owns the box.
         box: the box.
-        fills: whether it is filled.
+        writes: whether the access is a write.
     """
 
-    by: int
-    of: int
+    rank: int
+    peer: int
     box: Box
-    fills: bool = False
+    writes: bool = False
 
 
-def bind_shared(phases: Phases, memory: SharedMemory, meeting: Rendezvous) -> Iterator[Launch]:
-    """The launches of this process's part of an exchange in one phase between neighbours.
+def bind_pairwise(phases: Phases, memory: SharedMemory, group: PeerGroup) -> Iterator[Launch]:
+    """Yield this process's launches of a one-phase exchange between ranks that share memory.
 
-    Those who read wait until those whose boxes they read say that these are ready; at the end,
-    those who gave wait until all have read.
+    Every rank waits until the boxes that it reads are ready, combines them in place, and returns
+    only after its own boxes have been read.
     """
     (gathers,) = phases.phases
-    found = routes(gathers, meeting.owner)
-    accesses = [Access(by, of, box) for (of, by), boxes in found.items() for box in boxes]
-    offers = Offers(memory)
-    views = opened(accesses, offers, memory, meeting)
-    targets, sources = sides(found, meeting.rank)
+    found = routes(gathers, group.owner)
+    accesses = [
+        Access(target, source, box) for (source, target), boxes in found.items() for box in boxes
+    ]
+    exports = Exports(memory)
+    views = open_views(accesses, exports, memory, group)
+    targets, sources = peers(found, group.rank)
     yield from phases.fills
-    yield from offers.copies
-    yield from meeting.tokens(targets, sources)
-    for gather in _in_pairs(gathers, meeting):
+    yield from exports.copies
+    yield from group.tokens(targets, sources)
+    for gather in _pairwise_order(gathers, group):
         parts = [views[p.key] if p.view is None else p.view for p in gather.parts]
-        yield from _combined(phases.combine, gather.target.view, parts)
-    yield from meeting.tokens(sources, targets)
+        yield from _combine(phases.combine, gather.target.view, parts)
+    yield from group.tokens(sources, targets)
 
 
-def _in_pairs(gathers: Iterable[Gather], meeting: Rendezvous) -> list[Gather]:
-    """The gathers of this process, in an order in which two at a time read from each other.
+def _pairwise_order(gathers: Iterable[Gather], group: PeerGroup) -> list[Gather]:
+    """Return the gathers of this process, ordered so that ranks read from each other in pairs.
 
     Pairwise exchange (Thakur, Rabenseifner, Gropp: Optimization of Collective Communication
-    Operations in MPICH, 2005): nobody's memory is read by all at once.
+    Operations in MPICH, 2005) keeps all ranks from reading the same memory at once.
     """
-    rank, owner = meeting.rank, meeting.owner
+    rank, owner = group.rank, group.owner
     own = [gather for gather in gathers if owner(gather.target.device) == rank]
     return sorted(own, key=lambda gather: owner(gather.parts[-1].device) ^ rank)
 
 
-def sides(routes: Iterable[Route], rank: int) -> tuple[frozenset[int], frozenset[int]]:
-    """Whom a process gives something, and from whom it gets something."""
+def peers(routes: Iterable[Route], rank: int) -> tuple[frozenset[int], frozenset[int]]:
+    """Return the ranks that a rank sends to, and the ranks that it receives from."""
     found = set(routes)
     return (
         frozenset(target for source, target in found if source == rank),
@@ -245,70 +248,74 @@ def sides(routes: Iterable[Route], rank: int) -> tuple[frozenset[int], frozenset
     )
 
 
-class Offers:
-    """Boxes of this process that others read or fill, in shared memory: some beside the box.
+class Exports:
+    """Boxes of this process that peers access; boxes outside of shared memory are staged.
 
     Attributes:
-        copies: launches that put boxes into shared memory which do not lie there.
-        fetches: launches that get from there what others have put into such boxes.
+        copies: launches that copy boxes to their staging buffers, before peers read.
+        fetches: launches that copy staging buffers back, after peers have written.
     """
 
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
-        self._offered: dict[object, Any] = {}
+        self._views: dict[object, Any] = {}
         self.copies: list[Launch] = []
         self.fetches: list[Launch] = []
 
-    def place_of(self, box: Box, fills: bool) -> tuple[Place | None, tuple[int, ...]]:
-        """Where others find a box, and its strides."""
-        if box.key not in self._offered:
+    def export(self, box: Box, writes: bool) -> tuple[Location | None, tuple[int, ...]]:
+        """Return the location and strides at which peers access a box."""
+        if box.key not in self._views:
             view = box.view
-            if self._memory.place_of(view) is None:
+            if self._memory.location_of(view) is None:
                 view = self._memory.stage(box)
-                if fills:
+                if writes:
                     self.fetches.append(partial(np.copyto, box.view, view))
                 else:
                     self.copies.append(partial(np.copyto, view, box.view))
-            self._offered[box.key] = view
-        view = self._offered[box.key]
-        return self._memory.place_of(view), view.strides
+            self._views[box.key] = view
+        view = self._views[box.key]
+        return self._memory.location_of(view), view.strides
 
     def view_of(self, box: Box) -> Any:
-        """A box of this process where others find it, if it is offered."""
-        return self._offered.get(box.key, box.view)
+        """Return the exported view of a box of this process, else the box itself."""
+        return self._views.get(box.key, box.view)
 
 
-def opened(
-    accesses: Sequence[Access], offers: Offers, memory: SharedMemory, meeting: Rendezvous
+def open_views(
+    accesses: Sequence[Access], exports: Exports, memory: SharedMemory, group: PeerGroup
 ) -> dict[object, Any]:
-    """The boxes of others that this process reads or fills, by their keys.
+    """Map the boxes of peers that this process accesses, by key.
 
     Args:
-        accesses: those of all processes, in an order that all agree on.
-        offers: takes note of this process's boxes that others want.
-        memory, meeting: where they meet.
+        accesses: those of all ranks, in an order that is equal on all ranks.
+        exports: receives the boxes of this process that peers access.
+        memory: where peers' boxes are mapped.
+        group: the ranks of the exchange.
     """
-    told: dict[int, list[Any]] = {}
+    exported: dict[int, list[Any]] = {}
     for access in accesses:
-        if access.of == meeting.rank:
-            told.setdefault(access.by, []).append(offers.place_of(access.box, access.fills))
-    texts = {by: json.dumps(rows).encode() for by, rows in told.items()}
-    own = [access for access in accesses if access.by == meeting.rank]
-    heard = meeting.swap(texts, {access.of for access in own})
-    rows = {of: iter(json.loads(text)) for of, text in heard.items()}
+        if access.peer == group.rank:
+            exported.setdefault(access.rank, []).append(exports.export(access.box, access.writes))
+    messages = {rank: json.dumps(rows).encode() for rank, rows in exported.items()}
+    own = [access for access in accesses if access.rank == group.rank]
+    received = group.swap(messages, {access.peer for access in own})
+    rows = {peer: iter(json.loads(message)) for peer, message in received.items()}
     views: dict[object, Any] = {}
     for access in own:
-        place, strides = next(rows[access.of])
-        views[access.box.key] = memory.open(place, strides, access.box)
+        location, strides = next(rows[access.peer])
+        views[access.box.key] = memory.open(location, strides, access.box)
     return views
 
 
-def piece_by_piece(
+def combine_in_chunks(
     combine: Callable[..., Any], targets: Sequence[Any], parts: Sequence[Any]
 ) -> Iterator[Launch]:
-    """Combines rows in their order for some targets, any of which may be one of the parts."""
+    """Yield launches that combine rows in order into every target, chunk by chunk.
+
+    Any target may be one of the parts.
+    """
     first, *others = targets
-    step = PIECE // first.itemsize
+    step = CHUNK_BYTES // first.itemsize
     sums = np.empty(min(step, first.size) if len(parts) > 2 else 0, first.dtype)
     for low in range(0, first.size, step):
         target, *pieces = (row[low : low + step] for row in (first, *parts))
@@ -323,9 +330,9 @@ def piece_by_piece(
             yield partial(np.copyto, other[low : low + step], target)
 
 
-def _combined(combine: Callable[..., Any], target: Any, parts: Sequence[Any]) -> Iterator[Launch]:
-    """As `launches_of`, long rows of three or more parts piece by piece."""
+def _combine(combine: Callable[..., Any], target: Any, parts: Sequence[Any]) -> Iterator[Launch]:
+    """Return the launches of `combine_launches`; large rows of three or more parts in chunks."""
     rows = [target, *parts]
-    if len(parts) < 3 or target.nbytes <= PIECE or any(row.ndim != 1 for row in rows):
-        return launches_of(combine, target, parts)
-    return piece_by_piece(combine, [target], parts)
+    if len(parts) < 3 or target.nbytes <= CHUNK_BYTES or any(row.ndim != 1 for row in rows):
+        return combine_launches(combine, target, parts)
+    return combine_in_chunks(combine, [target], parts)

@@ -1,0 +1,218 @@
+"""Running hashes of each process's events, which peers compare with their own without waiting.
+
+The hash of an event covers all events so far, so equal hashes mean equal histories.  Processes of
+one host publish their hashes in shared memory; between hosts the hashes travel in non-blocking
+collectives.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from ctypes import c_int64
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from flow_dist.control.waiting import wait
+from flow_dist.shm.counters import CACHE_LINE
+from flow_dist.shm.memory import Segment, open_segment
+
+HISTORY = 1024
+"""Hashes that a process keeps to compare with processes that are behind."""
+
+PUBLISHED = 4
+"""Hashes that a process publishes, in one cache line with its event count and its alarm."""
+
+KEPT_EVENTS = 8
+"""Events that a process can still describe."""
+
+MAX_PENDING = 64
+"""Maximum number of pending collectives; a process further ahead waits."""
+
+Event = tuple[Any, ...]
+"""An object with a method ``describe``, and the arguments of that method."""
+
+
+class EventLog(ABC):
+    """The hashes of this process's events and those of its peers; events are numbered from 1.
+
+    Attributes:
+        count: number of events of this process.
+        events: its last events.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.events: deque[Event] = deque(maxlen=KEPT_EVENTS)
+        self._chain = 0
+
+    @abstractmethod
+    def post(self, key: object, event: Event) -> None:
+        """Record an event.
+
+        Args:
+            key: a number or a tuple of numbers, equal in all processes that do the same.
+            event: describes the event in messages.
+        """
+
+    def quick_difference(self) -> int | None:
+        """Return the number of an event that differs in a neighbour, at negligible cost."""
+        return self.difference()
+
+    @abstractmethod
+    def difference(self) -> int | None:
+        """Return the number of an event that differs in any other process, else None."""
+
+    def drain(self) -> None:  # noqa: B027 - logs in shared memory have nothing pending
+        """Wait until all pending collectives have completed."""
+
+
+class SharedEventLog(EventLog):
+    """Hashes in shared memory, for processes that all share memory with each other.
+
+    A reader loads the count before and after the hashes, and ignores them if it has changed.  It
+    never compares the slot of the next event, which the owner writes before it advances the count.
+    This relies on `flow_dist.shm.counters.TOTAL_STORE_ORDER`.
+
+    Args:
+        own: this process's cache line: event count, alarm, and the last hashes.
+        others: the cache lines of all other processes, neighbours first.
+        neighbours: number of neighbours.
+    """
+
+    def __init__(self, own: Any, others: Sequence[Any], neighbours: int) -> None:
+        super().__init__()
+        self._own = own
+        self._others = tuple(others)
+        self._neighbours = self._others[:neighbours]
+        self._history = [0] * HISTORY
+
+    def post(self, key: object, event: Event) -> None:
+        """See `EventLog.post`; publishes the hash before the count."""
+        count = self.count + 1
+        self._chain = value = hash((self._chain, key))
+        self._history[count % HISTORY] = value
+        self.events.append(event)
+        self.count = count  # last: another thread may read
+        own = self._own
+        own[_HASHES + count % PUBLISHED] = value
+        own[_COUNT] = count
+
+    def quick_difference(self) -> int | None:
+        """Compare with the neighbours only: if all pairs of neighbours agree, all processes do."""
+        count, history = self.count, self._history
+        for other in self._neighbours:
+            there = other[_COUNT]
+            common = there if there < count else count
+            if other[_HASHES + common % PUBLISHED] != history[common % HISTORY]:
+                return self.difference()  # also checks whether the slot has been overwritten
+        return None
+
+    def difference(self) -> int | None:
+        """Compare with all processes; raise the alarm for all others if a difference is found."""
+        for other in self._others:
+            found = self._compare(other) or other[_ALARM]
+            if found:
+                self._own[_ALARM] = found
+                return int(found)
+        return None
+
+    def _compare(self, other: Any) -> int:
+        """Return the first comparable event in which another process differs, else 0."""
+        there = other[_COUNT]
+        common = min(there, self.count)
+        oldest = max(there - PUBLISHED + 2, self.count - HISTORY + 1, 1)
+        hashes = [(n, other[_HASHES + n % PUBLISHED]) for n in range(oldest, common + 1)]
+        if other[_COUNT] != there:  # slots may have been overwritten
+            return 0
+        return next((n for n, value in hashes if value != self._history[n % HISTORY]), 0)
+
+
+_COUNT, _ALARM, _HASHES = 0, 1, 2
+
+
+def shared_event_logs(
+    lanes: int, rank: int, size: int, gather: Callable[[bytes], Sequence[bytes]]
+) -> tuple[EventLog, ...]:
+    """Create one log per lane in shared memory; a collective of all processes.
+
+    Args:
+        lanes: number of independent event orders.
+        rank, size: rank of this process, and number of processes.
+        gather: all-gathers bytes over all processes, in rank order.
+    """
+    segment = Segment(lanes * CACHE_LINE)
+    locations = gather(b"%d %d %d" % segment.location[:3])
+    after = [(rank + step) % size for step in range(1, size)]
+    nearest = list(dict.fromkeys([after[0], after[-1]]))
+    order = [*nearest, *(other for other in after if other not in nearest)]
+    memories = [open_segment(*map(int, locations[other].split())) for other in order]
+    gather(b"")  # all have mapped it, so its descriptor may be closed
+    return tuple(
+        SharedEventLog(
+            _line(segment.bytes, lane), [_line(m, lane) for m in memories], neighbours=len(nearest)
+        )
+        for lane in range(lanes)
+    )
+
+
+def _line(memory: Any, lane: int) -> Any:
+    return (c_int64 * (_HASHES + PUBLISHED)).from_buffer(memory, lane * CACHE_LINE)
+
+
+class AllgatherEventLog(EventLog):
+    """Hashes that travel in non-blocking all-gathers, between any hosts.
+
+    Args:
+        comm: a communicator of all processes, used for this log only.
+    """
+
+    def __init__(self, comm: Any) -> None:
+        super().__init__()
+        self._comm, self._rank = comm, int(comm.rank)
+        self._rows = np.zeros((MAX_PENDING, int(comm.size)), np.int64)
+        self._sent = np.zeros((MAX_PENDING, 1), np.int64)
+        self._pending: deque[tuple[int, Any]] = deque()
+        self._lock = threading.Lock()
+        self._found: int | None = None
+
+    def post(self, key: object, event: Event) -> None:
+        """See `EventLog.post`; waits while too many collectives are pending."""
+        if len(self._pending) == MAX_PENDING:
+            wait(partial(self._has_fewer_pending, MAX_PENDING))
+        with self._lock:
+            self.count = count = self.count + 1
+            self._chain = hash((self._chain, key))
+            self.events.append(event)
+            slot = count % MAX_PENDING
+            self._sent[slot] = self._chain
+            request = self._comm.Iallgather(self._sent[slot], self._rows[slot])
+            self._pending.append((count, request))
+
+    def _has_fewer_pending(self, limit: int) -> bool:
+        self.difference()
+        return len(self._pending) < limit
+
+    def difference(self) -> int | None:
+        """Compare the hashes of completed collectives, unless another thread is doing so."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._complete()
+            finally:
+                self._lock.release()
+        return self._found
+
+    def _complete(self) -> None:
+        while self._pending and self._pending[0][1].Test():
+            number, _ = self._pending.popleft()
+            row = self._rows[number % MAX_PENDING]
+            if self._found is None and (row != row[self._rank]).any():
+                self._found = number
+
+    def drain(self) -> None:
+        """Wait until all collectives have completed, as MPI_Finalize requires."""
+        wait(partial(self._has_fewer_pending, 1))

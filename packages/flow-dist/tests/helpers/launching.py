@@ -1,0 +1,73 @@
+"""Start a script as several processes, with the MPI that mpi4py uses."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from two_hosts import TwoHosts
+
+from flow_dist.launch.mpi_launchers import MPICH, Host, Launcher
+
+HELPERS = Path(__file__).parent
+
+
+@cache
+def launcher() -> tuple[str, ...]:
+    """The command that starts processes; skips the test where there is none."""
+    if importlib.util.find_spec("mpi4py") is None:
+        pytest.skip("mpi4py is not installed")
+    mpiexec = Path(sys.executable).parent / "mpiexec"
+    if not mpiexec.exists():
+        pytest.skip(f"no launcher beside {sys.executable}")
+    told = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, check=True)
+    return (str(mpiexec), "--oversubscribe") if "Open MPI" in told.stdout else (str(mpiexec),)
+
+
+def run_script(
+    processes: int,
+    script: Path,
+    *arguments: str,
+    timeout: float = 100,
+    hosts: TwoHosts | None = None,
+    **env: str,
+) -> subprocess.CompletedProcess[str]:
+    """Run a script on several processes of this host, or distributed over two hosts."""
+    settings = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    program = [sys.executable, str(script), *arguments]
+    command = [*launcher(), "-n", str(processes), *program]
+    if hosts is not None:
+        places = [Host(address, -(-processes // 2)) for address in hosts.addresses]
+        mpiexec = Launcher.find(launcher()[0])
+        command = mpiexec.command(
+            processes, places, program, agent=hosts.agent, address=hosts.addresses[0]
+        )
+        command = hosts.on(0, command)
+    return subprocess.run(
+        command,
+        env={**os.environ, **settings, **env},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def lines_of(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """What it printed, sorted; it must have ended well."""
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return sorted(done.stdout.splitlines())
+
+
+def mpich() -> None:
+    """Skips the test where MPI is another one: it alone joins processes that it did not start."""
+    if Launcher.find(launcher()[0]).kind != MPICH:
+        pytest.skip("not MPICH")

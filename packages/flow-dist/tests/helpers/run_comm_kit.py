@@ -1,0 +1,106 @@
+"""Run the comm kit in this process, one of several that a test starts and MPI joins."""
+
+import sys
+import time
+from functools import partial
+
+import numpy as np
+from checking import in_ranks
+
+from flow_core.base.config import Settings
+from flow_core.base.dtypes import as_dtype
+from flow_core.plugins.host import load_plugins
+from flow_core.testing import CommKit, comms
+from flow_dist.mpi.comm import MpiComm
+from flow_dist.mpi.world import world
+
+CHECKS = (
+    "is_a_comm", "moves", "is_bound_once", "sums_in_place", "counts_what_it_sends",
+    "all_hold_the_same_bits", "refuses_what_does_not_fit",
+)  # fmt: skip
+
+
+class MpiKit(CommKit):
+    comm_name = "mpi"
+
+    def registry(self):
+        return load_plugins(Settings(), ())
+
+
+class ArenaKit(MpiKit):
+    """Arrays lie in the memory that plans have, which neighbours read and fill where it is."""
+
+    def _local(self, comm, device, value):
+        arena = comm.arena(device, value.nbytes) if device in comm.local else None
+        if arena is None:
+            return super()._local(comm, device, value)
+        found = arena.view(0, value.shape, value.dtype)
+        found[...] = value
+        return found
+
+
+def run(dtypes: tuple[str, ...]) -> int:
+    MpiKit.dtypes = dtypes or MpiKit.dtypes
+    kit, count = MpiKit(), 0
+    for check in CHECKS:
+        for row in kit.parameters(check):
+            getattr(kit, f"test_{check}")(*row)
+            count += 1
+    large()
+    ahead()
+    return count
+
+
+def large() -> None:
+    """Boxes that travel by themselves, contiguous ones and others, at several sizes."""
+    for n in (4096, 30000):
+        _large(n)
+
+
+def _large(n: int) -> None:
+    body(comms.all_reduce((n,), (3, n), combine="max"), n)
+    for some in (1, 2):
+        body(comms.all_reduce((n,), (3, n)), n, some)
+    body(comms.all_gather((n, n + 1, 2 * n, n - 1)), n)
+    body(comms.reduce_scatter((n, n + 1, 2 * n, n - 1)), n)
+    for shape in ((n, 3), (3, n), (5, n)):
+        body(comms.broadcast(1, shape), n)
+    body(comms.all_to_all(lambda s, t: n * ((s + t) % 3)), n)
+    body(comms.gather(3, (n, 0, 2 * n, n)), n)
+
+
+def ahead() -> None:
+    """Many launches of small boxes, where now this process is late and now another one.
+
+    A rank that only sends runs ahead until all slots are full.
+    """
+    for n in (1, 1500, 5000):
+        for draft in (
+            comms.broadcast(1, (n,)),
+            comms.gather(3, (n, 0, 2 * n, n)),
+            comms.all_to_all(lambda s, t, n=n: n * (s < t)),
+            comms.all_reduce((n,)),
+        ):
+            exchange = draft(CommKit.devices, as_dtype("float32"))
+            run = comms._Run(MpiKit(), MpiComm(CommKit.devices), exchange, n)
+            for step in range(50):
+                run.refill(step)
+                run.launch()
+                if step % 17 == 5 * world().rank:
+                    time.sleep(2e-3)
+                run.check()
+
+
+def body(draft, n: int, in_place: int = 0) -> None:
+    exchange = draft(CommKit.devices, as_dtype("float32"))
+    for kit in (MpiKit(), ArenaKit()):
+        run = comms._Run(kit, MpiComm(CommKit.devices), exchange, n, in_place)
+        for step in range(3):
+            run.refill(step)
+            run.launch()
+            run.check()
+
+
+if __name__ == "__main__":
+    np.seterr(all="ignore")
+    in_ranks(partial(run, tuple(sys.argv[1:])))

@@ -1,0 +1,37 @@
+"""The comm kit on several processes, with the installed MPI."""
+
+import pytest
+from launching import HELPERS, lines_of, run_script
+from two_hosts import two_hosts, why_not
+
+KIT = HELPERS / "run_comm_kit.py"
+
+
+def test_kit_on_three_processes() -> None:
+    """Four devices on three processes: one of them has two."""
+    lines = lines_of(run_script(3, KIT, "float32", "bool"))
+    assert lines == 3 * ["167 checks"]
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(0.34)
+@pytest.mark.parametrize("shared", ["0", "1"])
+@pytest.mark.parametrize("processes", [2, 3, 4])
+def test_kit_with_all_element_types(processes: int, shared: str) -> None:
+    """Large boxes are sent, or read where they lie."""
+    done = run_script(processes, KIT, timeout=300, FLOW_DIST_SHARED_MEMORY=shared)
+    lines = lines_of(done)
+    assert lines == processes * ["440 checks"]
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(0.34)
+@pytest.mark.parametrize("processes", [2, 3, 4])
+def test_kit_over_two_hosts(processes: int) -> None:
+    """Hosts without a default route: the processes find each other by what network they share."""
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    with two_hosts() as hosts:
+        done = run_script(processes, KIT, timeout=300, hosts=hosts)
+    assert lines_of(done) == processes * ["440 checks"]

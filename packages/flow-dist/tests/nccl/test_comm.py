@@ -1,0 +1,144 @@
+"""The comm kit over a fake of NCCL, on several ranks that are threads."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from nccl_fakes import Device, Fabric, array_of, on_ranks
+
+from flow_core.base.dtypes import DType, float32
+from flow_core.device import Comm
+from flow_core.exchange import Exchange
+from flow_core.testing import CommKit, comms
+from flow_dist.nccl.comm import NcclComm
+from flow_dist.nccl.communicators import Communicators
+
+DEVICES = tuple(f"gpu:0:{index}" for index in range(4))
+
+
+def odd(name: str, draft: Callable[..., Exchange], **changes: Any) -> Exchange:
+    return replace(draft(DEVICES, float32), name=name, **changes)
+
+
+def added(exchange: Exchange) -> Exchange:
+    """Nothing is copied: all is combined with the neutral elements that are there before."""
+    blocks = tuple(replace(block, first=False) for block in exchange.blocks)
+    fills = tuple((index, "max") for index in range(len(exchange.outputs)))
+    return replace(exchange, blocks=blocks, fills=fills, combine="max")
+
+
+def backwards(exchange: Exchange) -> Exchange:
+    """The parts of an all-gather from the last device to the first one."""
+    size = exchange.outputs[0].size
+    blocks = tuple(replace(b, at=(size - b.at[0] - b.size[0],)) for b in exchange.blocks)
+    return replace(exchange, blocks=blocks)
+
+
+def summed(exchange: Exchange) -> Exchange:
+    """All parts of an all-gather in one place."""
+    blocks = tuple(replace(b, at=(0,), first=b.source == 0) for b in exchange.blocks)
+    fills = tuple((index, "sum") for index in range(len(exchange.outputs)))
+    return replace(exchange, blocks=blocks, fills=fills)
+
+
+def rotated(group: Sequence[str], dtype: DType) -> Exchange:
+    """Each device sends each other device another part of the same size."""
+    found = comms.all_gather((4, 4, 4, 4))(group, dtype)
+    blocks = tuple(
+        replace(b, start=(b.target,), size=(1,), at=(4 * b.source + b.target,))
+        for b in found.blocks
+    )
+    return replace(found, blocks=blocks, fills=tuple((i, "sum") for i in range(4)))
+
+
+ODD = {
+    "broadcast_added": added(odd("broadcast_added", comms.broadcast(1, (2, 3)))),
+    "all_gather_added": added(odd("all_gather_added", comms.all_gather((2, 2, 2, 2)))),
+    "all_to_all_added": added(odd("all_to_all_added", comms.all_to_all(lambda s, t: 2))),
+    "reduce_added": added(odd("reduce_added", comms.reduce_to(3, (4,)))),
+    "all_gather_summed": summed(odd("summed", comms.all_gather((3, 3, 3, 3)))),
+    "all_gather_backwards": backwards(odd("backwards", comms.all_gather((3, 3, 3, 3)))),
+    "all_gather_rotated": odd("rotated", rotated),
+}
+
+
+class RanksKit(CommKit):
+    """Each of several threads is a process with some of four devices."""
+
+    comm_name = "nccl"
+    devices = DEVICES
+    ranks = 2
+    ordered = False
+    gpus: dict[str, Device]
+
+    def everywhere(self, body: Callable[[Comm], None]) -> None:
+        fabric, self.gpus = Fabric(), {name: Device(i) for i, name in enumerate(self.devices)}
+
+        def one(world: Any) -> None:
+            groups = Communicators(fabric.library(), world)
+            body(NcclComm(self.devices, groups, ordered=self.ordered))
+
+        on_ranks(self.ranks, one)
+        fabric.check()
+
+    def array(self, device: str, value: Any) -> Any:
+        return array_of(self.gpus[device], value) if device else value
+
+    def host(self, array: Any) -> Any:
+        return array.numpy().copy()
+
+
+class TestOnTwoRanks(RanksKit):
+    ranks = 2
+    dtypes = ("float32",)
+
+
+class TestOnThreeRanks(RanksKit):
+    """One of them has two devices."""
+
+    ranks = 3
+    dtypes = ("float32", "bool")
+
+
+class TestOnFourRanks(RanksKit):
+    ranks = 4
+    dtypes = ("float32",)
+
+
+class TestInOneProcess(RanksKit):
+    ranks = 1
+    dtypes = ("float32",)
+
+
+class TestInOrder(RanksKit):
+    """Floating sums in the order of the exchange: by sends and receives."""
+
+    ranks = 3
+    ordered = True
+    dtypes = ("float32",)
+
+
+@pytest.mark.parametrize("form", ODD)
+def test_what_collectives_are_not(form: str) -> None:
+    """Parts that are combined with what is there, in another order, or different for each."""
+    kit = TestOnFourRanks()
+
+    def body(comm: Comm) -> None:
+        run = comms._Run(kit, comm, ODD[form], 3)
+        for _ in range(2):
+            run.launch()
+            run.check()
+
+    kit.everywhere(body)
+
+
+@pytest.mark.exhaustive
+class TestAllTypes(RanksKit):
+    ranks = 3
+
+
+@pytest.mark.exhaustive
+class TestAllTypesInOrder(RanksKit):
+    ranks = 4
+    ordered = True
