@@ -3,7 +3,6 @@
 from flow_core.ir.rewriter import Rewriter, like
 from flow_core.passes.base import Pass, PassContext
 from flow_core.passes.rewrite import Parts, Rule, as_type, asked, constrain, take_apart
-from flow_core.plugins.specs import PassSpec
 from flow_core.rewriting.kernel_rewriter import KernelRewriter
 
 __all__ = [
@@ -11,7 +10,6 @@ __all__ = [
     "Parts",
     "Pass",
     "PassContext",
-    "PassSpec",
     "Rewriter",
     "Rule",
     "as_type",

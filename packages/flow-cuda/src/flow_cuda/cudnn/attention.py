@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from flow_core.ir.graph import TensorType
+from flow_core.authoring.specs import TensorType
 from flow_cuda.cudnn.problems import Laid
 
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from flow_core.authoring.gradients import Emitter, Maker, Sym
 from flow_core.authoring.pass_api import Rewriter, as_type, like
-from flow_core.ir.graph import Graph, Op, Value
-from flow_core.plugins.specs import OpSpec
+from flow_core.authoring.specs import Graph, Op, OpSpec, Value
 
 
 def settled(rewriter: Rewriter, specs: Mapping[str, OpSpec], device: str) -> list[Op]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flow_core.authoring.pass_api import PassContext, Rewriter, like
-from flow_core.ir.graph import Graph, Op
+from flow_core.authoring.specs import Graph, Op
 from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.cudnn.problems import Choice, Search
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
 
+from flow_core.authoring.specs import TensorType
 from flow_core.base.dtypes import as_dtype
-from flow_core.ir.graph import TensorType
 
 Ints = tuple[int, ...]
 SUMS = ("sum", "squares")

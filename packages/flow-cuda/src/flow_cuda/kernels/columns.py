@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import TensorType
 from flow_core.base.dtypes import as_dtype
-from flow_core.device import Launch
-from flow_core.ir.graph import TensorType
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.launch import Read, call
 from flow_cuda.kernels.binding import c_type

@@ -14,9 +14,8 @@ from itertools import pairwise
 from typing import Any
 
 from flow_core.authoring.pass_api import PassContext, Rewriter, like
+from flow_core.authoring.specs import Graph, KernelQuery, Op, TensorType, Value, tensor_type
 from flow_core.base.dtypes import float32
-from flow_core.ir.graph import Graph, Op, TensorType, Value, tensor_type
-from flow_core.plugins.specs import KernelQuery
 from flow_cuda.cudnn.pass_base import CudnnPass, planned, search
 from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.cudnn.problems import Search

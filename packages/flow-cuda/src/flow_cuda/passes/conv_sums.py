@@ -13,9 +13,8 @@ from typing import Any
 
 from flow_core.authoring.gradients import Sym
 from flow_core.authoring.pass_api import PassContext, Rewriter, like
+from flow_core.authoring.specs import Graph, KernelQuery, Op, Value, tensor_type
 from flow_core.base.dtypes import float32
-from flow_core.ir.graph import Graph, Op, Value, tensor_type
-from flow_core.plugins.specs import KernelQuery
 from flow_cuda.cudnn.inference_norm import NormParts, channel_axis
 from flow_cuda.cudnn.pass_base import CudnnPass, planned, search
 from flow_cuda.cudnn.plans import DnnPlans

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flow_core.authoring.pass_api import PassContext, Rewriter, like
-from flow_core.ir.graph import Graph, Op, TensorType, Value
-from flow_core.plugins.specs import KernelQuery
+from flow_core.authoring.specs import Graph, KernelQuery, Op, TensorType, Value
 from flow_cuda.cudnn.pass_base import CudnnPass, Form, planned, search
 from flow_cuda.cudnn.plans import DnnError, DnnPlans
 from flow_cuda.cudnn.problems import ALGORITHMS, Search

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flow_core.authoring.pass_api import PassContext, Rewriter, as_type
-from flow_core.ir.graph import Graph, Op, Value
-from flow_core.plugins.specs import OpSpec
+from flow_core.authoring.specs import Graph, Op, OpSpec, Value
 from flow_cuda.cudnn.inference_norm import NormParts, changed_values, channel_axis, settled
 
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from flow_core.authoring.pass_api import PassContext, Rewriter
-from flow_core.ir.graph import Graph, Op
-from flow_core.sharding.topology import Placement
+from flow_core.authoring.specs import Graph, Op, Placement
 
 JOINED = (
     "sgd_update", "momentum_update", "adam_update", "rmsprop_update", "centered_rmsprop_update",

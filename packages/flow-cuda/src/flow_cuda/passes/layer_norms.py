@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flow_core.authoring.pass_api import PassContext, Rewriter, like
-from flow_core.ir.graph import Op
-from flow_core.plugins.specs import KernelQuery
+from flow_core.authoring.specs import KernelQuery, Op
 from flow_cuda.cudnn.pass_base import CudnnPass, planned, search
 from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.kernels.dnn import layer_norm_problem, takes_layer_norm

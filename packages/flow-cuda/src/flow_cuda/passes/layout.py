@@ -17,10 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from flow_core.authoring.pass_api import PassContext, like
-from flow_core.ir.graph import Graph, Op, TensorType
-from flow_core.rewriting import layout_rules as rules
-from flow_core.rewriting.layouts import (
+from flow_core.authoring.layouts import (
     FIRST,
     LAST,
     TO_FIRST,
@@ -30,6 +27,9 @@ from flow_core.rewriting.layouts import (
     to_channels_last,
     wide_type,
 )
+from flow_core.authoring.layouts import layout_rules as rules
+from flow_core.authoring.pass_api import PassContext, like
+from flow_core.authoring.specs import Graph, Op, TensorType
 from flow_cuda.device.config import allows_tf32, settings
 
 CHANNELS = 32

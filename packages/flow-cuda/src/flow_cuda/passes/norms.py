@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flow_core.authoring.pass_api import PassContext, Rewriter, like
-from flow_core.ir.graph import Op, Value
-from flow_core.plugins.specs import KernelQuery
+from flow_core.authoring.specs import KernelQuery, Op, Value
 from flow_cuda.cudnn.pass_base import CudnnPass, Form, planned, search
 from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.cudnn.problems import Search

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flow_core.authoring.pass_api import PassContext, Rewriter
-from flow_core.ir.graph import Graph
+from flow_core.authoring.specs import Graph
 from flow_cuda.cudnn.inference_norm import NormParts, settled
 
 

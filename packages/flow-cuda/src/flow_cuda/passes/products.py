@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flow_core.authoring.pass_api import PassContext, Rewriter, like
-from flow_core.ir.graph import Graph, Op, TensorType, Value
-from flow_core.plugins.specs import KernelQuery
+from flow_core.authoring.specs import Graph, KernelQuery, Op, TensorType, Value
 from flow_cuda.device.config import settings
 from flow_cuda.kernels.matmul import can_finish
 from flow_cuda.ops import saved_type

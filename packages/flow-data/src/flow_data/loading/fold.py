@@ -6,10 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from flow_core.exchange import BOXING
-from flow_core.ir.graph import Attrs, Graph, Op, Value
-from flow_core.ir.rewriter import Rewriter
-from flow_core.sharding.topology import Placement
+from flow_core.authoring.backends import BOXING
+from flow_core.authoring.pass_api import Rewriter
+from flow_core.authoring.specs import Attrs, Graph, Op, Placement, Value
 from flow_data.loading.body import LOCAL_COPIES, Member, encode
 from flow_data.loading.source import READERS
 

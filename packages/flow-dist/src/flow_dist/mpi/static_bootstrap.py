@@ -11,7 +11,7 @@ import socket
 import sys
 from collections.abc import Iterable, Sequence
 
-from flow_core.device import World
+from flow_core.authoring.backends import World
 from flow_dist.bootstrap.addresses import address_towards, own_addresses
 from flow_dist.bootstrap.membership import LaunchError, Membership
 from flow_dist.control.board import Limits

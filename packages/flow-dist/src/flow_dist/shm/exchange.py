@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flow_core.device import Launch
+from flow_core.authoring.backends import Launch
 from flow_dist.control.waiting import PATIENCE
 from flow_dist.phases import Box, Gather, Phases, Route, copied, in_turn, launches_of, routes
 from flow_dist.shm.counters import LINE, Watched, counter, until, watched

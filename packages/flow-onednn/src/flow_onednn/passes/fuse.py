@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from flow_core.authoring.pass_api import KernelRewriter, PassContext, like
+from flow_core.authoring.specs import AttrValue, Graph, KernelSpec, Op, Value, tensor_type
 from flow_core.base.dtypes import uint8
-from flow_core.ir.graph import AttrValue, Graph, Op, Value, tensor_type
-from flow_core.plugins.specs import KernelSpec
 from flow_onednn import binding
 from flow_onednn.kernels.norm import mask_bytes
 from flow_onednn.kernels.pool import places_bytes

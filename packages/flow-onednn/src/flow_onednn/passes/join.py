@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flow_core.authoring.pass_api import KernelRewriter, PassContext
-from flow_core.ir.graph import Attrs, AttrValue, Graph, Op, Value
-from flow_core.plugins.specs import KernelSpec, OpSpec
+from flow_core.authoring.specs import Attrs, AttrValue, Graph, KernelSpec, Op, OpSpec, Value
 from flow_onednn.ops import JOINED, MOST_ROWS, UPDATE_ATTRS, Joined
 
 SMALL = 1 << 14

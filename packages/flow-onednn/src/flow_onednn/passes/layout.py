@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from flow_core.authoring.layouts import LAST, Layouts, LayoutTable, to_channels_last, wide_type
+from flow_core.authoring.layouts import layout_rules as rules
 from flow_core.authoring.pass_api import PassContext, like
-from flow_core.ir.graph import AttrValue, Graph, Op
-from flow_core.plugins.specs import KernelSpec
-from flow_core.rewriting import layout_rules as rules
-from flow_core.rewriting.layouts import LAST, Layouts, LayoutTable, to_channels_last, wide_type
+from flow_core.authoring.specs import AttrValue, Graph, KernelSpec, Op
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from flow_core.authoring.backends import side_by_side
 from flow_core.authoring.pass_api import PassContext, Rewriter, like
-from flow_core.ir.graph import Attrs, Graph, Op, tensor_type
-from flow_core.plugins.rows import side_by_side
-from flow_core.plugins.specs import KernelQuery, KernelSpec
+from flow_core.authoring.specs import Attrs, Graph, KernelQuery, KernelSpec, Op, tensor_type
 from flow_onednn.kernels.packed import PACK, PRODUCT, attrs_of, packed_size
 from flow_onednn.kernels.shares import same_rows
 from flow_onednn.recipes import Problem
