@@ -89,8 +89,8 @@ def to_physical(
 class _Lowering:
     """The state of one lowering: a new graph, built op by op.
 
-    A `Rewriter` does not fit: no op of the logical graph is kept, each becomes ops with other names,
-    types and placements, and values are looked up by layout.
+    A `Rewriter` does not fit: no op of the logical graph is kept, each becomes ops with other
+    names, types and placements, and values are looked up by layout.
     """
 
     problem: Problem
