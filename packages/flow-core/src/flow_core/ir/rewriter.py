@@ -261,13 +261,14 @@ class Rewriter(GraphBuilder):
         missing = next((v for v in results if v.op not in self.ops), None)
         if missing is not None:
             raise GraphError("rewriting a graph", found=f"result {missing}, of a dropped op")
+        ops = self._ordered([self.resolved(op) for op in self.ops.values()])
         return rebuild(
             self.graph,
-            self._ordered([self.resolved(op) for op in self.ops.values()]),
+            ops,
             types=self.types,
             lines=self.lines,
             results=results,
-            effects=self.effects,
+            effects=[op.name for op in ops if op.name in self.effects],
         )
 
     def _ordered(self, ops: list[Op]) -> list[Op]:
