@@ -69,7 +69,7 @@ def leading(type_: TensorType, axes: Sequence[int]) -> Matrix | None:
     """The matrix whose rows a reduction over the first axes sums; None where others go.
 
     >>> from flow_core.base.dtypes import float32
-    >>> from flow_core.ir.graph import tensor_type
+    >>> from flow_core.authoring.specs import tensor_type
     >>> leading(tensor_type((4, 5, 6), float32), (0, 1)).columns
     6
     """

@@ -58,7 +58,7 @@ def layout(type_: TensorType, data_format: str) -> WindowLayout:
     """How a tensor lies; missing axes of space have size 1.
 
     >>> from flow_core.base.dtypes import float32
-    >>> from flow_core.ir.graph import tensor_type
+    >>> from flow_core.authoring.specs import tensor_type
     >>> layout(tensor_type((2, 5, 3), float32), "channels_last")
     WindowLayout(batch=2, channels=3, space=(5, 1, 1), steps=(15, 1, 3, 0, 0))
     """

@@ -67,8 +67,7 @@ def wants_last(weights: TensorType, tf32: bool, always: bool = False) -> bool:
     """Whether a convolution of such weights, of a group's channels on axis 1, wants NHWC.
 
     >>> from flow_core.base.dtypes import float32
-    >>> from flow_core.authoring.pass_api import PassContext, like
-    from flow_core.ir.graph import tensor_type
+    >>> from flow_core.authoring.specs import tensor_type
     >>> [wants_last(tensor_type((64, n, 3, 3), float32), tf32=True) for n in (3, 64)]
     [False, True]
     """
