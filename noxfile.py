@@ -270,6 +270,14 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[0])
 @timed
+def mutants(session: nox.Session) -> None:
+    """Replaces one pass of flow-core at a time by the identity; its own test module must fail."""
+    workspace(session)
+    in_workspace(session, "python", "packages/flow-core/tests/passes/mutants.py", env=QUIET)
+
+
+@nox.session(python=PYTHONS[0])
+@timed
 def prover(session: nox.Session) -> None:
     """Proves the SBP rules of all ops on all samples, and prints how much was tried."""
     given = ("-m", "exhaustive", "-s", "packages/flow-core/tests/test_sbp_rules.py")

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from flow_core.plugins.specs import Available, DeviceSpec, KernelSpec
+from flow_core.authoring.specs import Available, DeviceSpec, KernelSpec
 
 FLOW_PLUGIN_API = "1.0"
 

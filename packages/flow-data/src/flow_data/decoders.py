@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from flow_core.authoring.specs import emit
 from flow_core.base.dtypes import as_dtype, int32
-from flow_core.plugins.emission import emit
 from flow_data.formats import decoder_of
 from flow_data.readers import ofrecord_reader
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flow_core.plugins.emission import emit
+from flow_core.authoring.specs import emit
 from flow_data.image import with_code
 
 Blob = Any

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from flow_core.authoring.specs import emit
 from flow_core.base.dtypes import as_dtype, float32, int32, tensor_buffer, uint8
 from flow_core.base.errors import InferenceError, user_line
-from flow_core.plugins.emission import emit
 from flow_data.decoders import crop_attrs
 from flow_data.ragged import tensor_buffer_to_tensor
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from flow_core.authoring.specs import emit
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import InferenceError, UnsupportedError, user_line
-from flow_core.plugins.emission import emit
 from flow_data.readers import ofrecord_reader
 
 Blob = Any

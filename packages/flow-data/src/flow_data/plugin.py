@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flow_core.plugins.specs import KernelSpec, OpSpec, PassSpec, ReaderSpec
+from flow_core.authoring.specs import KernelSpec, OpSpec, PassSpec, ReaderSpec
 
 FLOW_PLUGIN_API = "1.0"
 

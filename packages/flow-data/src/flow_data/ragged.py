@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from flow_core.authoring.specs import emit
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import InferenceError, user_line
-from flow_core.plugins.emission import emit
 
 Blob = Any
 

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from flow_core.authoring.specs import emit
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import DataError, user_line
-from flow_core.plugins.emission import emit
 from flow_data.formats import format_of
 from flow_data.records.folder import image_files
 from flow_data.records.ofrecord import part_paths

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from flow_core.authoring.backends import Launch
 from flow_core.base.errors import FlowError
-from flow_core.device import Launch
 from flow_data.instances import RowError, fail
 
 

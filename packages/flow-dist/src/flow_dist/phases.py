@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.backends import Block, Exchange, Launch, neutral
 from flow_core.base.shapes import Shape
-from flow_core.device import Launch
-from flow_core.exchange import Block, Exchange, neutral
 
 COMBINE: Mapping[str, Callable[..., Any]] = {
     "sum": np.add, "max": np.maximum, "min": np.minimum

@@ -14,10 +14,16 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.layouts import TO_FIRST, TO_LAST
+from flow_core.authoring.specs import (
+    REQUIRED,
+    InferContext,
+    OpSpec,
+    Sample,
+    TensorType,
+    tensor_type,
+)
 from flow_core.base.dtypes import float32, uint8
-from flow_core.ir.graph import TensorType, tensor_type
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
-from flow_core.rewriting.layouts import TO_FIRST, TO_LAST
 
 Types = tuple[TensorType, ...]
 Attrs = Mapping[str, Any]

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from flow_core.authoring.specs import Graph, KernelSpec, OpSpec, PassSpec, load
 from flow_core.base.config import Settings
-from flow_core.ir.graph import Graph
-from flow_core.plugins.specs import KernelSpec, OpSpec, PassSpec, load
 from flow_onednn.library import available
 
 FLOW_PLUGIN_API = "1.0"

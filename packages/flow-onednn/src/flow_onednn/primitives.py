@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from flow_core.device import Launch
+from flow_core.authoring.backends import Launch
 from flow_onednn import binding, threads
 from flow_onednn.library import Library, OneDnnError, library, status_text
 

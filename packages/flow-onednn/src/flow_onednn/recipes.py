@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from flow_core.device import Launch
-from flow_core.ir.graph import AttrValue, TensorType
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import AttrValue, BindContext, KernelQuery, KernelSpec, TensorType
 from flow_onednn import binding, threads
 from flow_onednn.library import available, halves, tiles
 from flow_onednn.primitives import (

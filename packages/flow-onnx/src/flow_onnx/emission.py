@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 import numpy as np
 from onnx import NodeProto, helper
 
+from flow_core.authoring.specs import AttrValue, Op, TensorType
 from flow_core.base.dtypes import DType
 from flow_core.base.shapes import Shape
-from flow_core.ir.graph import AttrValue, Op, TensorType
 from flow_onnx.types import element_type
 
 SMALL_INTEGERS = ("int8", "uint8", "char", "bool")

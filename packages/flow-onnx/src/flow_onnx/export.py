@@ -9,9 +9,8 @@ import onnx
 from onnx import ModelProto, helper
 
 import flow_onnx
+from flow_core.authoring.specs import ExportedJob, Graph
 from flow_core.base.errors import PluginError, UnsupportedError
-from flow_core.ir.graph import Graph
-from flow_core.plugins.specs import ExportedJob
 from flow_onnx.files import Weights, save, tensor
 from flow_onnx.network import Built, build, declared
 from flow_onnx.options import OPSETS, Checker, Options

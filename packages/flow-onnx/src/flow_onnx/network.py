@@ -8,9 +8,8 @@ from typing import Any
 
 from onnx import NodeProto, ValueInfoProto, helper
 
+from flow_core.authoring.specs import ExportedJob, Graph, Op, Value
 from flow_core.base.errors import UnsupportedError
-from flow_core.ir.graph import Graph, Op, Value
-from flow_core.plugins.specs import ExportedJob
 from flow_onnx.emission import Emission, Gap, Network
 from flow_onnx.emitters import EMITTERS
 from flow_onnx.options import Options

@@ -9,8 +9,8 @@ from typing import Any
 import onnx
 from onnx import defs
 
+from flow_core.authoring.specs import TensorType
 from flow_core.base.errors import ConfigError, SourceLine, nearest
-from flow_core.ir.graph import TensorType
 
 DEFAULT_OPSET = 18
 """The first in which all reductions take their axes alike; ONNX Runtime has it since 1.14."""

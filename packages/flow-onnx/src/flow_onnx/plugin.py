@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-from flow_core.plugins.specs import ExporterSpec
+from flow_core.authoring.specs import ExporterSpec
 
 FLOW_PLUGIN_API = "1.0"
 

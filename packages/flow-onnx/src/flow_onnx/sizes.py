@@ -13,10 +13,9 @@ from typing import NoReturn
 
 from onnx import NodeProto
 
+from flow_core.authoring.specs import Attrs, ExportedJob, Graph, InferContext, Op, TensorType, Value
 from flow_core.base.errors import FlowError, UnsupportedError
 from flow_core.base.shapes import Shape, num_elements
-from flow_core.ir.graph import Attrs, Graph, Op, TensorType, Value
-from flow_core.plugins.specs import ExportedJob, InferContext
 from flow_onnx.network import Built
 from flow_onnx.options import Options, Sizes
 from flow_onnx.types import Dims

@@ -15,8 +15,8 @@ from flow_core.annotations import (
     FetchOf,
     Kind,
 )
+from flow_core.authoring.specs import AnnotationSpec
 from flow_core.base.config import Settings
-from flow_core.plugins.specs import AnnotationSpec
 from flow_typing.forms import Bundle, Callback, ListListNumpy, ListNumpy, Numpy
 
 FLOW_PLUGIN_API = "1.0"

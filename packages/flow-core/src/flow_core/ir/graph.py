@@ -7,7 +7,7 @@ its inputs.  `flow_core.ir.text` prints and parses it, `verify` checks its invar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -141,6 +141,10 @@ class Op:
         """The same op on other inputs."""
         return self if inputs == self.inputs else replace(self, inputs=inputs)
 
+    def with_replaced_inputs(self, replacements: Mapping[Value, Value]) -> Op:
+        """The same op with some input values exchanged for others."""
+        return self.with_inputs(tuple([replacements.get(v, v) for v in self.inputs]))
+
 
 @dataclass(frozen=True, slots=True)
 class Graph:
@@ -190,30 +194,25 @@ class GraphBuilder:
 
     Args:
         base: what it begins with.
-        reserved: names of ops that will be added later, which `unique_name` leaves to them.
     """
 
-    def __init__(self, base: Graph | None = None, reserved: Set[str] = frozenset()) -> None:
+    def __init__(self, base: Graph | None = None) -> None:
         self.ops: dict[str, Op] = dict(base.ops) if base else {}
         self.types: dict[str, tuple[TensorType, ...]] = dict(base.types) if base else {}
         self.lines: dict[str, SourceLine] = dict(base.lines) if base else {}
         self.results: tuple[Value, ...] = base.results if base else ()
         self.effects: dict[str, None] = dict.fromkeys(base.effects) if base else {}
         self._next: dict[str, int] = {}
-        self._reserved = reserved
 
     def unique_name(self, wanted: str) -> str:
         """``wanted``, or ``wanted_1``, ``wanted_2`` ... when it is taken."""
-        if self._is_free(wanted):
+        if wanted not in self.ops:
             return wanted
         number = self._next.get(wanted, 1)
-        while not self._is_free(f"{wanted}_{number}"):
+        while f"{wanted}_{number}" in self.ops:
             number += 1
         self._next[wanted] = number + 1
         return f"{wanted}_{number}"
-
-    def _is_free(self, name: str) -> bool:
-        return name not in self.ops and name not in self._reserved
 
     def add(
         self,

@@ -1,4 +1,4 @@
-"""Building graphs op by op: inference is applied as ops are added."""
+"""Build graphs op by op: inference runs as ops are added."""
 
 from __future__ import annotations
 

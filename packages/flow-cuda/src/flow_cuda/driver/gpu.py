@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch
+from flow_core.authoring.backends import Launch
 from flow_cuda.device.arrays import DeviceArray, GpuArena
 from flow_cuda.device.batch import joined
 from flow_cuda.device.hardware import Hardware

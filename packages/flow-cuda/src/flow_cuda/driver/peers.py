@@ -16,17 +16,20 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch, Scratch, Strided, strided
-from flow_core.exchange import (
+from flow_core.authoring.backends import (
     Block,
     Exchange,
+    Launch,
     Meter,
+    Scratch,
     Steps,
+    Strided,
     check_arrays,
     neutral,
     sent_by,
+    strided,
 )
-from flow_core.plugins.specs import Available, Unavailable
+from flow_core.authoring.specs import Available, Unavailable
 from flow_cuda.device.hardware import Access, Hardware
 from flow_cuda.device.launch import CopyLaunch, HostNumber, Queued
 from flow_cuda.device.staging import Traffic

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
 from flow_core.base.dtypes import DType
-from flow_core.device import Launch
-from flow_core.ir.graph import TensorType
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_cuda.codegen.program import C_TYPES
 from flow_cuda.device.arrays import DeviceArray
 

@@ -7,9 +7,8 @@ from math import prod
 
 import numpy as np
 
-from flow_core.device import Launch
-from flow_core.ir.graph import TensorType
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
 from flow_cuda.codegen.elementwise import AXES
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.launch import Read, Struct, Written, call, space

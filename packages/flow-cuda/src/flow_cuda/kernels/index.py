@@ -11,10 +11,9 @@ from functools import partial
 from math import prod
 from typing import Any
 
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
 from flow_core.base.dtypes import DType, float32, int32
-from flow_core.device import Launch
-from flow_core.ir.graph import TensorType
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.launch import Read, Struct, Written, ZeroLaunch, call, space, strides
 from flow_cuda.kernels.binding import c_type, kernel, listed, padded

@@ -7,8 +7,8 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from flow_core.device import Launch
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
 from flow_cuda.codegen.elementwise import AXES
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.launch import Read, Struct, call, space, strides

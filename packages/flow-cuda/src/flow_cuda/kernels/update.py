@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch
-from flow_core.plugins.specs import BindContext, KernelSpec
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelSpec
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.launch import Read, Struct, Written, call, each
 from flow_cuda.kernels.binding import c_type, kernel, listed

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
 from flow_core.base.shapes import same_padding
-from flow_core.device import Launch
-from flow_core.ir.graph import TensorType
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.config import allows_tf32
 from flow_cuda.device.hardware import Product
@@ -59,7 +58,7 @@ def layout(type_: TensorType, data_format: str) -> WindowLayout:
     """How a tensor lies; missing axes of space have size 1.
 
     >>> from flow_core.base.dtypes import float32
-    >>> from flow_core.ir.graph import tensor_type
+    >>> from flow_core.authoring.specs import tensor_type
     >>> layout(tensor_type((2, 5, 3), float32), "channels_last")
     WindowLayout(batch=2, channels=3, space=(5, 1, 1), steps=(15, 1, 3, 0, 0))
     """

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator
 from functools import partial
 
-from flow_core.plugins.specs import (
+from flow_core.authoring.specs import (
     Available,
     CommSpec,
     DeviceSpec,

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.specs import BindContext
 from flow_core.base.philox import Uniform
-from flow_core.plugins.specs import BindContext
 
 Box = tuple[int, int, int, int]
 """Top, left, height and width."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch
-from flow_core.plugins.specs import BindContext
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext
 from flow_data import codec
 from flow_data.headers import check_pixels
 from flow_data.instances import Array, copied, describe, fail

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext
 from flow_core.base.dtypes import as_dtype
-from flow_core.device import Launch
-from flow_core.plugins.specs import BindContext
 from flow_data import codec
 from flow_data.instances import POOL, Array, describe, fail
 from flow_data.kernels.crops import RowDraws, crop_box, limits_of

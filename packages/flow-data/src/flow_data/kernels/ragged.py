@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext
 from flow_core.base.dtypes import as_dtype
-from flow_core.device import Launch
-from flow_core.plugins.specs import BindContext
 from flow_data.instances import Array, copied, describe, fail
 
 

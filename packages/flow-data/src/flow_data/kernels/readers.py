@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch
-from flow_core.ir.graph import TensorType
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, TensorType
 from flow_core.ir.initializers import generate
-from flow_core.plugins.specs import BindContext
 from flow_data.loading.source import Source, open_source
 
 

@@ -9,12 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.backends import Block, Launch
+from flow_core.authoring.specs import (
+    REQUIRED,
+    AttrValue,
+    InferContext,
+    OpSpec,
+    TensorType,
+    tensor_type,
+)
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.shapes import Shape
-from flow_core.device import Launch
-from flow_core.exchange import Block
-from flow_core.ir.graph import AttrValue, TensorType, tensor_type
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec
 
 LOCAL_COPIES = ("slice", "copy")
 """Collectives of exchanges that a loader does itself: copies within a device."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from flow_core.device import Launch
+from flow_core.authoring.backends import Launch
 from flow_data.loading.body import Member, Slot
 from flow_data.rows import FromStep, RowWork
 

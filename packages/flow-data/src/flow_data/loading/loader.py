@@ -21,10 +21,9 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.backends import BOXING, Launch
+from flow_core.authoring.specs import BindContext, KernelQuery, load
 from flow_core.base.philox import op_seed
-from flow_core.device import Launch
-from flow_core.exchange import BOXING
-from flow_core.plugins.specs import BindContext, KernelQuery, load
 from flow_data.instances import RowError
 from flow_data.loading.body import Member, copies, decode
 from flow_data.loading.chains import Stage, chained

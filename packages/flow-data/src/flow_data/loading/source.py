@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from flow_core.plugins.specs import load
+from flow_core.authoring.specs import load
 from flow_data.loading.order import Batches, Order, OrderOptions
 from flow_data.records.ofrecord import OFRecordFiles, part_paths
 from flow_data.records.record import Origin, Record

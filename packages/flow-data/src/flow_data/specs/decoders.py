@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from flow_core.authoring.specs import REQUIRED, InferContext, OpSpec, TensorType
 from flow_core.base.dtypes import as_dtype, float32, uint8
-from flow_core.ir.graph import TensorType
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec
 from flow_data.codec import COLORS
 from flow_data.specs.rules import dense, own_region, ragged, records, rows
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from flow_core.authoring.specs import InferContext, OpSpec, TensorType
 from flow_core.base.dtypes import float32, int32
-from flow_core.ir.graph import TensorType
-from flow_core.plugins.specs import InferContext, OpSpec
 from flow_data.specs.rules import buffers, need, own_region, rows, same_count
 
 

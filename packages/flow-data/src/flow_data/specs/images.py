@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from flow_core.authoring.specs import REQUIRED, InferContext, OpSpec, TensorType
 from flow_core.base.dtypes import as_dtype, float32, int8, uint8
-from flow_core.ir.graph import TensorType
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec
 from flow_data.codec import INTERPOLATIONS
 from flow_data.specs.decoders import RANDOM_CROP, check_color, check_crop
 from flow_data.specs.rules import buffers, dense, own_region, ragged, rows, same_count

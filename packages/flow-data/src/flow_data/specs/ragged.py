@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from flow_core.authoring.specs import (
+    REQUIRED,
+    InferContext,
+    OpSpec,
+    S,
+    SbpContext,
+    Signature,
+    Signatures,
+    TensorType,
+    tensor_type,
+)
 from flow_core.base.dtypes import as_dtype, tensor_buffer
-from flow_core.ir.graph import TensorType, tensor_type
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, SbpContext
-from flow_core.sharding.sbp import S, Signature, Signatures
 from flow_data.specs.rules import buffers, need, own_region, ragged, rows
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from flow_core.authoring.specs import REQUIRED, InferContext, OpSpec, TensorType, tensor_type
 from flow_core.base.dtypes import as_dtype, int32, int64, record
-from flow_core.ir.graph import TensorType, tensor_type
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec
 from flow_data.specs.rules import dense, own_region, ragged, rows
 
 SHUFFLE = {

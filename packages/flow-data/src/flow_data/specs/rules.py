@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from flow_core.authoring.specs import (
+    AttrValue,
+    InferContext,
+    LocalContext,
+    S,
+    SbpContext,
+    Signature,
+    Signatures,
+    TensorType,
+    tensor_type,
+)
 from flow_core.base.dtypes import DType, record, tensor_buffer
-from flow_core.ir.graph import AttrValue, TensorType, tensor_type
-from flow_core.plugins.specs import InferContext, LocalContext, SbpContext
-from flow_core.sharding.sbp import S, Signature, Signatures
 
 
 def rows(ctx: SbpContext) -> Signatures:

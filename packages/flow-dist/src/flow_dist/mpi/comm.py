@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from flow_core.authoring.backends import Arena, Exchange, Launch, check_arrays
 from flow_core.base.dtypes import tensor_buffer
 from flow_core.base.errors import UnsupportedError
-from flow_core.device import Arena, Launch
-from flow_core.exchange import Exchange, check_arrays
 from flow_dist.control.watch import WATCH, Site
 from flow_dist.mpi.point_to_point import bind_point_to_point
 from flow_dist.mpi.ragged_messages import bind_ragged

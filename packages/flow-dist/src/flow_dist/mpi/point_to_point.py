@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch
+from flow_core.authoring.backends import Launch
 from flow_dist.control.waiting import wait
 from flow_dist.phases import Box, Gather, Phases, combine_launches, routes
 

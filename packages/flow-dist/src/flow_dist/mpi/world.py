@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.backends import Launch
 from flow_core.base.thread_budget import Budget
-from flow_core.device import Launch
 from flow_dist.bootstrap.membership import LaunchError
 from flow_dist.bootstrap.output import choose_output
 from flow_dist.bootstrap.versions import check_versions

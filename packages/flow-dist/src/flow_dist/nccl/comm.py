@@ -13,10 +13,20 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from flow_core.authoring.backends import (
+    Exchange,
+    Launch,
+    Meter,
+    Scratch,
+    Steps,
+    Workbench,
+    World,
+    check_arrays,
+    sent_by,
+    strided,
+)
+from flow_core.authoring.specs import Available, Unavailable
 from flow_core.base.errors import ConfigError
-from flow_core.device import Launch, Scratch, Workbench, World, strided
-from flow_core.exchange import Exchange, Meter, Steps, check_arrays, sent_by
-from flow_core.plugins.specs import Available, Unavailable
 from flow_dist.control.watch import WATCH
 from flow_dist.control.watch import Site as Place
 from flow_dist.mpi.lazy import bootstrap as join_processes

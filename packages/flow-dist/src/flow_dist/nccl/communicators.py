@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from flow_core.authoring.backends import Workbench, World
 from flow_core.base.errors import FlowError
-from flow_core.device import Workbench, World
 from flow_dist.bootstrap.membership import LaunchError
 from flow_dist.control.waiting import wait
 from flow_dist.control.watch import WATCH

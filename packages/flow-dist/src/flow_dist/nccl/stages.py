@@ -13,10 +13,9 @@ from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
 
+from flow_core.authoring.backends import Block, Exchange, Launch, Strided, Workbench, neutral
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.shapes import Shape
-from flow_core.device import Launch, Strided, Workbench
-from flow_core.exchange import Block, Exchange, neutral
 from flow_dist.nccl.types import DTYPES, op_of
 from flow_dist.phases import Gather, phases_of, routes
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from flow_core.authoring.backends import Exchange
 from flow_core.base.dtypes import DType
 from flow_core.base.errors import UnsupportedError
-from flow_core.exchange import Exchange
 
 DTYPES: Mapping[str, int] = {
     "int8": 0,

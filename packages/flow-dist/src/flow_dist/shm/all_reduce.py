@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from flow_core.device import Launch
+from flow_core.authoring.backends import Launch
 from flow_dist.phases import Box, Gather, Phases, routes
 from flow_dist.shm.memory import (
     Access,

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch
+from flow_core.authoring.backends import Launch
 from flow_dist.phases import Box, Phases
 from flow_dist.shm.memory import (
     CHUNK_BYTES,

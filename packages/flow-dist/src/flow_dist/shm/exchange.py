@@ -47,7 +47,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flow_core.device import Launch
+from flow_core.authoring.backends import Launch
 from flow_dist.control.waiting import WAIT_POLICY
 from flow_dist.phases import (
     Box,

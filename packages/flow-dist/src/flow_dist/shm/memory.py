@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch
+from flow_core.authoring.backends import Launch
 from flow_dist.phases import Box, Gather, Phases, Route, combine_launches, routes
 from flow_dist.shm.large_pages import enlarge, mapped
 

@@ -13,10 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch
-from flow_core.ir.graph import Attrs
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
-from flow_core.plugins.trials import agree, factors, multiplications
+from flow_core.authoring.backends import Launch, agree, factors, multiplications
+from flow_core.authoring.specs import Attrs, BindContext, KernelQuery, KernelSpec
 from flow_onednn.kernels.matmul import DEEP, cook
 from flow_onednn.library import library
 from flow_onednn.primitives import PostOps, address, create

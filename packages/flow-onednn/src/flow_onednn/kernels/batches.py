@@ -13,10 +13,9 @@ from math import prod
 
 import numpy as np
 
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, tensor_type
 from flow_core.base.dtypes import float32
-from flow_core.device import Launch
-from flow_core.ir.graph import tensor_type
-from flow_core.plugins.specs import BindContext
 from flow_onednn import threads
 from flow_onednn.kernels.loops import FLOAT_BYTES, null
 from flow_onednn.kernels.shares import at_once, here

@@ -12,10 +12,9 @@ from functools import partial
 from math import prod
 from typing import Any
 
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import AttrValue, BindContext, tensor_type
 from flow_core.base.dtypes import float32
-from flow_core.device import Launch
-from flow_core.ir.graph import AttrValue, tensor_type
-from flow_core.plugins.specs import BindContext
 from flow_onednn.kernels import matmul
 from flow_onednn.native import compiler
 from flow_onednn.primitives import address, padded

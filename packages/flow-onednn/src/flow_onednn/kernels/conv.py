@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from flow_core.plugins.specs import KernelSpec
+from flow_core.authoring.specs import KernelSpec
 from flow_onednn import binding, threads
 from flow_onednn.kernels import batches, columns, pointwise
 from flow_onednn.kernels.guarded import guarded

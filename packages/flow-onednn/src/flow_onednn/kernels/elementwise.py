@@ -7,9 +7,8 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from flow_core.device import Launch
-from flow_core.ir.graph import TensorType
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
 from flow_onednn.native import compiler
 from flow_onednn.native.expressions import C_TYPES, CDEF, SCALARS, TABLE, Loop, Step, write
 from flow_onednn.primitives import address, row_major

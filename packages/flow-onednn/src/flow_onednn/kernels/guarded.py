@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch
-from flow_core.plugins.specs import BindContext
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext
 from flow_onednn.kernels.loops import pointer
 from flow_onednn.native import compiler
 from flow_onednn.recipes import Cook, Cooked, Problem

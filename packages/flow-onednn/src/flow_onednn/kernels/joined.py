@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from flow_core.device import Launch
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn.kernels.loops import FLOAT_BYTES, PAIR_BYTES, loop_kernel, null, pointer
 from flow_onednn.native import compiler
 from flow_onednn.ops import JOINED, UPDATE_ATTRS, Joined

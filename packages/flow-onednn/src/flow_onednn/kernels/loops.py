@@ -8,10 +8,9 @@ from functools import partial
 from math import prod
 from typing import Any
 
+from flow_core.authoring.backends import Launch, of_all
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
 from flow_core.base.errors import DataError
-from flow_core.device import Launch
-from flow_core.plugins.rows import of_all
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn import threads
 from flow_onednn.kernels.upcast import widened
 from flow_onednn.native import compiler

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.ir.graph import Attrs, TensorType
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.specs import Attrs, BindContext, KernelQuery, KernelSpec, TensorType
 from flow_onednn import binding
 from flow_onednn.kernels.upcast import product
 from flow_onednn.library import library

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch
-from flow_core.ir.graph import TensorType
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
 from flow_onednn import binding
 from flow_onednn.kernels.loops import pointer
 from flow_onednn.kernels.upcast import is_half, on_twins, wide_type

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.ir.graph import Attrs
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
-from flow_core.plugins.trials import agree, factors, multiplications
+from flow_core.authoring.backends import agree, factors, multiplications
+from flow_core.authoring.specs import Attrs, BindContext, KernelQuery, KernelSpec
 from flow_onednn.kernels import shares
 from flow_onednn.kernels.guarded import guarded
 from flow_onednn.kernels.matmul import ACTIVATIONS

@@ -11,9 +11,8 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from flow_core.device import Launch
-from flow_core.ir.graph import TensorType
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
 from flow_onednn import binding
 from flow_onednn.kernels.conv import LAST, first, image
 from flow_onednn.kernels.loops import half_kernel, null, parts_of, pointer

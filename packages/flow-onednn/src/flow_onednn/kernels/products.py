@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from flow_core.device import Launch
-from flow_core.ir.graph import AttrValue
-from flow_core.plugins.specs import BindContext, KernelSpec
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import AttrValue, BindContext, KernelSpec
 from flow_onednn.kernels import matmul
 from flow_onednn.kernels.loops import FLOAT_BYTES, null, pointer
 from flow_onednn.native import compiler

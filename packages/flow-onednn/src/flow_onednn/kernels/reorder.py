@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flow_core.plugins.specs import KernelQuery, KernelSpec
+from flow_core.authoring.specs import KernelQuery, KernelSpec
 from flow_onednn.primitives import create, plain, row_major
 from flow_onednn.recipes import Operand, Problem, Recipe, is_float, kernel, recipe
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from math import prod
 
-from flow_core.device import Launch
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn.kernels.loops import FLOAT_BYTES, loop_kernel, pointer, sum_shares
 from flow_onednn.native import compiler
 from flow_onednn.primitives import padded

@@ -20,10 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch
-from flow_core.plugins.rows import of_first
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
-from flow_core.plugins.trials import agree, factors, multiplications
+from flow_core.authoring.backends import Launch, agree, factors, multiplications, of_first
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn import threads
 from flow_onednn.kernels import matmul
 from flow_onednn.kernels.guarded import guarded

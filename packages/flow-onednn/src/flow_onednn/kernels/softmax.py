@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from flow_core.device import Launch
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn import binding
 from flow_onednn.kernels.loops import half_kernel, pointer
 from flow_onednn.native import compiler

@@ -15,10 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch
-from flow_core.ir.graph import Attrs
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
-from flow_core.plugins.trials import agree, factors, multiplications
+from flow_core.authoring.backends import Launch, agree, factors, multiplications
+from flow_core.authoring.specs import Attrs, BindContext, KernelQuery, KernelSpec
 from flow_onednn import binding
 from flow_onednn.kernels import matmul
 from flow_onednn.kernels.loops import null, pointer

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.device import Launch
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn import threads
 from flow_onednn.kernels.loops import FLOAT_BYTES, loop_kernel, null, parts_of, pointer
 from flow_onednn.native import compiler

@@ -9,10 +9,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import (
+    BindContext,
+    KernelQuery,
+    KernelSpec,
+    TensorType,
+    load,
+    tensor_type,
+)
 from flow_core.base.dtypes import float32
-from flow_core.device import Launch
-from flow_core.ir.graph import TensorType, tensor_type
-from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
 from flow_onednn.library import NO_TILES
 from flow_onednn.native import compiler
 from flow_onednn.primitives import address, padded

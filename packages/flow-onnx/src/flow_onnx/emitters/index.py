@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flow_core.ir.graph import TensorType
+from flow_core.authoring.specs import TensorType
 from flow_onnx.emission import Emission
 from flow_onnx.emitters.common import Emit
 from flow_onnx.emitters.shape import unsqueezed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from flow_core.ir.graph import TensorType
+from flow_core.authoring.specs import TensorType
 from flow_onnx.emission import Emission
 from flow_onnx.emitters.reduce import reduced
 

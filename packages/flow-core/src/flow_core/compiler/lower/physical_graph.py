@@ -82,12 +82,16 @@ def to_physical(
     devices |= {problem.home(op) for op in graph.of_type("variable")}
     if len(devices) <= 1 and all(p.size == 1 for p in devices):
         return Physical(graph)
-    return _Expansion(problem, graph, select(problem), problem.links, ways).run()
+    return _Lowering(problem, graph, select(problem), problem.links, ways).run()
 
 
 @dataclass(slots=True)
-class _Expansion:
-    """The state of one expansion."""
+class _Lowering:
+    """The state of one lowering: a new graph, built op by op.
+
+    A `Rewriter` does not fit: no op of the logical graph is kept, each becomes ops with other
+    names, types and placements, and values are looked up by layout.
+    """
 
     problem: Problem
     graph: Graph

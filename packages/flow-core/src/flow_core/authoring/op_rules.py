@@ -1,0 +1,41 @@
+"""The API of op specs: named inference and SBP rules."""
+
+from flow_core.ops.rules import (
+    broadcast_sbp,
+    broadcast_type,
+    check_place,
+    checked_axis,
+    falling,
+    floating,
+    floating_like_input,
+    like_input,
+    linear,
+    passed,
+    rising,
+    same_inputs,
+    split_all_axes,
+    split_axes,
+    with_falling,
+    with_place,
+    with_rising,
+)
+
+__all__ = [
+    "broadcast_sbp",
+    "broadcast_type",
+    "check_place",
+    "checked_axis",
+    "falling",
+    "floating",
+    "floating_like_input",
+    "like_input",
+    "linear",
+    "passed",
+    "rising",
+    "same_inputs",
+    "split_all_axes",
+    "split_axes",
+    "with_falling",
+    "with_place",
+    "with_rising",
+]
