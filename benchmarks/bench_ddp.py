@@ -230,9 +230,7 @@ def report(running: list[Group]) -> None:
     for group in running:
         group.end()
     ours = times["flow, 2 processes"]
-    print(
-        f"{'LeNet, a batch of ' + str(BATCH):28}{'least':>9}{'median':>9}{'2 processes / this':>28}"
-    )
+    print(f"{'LeNet, batch ' + str(BATCH):28}{'minimum':>9}{'median':>9}{'2 processes / this':>28}")
     for name, seconds in times.items():
         least, usual = min(seconds) * 1e3, median(seconds) * 1e3
         ratios = f"{min(ours) / min(seconds):.2f} and {median(ours) / median(seconds):.2f}"

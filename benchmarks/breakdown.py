@@ -204,7 +204,7 @@ def table(found):
     title = f"`{found.workload}`: {found.step * 1e3:.3f} ms, {found.step / found.floor:.2f} times"
     lines = [
         f"{title} the floor of {found.floor * 1e3:.3f} ms", "",
-        "| class | launches | ms | floor | over it | most of it in |",
+        "| class | launches | ms | floor | excess | slowest ops |",
         "|---|---|---|---|---|---|",
     ]  # fmt: skip
     for name, row in sorted(found.rows.items(), key=lambda item: -item[1].seconds):
@@ -235,7 +235,7 @@ def picture(results, path):
     axes.set_yticks(range(len(results)), [r.workload for r in results])
     axes.invert_yaxis()
     axes.axvline(1.0, color="black", linewidth=1)
-    axes.set_xlabel("multiples of the step's floor; pale: over the floor of the class")
+    axes.set_xlabel("multiples of the step's floor; pale: beyond the floor of the class")
     figure.savefig(path, dpi=120)
 
 

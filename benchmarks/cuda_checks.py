@@ -163,7 +163,7 @@ def run(part: Part, call: Call) -> list[Row]:
     """Return the rows of a part, and one that reports a part not run or cut off."""
     limit = call.limit(part)
     if not limit:
-        return [Row(part.name, "not run", f"there was no time: it may take {part.seconds:.0f} s")]
+        return [Row(part.name, "not run", f"too little time: limit {part.seconds:.0f} s")]
     stem = re.sub(r"\W+", "-", part.name)
     rows, log = call.out / f"{stem}.rows", call.out / f"{stem}.log"
     rows.unlink(missing_ok=True)

@@ -215,11 +215,13 @@ def steady(run: Run) -> Iterator[Row]:
                 job(*feeds)
         less = free - hardware.free_bytes()
     host, least = float(np.median(times)) * 1e6, min(times) * 1e6
-    note = f"us in the median, {least:.1f} at least; wanted: below 20"
+    note = f"us median, {least:.1f} minimum; target: below 20"
     yield Row("mlp: host time of a replayed step", f"{host:.1f}", note, {"us": host})
     if not run.simulated:
         yield Row("mlp: host time below 20 us", verdict(host < 20))
-    yield Row("mlp: no allocations in a step", verdict(not made), f"{less} bytes less are free")
+    yield Row(
+        "mlp: no allocations in a step", verdict(not made), f"free memory decreased by {less} bytes"
+    )
 
 
 def memory_row(name: str, job: Any, made: list[tuple[Any, int]], hardware: Any) -> Row:
@@ -229,7 +231,7 @@ def memory_row(name: str, job: Any, made: list[tuple[Any, int]], hardware: Any) 
     held = {b.name: b.type.nbytes for b in plan.buffers if b.kind == "variable"}
     rest = allocated - arena - sum(held.values())
     tables = TABLES * max(1, len(plan.tasks) // 20)  # addresses of merged updates, numbers
-    note = f"{arena} bytes predicted, {sum(held.values())} of variables, {rest} of tables"
+    note = f"{arena} bytes predicted, {sum(held.values())} in variables, {rest} in tables"
     return Row(f"{name}: arena as predicted", verdict(0 <= rest < tables), note)
 
 

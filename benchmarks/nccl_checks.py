@@ -234,7 +234,7 @@ def repeatable(setup: Setup) -> Iterator[Row]:
         want = sum(data[1:], data[0])
         exact = np.array_equal(found[0], want)
         result = "passed" if same and (exact or not ordered) else "FAILED"
-        note = "the plan's bits" if exact else "bits of its own"
+        note = "the plan's bits" if exact else "bits of NCCL's order"
         yield Row(f"same bits{', in order' * ordered}", result, note)
 
 
@@ -291,7 +291,7 @@ def abort(setup: Setup) -> Iterator[Row]:
             time.sleep(0.05)
         comm.after_step()
     except JobStoppedError:
-        yield Row("abort", "passed", f"the device was free after {seconds:.2f} s")
+        yield Row("abort", "passed", f"the device was released after {seconds:.2f} s")
     else:
         yield Row("abort", "FAILED", "the results of a broken step were returned")
     guard.close()
