@@ -1,4 +1,4 @@
-"""What the pages refer to is there."""
+"""Files and modules named by the documentation exist."""
 
 from __future__ import annotations
 
