@@ -180,7 +180,7 @@ def test_no_floating_type() -> None:
 
 
 def test_no_samples() -> None:
-    with pytest.raises(AssertionError, match="set `OpSpec.samples`"):
+    with pytest.raises(AssertionError, match=r"set `OpSpec\.samples`"):
         kit(KernelKit, replace(TWICE, samples=None)).test_agrees("twice", "as_given")
 
 
