@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from flow_core.ir.graph import Attrs, Graph, Op, Value, rebuild
-from flow_core.ops.training.indexed_updates import DENSE, PREFIX
-from flow_core.ops.training.optim import BY_TYPE
+from flow_core.ir.update_rules import BY_TYPE, INDEXED, INDEXED_PREFIX
 from flow_core.passes.base import PassContext
 
 
@@ -34,7 +33,7 @@ class IndexedSlices:
         readers = graph.consumers()
         ops = dict(graph.ops)
         for op in graph.ops.values():
-            if op.type in DENSE and op.inputs[0].op in self.variables:
+            if op.type in INDEXED and op.inputs[0].op in self.variables:
                 gradient = _rows(graph, readers, op)
                 if gradient is not None:
                     ops[op.name] = _by_rows(op, gradient)
@@ -84,4 +83,4 @@ def _by_rows(update: Op, gradient: _Rows) -> Op:
     attrs["scale"] = update.attrs["scale"] * gradient.scale
     attrs["first"] = gradient.total.attrs["first"]
     inputs = (model, index, data, *rest)
-    return replace(update, type=PREFIX + update.type, inputs=inputs, attrs=Attrs(attrs))
+    return replace(update, type=INDEXED_PREFIX + update.type, inputs=inputs, attrs=Attrs(attrs))

@@ -5,14 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from flow_core.ir.graph import Graph, Op, rebuild
+from flow_core.ir.update_rules import BY_TYPE, DIFF
 from flow_core.sharding.topology import Placement
-
-JOINED = (
-    "sgd_update", "momentum_update", "adam_update", "rmsprop_update", "centered_rmsprop_update",
-    "lars_update", "lamb_update",
-)  # fmt: skip
-"""Updates whose kernels join."""
-DIFF = 1
 
 
 @dataclass(frozen=True)
@@ -33,7 +27,7 @@ class LateUpdates:
         order = {name: i for i, name in enumerate(graph.ops)}
         groups: dict[tuple[str, Placement], list[Op]] = {}
         for op in graph.ops.values():
-            if op.type in JOINED and op.placement.device_type == self.device:
+            if op.type in BY_TYPE and op.placement.device_type == self.device:
                 groups.setdefault((op.type, op.placement), []).append(op)
         waits: dict[str, str] = {}
         for group in groups.values():

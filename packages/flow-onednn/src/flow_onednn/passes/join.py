@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flow_core.ir.graph import Attrs, AttrValue, Graph, Op, Value
+from flow_core.ir.update_rules import COMMON, DIFF, MODEL, RATE
 from flow_core.plugins.specs import KernelSpec, OpSpec
 from flow_core.rewriting.editor import Editor, edit
-from flow_onednn.ops import JOINED, MOST_ROWS, UPDATE_ATTRS, Joined
+from flow_onednn.ops import JOINED, MOST_ROWS, Joined
 
 SMALL = 1 << 14
 """Elements up to which a variable is small: loops over so many use one thread."""
-MODEL, DIFF, RATE = 0, 1, 2
-BY_TYPE: Mapping[str, Joined] = {row.update: row for row in JOINED}
+BY_TYPE: Mapping[str, Joined] = {row.rule.type: row for row in JOINED}
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def _overwritten(graph: Graph, specs: Mapping[str, OpSpec]) -> Iterator[Value]:
 def _is_small(graph: Graph, op: Op) -> bool:
     """A variable of few elements, all float32; updates that may be left out have an integer."""
     row, types = BY_TYPE[op.type], graph.input_types(op)
-    floats = (t for i, t in enumerate(types) if not (row.step and i == RATE + 1))
+    floats = (t for i, t in enumerate(types) if not (row.rule.step and i == RATE + 1))
     variable = graph.ops[op.inputs[MODEL].op].type == "variable"
     return (
         variable
@@ -85,8 +85,8 @@ def _is_small(graph: Graph, op: Op) -> bool:
 def _parts(op: Op) -> tuple[tuple[Value, ...], tuple[Value, ...], tuple[Value, ...]]:
     """What an update has in common with others, its own row, and the factor of its gradient."""
     row = BY_TYPE[op.type]
-    first = RATE + 1 + row.step
-    end = first + row.states + row.numbers
+    first = RATE + 1 + row.rule.step
+    end = first + row.row - 2
     common = op.inputs[RATE:first]
     return common, (op.inputs[DIFF], op.inputs[MODEL], *op.inputs[first:end]), op.inputs[end:]
 
@@ -106,7 +106,7 @@ def _join(editor: Editor, ops: Sequence[Op]) -> bool:
     """Puts one op in the place of the last of some, under its name."""
     last, row = ops[-1], BY_TYPE[ops[0].type]
     (rate, *step), _, factor = _parts(last)
-    attrs: dict[str, AttrValue] = {k: last.attrs[k] for k in (*UPDATE_ATTRS, *row.attrs)}
+    attrs: dict[str, AttrValue] = {k: last.attrs[k] for k in (*COMMON, *row.rule.attrs)}
     inputs = (rate, *(factor or (rate,)), *step, *(v for op in ops for v in _parts(op)[1]))
     control = tuple(dict.fromkeys(name for op in ops for name in op.control))
     joined = replace(

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from flow_core.ir.graph import Attrs, AttrValue, TensorType
+from flow_core.ir.update_rules import COMMON, DIFF, MODEL, TABLE, Update
 from flow_core.ops.math.matmul import MATMUL_ATTRS
-from flow_core.ops.training.optim import COMMON, DIFF, MODEL, TABLE, Update
 from flow_core.plugins.specs import REQUIRED, InferContext, KernelQuery, OpSpec
 
 PREFIX = "summed_"
