@@ -1,4 +1,4 @@
-"""Job functions, variables, watching and the session: OneFlow's top-level names."""
+"""Job functions, variables, watching and the session; ``__all__`` lists the top-level names."""
 
 from __future__ import annotations
 
@@ -50,7 +50,6 @@ __all__ = [
     "current_scope",
     "eager_execution_enabled",
     "enable_eager_execution",
-    "enable_typing_check",
     "function_config",
     "get_all_variables",
     "get_variable",
@@ -59,9 +58,7 @@ __all__ = [
     "load_variables",
     "name_scope",
     "parallel_cast",
-    "square_sum",
     "sync_default_session",
-    "unique_str",
     "watch",
     "watch_diff",
 ]
