@@ -7,7 +7,7 @@ from typing import Any
 
 from flow_core.base.errors import InferenceError, user_line
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit, emit_one
 
 __all__ = ["assign", "count_not_finite", "multi_count_not_finite", "system_assign"]
 
@@ -53,8 +53,7 @@ def _assign(ref: BlobDef, value: BlobDef, name: str | None) -> None:
 
 
 def _as_vector(count: BlobDef) -> BlobDef:
-    blob: BlobDef = emit("reshape", count, shape=(1,))
-    return blob
+    return emit_one("reshape", count, shape=(1,))
 
 
 def count_not_finite(x: BlobDef, name: str | None = None) -> BlobDef:

@@ -7,7 +7,7 @@ from typing import Any
 from flow_core.api.session.views import cast_to_current_logical_view
 from flow_core.base.dtypes import as_dtype, int32
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.frontend.trace.repeat_acc import PeriodBlob, in_period, periods_of
 from flow_core.frontend.trace.valid_rows import RESIZE, Rows
 
@@ -33,8 +33,7 @@ def argwhere(condition: BlobDef, dtype: Any = None, name: str | None = None) -> 
 
 def nonzero(a: BlobDef, name: str | None = None) -> BlobDef:
     """`argwhere` with a row per axis and a column per place, as numpy's ``nonzero`` has it."""
-    places: BlobDef = emit("transpose", argwhere(a, name=name), perm=(1, 0))
-    return places
+    return emit_one("transpose", argwhere(a, name=name), perm=(1, 0))
 
 
 def sync_dynamic_resize(inputs: BlobDef, size: BlobDef, name: str | None = None) -> BlobDef:

@@ -9,7 +9,7 @@ from flow_core.base.dtypes import DType, as_dtype, int32
 from flow_core.frontend.config.scope import name_scope
 from flow_core.frontend.session.variables import get_variable
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit, emit_one
 
 __all__ = [
     "categorical_ordinal_encode",
@@ -75,7 +75,7 @@ def categorical_ordinal_encode(
         InferenceError: types or shapes that do not fit.
         DataError: when it runs with more distinct tokens than the table has room for.
     """
-    blob: BlobDef = emit(
+    return emit_one(
         "CategoricalOrdinalEncode",
         table,
         size,
@@ -83,7 +83,6 @@ def categorical_ordinal_encode(
         hash_precomputed=hash_precomputed,
         name=name,
     )
-    return blob
 
 
 def categorical_ordinal_encoder(

@@ -9,7 +9,7 @@ from flow_core.api.array.shape import axis_of, check, inner, reshape, transpose
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import UnsupportedError, user_line
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.ops.array.sort import DIRECTIONS
 
 __all__ = [
@@ -54,8 +54,7 @@ def gather(
     """
     axis = axis_of("gather", batch_dims if axis is None else axis, len(params.shape))
     if batch_dims == 0:
-        blob: BlobDef = emit("gather", params, indices, axis=axis, name=name)
-        return blob
+        return emit_one("gather", params, indices, axis=axis, name=name)
     check(axis >= batch_dims, "gather", f"axis {axis}, batch_dims {batch_dims}", "a later axis")
     if axis > batch_dims:
         raise UnsupportedError(
@@ -72,8 +71,7 @@ def gather(
 def _batch_gather(params: BlobDef, indices: BlobDef, lead: int, name: str | None) -> BlobDef:
     shape = indices.shape
     if len(shape) == lead + 1:
-        blob: BlobDef = emit("batch_gather", params, indices, name=name)
-        return blob
+        return emit_one("batch_gather", params, indices, name=name)
     flat = reshape(indices, (*shape[:lead], -1))
     found: BlobDef = emit("batch_gather", params, flat, name=name)
     return reshape(found, shape + params.shape[lead + 1 :])
@@ -97,8 +95,7 @@ def gather_nd(params: BlobDef, indices: BlobDef, name: str | None = None) -> Blo
     Example:
         Positions (i, j) in a table (4, 5, 6) give slices of shape (6,).
     """
-    blob: BlobDef = emit("gather_nd", params, indices, name=name)
-    return blob
+    return emit_one("gather_nd", params, indices, name=name)
 
 
 def scatter_nd(
@@ -119,8 +116,7 @@ def scatter_nd(
     Raises:
         InferenceError: updates of another shape, or no or too many coordinates.
     """
-    blob: BlobDef = emit("scatter_nd", indices, updates, shape=tuple(shape), name=name)
-    return blob
+    return emit_one("scatter_nd", indices, updates, shape=tuple(shape), name=name)
 
 
 def tensor_scatter_nd_update(
@@ -141,8 +137,7 @@ def tensor_scatter_nd_update(
     Raises:
         InferenceError: updates of another shape or element type, or no or too many coordinates.
     """
-    blob: BlobDef = emit("tensor_scatter_nd_update", params, updates, indices, name=name)
-    return blob
+    return emit_one("tensor_scatter_nd_update", params, updates, indices, name=name)
 
 
 def tensor_scatter_nd_add(
@@ -163,8 +158,7 @@ def tensor_scatter_nd_add(
     Raises:
         InferenceError: updates of another shape or element type, or no or too many coordinates.
     """
-    blob: BlobDef = emit("tensor_scatter_nd_add", params, updates, indices, name=name)
-    return blob
+    return emit_one("tensor_scatter_nd_add", params, updates, indices, name=name)
 
 
 def dim_gather(input: BlobDef, dim: int, index: BlobDef, name: str | None = None) -> BlobDef:
@@ -177,8 +171,7 @@ def dim_gather(input: BlobDef, dim: int, index: BlobDef, name: str | None = None
         name: name of the op.
     """
     axis = axis_of("dim_gather", dim, len(input.shape))
-    blob: BlobDef = emit("dim_gather", input, index, dim=axis, name=name)
-    return blob
+    return emit_one("dim_gather", input, index, dim=axis, name=name)
 
 
 def unsorted_segment_sum(
@@ -195,10 +188,9 @@ def unsorted_segment_sum(
         name: name of the op.
     """
     axis = axis_of("unsorted_segment_sum", axis, len(data.shape))
-    blob: BlobDef = emit(
+    return emit_one(
         "unsorted_segment_sum", data, segment_ids, axis=axis, num_segments=num_segments, name=name
     )
-    return blob
 
 
 def unsorted_segment_sum_like(
@@ -218,8 +210,7 @@ def unsorted_segment_sum_like(
             of another shape.
     """
     axis = axis_of("unsorted_segment_sum_like", axis, len(data.shape))
-    blob: BlobDef = emit("unsorted_segment_sum_like", data, segment_ids, like, axis=axis, name=name)
-    return blob
+    return emit_one("unsorted_segment_sum_like", data, segment_ids, like, axis=axis, name=name)
 
 
 def unsorted_batch_segment_sum(
@@ -239,10 +230,9 @@ def unsorted_batch_segment_sum(
     Raises:
         InferenceError: other shapes, or no segments.
     """
-    blob: BlobDef = emit(
+    return emit_one(
         "unsorted_batch_segment_sum", data, segment_ids, num_segments=num_segments, name=name
     )
-    return blob
 
 
 def _to_last(function: str, axis: int, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -265,8 +255,7 @@ def _along(
 
 def _emitter(op_type: str, **attrs: Any) -> Callable[..., BlobDef]:
     def at_last(x: BlobDef, name: str | None) -> BlobDef:
-        blob: BlobDef = emit(op_type, x, **attrs, name=name)
-        return blob
+        return emit_one(op_type, x, **attrs, name=name)
 
     return at_last
 
@@ -327,8 +316,7 @@ def argmax(input: BlobDef, axis: int = -1, name: str | None = None) -> BlobDef:
     perm, _ = _to_last("math.argmax", axis, len(input.shape))
     if perm[-1] != len(perm) - 1:
         input = transpose(input, perm, False, True, inner(name, "_transpose"))
-    blob: BlobDef = emit("argmax", input, name=name)
-    return blob
+    return emit_one("argmax", input, name=name)
 
 
 def top_k(
@@ -358,8 +346,7 @@ def in_top_k(targets: BlobDef, predictions: BlobDef, k: int, name: str | None = 
     Returns:
         int8 of shape (N,); 0 where the target is no class or a prediction is not finite.
     """
-    blob: BlobDef = emit("in_top_k", targets, predictions, k=k, name=name)
-    return blob
+    return emit_one("in_top_k", targets, predictions, k=k, name=name)
 
 
 def one_hot(

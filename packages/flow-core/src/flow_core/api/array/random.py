@@ -11,7 +11,7 @@ from flow_core.api.array.shape import check
 from flow_core.base.dtypes import as_dtype
 from flow_core.frontend.config.scope import current_scope
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit_one
 
 __all__ = [
     "CoinFlip",
@@ -41,8 +41,7 @@ def bernoulli(
     """
     wanted = x.dtype if dtype is None else as_dtype(dtype)
     own_name = None if name == "Bernoulli" else name
-    blob: BlobDef = emit("bernoulli", x, dtype=wanted.name, **_seed(seed), name=own_name)
-    return blob
+    return emit_one("bernoulli", x, dtype=wanted.name, **_seed(seed), name=own_name)
 
 
 def coin_flip(
@@ -66,14 +65,13 @@ def coin_flip(
         ``mirror`` of ``flow.image.CropMirrorNormalize``.
     """
     own_name = None if name == "CoinFlip" else name
-    blob: BlobDef = emit(
+    return emit_one(
         "coin_flip",
         batch_size=batch_size,
         probability=float(probability),
         **_seed(seed),
         name=own_name,
     )
-    return blob
 
 
 CoinFlip = coin_flip
@@ -104,10 +102,7 @@ def generate_random_batch_permutation_indices(
     Returns:
         int32 of shape ``value.shape[:1]``: each row's number once.
     """
-    blob: BlobDef = emit(
-        "generate_random_batch_permutation_indices", value, **_seed(seed), name=name
-    )
-    return blob
+    return emit_one("generate_random_batch_permutation_indices", value, **_seed(seed), name=name)
 
 
 def shuffle(value: BlobDef, seed: int | None = None, name: str | None = None) -> BlobDef:

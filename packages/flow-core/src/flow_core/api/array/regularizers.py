@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from flow_core.api.optim.learning_rates import check_numbers
+from flow_core.api.arguments import check_numbers
 
 __all__ = ["l1", "l1_l2", "l2"]
 

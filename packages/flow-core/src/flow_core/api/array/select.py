@@ -11,7 +11,7 @@ from typing import Any
 from flow_core.api.array.shape import axis_of, check, expand_dims, inner
 from flow_core.base.shapes import same_padding as padding_of_axis
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.ops.array.select import LAST
 
 __all__ = [
@@ -59,8 +59,7 @@ def concat(
     axis = axis_of("concat", axis, len(parts[0].shape))
     # the largest arrays that lists may hold need not fit together, those that are fed do
     bound = None if any(x.is_dynamic for x in parts) else max_dim_size
-    blob: BlobDef = emit("concat", *parts, axis=axis, max_dim_size=bound, name=name)
-    return blob
+    return emit_one("concat", *parts, axis=axis, max_dim_size=bound, name=name)
 
 
 def stack(inputs: Sequence[BlobDef], axis: int = 0, name: str | None = None) -> BlobDef:
@@ -125,8 +124,7 @@ def slice_v2(x: BlobDef, slice_tup_list: Sequence[SliceRow], name: str | None = 
     Raises:
         InferenceError: start or stop out of range, a step of 0, or nothing selected.
     """
-    blob: BlobDef = emit("slice", x, **slice_attrs("slice_v2", x, slice_tup_list), name=name)
-    return blob
+    return emit_one("slice", x, **slice_attrs("slice_v2", x, slice_tup_list), name=name)
 
 
 def slice_update(
@@ -144,8 +142,7 @@ def slice_update(
         InferenceError: start or stop out of range, a step of 0, or an update of another type.
     """
     attrs = slice_attrs("slice_update", x, slice_tup_list)
-    blob: BlobDef = emit("slice_update", x, update, **attrs, name=name)
-    return blob
+    return emit_one("slice_update", x, update, **attrs, name=name)
 
 
 def logical_slice(
@@ -160,8 +157,7 @@ def logical_slice(
         InferenceError: as `slice_v2`, and for negative steps.
     """
     attrs = slice_attrs("experimental.logical_slice", x, slice_tup_list, forward=True)
-    blob: BlobDef = emit("logical_slice", x, **attrs, name=name)
-    return blob
+    return emit_one("logical_slice", x, **attrs, name=name)
 
 
 def logical_slice_assign(
@@ -275,8 +271,7 @@ def pad(
         For ``x`` of shape (2, 3), ``flow.pad(x, [(0, 0), (1, 1)])`` has shape (2, 5).
     """
     attrs = _pad_attrs("pad", x, paddings, constant_value)
-    blob: BlobDef = emit("pad", x, **attrs, name=name)
-    return blob
+    return emit_one("pad", x, **attrs, name=name)
 
 
 def pad_grad(
@@ -300,8 +295,7 @@ def pad_grad(
         InferenceError: not one pair per axis, or a border wider than the blob.
     """
     attrs = _pad_attrs("pad_grad", x, paddings, constant_value)
-    blob: BlobDef = emit("pad_grad", x, **attrs, name=name)
-    return blob
+    return emit_one("pad_grad", x, **attrs, name=name)
 
 
 def same_padding(
@@ -350,5 +344,4 @@ def reflection_pad2d(x: BlobDef, padding: int | Sequence[int], name: str | None 
     given = [padding] * 4 if isinstance(padding, int) else list(padding)
     ok = len(given) == len(x.shape) == 4
     check(ok, "reflection_pad2d", f"{padding} for shape {x.shape}", "4 numbers, for 4 axes")
-    blob: BlobDef = emit("reflection_pad2d", x, padding=(0, 0, given[2], given[3]), name=name)
-    return blob
+    return emit_one("reflection_pad2d", x, padding=(0, 0, given[2], given[3]), name=name)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flow_core.api.arguments import checker
 from flow_core.base.errors import InferenceError, UnsupportedError, user_line
 from flow_core.base.shapes import broadcast_shapes, normal_axis
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit, emit_one
 
 __all__ = [
     "amp_white_identity",
@@ -26,14 +27,7 @@ __all__ = [
 ]
 
 
-def check(
-    ok: object, function: str, found: object, allowed: object, hint: str | None = None
-) -> None:
-    """Raises `InferenceError` about ``flow.<function>`` at the user's line unless ``ok``."""
-    if not ok:
-        raise InferenceError(
-            f"flow.{function}", at=user_line(), found=found, allowed=allowed, hint=hint
-        )
+check = checker("flow.")
 
 
 def axis_of(function: str, axis: int, rank: int) -> int:
@@ -62,8 +56,7 @@ def reshape(x: BlobDef, shape: Sequence[int], name: str | None = None) -> BlobDe
     """
     listed = hasattr(shape, "__len__") and not isinstance(shape, str)
     check(listed, "reshape", f"shape {shape!r:.60}", "a list or tuple of sizes", "[size]")
-    blob: BlobDef = emit("reshape", x, shape=tuple(shape), name=name)
-    return blob
+    return emit_one("reshape", x, shape=tuple(shape), name=name)
 
 
 def dynamic_reshape(x: BlobDef, shape: Sequence[int], name: str | None = None) -> BlobDef:
@@ -85,8 +78,7 @@ def reshape_like(x: BlobDef, like: BlobDef, name: str | None = None) -> BlobDef:
     Raises:
         InferenceError: the numbers of elements differ.
     """
-    blob: BlobDef = emit("reshape_like", x, like, name=name)
-    return blob
+    return emit_one("reshape_like", x, like, name=name)
 
 
 def flatten(
@@ -105,8 +97,7 @@ def flatten(
     Example:
         A blob of shape (4, 4, 3, 2) with ``start_dim=1`` becomes (4, 24).
     """
-    blob: BlobDef = emit("flatten", input, start_dim=start_dim, end_dim=end_dim, name=name)
-    return blob
+    return emit_one("flatten", input, start_dim=start_dim, end_dim=end_dim, name=name)
 
 
 def squeeze(input: BlobDef, axis: Sequence[int] | None = None, name: str | None = None) -> BlobDef:
@@ -117,8 +108,7 @@ def squeeze(input: BlobDef, axis: Sequence[int] | None = None, name: str | None 
     """
     if axis is None:
         axis = [i for i, size in enumerate(input.shape) if size == 1]
-    blob: BlobDef = emit("squeeze", input, axes=tuple(axis), name=name)
-    return blob
+    return emit_one("squeeze", input, axes=tuple(axis), name=name)
 
 
 def expand_dims(input: BlobDef, axis: int, name: str | None = None) -> BlobDef:
@@ -135,14 +125,12 @@ def expand_dims(input: BlobDef, axis: int, name: str | None = None) -> BlobDef:
     Example:
         A blob of shape (2, 3) becomes (1, 2, 3) with 0, (2, 1, 3) with 1, (2, 3, 1) with -1.
     """
-    blob: BlobDef = emit("expand_dims", input, axis=axis, name=name)
-    return blob
+    return emit_one("expand_dims", input, axis=axis, name=name)
 
 
 def identity(x: BlobDef, name: str | None = None) -> BlobDef:
     """A blob with the same elements."""
-    blob: BlobDef = emit("identity", x, name=name)
-    return blob
+    return emit_one("identity", x, name=name)
 
 
 def identity_n(inputs: Sequence[BlobDef], name: str | None = None) -> list[BlobDef]:
@@ -152,16 +140,14 @@ def identity_n(inputs: Sequence[BlobDef], name: str | None = None) -> list[BlobD
 
 def amp_white_identity(x: BlobDef, name: str | None = None) -> BlobDef:
     """`identity`; under mixed precision ``x`` is in half precision here."""
-    blob: BlobDef = emit("amp_white_identity", x, name=name)
-    return blob
+    return emit_one("amp_white_identity", x, name=name)
 
 
 def cast_to_static_shape(x: BlobDef, name: str | None = None) -> BlobDef:
     """``x`` as a blob of fixed shape; itself, where its shape is fixed already."""
     if not x.is_dynamic:
         return x
-    blob: BlobDef = emit("cast_to_static_shape", x, name=name)
-    return blob
+    return emit_one("cast_to_static_shape", x, name=name)
 
 
 def transpose(
@@ -185,10 +171,9 @@ def transpose(
     rank = len(a.shape)
     order = range(rank)[::-1] if perm is None else perm
     axes = tuple(axis_of("transpose", axis, rank) for axis in order)
-    blob: BlobDef = emit(
+    return emit_one(
         "transpose", a, perm=axes, batch_axis_non_change=batch_axis_non_change, name=name
     )
-    return blob
 
 
 def broadcast_like(
@@ -206,8 +191,7 @@ def broadcast_like(
         name: name of the op.
     """
     axes = () if broadcast_axes is None else tuple(broadcast_axes)
-    blob: BlobDef = emit("broadcast_like", x, like, broadcast_axes=axes, name=name)
-    return blob
+    return emit_one("broadcast_like", x, like, broadcast_axes=axes, name=name)
 
 
 def broadcast_to_compatible_with(
@@ -227,5 +211,4 @@ def broadcast_to_compatible_with(
             found=str(error),
             allowed="shapes that broadcast as numpy's do",
         ) from None
-    blob: BlobDef = emit("broadcast_to", x, shape=shape, name=name)
-    return blob
+    return emit_one("broadcast_to", x, shape=shape, name=name)

@@ -12,7 +12,7 @@ from typing import Any
 from flow_core.api.array.shape import check, inner
 from flow_core.base.dtypes import DType, as_dtype, float32, int32
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit_one
 
 __all__ = [
     "constant",
@@ -54,8 +54,7 @@ def constant(
     check(dtype is not None, "constant", "no dtype", "an element type", "dtype=flow.float32")
     wanted, sizes = as_dtype(dtype), tuple(shape or (1,))
     number = _number("constant", value, wanted)
-    blob: BlobDef = emit("constant", value=number, dtype=wanted.name, shape=sizes, name=name)
-    return blob
+    return emit_one("constant", value=number, dtype=wanted.name, shape=sizes, name=name)
 
 
 def constant_scalar(value: int | float, dtype: Any = None, name: str | None = None) -> BlobDef:
@@ -69,8 +68,7 @@ def constant_like(
     """A blob of the shape (and, unless ``dtype`` is given, the type) of ``like``, all ``value``."""
     wanted = like.dtype if dtype is None else as_dtype(dtype)
     number = _number("constant_like", value, wanted)
-    blob: BlobDef = emit("constant_like", like, value=number, dtype=wanted.name, name=name)
-    return blob
+    return emit_one("constant_like", like, value=number, dtype=wanted.name, name=name)
 
 
 def ones_like(like: BlobDef, dtype: Any = None, name: str | None = None) -> BlobDef:
@@ -111,7 +109,7 @@ def range(
     first, last = (0, start) if limit is None else (start, limit)
     whole = all(isinstance(n, int) for n in (first, last, delta))
     check(whole, "range", f"({start}, {limit}, {delta})", "ints")
-    blob: BlobDef = emit(
+    return emit_one(
         "range",
         start=first,
         limit=last,
@@ -119,15 +117,13 @@ def range(
         dtype=as_dtype(dtype).name,
         name=None if name == "range" else name,
     )
-    return blob
 
 
 def elem_cnt(inputs: BlobDef, dtype: Any = None, name: str | None = None) -> BlobDef:
     """The number of elements of a blob as a constant of shape (1,), int32 by default."""
-    blob: BlobDef = emit(
+    return emit_one(
         "constant", value=prod(inputs.shape), dtype=(dtype or int32).name, shape=(1,), name=name
     )
-    return blob
 
 
 def _fill_attrs(what: str, value: int | float, other: int) -> dict[str, Any]:
@@ -151,8 +147,7 @@ def tril(
         name: name of the op.
     """
     fill = _fill_attrs("fill", fill_value, 0)
-    blob: BlobDef = emit("tril", x, diagonal=diagonal, **fill, name=name)
-    return blob
+    return emit_one("tril", x, diagonal=diagonal, **fill, name=name)
 
 
 def fused_scale_tril(
@@ -164,5 +159,4 @@ def fused_scale_tril(
 ) -> BlobDef:
     """`tril` of ``x * scale``, in one op."""
     attrs = {**_fill_attrs("fill", fill_value, 0), **_fill_attrs("scale", scale, 1)}
-    blob: BlobDef = emit("fused_scale_tril", x, diagonal=diagonal, **attrs, name=name)
-    return blob
+    return emit_one("fused_scale_tril", x, diagonal=diagonal, **attrs, name=name)

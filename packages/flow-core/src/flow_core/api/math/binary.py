@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from flow_core.api.arguments import inner
 from flow_core.api.array.dynamic import argwhere
-from flow_core.api.math.unary import inner, one, reciprocal_no_nan, square
+from flow_core.api.math.unary import reciprocal_no_nan, square
 from flow_core.base.dtypes import DType, as_dtype
 from flow_core.base.errors import InferenceError, user_line
 from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.emit import emit_one
 from flow_core.frontend.trace.operators import as_blob, operand_of
 
 __all__ = [
@@ -67,7 +69,7 @@ def _both(x: Operand, y: Operand, function: str) -> tuple[BlobDef, BlobDef]:
 
 def _pair(kind: str, x: Operand, y: Operand, name: str | None) -> BlobDef:
     first, second = _both(x, y, kind)
-    return one(f"broadcast_{kind}", first, second, name=name)
+    return emit_one(f"broadcast_{kind}", first, second, name=name)
 
 
 def _with_number(
@@ -77,7 +79,7 @@ def _with_number(
     name: str | None,
     change: Callable[[float], float] = lambda number: number,
 ) -> BlobDef:
-    return one(op_type, x, operand=operand_of(x, value, change), name=name)
+    return emit_one(op_type, x, operand=operand_of(x, value, change), name=name)
 
 
 def _inverse(number: float) -> float:
@@ -98,7 +100,7 @@ def subtract(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
     if isinstance(x, BlobDef) and not isinstance(y, BlobDef):
         return _with_number("scalar_add", x, y, name, lambda number: -number)
     if isinstance(y, BlobDef) and not isinstance(x, BlobDef):
-        opposite = one("negative", y, name=inner(name, "negative"))
+        opposite = emit_one("negative", y, name=inner(name, "negative"))
         return _with_number("scalar_add", opposite, x, name)
     return _pair("sub", x, y, name)
 
@@ -139,23 +141,23 @@ def floordiv(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
 def pow(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
     """``x`` to the power ``y``, which may be a number; floating types only."""
     if isinstance(x, BlobDef) and not isinstance(y, BlobDef):
-        return one("scalar_pow", x, exponent=float(y), name=name)
+        return emit_one("scalar_pow", x, exponent=float(y), name=name)
     return _pair("pow", x, y, name)
 
 
 def atan2(x: BlobDef, y: BlobDef, name: str | None = None) -> BlobDef:
     """The angle of the points (y, x) in radians, from -pi to pi: the arc tangent of ``x / y``."""
-    return one("atan2", x, y, name=name)
+    return emit_one("atan2", x, y, name=name)
 
 
 def xdivy(x: BlobDef, y: BlobDef, name: str | None = None) -> BlobDef:
     """``x / y``, 0 where ``x`` is 0 whatever ``y`` is."""
-    return one("xdivy", x, y, name=name)
+    return emit_one("xdivy", x, y, name=name)
 
 
 def xlogy(x: BlobDef, y: BlobDef, name: str | None = None) -> BlobDef:
     """``x * log(y)``, 0 where ``x`` is 0 whatever ``y`` is."""
-    return one("xlogy", x, y, name=name)
+    return emit_one("xlogy", x, y, name=name)
 
 
 def maximum(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
@@ -214,7 +216,7 @@ def add_n(inputs: Sequence[BlobDef], name: str | None = None) -> BlobDef:
     Raises:
         InferenceError: no blobs, or blobs of different types.
     """
-    return one("add_n", *inputs, name=name)
+    return emit_one("add_n", *inputs, name=name)
 
 
 def polyval(coeffs: Sequence[float], x: BlobDef, name: str | None = None) -> BlobDef:
@@ -230,7 +232,7 @@ def polyval(coeffs: Sequence[float], x: BlobDef, name: str | None = None) -> Blo
             found=f"coefficients {coeffs!r:.60}",
             allowed="a list or tuple of numbers",
         )
-    total = one("zero_like", x, name=None if coeffs else name)
+    total = emit_one("zero_like", x, name=None if coeffs else name)
     for i, coefficient in enumerate(coeffs):
         last = i == len(coeffs) - 1
         scaled = multiply(total, x) if i else total
@@ -266,7 +268,7 @@ def clip_by_value(
     attrs: dict[str, float] = {f"floating_{side}": float(v) for side, v in given.items()}
     attrs |= {f"integral_{side}": _integral(v) for side, v in given.items()}
     suffix = "" if len(given) == 2 else f"_{next(iter(given))}"
-    return one(f"clip_by_scalar{suffix}", values, name=name, **attrs)
+    return emit_one(f"clip_by_scalar{suffix}", values, name=name, **attrs)
 
 
 clip_by_scalar = clip = clamp = clip_by_value
@@ -275,7 +277,7 @@ clip_by_scalar = clip = clamp = clip_by_value
 def cast(x: BlobDef, dtype: DType, name: str | None = None) -> BlobDef:
     """``x`` in another element type; floating numbers are cut towards zero for integer types."""
     target = as_dtype(dtype)
-    return x if x.dtype is target else one("cast", x, dtype=target.name, name=name)
+    return x if x.dtype is target else emit_one("cast", x, dtype=target.name, name=name)
 
 
 def where(
@@ -292,7 +294,7 @@ def where(
         InferenceError: only one of ``x`` and ``y`` is given, or their element types differ.
     """
     if x is not None and y is not None:
-        return one("where", condition, x, y, name=name)
+        return emit_one("where", condition, x, y, name=name)
     if x is None and y is None:
         return argwhere(condition, name=name)
     raise InferenceError(
@@ -302,4 +304,4 @@ def where(
 
 def masked_fill(x: BlobDef, mask: BlobDef, value: float, name: str | None = None) -> BlobDef:
     """``value`` where ``mask`` is not 0, elements of ``x`` elsewhere; shapes broadcast."""
-    return one("where_scalar_x", mask, x, operand=operand_of(x, value), name=name)
+    return emit_one("where_scalar_x", mask, x, operand=operand_of(x, value), name=name)

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from flow_core.api.arguments import inner
 from flow_core.api.math.binary import add, divide, maximum, multiply, subtract
-from flow_core.api.math.unary import exp, inner, log, one, sqrt, square
+from flow_core.api.math.unary import exp, log, sqrt, square
 from flow_core.base.errors import InferenceError, user_line
 from flow_core.base.shapes import normal_axis
 from flow_core.exchange import neutral
 from flow_core.frontend.trace.blob import BlobDef
+from flow_core.frontend.trace.emit import emit_one
 from flow_core.frontend.trace.repeat_acc import per_period
 
 __all__ = [
@@ -55,18 +57,18 @@ def _axes(x: BlobDef, axis: Axis, function: str) -> tuple[int, ...]:
 
 def _reduce(op: str, x: BlobDef, axis: Axis, keepdims: bool, name: str | None) -> BlobDef:
     axes = _axes(x, axis, op)
-    return one(op, x, axis=axes, keepdims=bool(keepdims), name=name) if axes else x
+    return emit_one(op, x, axis=axes, keepdims=bool(keepdims), name=name) if axes else x
 
 
 def _filled(operation: str, x: BlobDef, axis: Axis) -> BlobDef:
     """``x`` with numbers that change no maximum or minimum in place of rows that do not count."""
     if x.rows is None or x.rows.axis not in _axes(x, axis, f"reduce_{operation}"):
         return x
-    whole = one("cast_to_static_shape", x)
-    counts = one("cast_to_static_shape", one("constant_like", x, value=1, dtype="int8"))
+    whole = emit_one("cast_to_static_shape", x)
+    counts = emit_one("cast_to_static_shape", emit_one("constant_like", x, value=1, dtype="int8"))
     number = neutral(operation, x.dtype)
-    rest = one("constant_like", whole, value=number, dtype=x.dtype.name)
-    return one("where", counts, whole, rest)
+    rest = emit_one("constant_like", whole, value=number, dtype=x.dtype.name)
+    return emit_one("where", counts, whole, rest)
 
 
 def reduce_sum(
@@ -128,7 +130,7 @@ def reduce_prod(
 def _truth(op: str, x: BlobDef, axis: Axis, keepdims: bool, name: str | None) -> BlobDef:
     if _axes(x, axis, op):
         return _reduce(op, x, axis, keepdims, name)
-    return one("scalar_logical_not_equal", x, operand=0, name=name)
+    return emit_one("scalar_logical_not_equal", x, operand=0, name=name)
 
 
 def reduce_any(
@@ -179,7 +181,7 @@ def _mean_of_rows(x: BlobDef, total: BlobDef, axes: Sequence[int], name: str | N
     """A sum divided by how many elements count; 0 where none does."""
     rows = x.rows
     rest = prod(x.shape[i] for i in axes if i != rows.axis)
-    count = one("cast", maximum(rows.count, 1), dtype=x.dtype.name)
+    count = emit_one("cast", maximum(rows.count, 1), dtype=x.dtype.name)
     return divide(total, multiply(count, rest), name)
 
 
@@ -194,7 +196,7 @@ def reduce_variance(
     """
     axes = _axes(input_tensor, axis, "reduce_variance")
     if not axes:
-        return one("zero_like", input_tensor, name=name)
+        return emit_one("zero_like", input_tensor, name=name)
     mean = reduce_mean(input_tensor, axes, True, inner(name, "mean"))
     centred = subtract(input_tensor, mean, inner(name, "subtract"))
     return reduce_mean(square(centred, inner(name, "square")), axes, keepdims, name)
@@ -211,7 +213,7 @@ def reduce_std(
     """
     axes = _axes(input_tensor, axis, "reduce_std")
     if not axes:
-        return one("zero_like", input_tensor, name=name)
+        return emit_one("zero_like", input_tensor, name=name)
     variance = reduce_variance(input_tensor, axes, keepdims, inner(name, "reduce_variance"))
     return sqrt(variance, name)
 
@@ -245,7 +247,7 @@ def reduce_logsumexp(
     parts = exp(subtract(input_tensor, greatest, inner(name, "subtract")), inner(name, "exp"))
     total = log(reduce_sum(parts, axes, keepdims, inner(name, "reduce_sum")), inner(name, "log"))
     if greatest.shape != total.shape:
-        greatest = one("reshape", greatest, shape=total.shape, name=inner(name, "reshape"))
+        greatest = emit_one("reshape", greatest, shape=total.shape, name=inner(name, "reshape"))
     return add(total, greatest, name)
 
 

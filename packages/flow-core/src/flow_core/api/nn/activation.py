@@ -7,9 +7,10 @@ Functions with inner steps name these after ``name``, as in OneFlow: ``mish(x, n
 from __future__ import annotations
 
 from flow_core.api import math as flow_math
-from flow_core.api.nn.common import check, inner
+from flow_core.api.arguments import inner
+from flow_core.api.nn.common import check
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit_one
 
 __all__ = [
     "elu",
@@ -34,8 +35,7 @@ def leaky_relu(x: BlobDef, alpha: float = 0.2, name: str | None = None) -> BlobD
     Returns:
         A blob like ``x``.
     """
-    blob: BlobDef = emit("leaky_relu", x, alpha=float(alpha), name=name)
-    return blob
+    return emit_one("leaky_relu", x, alpha=float(alpha), name=name)
 
 
 def elu(x: BlobDef, alpha: float = 1.0, name: str | None = None) -> BlobDef:
@@ -51,8 +51,7 @@ def elu(x: BlobDef, alpha: float = 1.0, name: str | None = None) -> BlobDef:
     Returns:
         A blob like ``x``.
     """
-    blob: BlobDef = emit("elu", x, alpha=float(alpha), name=name)
-    return blob
+    return emit_one("elu", x, alpha=float(alpha), name=name)
 
 
 def hardsigmoid(x: BlobDef, name: str | None = None) -> BlobDef:
@@ -65,8 +64,7 @@ def hardsigmoid(x: BlobDef, name: str | None = None) -> BlobDef:
     Returns:
         A blob like ``x``.
     """
-    blob: BlobDef = emit("hardsigmoid", x, name=name)
-    return blob
+    return emit_one("hardsigmoid", x, name=name)
 
 
 def hardswish(x: BlobDef, name: str | None = None) -> BlobDef:
@@ -79,8 +77,7 @@ def hardswish(x: BlobDef, name: str | None = None) -> BlobDef:
     Returns:
         A blob like ``x``.
     """
-    blob: BlobDef = emit("hardswish", x, name=name)
-    return blob
+    return emit_one("hardswish", x, name=name)
 
 
 def hardtanh(
@@ -93,8 +90,7 @@ def hardtanh(
     """
     low, high = float(min_val), float(max_val)
     check(low < high, "hardtanh", f"min_val={low}, max_val={high}", "min_val < max_val")
-    blob: BlobDef = emit("hardtanh", x, min_val=low, max_val=high, name=name)
-    return blob
+    return emit_one("hardtanh", x, min_val=low, max_val=high, name=name)
 
 
 def relu6(x: BlobDef, name: str | None = None) -> BlobDef:

@@ -10,13 +10,14 @@ from math import prod
 from typing import Any
 
 from flow_core.api import math as flow_math
+from flow_core.api.arguments import checked_axis, inner
+from flow_core.api.array.shape import reshape
 from flow_core.api.math import fused_scale_tril, relu, tril
-from flow_core.api.nn.common import check, inner
+from flow_core.api.nn.common import check
 from flow_core.base.errors import UnsupportedError, user_line
-from flow_core.base.shapes import normal_axis
 from flow_core.frontend.session.variables import get_variable
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.frontend.trace.job_build import current_job
 
 __all__ = [
@@ -42,18 +43,6 @@ __all__ = [
 ]
 
 
-def _axis(x: BlobDef, axis: int, function: str) -> int:
-    rank = len(x.shape)
-    fits = hasattr(axis, "__index__") and -rank <= axis < rank
-    check(fits, function, f"axis {axis!r} for shape {x.shape}", f"-{rank} to {rank - 1}")
-    return normal_axis(axis, rank)
-
-
-def _reshape(x: BlobDef, shape: Sequence[int], name: str | None = None) -> BlobDef:
-    blob: BlobDef = emit("reshape", x, shape=tuple(shape), name=name)
-    return blob
-
-
 # --- softmax, bias, dropout
 
 
@@ -66,9 +55,8 @@ def softmax(logits: BlobDef, axis: int | None = None, name: str | None = None) -
     Raises:
         InferenceError: an axis out of range, or nothing along it, or integers.
     """
-    axis = _axis(logits, -1 if axis is None else axis, "softmax")
-    blob: BlobDef = emit("softmax", logits, axis=axis, name=name)
-    return blob
+    axis = checked_axis(check, "softmax", logits, -1 if axis is None else axis)
+    return emit_one("softmax", logits, axis=axis, name=name)
 
 
 def logsoftmax(logits: BlobDef, axis: int | None = None, name: str | None = None) -> BlobDef:
@@ -85,9 +73,8 @@ def logsoftmax(logits: BlobDef, axis: int | None = None, name: str | None = None
     Raises:
         InferenceError: as `softmax`.
     """
-    axis = _axis(logits, -1 if axis is None else axis, "logsoftmax")
-    blob: BlobDef = emit("log_softmax", logits, axis=axis, name=name)
-    return blob
+    axis = checked_axis(check, "logsoftmax", logits, -1 if axis is None else axis)
+    return emit_one("log_softmax", logits, axis=axis, name=name)
 
 
 def softmax_grad(
@@ -107,9 +94,8 @@ def softmax_grad(
     Raises:
         InferenceError: an axis out of range, or ``dy`` of another type.
     """
-    axis = _axis(y, -1 if axis is None else axis, "softmax_grad")
-    blob: BlobDef = emit("softmax_grad", y, dy, axis=axis, name=name)
-    return blob
+    axis = checked_axis(check, "softmax_grad", y, -1 if axis is None else axis)
+    return emit_one("softmax_grad", y, dy, axis=axis, name=name)
 
 
 def bias_add(
@@ -132,8 +118,7 @@ def bias_add(
     known = channels_last or text.startswith("NC")
     check(known, "bias_add", f"data_format={data_format!r}", formats)
     axis = len(value.shape) - 1 if channels_last else 1
-    blob: BlobDef = emit("bias_add", value, bias, axis=axis, name=name)
-    return blob
+    return emit_one("bias_add", value, bias, axis=axis, name=name)
 
 
 def random_mask_like(
@@ -169,8 +154,7 @@ def random_mask_like(
             allowed="None: one number per element",
             hint="make a mask of the small shape, and multiply with it",
         )
-    blob: BlobDef = emit("random_mask_like", like, rate=float(rate), seed=seed, name=name)
-    return blob
+    return emit_one("random_mask_like", like, rate=float(rate), seed=seed, name=name)
 
 
 def _check_rate(function: str, rate: Any) -> None:
@@ -206,8 +190,7 @@ def dropout(
         return x
     mask_name = None if name is None else f"{name}-dropout_random_mask_like"
     mask = random_mask_like(x, rate, seed, noise_shape, mask_name)
-    blob: BlobDef = emit("dropout", x, mask, scale=1.0 / (1.0 - rate), name=name)
-    return blob
+    return emit_one("dropout", x, mask, scale=1.0 / (1.0 - rate), name=name)
 
 
 # --- normalisation
@@ -259,7 +242,7 @@ def batch_normalization(
     Raises:
         InferenceError: shapes that fit neither way.
     """
-    axis = _axis(x, axis, "batch_normalization")
+    axis = checked_axis(check, "batch_normalization", x, axis)
     m, v, k, b = (_along(x, p, axis) for p in (mean, variance, scale, offset))
     result = (x - m) * flow_math.rsqrt(v + float(variance_epsilon))
     result = result if k is None else result * k
@@ -277,15 +260,14 @@ def _along(x: BlobDef, vector: BlobDef | None, axis: int) -> Any:
         f"a parameter of shape {vector.shape} for x of shape {x.shape}",
         f"shape ({size},) along axis {axis}, or rank {len(x.shape)}",
     )
-    return _reshape(vector, [size if i == axis else 1 for i in range(len(x.shape))])
+    return reshape(vector, [size if i == axis else 1 for i in range(len(x.shape))])
 
 
 def _named(x: BlobDef, name: str | None) -> BlobDef:
     """The same values under the name that the user gave."""
     if name is None:
         return x
-    blob: BlobDef = emit("identity", x, name=name)
-    return blob
+    return emit_one("identity", x, name=name)
 
 
 def layer_norm(
@@ -317,8 +299,8 @@ def layer_norm(
         *params,
         center=beta is not None,
         scale=gamma is not None,
-        begin_norm_axis=_axis(inputs, begin_norm_axis, "layer_norm"),
-        begin_params_axis=_axis(inputs, begin_params_axis, "layer_norm"),
+        begin_norm_axis=checked_axis(check, "layer_norm", inputs, begin_norm_axis),
+        begin_params_axis=checked_axis(check, "layer_norm", inputs, begin_params_axis),
         epsilon=float(epsilon),
         name=name,
     )[0]
@@ -385,8 +367,8 @@ def GroupNorm(
         f"{num_groups} groups of {channels} channels",
         "a number of groups that divides the channels",
     )
-    grouped = _reshape(x, (x.shape[0], num_groups, prod(x.shape[1:]) // num_groups))
-    return _reshape(_instance_norm("GroupNorm", grouped, 3, eps, affine, name), x.shape)
+    grouped = reshape(x, (x.shape[0], num_groups, prod(x.shape[1:]) // num_groups))
+    return reshape(_instance_norm("GroupNorm", grouped, 3, eps, affine, name), x.shape)
 
 
 def _layer_name(kind: str, name: str | None) -> str:
@@ -422,7 +404,7 @@ def _channel_variable(name: str, x: BlobDef, value: float) -> BlobDef:
         name, shape, dtype=x.dtype, initializer=constant_initializer(value), trainable=True
     )
     more = len(x.shape) - len(shape)
-    return _reshape(variable, (*shape, *(1,) * more)) if more else variable
+    return reshape(variable, (*shape, *(1,) * more)) if more else variable
 
 
 # --- rearrangement
@@ -458,9 +440,9 @@ def PixelShufflev2(
         f"a multiple of {h * w} channels",
     )
     c = channels // (h * w)
-    apart = _reshape(input, (n, c, h, w, height, width), inner(name, "reshape1"))
+    apart = reshape(input, (n, c, h, w, height, width), inner(name, "reshape1"))
     moved = emit("transpose", apart, perm=(0, 1, 4, 2, 5, 3), name=inner(name, "transpose"))
-    return _reshape(moved, (n, c, height * h, width * w), inner(name, "reshape2"))
+    return reshape(moved, (n, c, height * h, width * w), inner(name, "reshape2"))
 
 
 class Module:

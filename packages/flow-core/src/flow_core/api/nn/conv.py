@@ -15,7 +15,7 @@ from typing import Any
 from flow_core.api.nn.common import check
 from flow_core.base.shapes import same_padding
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit_one
 from flow_core.ops.nn.windows import channel_axis, space_axes
 
 __all__ = [
@@ -118,13 +118,12 @@ def _conv(
         f"groups={groups!r} for {channels} channels",
         "a positive integer that divides the channels",
     )
-    blob: BlobDef = emit(
+    return emit_one(
         function, x, filters,
         filters=filters.shape[0], kernel_size=tuple(kernel), strides=step, dilation_rate=dilation,
         padding_before=tuple(p[0] for p in pads), padding_after=tuple(p[1] for p in pads),
         data_format=form, groups=groups, name=name,
     )  # fmt: skip
-    return blob
 
 
 def conv1d(
@@ -294,7 +293,7 @@ def _deconv(
     form: str,
     name: str | None,
 ) -> BlobDef:
-    blob: BlobDef = emit(
+    return emit_one(
         "deconv2d", x, weight,
         filters=weight.shape[channel_axis(4, form)],
         kernel_size=tuple(weight.shape[i] for i in space_axes(4, form)),
@@ -302,7 +301,6 @@ def _deconv(
         padding_before=tuple(p[0] for p in pads), padding_after=tuple(p[1] for p in pads),
         data_format=form, name=name,
     )  # fmt: skip
-    return blob
 
 
 def torch_conv2d_transpose(
@@ -369,7 +367,7 @@ def _pool(
         kind, pads = _padding_name(function, padding).lower(), [(0, 0)] * dims
     else:
         kind, pads = "customized", _explicit(function, padding, dims, form)
-    blob: BlobDef = emit(
+    return emit_one(
         f"{mode}_pool_{dims}d", x,
         pool_size=_window(function, ksize, dims),
         strides=_per_axis(function, "strides", strides, dims),
@@ -377,7 +375,6 @@ def _pool(
         padding_after=tuple(p[1] for p in pads),
         data_format=form, ceil_mode=bool(ceil_mode), name=name,
     )  # fmt: skip
-    return blob
 
 
 def max_pool1d(

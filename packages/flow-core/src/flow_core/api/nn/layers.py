@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from flow_core.api.array.initializers import constant_initializer, xavier_uniform_initializer
+from flow_core.api.array.shape import reshape, transpose
 from flow_core.api.nn import layers_norm
 from flow_core.api.nn.basic import bias_add
 from flow_core.api.nn.conv import Ints, Padding, layout
@@ -23,7 +24,7 @@ from flow_core.api.session.distribute import Distribution
 from flow_core.base.dtypes import DType
 from flow_core.frontend.config.scope import name_scope
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.ir.initializers import Initializer
 from flow_core.ops.nn.windows import channel_axis
 
@@ -85,7 +86,7 @@ def dense(
     shape = inputs.shape
     check(len(shape) >= 2, "dense", f"inputs of shape {shape}", "rank 2 or more")
     _check_distribution(model_distribute, len(shape))
-    x = inputs if len(shape) == 2 else _reshape(inputs, (-1, shape[-1]))
+    x = inputs if len(shape) == 2 else reshape(inputs, (-1, shape[-1]))
     shared = {"trainable": trainable, "distribute": model_distribute}
     with name_scope(name):
         weight = new_variable(
@@ -101,7 +102,7 @@ def dense(
             )  # fmt: skip
             y = bias_add(y, bias, name="bias_add")
         y = activated("dense", y, activation)
-    return y if len(shape) == 2 else _reshape(y, (*shape[:-1], units))
+    return y if len(shape) == 2 else reshape(y, (*shape[:-1], units))
 
 
 def _check_distribution(distribute: Distribution, rank: int) -> None:
@@ -113,11 +114,6 @@ def _check_distribution(distribute: Distribution, rank: int) -> None:
         "flow.distribute.broadcast(), split(0) or auto()",
     )
     check(rank == 2 or not split, "dense", f"split(0) and inputs of rank {rank}", "rank 2")
-
-
-def _reshape(x: BlobDef, shape: Sequence[int]) -> BlobDef:
-    blob: BlobDef = emit("reshape", x, shape=tuple(shape))
-    return blob
 
 
 # ------------------------------------------------------------------------------ convolutions
@@ -309,17 +305,12 @@ def conv3d(
     """
     last = data_format.upper() == "NDHWC"
     y = _conv(
-        3, _transpose(inputs, (0, 4, 1, 2, 3)) if last else inputs, filters,
+        3, transpose(inputs, (0, 4, 1, 2, 3)) if last else inputs, filters,
         (kernel_size, strides, dilation_rate), padding, "NCDHW" if last else data_format, groups,
         activation, use_bias, (kernel_initializer, kernel_regularizer, weight_name),
         (bias_initializer, bias_regularizer, bias_name), trainable, name,
     )  # fmt: skip
-    return _transpose(y, (0, 2, 3, 4, 1)) if last else y
-
-
-def _transpose(x: BlobDef, perm: tuple[int, ...]) -> BlobDef:
-    blob: BlobDef = emit("transpose", x, perm=perm)
-    return blob
+    return transpose(y, (0, 2, 3, 4, 1)) if last else y
 
 
 # ------------------------------------------------------------------------------ others
@@ -358,8 +349,7 @@ def prelu(
             "alpha", sizes, inputs.dtype, alpha_initializer or constant_initializer(0),
             regularizer=alpha_regularizer, trainable=trainable, distribute=model_distribute,
         )  # fmt: skip
-    blob: BlobDef = emit("prelu", inputs, alpha, name=name)
-    return blob
+    return emit_one("prelu", inputs, alpha, name=name)
 
 
 def upsample_2d(
@@ -387,10 +377,10 @@ def upsample_2d(
     factors = (size, size) if isinstance(size, int | float) else tuple(size)
     check(len(factors) == 2, "upsample_2d", f"size={size!r}", "one or two factors")
     last = layout("upsample_2d", data_format, 2) == "channels_last"
-    source = _transpose(x, (0, 3, 1, 2)) if last else x
+    source = transpose(x, (0, 3, 1, 2)) if last else x
     y: BlobDef = emit(
         "upsample", source,
         height_scale=float(factors[0]), width_scale=float(factors[1]),
         data_format="channels_first", interpolation=interpolation, name=name,
     )  # fmt: skip
-    return _transpose(y, (0, 2, 3, 1)) if last else y
+    return transpose(y, (0, 2, 3, 1)) if last else y

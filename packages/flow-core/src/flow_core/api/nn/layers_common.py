@@ -6,10 +6,9 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from flow_core.api.arguments import checked_axis, checker
 from flow_core.api.session.distribute import broadcast
 from flow_core.base.dtypes import DType
-from flow_core.base.errors import InferenceError, user_line
-from flow_core.base.shapes import normal_axis
 from flow_core.frontend.session.variables import get_variable
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.ir.initializers import Initializer
@@ -18,12 +17,7 @@ BROADCAST = broadcast()
 """The default distribution of a layer's variables: no request, the selector may choose."""
 
 
-def check(ok: object, function: str, found: object, allowed: object) -> None:
-    """Raises `InferenceError` about a layer at the user's line unless ``ok``."""
-    if not ok:
-        raise InferenceError(
-            f"flow.layers.{function}", at=user_line(), found=found, allowed=allowed
-        )
+check = checker("flow.layers.")
 
 
 def check_input(function: str, x: object) -> None:
@@ -32,14 +26,10 @@ def check_input(function: str, x: object) -> None:
     check(isinstance(x, BlobDef), function, found, "a blob: a parameter of the job, or a result")
 
 
-def checked_axis(function: str, x: BlobDef, axis: int) -> int:
-    """A non-negative axis of x, or an error at the user's line."""
+def layer_axis(function: str, x: BlobDef, axis: int) -> int:
+    """Return a non-negative axis of a layer's input."""
     check_input(function, x)
-    rank = len(x.shape)
-    allowed = f"-{rank} to {rank - 1}"
-    fits = hasattr(axis, "__index__") and -rank <= axis < rank
-    check(fits, function, f"axis {axis!r} for shape {x.shape}", allowed)
-    return normal_axis(axis, rank)
+    return checked_axis(check, function, x, axis)
 
 
 def new_variable(

@@ -6,11 +6,11 @@ from typing import Any
 
 from flow_core.api.array.initializers import ones_initializer, zeros_initializer
 from flow_core.api.nn.basic import layer_norm as nn_layer_norm
-from flow_core.api.nn.layers_common import checked_axis, new_variable
+from flow_core.api.nn.layers_common import layer_axis, new_variable
 from flow_core.base.dtypes import DType
 from flow_core.frontend.config.scope import name_scope
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.frontend.trace.job_build import current_job
 from flow_core.ir.initializers import Initializer
 
@@ -52,7 +52,7 @@ def layer_norm(
     Raises:
         InferenceError: an axis out of range.
     """
-    shape = inputs.shape[checked_axis("layer_norm", inputs, begin_params_axis) :]
+    shape = inputs.shape[layer_axis("layer_norm", inputs, begin_params_axis) :]
     params: dict[str, BlobDef] = {}
     more = {"trainable": trainable}
     with name_scope(name):
@@ -80,10 +80,9 @@ def layer_norm_grad(
         begin_norm_axis: first normalised axis.
         name: name of the op.
     """
-    axis = checked_axis("layer_norm_grad", x, begin_norm_axis)
+    axis = layer_axis("layer_norm_grad", x, begin_norm_axis)
     attrs = {"begin_norm_axis": axis, "epsilon": 1e-5}
-    blob: BlobDef = emit("layer_norm_grad", dy, x, mean, inv_variance, name=name, **attrs)
-    return blob
+    return emit_one("layer_norm_grad", dy, x, mean, inv_variance, name=name, **attrs)
 
 
 def layer_norm_param_grad(
@@ -101,7 +100,7 @@ def layer_norm_param_grad(
         begin_params_axis: first axis of beta and gamma.
         name: name of the op.
     """
-    axis = checked_axis("layer_norm_param_grad", dy, begin_params_axis)
+    axis = layer_axis("layer_norm_param_grad", dy, begin_params_axis)
     normalized, beta, scale = emit(
         "layer_norm_param_grad", dy, norm, gamma, begin_params_axis=axis, name=name
     )
@@ -177,7 +176,7 @@ def batch_normalization(
     Raises:
         InferenceError: an axis out of range.
     """
-    axis = checked_axis("batch_normalization", inputs, axis)
+    axis = layer_axis("batch_normalization", inputs, axis)
     job = current_job("flow.layers.batch_normalization")
     initializers = (
         beta_initializer, gamma_initializer, moving_mean_initializer, moving_variance_initializer
@@ -226,8 +225,7 @@ def batch_normalization_add_relu(
     )  # fmt: skip
     with name_scope("BatchNormAddRelu"):
         y = y if addend is None else y + addend
-        result: BlobDef = emit("relu", y)
-        return result
+        return emit_one("relu", y)
 
 
 def batch_normalization_relu(

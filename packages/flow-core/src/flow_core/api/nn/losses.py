@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from flow_core.api import math as flow_math
-from flow_core.api.nn.common import check, inner
+from flow_core.api.arguments import inner
+from flow_core.api.nn.common import check
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit, emit_one
 
 __all__ = [
     "BCELoss",
@@ -84,8 +85,7 @@ def sparse_cross_entropy(labels: BlobDef, prediction: BlobDef, name: str | None 
     """
     labels = _per_example("sparse_cross_entropy", labels, prediction)
     depth = int(prediction.shape[-1])
-    blob: BlobDef = emit("sparse_cross_entropy", prediction, labels, depth=depth, name=name)
-    return blob
+    return emit_one("sparse_cross_entropy", prediction, labels, depth=depth, name=name)
 
 
 def sparse_softmax_cross_entropy_with_logits(
@@ -146,8 +146,7 @@ def sigmoid_cross_entropy_with_logits(
     Raises:
         InferenceError: shapes or types do not fit.
     """
-    blob: BlobDef = emit("sigmoid_cross_entropy", logits, labels, name=name)
-    return blob
+    return emit_one("sigmoid_cross_entropy", logits, labels, name=name)
 
 
 def BCELoss(
@@ -258,8 +257,7 @@ def KLDivLoss(
 
 
 def _filled(like: BlobDef, value: float) -> BlobDef:
-    blob: BlobDef = emit("constant", value=value, dtype=like.dtype.name, shape=like.shape)
-    return blob
+    return emit_one("constant", value=value, dtype=like.dtype.name, shape=like.shape)
 
 
 def _broadcast_to(x: BlobDef, like: BlobDef) -> BlobDef:
@@ -387,8 +385,7 @@ def smooth_l1_loss(
     Raises:
         InferenceError: shapes or types differ, or ``beta`` is negative.
     """
-    blob: BlobDef = emit("smooth_l1_loss", prediction, label, beta=float(beta), name=name)
-    return blob
+    return emit_one("smooth_l1_loss", prediction, label, beta=float(beta), name=name)
 
 
 def combined_margin_loss(

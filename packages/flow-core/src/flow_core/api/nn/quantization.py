@@ -7,7 +7,7 @@ from flow_core.base.dtypes import DType, int64
 from flow_core.frontend.config.scope import name_scope
 from flow_core.frontend.session.variables import get_variable
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.frontend.trace.job_build import current_job
 
 __all__ = ["fake_quantization", "min_max_observer", "moving_average_min_max_observer"]
@@ -117,7 +117,7 @@ def fake_quantization(
         quantization_scheme: "symmetric" or "affine".
         name: name of the op.
     """
-    blob: BlobDef = emit(
+    return emit_one(
         "fake_quantization",
         input,
         scale,
@@ -126,4 +126,3 @@ def fake_quantization(
         quantization_scheme=quantization_scheme,
         name=name,
     )
-    return blob

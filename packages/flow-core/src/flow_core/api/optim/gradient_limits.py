@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from flow_core.api.optim.learning_rates import check, check_numbers
+from flow_core.api.arguments import check, check_numbers
 from flow_core.frontend.job.train import DynamicLossScale
 
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from math import isfinite
 from numbers import Real
 from typing import Any, ClassVar
 
+from flow_core.api.arguments import check, check_numbers
 from flow_core.api.deprecation import deprecates
-from flow_core.base.errors import InferenceError, shown, user_line
 from flow_core.frontend.job.train import Schedule
 
 __all__ = [
@@ -22,25 +21,6 @@ __all__ = [
     "LinearCosineScheduler", "NaturalExpScheduler", "PiecewiseConstantScheduler",
     "PiecewiseScalingScheduler", "PolynomialSchduler", "PolynomialScheduler", "warmup",
 ]  # fmt: skip
-
-
-def check(ok: object, what: str, found: object, allowed: object, hint: str | None = None) -> None:
-    """Raise `InferenceError` at the user's line unless ``ok``."""
-    if not ok:
-        raise InferenceError(what, at=user_line(), found=found, allowed=allowed, hint=hint)
-
-
-def check_numbers(what: str, **given: Any) -> None:
-    """Raise `InferenceError` at the user's line unless all values are finite numbers."""
-    for name, value in given.items():
-        check(_is_finite(value), what, f"{name}={shown(value)}", "a finite number")
-
-
-def _is_finite(value: object) -> bool:
-    try:
-        return isinstance(value, Real) and isfinite(value)
-    except OverflowError:  # an integer beyond all floating numbers
-        return False
 
 
 class WarmupConf:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import ClassVar
 
+from flow_core.api.arguments import check, check_numbers
 from flow_core.api.optim.gradient_limits import (
     ClipGradientConf,
     LossScalePolicy,
@@ -34,8 +35,6 @@ from flow_core.api.optim.learning_rates import (
     PiecewiseScalingScheduler,
     PolynomialSchduler,
     PolynomialScheduler,
-    check,
-    check_numbers,
     warmup,
 )
 from flow_core.frontend.job.train import (

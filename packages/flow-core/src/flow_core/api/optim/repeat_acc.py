@@ -7,7 +7,7 @@ from typing import Any
 from flow_core.api.session.views import cast_to_current_logical_view
 from flow_core.base.errors import InferenceError, SourceLine, user_line
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.frontend.trace.repeat_acc import PeriodBlob, groups, innermost
 
 __all__ = ["acc", "pack", "repeat", "unpack"]
@@ -114,5 +114,4 @@ def acc(one: BlobDef, max_acc_num: int, name: str | None = None) -> BlobDef:
 
 
 def _sum(values: tuple[BlobDef, ...], name: str | None) -> BlobDef:
-    total: BlobDef = emit("add_n", *values, name=name or "acc")
-    return total
+    return emit_one("add_n", *values, name=name or "acc")

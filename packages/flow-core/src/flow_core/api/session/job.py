@@ -25,7 +25,7 @@ from flow_core.frontend.session.session import (
 )
 from flow_core.frontend.session.variables import get_variable
 from flow_core.frontend.trace.blob import BlobDef
-from flow_core.frontend.trace.emit import emit
+from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.frontend.trace.job_build import Watch, current_job, described
 from flow_core.frontend.trace.results import FORMS
 from flow_core.frontend.trace.sbp_hints import hierarchical_parallel_cast, parallel_cast
@@ -259,8 +259,7 @@ def enable_typing_check(val: bool = True) -> None:
 
 def square_sum(x: BlobDef, name: str | None = None) -> BlobDef:
     """The sum of the squares of all elements, of shape (1,)."""
-    blob: BlobDef = emit("reshape", emit("square_sum", x, name=name), shape=(1,))
-    return blob
+    return emit_one("reshape", emit("square_sum", x, name=name), shape=(1,))
 
 
 _numbers = itertools.count()
