@@ -1,4 +1,4 @@
-"""Ops that keep a tensor and fill what is around it or above its diagonal: pads and tril."""
+"""Ops that copy a tensor and fill a border, or the part above the diagonal: pads and tril."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _pad_grad_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def pad_value(attrs: Mapping[str, AttrValue], floating: bool) -> Any:
-    """The padding value for a floating or an integer type."""
+    """Return the padding value for a floating or an integer type."""
     return attrs["floating_constant_value" if floating else "integral_constant_value"]
 
 
@@ -61,7 +61,7 @@ def _pad_grad_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _pad_gradient(g: GradContext) -> tuple[Sym]:
-    """The other one of pad and pad_grad; the padding value is constant, so it is 0 from here on."""
+    """Emit the other one of pad and pad_grad; the gradient of the padding value is 0."""
     other = "pad_grad" if g.op.type == "pad" else "pad"
     paddings = {key: g.attrs[key] for key in ("padding_before", "padding_after")}
     return (g.one(other, g.dy, **paddings),)
@@ -73,7 +73,7 @@ def _pad(x: Any, **attrs: Any) -> Any:
 
 
 def unpadded(shape: Shape, before: Sequence[int], after: Sequence[int]) -> tuple[slice, ...]:
-    """The numpy index of what is not padding in an array of the padded ``shape``."""
+    """Return the numpy index of the unpadded elements in an array of the padded ``shape``."""
     return tuple(slice(b, n - a) for n, b, a in zip(shape, before, after, strict=True))
 
 
@@ -167,7 +167,7 @@ def _reflection_grad_samples(rng: Any) -> Iterator[Sample]:
 
 
 def chosen_value(attrs: Mapping[str, AttrValue], what: str) -> Any:
-    """The "fill" or "scale" value that an op of the tril family was given."""
+    """Return the "fill" or "scale" value of an op of the tril family."""
     kind = "floating" if attrs[f"is_floating_{what}_value"] else "integer"
     return attrs[f"{kind}_{what}_value"]
 

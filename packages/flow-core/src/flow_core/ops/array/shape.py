@@ -1,6 +1,6 @@
 """Ops that change the shape of a tensor, not its elements.
 
-All but `transpose` and the broadcasts keep the bytes as they are (``alias=0``).
+All but `transpose` and the broadcasts are aliases of their input (``alias=0``).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpC
 from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
 
 LIKE_ANY: tuple[Sbp, ...] = (B, P)
-"""What an input may be of which only the shape is read, where that shape is not split."""
+"""SBPs of an input of which only the shape is read, if that shape is not split."""
 
 
 def split_map(before: Shape, after: Shape, parts: int | None = None) -> list[tuple[int, int]]:
-    """Pairs (i, j) such that S(i) of a tensor is S(j) of its reshaped form.
+    """Return pairs (i, j) such that S(i) of a tensor is S(j) of its reshaped form.
 
-    The pairs hold for any number of parts; with ``parts``, also those that hold for that number.
+    The pairs hold for any number of parts; with ``parts``, include those valid for that number.
 
     >>> split_map((4, 2, 3), (4, 6)), split_map((4, 2, 3), (8, 3))
     ([(0, 0)], [(2, 1)])
@@ -51,7 +51,7 @@ def split_map(before: Shape, after: Shape, parts: int | None = None) -> list[tup
 
 
 def _maps(before: Shape, i: int, after: Shape, j: int, parts: int | None) -> bool:
-    """Equal axes with equally many elements before them, or two axes of size 1 anywhere."""
+    """Whether axes are equal and preceded by equally many elements, or both of size 1."""
     m, n = before[i], after[j]
     if m == n == 1:
         return True
@@ -80,7 +80,7 @@ def _reshape_like_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _moved_like() -> Iterator[Signature]:
-    """Every kind of P passes, whatever the input is of which only the shape is read."""
+    """Pass every kind of P, for any SBP of the input of which only the shape is read."""
     for kind, like in product((P, *EXTREMES), LIKE_ANY):
         yield Signature((kind, like), (kind,))
 
@@ -139,7 +139,7 @@ def _squeeze(x: Any, *, axes: tuple[int, ...]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Reshaping:
-    """One row of the table of ops that only name the axes anew.
+    """One row of the table of ops that only rename axes.
 
     Attributes:
         name: op type.
@@ -230,7 +230,7 @@ def _identity_spec(name: str, x: str = "in", out: str = "out") -> OpSpec:
 
 
 def _tuple_sbp(ctx: SbpContext) -> Signatures:
-    """Every tensor is passed on as it is; here all of them alike."""
+    """Give all inputs the same SBP, and pass each on unchanged."""
     rank = min(len(t.shape) for t in ctx.inputs)
     sbps: tuple[Sbp, ...] = (*(S(i) for i in range(rank)), P, *EXTREMES)
     return tuple(Signature((s,) * len(ctx.inputs), (s,) * len(ctx.inputs)) for s in sbps)
@@ -277,7 +277,7 @@ def _transpose_samples(rng: Any) -> Iterator[Sample]:
 
 
 def _put_in(x: Shape, out: Shape, axes: Sequence[int]) -> tuple[int, ...]:
-    """The axes of ``out`` that ``x`` lacks: ``axes`` where they are the difference, or leading."""
+    """Return the axes of ``out`` that ``x`` lacks: ``axes`` if they fit, otherwise leading ones."""
     dropped = tuple(sorted({axis % len(out) for axis in axes}))
     if len(x) < len(out) and x == tuple(n for i, n in enumerate(out) if i not in dropped):
         return dropped
@@ -285,7 +285,7 @@ def _put_in(x: Shape, out: Shape, axes: Sequence[int]) -> tuple[int, ...]:
 
 
 def expanded_shape(x: Shape, out: Shape, axes: Sequence[int] = ()) -> Shape:
-    """The shape of ``x`` with axes of size 1 put in, so that it has the rank of ``out``.
+    """Return the shape of ``x`` with axes of size 1 inserted to match the rank of ``out``.
 
     With ``axes``, ``x`` may be ``out`` without these axes; otherwise it is aligned to the right.
 
@@ -319,7 +319,7 @@ def _broadcast_like_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _sources(x: Shape, out: Shape, axes: Sequence[int]) -> list[int | None]:
-    """The axis of ``x`` that each axis of ``out`` comes from, None where it is repeated."""
+    """Return, per axis of ``out``, its source axis of ``x``; None if it is repeated."""
     own: list[int | None] = list(range(len(x)))
     for axis in _put_in(x, out, axes):
         own.insert(axis, None)

@@ -1,7 +1,7 @@
-"""Results whose size is only known while a step runs: the rows that count, and how many there are.
+"""Results whose size is known at run time only: the valid rows, and their number.
 
-A plan has fixed shapes, so such a tensor is as large as it can be, and ends with zeros.  How many
-rows count is a value of its own, which the front end keeps beside the tensor.
+A plan has fixed shapes, so such a tensor has its maximum size and ends with zeros.  The number of
+valid rows is a separate value, which the frontend keeps with the tensor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flow_core.sharding.sbp import B, S, Signature, Signatures
 INDEX = (int32, int64)
 
 
-# places of what is not zero
+# positions of nonzero elements
 
 
 def _argwhere_infer(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -48,7 +48,7 @@ def _argwhere_samples(rng: Any) -> Iterator[Sample]:
     yield Sample((np.zeros((0, 2)),), {}, False, "no elements")
 
 
-# rows up to a number
+# the first rows
 
 
 def _resize_infer(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -59,7 +59,7 @@ def _resize_infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def counted(first: int, rows: int, size: Any) -> int:
-    """How many of some rows from ``first`` on are among the first ``size``.
+    """Return the number of rows from ``first`` on that are among the first ``size``.
 
     >>> counted(4, 4, 6), counted(0, 4, 6), counted(8, 4, 6), counted(0, 4, -1)
     (2, 4, 0, 0)
@@ -76,7 +76,7 @@ def _resize(x: Any, size: Any, axis: int, first: int) -> Any:
 
 
 def _resize_sbp(ctx: SbpContext) -> Signatures:
-    """Any axis may be split, since a part knows its first row; zeros are zeros in any P."""
+    """Allow splits of any axis, since a part has its first row's index; any P keeps zeros."""
     splits = (Signature((S(i), B), (S(i),)) for i in range(len(ctx.inputs[0].shape)))
     return (*splits, *passed(ctx, 0))
 

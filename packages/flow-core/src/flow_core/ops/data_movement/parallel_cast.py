@@ -1,4 +1,4 @@
-"""The op of a requested distribution: the same numbers, laid out as its SBP says."""
+"""The op of a requested distribution: the same tensor, with the requested SBP."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flow_core.sharding.topology import Placement
 
 
 def _gradient(g: GradContext) -> tuple[Sym]:
-    """The gradient as it is, or as an op of this kind with the requested SBP."""
+    """Return the gradient unchanged, or cast to the requested SBP."""
     if g.attrs["gradient_sbp"] is None:
         return (g.dy,)
     devices = g.op.placement

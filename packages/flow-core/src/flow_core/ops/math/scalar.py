@@ -80,14 +80,14 @@ def _scaled_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _added_sbp(ctx: SbpContext) -> Signatures:
-    """To add 0 changes nothing, so that sums of it pass; integers may wrap around."""
+    """Pass sums only for an operand of 0, and order unless integers may wrap around."""
     if not ctx.attrs["operand"]:
         return (*linear(ctx), *rising(ctx, 0))
     return (*split_all_axes(ctx), *(rising(ctx, 0) if floating(ctx) else ()))
 
 
 def _power_sbp(ctx: SbpContext) -> Signatures:
-    """What is not whole has no powers of numbers below 0, which parts of a maximum may be."""
+    """Pass no parts of a maximum, which may be negative, to a fractional power."""
     exponent = float(ctx.attrs["exponent"])
     if exponent == 0:
         return (*split_all_axes(ctx), Signature((P,), (B,)))
@@ -124,7 +124,7 @@ ORDERS: Mapping[str, Callable[[Any], Any]] = {
     "greater": with_rising, "greater_equal": with_rising,
     "less": with_falling, "less_equal": with_falling,
 }  # fmt: skip
-"""How comparisons change with the first operand."""
+"""SBP rules of comparisons, by their monotonicity in the first operand."""
 
 
 def _scalar_comparison(kind: str, function: Any) -> OpSpec:
@@ -155,7 +155,7 @@ LIMITS = {"floating_min": None, "integral_min": None, "floating_max": None, "int
 
 
 def limits(x: Any, attrs: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The least and greatest value that a clip op of these attributes lets through."""
+    """Return the lower and the upper bound of a clip op with these attributes."""
     dtype = np.asarray(x).dtype
     if dtype.kind not in "iu":
         return attrs.get("floating_min"), attrs.get("floating_max")
@@ -192,7 +192,7 @@ def _clip_samples(name: str, sides: tuple[str, ...], grad: bool) -> Callable[[An
 
 
 def _clip_specs(suffix: str, *sides: str) -> tuple[OpSpec, OpSpec]:
-    """A clip op and the op of its gradient."""
+    """Return a clip op and its gradient op."""
     name = f"clip_by_scalar{suffix}"
     attrs = {k: REQUIRED for k in LIMITS if k.endswith(sides)}
 

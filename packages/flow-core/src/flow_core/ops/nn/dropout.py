@@ -1,9 +1,9 @@
 """Dropout: a random mask, and a product with it.
 
 The mask of an op is a contract between all kernels: element i is ``rate < u[i]``, where u is the
-uniform draw of `flow_core.base.philox` under the op's key, for the running step, and i counts the
-elements of the logical tensor in C order.  The key is the attribute ``seed`` if there is one,
-else the op's own seed, which follows from the job's seed and the op's name.
+uniform draw of `flow_core.base.philox` with the op's key in the current step, and i is the index in
+the logical tensor in C order.  The key is the attribute ``seed`` if set, otherwise the op's own
+seed, which derives from the job's seed and the op's name.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def _masked_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _masked_sbp(ctx: SbpContext) -> Signatures:
-    """Linear in the masked tensor, not in the mask: its small integers wrap around.
+    """Pass P of the masked tensor, but not of the mask, whose small integers wrap around.
 
-    No maxima: the number that loses against all is infinite, and 0 times that is none.
+    Extremes do not pass: their identity is infinite, and 0 times infinity is NaN.
     """
     return (*split_all_axes(ctx), Signature((P, B), (P,)))
 
@@ -60,12 +60,12 @@ def _dropout_grad_gradient(g: GradContext) -> Sequence[Sym | None]:
 
 
 def _mask_sbp(ctx: SbpContext) -> Signatures:
-    """Of the input only the shape is read."""
+    """Allow any SBP of the input, of which only the shape is read."""
     return (*split_all_axes(ctx), Signature((P,), (B,)))
 
 
 def _mask(like: Any, *, rate: float, seed: int | None, place: philox.Place | None) -> Any:
-    """The mask of step 0 under the seed, 0 if there is none (as the kits run kernels)."""
+    """Return the mask of step 0 for the seed, 0 by default (as the kits run kernels)."""
     drawn = philox.placed_uniform(seed or 0, like.shape, place)
     return (np.float32(rate) < drawn).astype(np.int8)
 

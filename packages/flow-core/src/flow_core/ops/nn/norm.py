@@ -1,7 +1,7 @@
 """Batch, layer and L2 normalisation.
 
-Statistics of float16 and bfloat16 tensors are float32, as are usually their parameters; the
-parameters may also have the tensor's own type.  ``inv_variance`` is 1 / sqrt(variance + epsilon).
+Statistics of float16 and bfloat16 tensors are float32, as are usually their parameters, which may
+also have the tensor's own type.  ``inv_variance`` is 1 / sqrt(variance + epsilon).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _statistic(x: TensorType, shape: Shape) -> TensorType:
 
 
 def _check_vectors(ctx: InferContext, x: TensorType, first: int, names: str, shape: Shape) -> None:
-    """Inputs from ``first`` on are parameters or statistics of one shape."""
+    """Validate the inputs from ``first`` on: parameters or statistics of one shape."""
     types = (x.dtype, x.dtype.accumulate)
     for name, found in zip(names.split(), ctx.inputs[first:], strict=True):
         ctx.check(
@@ -50,7 +50,7 @@ def _check_attribute(ctx: InferContext, name: str, low: float, high: float) -> N
 
 
 def channel_shape(x_shape: Shape, axis: int) -> Shape:
-    """The shape in which a vector along ``axis`` broadcasts against x.
+    """Return the shape in which a vector along ``axis`` broadcasts against x.
 
     >>> channel_shape((2, 3, 4, 4), 1)
     (1, 3, 1, 1)
@@ -79,7 +79,7 @@ def _batch_norm_grad_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _batch_norm_sbp(ctx: SbpContext) -> Signatures:
-    """In training each statistic needs the whole batch: only channels may be split."""
+    """Split only channels in training, where each statistic needs the whole batch."""
     axis, others = _channel_and_others(ctx)
     channels = ((S(axis), S(0), S(0), S(0), S(0)), (S(axis), S(0), S(0)))
     affine = ((B, B, B, P, P), (P, B, B))
@@ -115,7 +115,7 @@ def _batch_norm_grad_sbp(ctx: SbpContext) -> Signatures:
 
 
 def _batch_norm_gradient(g: GradContext) -> Sequence[Sym | None]:
-    """dx, dgamma and dbeta come from one op; moving statistics have no gradient."""
+    """Emit one op for dx, dgamma and dbeta; moving statistics have no gradient."""
     x, _, _, gamma, _ = g.inputs
     (_, mean, inv_variance), (dy, d_mean, d_inverse) = g.outputs, g.grads
     attrs = {key: g.attrs[key] for key in ("axis", "epsilon", "training")}
@@ -134,9 +134,9 @@ def _through_statistics(
     statistics: tuple[Sym, Sym],
     grads: tuple[Sym | None, Sym | None],
 ) -> Sym:
-    """Adds what flows back through the outputs mean and inv_variance, which few programs use."""
+    """Add the gradient through the outputs mean and inv_variance, which few programs use."""
     (mean, inverse), (d_mean, d_inverse) = statistics, grads
-    count = max(prod(g.x.shape) // max(prod(shape), 1), 1)  # without rows, anything will do
+    count = max(prod(g.x.shape) // max(prod(shape), 1), 1)  # any value is valid without rows
     if d_mean is not None:
         dx = dx + _broadcastable(g, d_mean, shape) / count
     if d_inverse is not None:
@@ -209,7 +209,7 @@ def _batch_norm_grad_samples(rng: Any) -> Iterator[Sample]:
 
 
 def layer_axes(rank: int, attrs: Attrs) -> tuple[int, int]:
-    """Non-negative begin_norm_axis and begin_params_axis."""
+    """Return non-negative begin_norm_axis and begin_params_axis."""
     return (
         normal_axis(attrs["begin_norm_axis"], rank),
         normal_axis(attrs["begin_params_axis"], rank),
@@ -238,7 +238,7 @@ def _layer_norm_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _layer_norm_grad_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    """dy and x of one type, then mean and inv_variance."""
+    """Validate dy and x of one type, then mean and inv_variance."""
     (dy,) = floating_like_input(ctx)
     ctx.check(ctx.inputs[1] == dy, f"x {ctx.inputs[1]} for dy {dy}", str(dy))
     norm = _checked_layer_axis(ctx, "begin_norm_axis")
@@ -345,7 +345,7 @@ def _cast(g: GradContext, value: Sym, like: Sym) -> Sym:
 
 
 def _lifted(vector: Any, like: Any) -> Any:
-    """A per-row statistic with axes of size 1 appended."""
+    """Return a per-row statistic with axes of size 1 appended."""
     return vector.reshape(vector.shape + (1,) * (like.ndim - vector.ndim))
 
 
@@ -467,7 +467,7 @@ def _l2(x: Any, *, axis: int, epsilon: float) -> Any:
 
 
 def _l2_grad(dy: Any, y: Any, square_x_sum: Any, *, axis: int, epsilon: float) -> Any:
-    """Below epsilon the norm counts as a constant."""
+    """Return the gradient; a norm below epsilon is a constant."""
     inner = np.where(square_x_sum >= epsilon, (dy * y).sum(axis, keepdims=True), 0)
     return (dy - inner * y) / np.sqrt(np.maximum(square_x_sum, epsilon))
 

@@ -1,7 +1,7 @@
 """Softmax and the losses that are ops of their own.
 
-Losses keep OneFlow's layout: classes are on the last axis, and the softmax cross entropies give
-``prob`` besides the loss, because their gradient needs nothing else.
+Losses keep OneFlow's layout: classes are on the last axis, and the softmax cross entropies also
+return ``prob``, which is all that their gradient needs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpC
 from flow_core.sharding.sbp import B, P, S, Sbp, Signature, Signatures
 
 SMALLEST_PROBABILITY = 1e-20
-"""Probabilities below this count as this in logarithms and divisions."""
+"""Lower bound of probabilities in logarithms and divisions."""
 
 LABEL_TYPES = ("int32", "int64", "int8", "uint8")
 
@@ -33,14 +33,14 @@ LABEL_TYPES = ("int32", "int64", "int8", "uint8")
 
 
 def linear_in(ctx: SbpContext, index: int) -> Signature:
-    """P of one input and B of the others give P: the op is linear in that input."""
+    """Map P of one input and B of the others to P: the op is linear in that input."""
     inputs: list[Sbp] = [B] * len(ctx.inputs)
     inputs[index] = P
     return Signature(tuple(inputs), (P,) * len(ctx.outputs))
 
 
 def _other_axes(ctx: SbpContext) -> Signatures:
-    """Splits of all axes but the softmax axis."""
+    """Split any axis but the softmax axis."""
     rank = len(ctx.inputs[0].shape)
     axis = ctx.attrs["axis"] % rank
     return split_axes(ctx, [i for i in range(rank) if i != axis])
@@ -51,12 +51,12 @@ def _other_axes_linear(ctx: SbpContext) -> Signatures:
 
 
 def _batch_axes(ctx: SbpContext) -> Signatures:
-    """Splits of all axes but the last, which holds the classes."""
+    """Split any axis but the last, which holds the classes."""
     return split_axes(ctx, range(len(ctx.inputs[0].shape) - 1))
 
 
 def _batch_axes_linear_label(ctx: SbpContext) -> Signatures:
-    """The loss, not prob, is linear in the label."""
+    """Pass P of the label to the loss, which is linear in it, but not to prob."""
     return (*_batch_axes(ctx), Signature((B, P), (B, P)))
 
 
@@ -65,7 +65,7 @@ def _batch_axes_linear_dy(ctx: SbpContext) -> Signatures:
 
 
 def _difference_times_dy(ctx: SbpContext) -> Signatures:
-    """Elementwise, but for dy, of which there is one per row."""
+    """Split as an elementwise op, with dy per row."""
     classes = S(len(ctx.inputs[0].shape) - 1)
     own = (Signature((classes, classes, B), (classes,)), Signature((P, P, B), (P,)))
     return (*_batch_axes(ctx), *own, linear_in(ctx, 2))
@@ -167,7 +167,7 @@ def _elementwise_loss(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _whole_labels(ctx: InferContext, label: TensorType) -> bool:
-    """Sigmoid cross entropy also takes labels of 0 and 1."""
+    """Whether labels are the integers 0 and 1, which sigmoid cross entropy also takes."""
     return label.dtype.is_integer and ctx.type.startswith("sigmoid")
 
 
@@ -179,7 +179,7 @@ def _from_y(grad_type: str) -> Callable[[GradContext], Sequence[Sym | None]]:
 
 
 def _cross_entropy_gradient(g: GradContext) -> Sequence[Sym | None]:
-    """Through the loss, and through prob as through a softmax where somebody uses it."""
+    """Emit the gradient through the loss and, if it is used, through prob as through a softmax."""
     (_, label), (prob, _), (d_prob, dy) = g.inputs, g.outputs, g.grads
     parts = []
     if dy is not None:
@@ -322,7 +322,7 @@ def _sparse_samples(first: Callable[[Any, tuple[int, ...]], Any], with_dy: bool 
 
 
 def _pairs(attrs: Sequence[dict[str, float]], with_dy: bool, whole: bool = False) -> Any:
-    """Pairs of predictions and labels that stay 0.2 apart, away from the kinks at 0 and beta."""
+    """Return predictions and labels with differences 0.2 away from the kinks at 0 and beta."""
 
     def samples(rng: Any) -> Iterator[Sample]:
         for shape in ((7,), (3, 5), (2, 1, 4), (0, 3)):
@@ -347,7 +347,7 @@ def _logit_sample(rng: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _softmax_spec(type_: str, forward: Any, backward: Any) -> tuple[OpSpec, OpSpec]:
-    """A function along one axis and its gradient op, which computes from y."""
+    """Return a function along one axis and its gradient op, which reads y."""
     return (
         OpSpec(
             type=type_,
@@ -375,7 +375,7 @@ def _softmax_spec(type_: str, forward: Any, backward: Any) -> tuple[OpSpec, OpSp
 
 
 def _elementwise_spec(type_: str, attrs: Any, forward: Any, backward: Any) -> tuple[OpSpec, OpSpec]:
-    """A loss per element of prediction and label, and its gradient op."""
+    """Return an elementwise loss of prediction and label, and its gradient op."""
     settings, whole = (_BETAS if attrs else ({},)), not attrs
     return (
         OpSpec(

@@ -1,4 +1,4 @@
-"""Where data enter a graph: fed placeholders and literal arrays."""
+"""Inputs of a graph: fed placeholders and literal arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ops that write into files of events."""
+"""Ops that write event files."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def _sbp(row: Update) -> Callable[[SbpContext], Signatures]:
 
 
 def update_spec(row: Update) -> OpSpec:
-    """The `OpSpec` of one row."""
+    """Return the `OpSpec` of one row."""
     return OpSpec(
         type=row.type,
         inputs=(*row.inputs, *OPTIONAL),
@@ -129,7 +129,7 @@ def _regularize(model: Any, diff: Any, *, l1: float, l2: float) -> Any:
 
 
 def _regularize_sbp(ctx: SbpContext) -> Signatures:
-    """Linear without l1."""
+    """Split all axes; without l1 the op is linear."""
     return split_all_axes(ctx) if ctx.attrs["l1"] else linear(ctx)
 
 
@@ -167,7 +167,7 @@ def _number_of_all(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _multi_sum_sbp(ctx: SbpContext) -> Signatures:
-    """All inputs split, each over any of its axes; over the same one when there are many."""
+    """Split each input over any of its axes; beyond `MANY` inputs, all over the same axis."""
     ranks = [len(t.shape) for t in ctx.inputs]
     if len(ranks) > MANY:
         return tuple(signature((S(i),) * len(ranks), (P,)) for i in range(min(ranks)))

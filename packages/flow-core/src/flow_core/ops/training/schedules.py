@@ -1,4 +1,4 @@
-"""Numbers that change from step to step: learning rates and the dynamic loss scale.
+"""Per-step numbers: learning rates and the dynamic loss scale.
 
 A schedule is three literals: the base learning rate, a decay ``(kind, *params)`` or None, and a
 warm-up ``(kind, steps, multiplier)`` or None.  During warm-up the decay is not applied.
@@ -50,7 +50,7 @@ def _natural_exp(rate: float, step: int, steps: int, decay_rate: float, staircas
 
 
 def _piece(step: int, boundaries: tuple[int, ...]) -> int:
-    """The number of boundaries that lie before ``step``; a boundary belongs to its left side."""
+    """Return the number of boundaries before ``step``; a boundary belongs to its left side."""
     return sum(step > boundary for boundary in boundaries)
 
 
@@ -101,7 +101,7 @@ WARMUPS = ("constant", "linear")
 
 
 def warmup_factor(kind: str, step: int, steps: int, multiplier: float) -> float:
-    """The factor on the base learning rate at a step of the warm-up.
+    """Return the factor on the base learning rate at a step of the warm-up.
 
     >>> warmup_factor("linear", 5, 10, 0.5), warmup_factor("constant", 5, 10, 0.2)
     (0.75, 0.2)
@@ -114,7 +114,7 @@ def warmup_factor(kind: str, step: int, steps: int, multiplier: float) -> float:
 def scheduled_rate(
     step: int, rate: float, decay: tuple[Any, ...] | None, warmup: tuple[Any, ...] | None
 ) -> float:
-    """The learning rate at a step.
+    """Return the learning rate at a step.
 
     >>> scheduled_rate(3, 0.1, ("piecewise_constant", (2,), (0.1, 0.01)), None)
     0.01
@@ -127,12 +127,12 @@ def scheduled_rate(
 
 
 def corrected_rate(rate: float, step: int, beta1: float, beta2: float) -> float:
-    """The learning rate that corrects the bias of Adam's moments at a step (the first is 0).
+    """Return the learning rate that corrects the bias of Adam's moments at a step, counted from 0.
 
     >>> round(corrected_rate(1.0, 0, 0.9, 0.99), 6)
     1.0
     """
-    count = max(step + 1, 1)  # no step is before the first
+    count = max(step + 1, 1)  # steps count from 0
     return rate * sqrt(1.0 - beta2**count) / (1.0 - beta1**count)
 
 
@@ -209,7 +209,7 @@ RATE_EXAMPLES: tuple[tuple[Any, ...], ...] = (
     ("cosine", 15, 0.1),
     ("linear_cosine", 15, 0.5, 0.0, 0.001),
 )
-"""One decay per kind and flag, for samples and tests."""
+"""Return one decay per kind and flag, for samples and tests."""
 
 
 def _rate_samples(_: Any) -> Iterator[Sample]:
@@ -262,7 +262,7 @@ def _count_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def sum_sbp(ctx: SbpContext) -> Signatures:
-    """S(i) -> P for one number that is summed over all elements."""
+    """Map S(i) to P for one number that is summed over all elements."""
     return tuple(signature((S(i),), (P,)) for i in range(len(ctx.inputs[0].shape)))
 
 

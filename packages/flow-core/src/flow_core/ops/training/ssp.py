@@ -1,6 +1,6 @@
-"""Stale values of variables: what they were some steps before.
+"""Stale values of variables: their values some steps before.
 
-So that as many steps can be under way at the same time, none waits for the update of the last.
+With them several steps can be in flight, since none waits for the update of the previous one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def take_turn(var: Any, ring: Any, count: Any, value: Any) -> None:
-    """Gives what was put into the ring longest ago, and puts the variable in its place.
+    """Copy the oldest entry of the ring to ``value``, and replace it by the variable.
 
     >>> ring, count, value = np.zeros(2), np.zeros(1, np.int64), np.zeros(1)
     >>> for step in range(4):
@@ -57,7 +57,7 @@ def _sbp(ctx: SbpContext) -> Signatures:
 
 
 def _gradient(g: GradContext) -> tuple[Sym, None, None]:
-    """That of the stale value is the variable's."""
+    """Pass the gradient of the stale value to the variable."""
     return g.dy, None, None
 
 
