@@ -41,11 +41,11 @@ def gather(
 
     Args:
         params: a table.
-        indices: integers; one out of range gives zeros.
+        indices: integers; an index out of range reads zeros.
         validate_indices: ignored, as in OneFlow.
         axis: the axis of ``params``, by default ``batch_dims``.
-        batch_dims: how many leading axes both share; each entry of these has own indices.  When
-            ``indices`` have no axes but these, the last one counts the indices, as in OneFlow.
+        batch_dims: number of leading axes that both share, each entry with its own indices.  If
+            ``indices`` has no other axes, its last one counts the indices, as in OneFlow.
         name: name of the op.
 
     Returns:
@@ -104,9 +104,9 @@ def scatter_nd(
     """Zeros to which ``updates`` are added at positions.
 
     Args:
-        indices: positions, as `gather_nd` takes them; those out of range write nothing.
-        updates: what is added, of the shape that ``gather_nd(result, indices)`` has; what goes to
-            one position is summed.
+        indices: positions, as for `gather_nd`; those out of range write nothing.
+        updates: the addends, in the shape of ``gather_nd(result, indices)``; addends of one
+            position are summed.
         shape: shape of the result.
         name: name of the op.
 
@@ -126,9 +126,9 @@ def tensor_scatter_nd_update(
 
     Args:
         params: a table.
-        indices: positions, as `gather_nd` takes them; those out of range write nothing.  Where
-            positions are equal, one of them counts.
-        updates: new slices, of the shape that ``gather_nd(params, indices)`` has.
+        indices: positions, as for `gather_nd`; those out of range write nothing.  One of several
+            equal positions takes effect.
+        updates: new slices, in the shape of ``gather_nd(params, indices)``.
         name: name of the op.
 
     Returns:
@@ -147,9 +147,9 @@ def tensor_scatter_nd_add(
 
     Args:
         params: a table.
-        indices: positions, as `gather_nd` takes them; those out of range write nothing.
-        updates: what is added, of the shape that ``gather_nd(params, indices)`` has; what goes to
-            one position is summed.
+        indices: positions, as for `gather_nd`; those out of range write nothing.
+        updates: the addends, in the shape of ``gather_nd(params, indices)``; addends of one
+            position are summed.
         name: name of the op.
 
     Returns:
@@ -162,12 +162,12 @@ def tensor_scatter_nd_add(
 
 
 def dim_gather(input: BlobDef, dim: int, index: BlobDef, name: str | None = None) -> BlobDef:
-    """Per element of ``index``, the element of ``input`` which it names along axis ``dim``.
+    """For each element of ``index``, the element of ``input`` at that index along axis ``dim``.
 
     Args:
         input: a blob.
         dim: an axis.
-        index: integers in a shape that differs from ``input``'s on axis ``dim`` at most.
+        index: integers in a shape that differs from ``input``'s only on axis ``dim``.
         name: name of the op.
     """
     axis = axis_of("dim_gather", dim, len(input.shape))
@@ -177,13 +177,13 @@ def dim_gather(input: BlobDef, dim: int, index: BlobDef, name: str | None = None
 def unsorted_segment_sum(
     data: BlobDef, segment_ids: BlobDef, num_segments: int, axis: int = 0, name: str | None = None
 ) -> BlobDef:
-    """Sums the rows of ``data`` along an axis by segment.
+    """Sum the rows of ``data`` along an axis by segment.
 
     Args:
         data: a blob.
         segment_ids: the segment of each row, in the shape of data's axes from ``axis`` on; rows
-            of segments out of range are left out.
-        num_segments: size of the result's axis ``axis``, which replaces those.
+            of segments out of range are ignored.
+        num_segments: size of the result's axis ``axis``, which replaces those axes.
         axis: first of the summed axes.
         name: name of the op.
     """
@@ -200,14 +200,14 @@ def unsorted_segment_sum_like(
 
     Args:
         data, segment_ids, axis, name: see `unsorted_segment_sum`.
-        like: a blob of the result's shape; its elements do not count.
+        like: a blob of the result's shape; its elements are ignored.
 
     Returns:
         A blob of like's shape and of the element type of ``data``.
 
     Raises:
-        InferenceError: ids that are not of the shape of data's axes from ``axis`` on, or ``like``
-            of another shape.
+        InferenceError: ids whose shape is not that of data's axes from ``axis`` on, or ``like`` of
+            another shape.
     """
     axis = axis_of("unsorted_segment_sum_like", axis, len(data.shape))
     return emit_one("unsorted_segment_sum_like", data, segment_ids, like, axis=axis, name=name)
@@ -216,12 +216,12 @@ def unsorted_segment_sum_like(
 def unsorted_batch_segment_sum(
     data: BlobDef, segment_ids: BlobDef, num_segments: int, name: str | None = None
 ) -> BlobDef:
-    """`unsorted_segment_sum` on the last axis of ``segment_ids``, for each leading entry alone.
+    """`unsorted_segment_sum` on the last axis of ``segment_ids``, for each batch entry.
 
     Args:
         data: a blob of shape (*batch, n, *rest).
-        segment_ids: integers of shape (*batch, n); rows of segments out of range are left out.
-        num_segments: how many sums there are per entry.
+        segment_ids: integers of shape (*batch, n); rows of segments out of range are ignored.
+        num_segments: number of sums per entry.
         name: name of the op.
 
     Returns:
@@ -236,7 +236,7 @@ def unsorted_batch_segment_sum(
 
 
 def _to_last(function: str, axis: int, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The permutation that puts an axis last and its inverse."""
+    """Return the permutation that moves an axis last, and its inverse."""
     axis = axis_of(function, axis, rank)
     perm = (*(i for i in range(rank) if i != axis), axis)
     return perm, tuple(perm.index(i) for i in range(rank))
@@ -245,7 +245,7 @@ def _to_last(function: str, axis: int, rank: int) -> tuple[tuple[int, ...], tupl
 def _along(
     function: str, x: BlobDef, axis: int, name: str | None, at_last: Callable[..., BlobDef]
 ) -> BlobDef:
-    """An op of the last axis on another one, between two transpositions."""
+    """Apply an op of the last axis to another one, between two transpositions."""
     perm, inverse = _to_last(function, axis, len(x.shape))
     if perm[-1] == len(perm) - 1:
         return at_last(x, name)
@@ -263,7 +263,7 @@ def _emitter(op_type: str, **attrs: Any) -> Callable[..., BlobDef]:
 def sort(
     input: BlobDef, axis: int = -1, direction: str = "ASCENDING", name: str | None = None
 ) -> BlobDef:
-    """The numbers sorted along an axis.
+    """The elements sorted along an axis.
 
     Args:
         input: a blob with elements along the axis.
@@ -275,7 +275,7 @@ def sort(
         A blob like ``input``.
 
     Raises:
-        InferenceError: another direction, an axis out of range, or nothing along it.
+        InferenceError: another direction, an axis out of range, or an axis of size 0.
     """
     check(direction in DIRECTIONS, "sort", f"{direction!r}", " or ".join(DIRECTIONS))
     return _along("sort", input, axis, name, _emitter("sort", direction=direction))
@@ -300,7 +300,7 @@ def argsort(
 
 
 def argmax(input: BlobDef, axis: int = -1, name: str | None = None) -> BlobDef:
-    """The index of the largest number along an axis, the lowest among equal ones.
+    """The index of the largest element along an axis, the lowest among equal ones.
 
     Args:
         input: a blob with elements along the axis.
@@ -311,7 +311,7 @@ def argmax(input: BlobDef, axis: int = -1, name: str | None = None) -> BlobDef:
         int32 in the shape of ``input`` without the axis; of a blob with one axis, shape (1,).
 
     Raises:
-        InferenceError: an axis out of range, or nothing along it.
+        InferenceError: an axis out of range, or of size 0.
     """
     perm, _ = _to_last("math.argmax", axis, len(input.shape))
     if perm[-1] != len(perm) - 1:
@@ -327,24 +327,24 @@ def top_k(
     Args:
         input: a blob.
         axis: the axis.
-        k: how many; all where the axis has fewer.
-        sorted: whether the order matters; the indices come in order anyway.
+        k: how many; all if the axis has fewer.
+        sorted: whether the order matters; the indices are always in order.
         name: name of the op.
     """
     return _along("math.top_k", input, axis, name, _emitter("top_k", k=k, sorted=sorted))
 
 
 def in_top_k(targets: BlobDef, predictions: BlobDef, k: int, name: str | None = None) -> BlobDef:
-    """Whether fewer than ``k`` classes are predicted above the target class.
+    """Whether fewer than ``k`` classes have a higher prediction than the target class.
 
     Args:
         targets: class per row, integers of shape (N,).
         predictions: shape (N, classes), floating.
-        k: how many classes count.
+        k: number of classes.
         name: name of the op.
 
     Returns:
-        int8 of shape (N,); 0 where the target is no class or a prediction is not finite.
+        int8 of shape (N,); 0 for a target out of range or a prediction that is not finite.
     """
     return emit_one("in_top_k", targets, predictions, k=k, name=name)
 
@@ -358,13 +358,13 @@ def one_hot(
     dtype: Any = None,
     name: str | None = None,
 ) -> BlobDef:
-    """Vectors of ``off_value`` with ``on_value`` at the index.
+    """Vectors of ``off_value``, with ``on_value`` at the index.
 
     Args:
-        indices: integers between 0 and ``depth``; others are a `DataError` at run time.
+        indices: integers in [0, depth); others raise a `DataError` at run time.
         depth: length of the vectors.
         on_value, off_value: the two numbers.
-        axis: where the new axis is put, last by default.
+        axis: position of the new axis, last by default.
         dtype: element type of the result, by default that of ``indices``.
         name: name of the op.
     """

@@ -24,7 +24,7 @@ def constant_initializer(value: float = 0, dtype: DType = _float) -> Initializer
 
     Args:
         value: the number.
-        dtype: element type of the variable; for integer types ``value`` is cut to an integer.
+        dtype: element type of the variable; for integer types ``value`` is truncated.
     """
     return Initializer("constant", (_number("constant_initializer", value, dtype),))
 
@@ -67,7 +67,7 @@ def random_normal_initializer(
     Args:
         mean: their mean.
         stddev: their standard deviation.
-        seed: must be None; give ``random_seed`` to ``flow.get_variable`` instead.
+        seed: must be None; pass ``random_seed`` to ``flow.get_variable`` instead.
         dtype: must be None; the variable has its own.
 
     Raises:
@@ -84,7 +84,7 @@ def random_normal_initializer(
 
 
 def truncated_normal_initializer(mean: float = 0.0, stddev: float = 1.0) -> Initializer:
-    """Normally distributed numbers, redrawn when they are more than 2 ``stddev`` from the mean."""
+    """Normally distributed numbers, redrawn if farther than 2 ``stddev`` from the mean."""
     return Initializer("truncated_normal", (float(mean), float(stddev)))
 
 
@@ -123,7 +123,7 @@ def variance_scaling_initializer(
             for matrices (out, in).
 
     Raises:
-        InferenceError: one of the arguments is none of these.
+        InferenceError: an argument has another value.
     """
     what = "variance_scaling_initializer"
     mode = _choice(what, "mode", mode.lower(), MODES)
@@ -147,12 +147,12 @@ def kaiming_initializer(
         shape: shape of the variable, at least rank 2.
         distribution: "random_normal" or "random_uniform".
         mode: "fan_in", "fan_out" or "fan_avg".
-        nonlinearity: what follows: "leaky_relu", "relu", "tanh", "sigmoid" or None.
+        nonlinearity: the next layer: "leaky_relu", "relu", "tanh", "sigmoid" or None.
         negative_slope: slope of leaky_relu below 0.
         data_format: "NCHW" or "NHWC".
 
     Raises:
-        InferenceError: one of the arguments is none of these.
+        InferenceError: an argument has another value.
     """
     what = "kaiming_initializer"
     check(len(shape) >= 2 and min(shape) > 0, what, f"shape {tuple(shape)}", "rank >= 2, no 0")

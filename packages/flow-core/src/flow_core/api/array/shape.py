@@ -31,7 +31,7 @@ check = checker("flow.")
 
 
 def axis_of(function: str, axis: int, rank: int) -> int:
-    """A non-negative axis, or an error at the user's line."""
+    """Return a non-negative axis; fail at the user's line if out of range."""
     allowed = f"-{rank} <= axis < {rank}"
     fits = hasattr(axis, "__index__") and -rank <= axis < rank
     check(fits, function, f"axis {axis!r} for {rank} axes", allowed)
@@ -39,16 +39,16 @@ def axis_of(function: str, axis: int, rank: int) -> int:
 
 
 def inner(name: str | None, suffix: str) -> str | None:
-    """The name of an inner step of a function, None where the function got no name."""
+    """Return the name of an inner step, or None for a function without a name."""
     return None if name is None else f"{name}{suffix}"
 
 
 def reshape(x: BlobDef, shape: Sequence[int], name: str | None = None) -> BlobDef:
-    """The same elements, in the same order, in another shape.
+    """The elements in the same order, in another shape.
 
     Args:
         x: a blob.
-        shape: the new shape; one size may be -1 and is worked out.
+        shape: the new shape; one size may be -1 and is inferred.
         name: name of the op.
 
     Raises:
@@ -60,7 +60,7 @@ def reshape(x: BlobDef, shape: Sequence[int], name: str | None = None) -> BlobDe
 
 
 def dynamic_reshape(x: BlobDef, shape: Sequence[int], name: str | None = None) -> BlobDef:
-    """`reshape`: all shapes are known when a job is compiled."""
+    """`reshape`, since all shapes are known at compile time."""
     return reshape(x, shape, name)
 
 
@@ -69,7 +69,7 @@ def reshape_like(x: BlobDef, like: BlobDef, name: str | None = None) -> BlobDef:
 
     Args:
         x: a blob.
-        like: a blob of as many elements; these do not count.
+        like: a blob with as many elements, which are ignored.
         name: name of the op.
 
     Returns:
@@ -84,11 +84,11 @@ def reshape_like(x: BlobDef, like: BlobDef, name: str | None = None) -> BlobDef:
 def flatten(
     input: BlobDef, start_dim: int = 0, end_dim: int = -1, name: str | None = None
 ) -> BlobDef:
-    """Makes one axis of several neighbours.
+    """Merge several adjacent axes into one.
 
     Args:
         input: a blob.
-        start_dim, end_dim: the first and the last of them, negative to count from the last axis.
+        start_dim, end_dim: first and last axis to merge, negative to count from the last one.
         name: name of the op.
 
     Raises:
@@ -101,7 +101,7 @@ def flatten(
 
 
 def squeeze(input: BlobDef, axis: Sequence[int] | None = None, name: str | None = None) -> BlobDef:
-    """Removes axes of size 1: the given ones, or all; one axis is kept if no other is left.
+    """Remove axes of size 1: the given ones, or all; at least one axis remains.
 
     Raises:
         InferenceError: a given axis is out of range or of another size.
@@ -112,11 +112,11 @@ def squeeze(input: BlobDef, axis: Sequence[int] | None = None, name: str | None 
 
 
 def expand_dims(input: BlobDef, axis: int, name: str | None = None) -> BlobDef:
-    """Puts in an axis of size 1.
+    """Insert an axis of size 1.
 
     Args:
         input: a blob.
-        axis: where it is in the result; -1 puts it last.
+        axis: its position in the result; -1 for the last.
         name: name of the op.
 
     Raises:
@@ -134,7 +134,7 @@ def identity(x: BlobDef, name: str | None = None) -> BlobDef:
 
 
 def identity_n(inputs: Sequence[BlobDef], name: str | None = None) -> list[BlobDef]:
-    """`identity` of several blobs, in one op: none of them is there before all are."""
+    """`identity` of several blobs in one op; all results become available together."""
     return list(emit("tuple_identity", *inputs, name=name))
 
 
@@ -144,7 +144,7 @@ def amp_white_identity(x: BlobDef, name: str | None = None) -> BlobDef:
 
 
 def cast_to_static_shape(x: BlobDef, name: str | None = None) -> BlobDef:
-    """``x`` as a blob of fixed shape; itself, where its shape is fixed already."""
+    """``x`` as a blob of fixed shape; ``x`` itself if its shape is already fixed."""
     if not x.is_dynamic:
         return x
     return emit_one("cast_to_static_shape", x, name=name)
@@ -157,13 +157,13 @@ def transpose(
     batch_axis_non_change: bool = False,
     name: str | None = None,
 ) -> BlobDef:
-    """Reorders axes: axis i of the result is axis ``perm[i]`` of ``a``.
+    """Permute axes: axis i of the result is axis ``perm[i]`` of ``a``.
 
     Args:
         a: a blob.
         perm: a permutation of the axes, by default in reverse order.
         conjugate: not available; there are no complex types.
-        batch_axis_non_change: whether the batch axis of the result stays where it was.
+        batch_axis_non_change: whether the batch axis of the result keeps its position.
         name: name of the op.
     """
     if conjugate:
@@ -182,11 +182,11 @@ def broadcast_like(
     broadcast_axes: Sequence[int] | None = None,
     name: str | None = None,
 ) -> BlobDef:
-    """Repeats ``x`` to the shape of ``like``.
+    """Repeat ``x`` to the shape of ``like``.
 
     Args:
-        x: a blob whose shape broadcasts to that of ``like``, or is it without ``broadcast_axes``.
-        like: a blob of the wanted shape.
+        x: a blob whose shape broadcasts to ``like``'s, or equals it without ``broadcast_axes``.
+        like: a blob of the result's shape.
         broadcast_axes: axes of ``like`` along which ``x`` is repeated; by numpy's rules if None.
         name: name of the op.
     """
@@ -197,7 +197,7 @@ def broadcast_like(
 def broadcast_to_compatible_with(
     x: BlobDef, compatible: Sequence[BlobDef], name: str | None = None
 ) -> BlobDef:
-    """Repeats ``x`` to the shape to which ``x`` and all ``compatible`` blobs broadcast together.
+    """Repeat ``x`` to the common broadcast shape of ``x`` and all ``compatible`` blobs.
 
     Shapes (4, 1, 1), with (1, 2, 1) and (1, 1, 3), give (4, 2, 3).
     """

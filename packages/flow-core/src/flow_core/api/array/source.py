@@ -1,6 +1,6 @@
-"""Functions that make blobs of constants and numbers in a row, and tril.
+"""Functions for constants and ranges, and tril.
 
-`range` hides Python's own in this module.
+`range` shadows the builtin in this module.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 
 
 def _number(function: str, value: Any, dtype: DType) -> bool | int | float:
-    """A number in the kind of an element type; fractions are cut for integers, as in OneFlow."""
+    """Return a number of an element type's kind, truncated for integers, as in OneFlow."""
     check(isinstance(value, int | float), function, f"value {value!r}", "an int or a float")
     finite = value == value and abs(value) != float("inf")
     check(dtype.is_floating or finite, function, f"value {value} for {dtype}", "a finite number")
@@ -65,7 +65,7 @@ def constant_scalar(value: int | float, dtype: Any = None, name: str | None = No
 def constant_like(
     like: BlobDef, value: int | float, dtype: Any = None, name: str | None = None
 ) -> BlobDef:
-    """A blob of the shape (and, unless ``dtype`` is given, the type) of ``like``, all ``value``."""
+    """A blob filled with ``value``, of the shape (and, without ``dtype``, the type) of ``like``."""
     wanted = like.dtype if dtype is None else as_dtype(dtype)
     number = _number("constant_like", value, wanted)
     return emit_one("constant_like", like, value=number, dtype=wanted.name, name=name)
@@ -98,10 +98,10 @@ def range(
     dtype: Any = None,
     name: str | None = "range",
 ) -> BlobDef:
-    """Whole numbers from ``start`` (0 if only one bound is given) to below ``limit``.
+    """The integers from ``start`` (0 if only one bound is given) up to ``limit``, exclusive.
 
     Args:
-        start, limit, delta: as Python's range takes them.
+        start, limit, delta: as for Python's range.
         dtype: element type; required.
         name: name of the op.
     """
@@ -142,8 +142,8 @@ def tril(
 
     Args:
         x: a blob with 2 axes or more.
-        diagonal: the last diagonal that is kept: 0 the main one, 1 the one above it.
-        fill_value: what the rest becomes.
+        diagonal: the last kept diagonal: 0 for the main one, 1 for the one above it.
+        fill_value: value of the other elements.
         name: name of the op.
     """
     fill = _fill_attrs("fill", fill_value, 0)

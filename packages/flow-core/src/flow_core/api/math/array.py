@@ -44,7 +44,7 @@ def l2_normalize(
     epsilon: float = 1e-12,
     name: str | None = None,
 ) -> BlobDef:
-    """``input`` divided by its Euclidean norm along an axis, or by the root of ``epsilon``.
+    """``input`` divided by its Euclidean norm along an axis, or by sqrt(``epsilon``) if larger.
 
     Raises:
         InferenceError: no axis, or one out of range.
@@ -60,7 +60,7 @@ def reduced_shape_elem_cnt(
     dtype: DType | None = None,
     name: str | None = None,
 ) -> BlobDef:
-    """How many elements a reduction over some axes (None: all) reads per result; shape (1,)."""
+    """Number of elements per result of a reduction over some axes (None: all); shape (1,)."""
     shape = input_blob.shape
     axes = range(len(shape)) if axis is None else axis
     count = prod(shape[checked_axis(_check, "reduced_shape_elem_cnt", input_blob, a)] for a in axes)

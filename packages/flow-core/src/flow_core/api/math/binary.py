@@ -1,7 +1,7 @@
 """Elementwise functions of two blobs, of a blob and numbers, and choices.
 
-Shapes broadcast as numpy's do; element types must be the same.  A Python number takes the
-element type of the blob beside it.
+Shapes broadcast as in numpy; element types must be equal.  A Python number takes the element type
+of the other operand.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ INT64 = 2**63
 
 
 def _both(x: Operand, y: Operand, function: str) -> tuple[BlobDef, BlobDef]:
-    """Two blobs, a number being made a constant like the other one."""
+    """Return two blobs; a number becomes a constant of the other one's type."""
     if isinstance(x, BlobDef):
         return x, as_blob(y, like=x)
     if isinstance(y, BlobDef):
@@ -115,7 +115,7 @@ def multiply(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
 
 
 def divide(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """``x / y``; one of them may be a number.  Quotients of integers are cut towards zero.
+    """``x / y``; one of them may be a number.  Integer quotients are truncated.
 
     As in OneFlow, a floating blob divided by the number 0 is 0, and a number divided by a blob
     is 0 where the blob is 0.
@@ -139,7 +139,7 @@ def floordiv(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
 
 
 def pow(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """``x`` to the power ``y``, which may be a number; floating types only."""
+    """``x`` raised to the power ``y``, which may be a number; floating types only."""
     if isinstance(x, BlobDef) and not isinstance(y, BlobDef):
         return emit_one("scalar_pow", x, exponent=float(y), name=name)
     return _pair("pow", x, y, name)
@@ -151,22 +151,22 @@ def atan2(x: BlobDef, y: BlobDef, name: str | None = None) -> BlobDef:
 
 
 def xdivy(x: BlobDef, y: BlobDef, name: str | None = None) -> BlobDef:
-    """``x / y``, 0 where ``x`` is 0 whatever ``y`` is."""
+    """``x / y``; 0 where ``x`` is 0, for any ``y``."""
     return emit_one("xdivy", x, y, name=name)
 
 
 def xlogy(x: BlobDef, y: BlobDef, name: str | None = None) -> BlobDef:
-    """``x * log(y)``, 0 where ``x`` is 0 whatever ``y`` is."""
+    """``x * log(y)``; 0 where ``x`` is 0, for any ``y``."""
     return emit_one("xlogy", x, y, name=name)
 
 
 def maximum(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """The greater of each two elements; where they tie, ``y`` gets the gradient."""
+    """The elementwise maximum; in a tie ``y`` gets the gradient."""
     return _pair("maximum", x, y, name)
 
 
 def minimum(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
-    """The lesser of each two elements; where they tie, ``y`` gets the gradient."""
+    """The elementwise minimum; in a tie ``y`` gets the gradient."""
     return _pair("minimum", x, y, name)
 
 
@@ -241,7 +241,7 @@ def polyval(coeffs: Sequence[float], x: BlobDef, name: str | None = None) -> Blo
 
 
 def _integral(value: float) -> int:
-    """A limit for integer types; infinities become the limits of int64."""
+    """Return a limit for integer types; infinities become the limits of int64."""
     return int(max(-INT64, min(value, INT64 - 1)))
 
 
@@ -251,7 +251,7 @@ def clip_by_value(
     max_value: float | None = None,
     name: str | None = None,
 ) -> BlobDef:
-    """Each element, raised to ``min_value`` and lowered to ``max_value`` where these are given.
+    """Each element, limited to [``min_value``, ``max_value``]; either bound may be None.
 
     Raises:
         InferenceError: neither limit is given.
@@ -275,7 +275,7 @@ clip_by_scalar = clip = clamp = clip_by_value
 
 
 def cast(x: BlobDef, dtype: DType, name: str | None = None) -> BlobDef:
-    """``x`` in another element type; floating numbers are cut towards zero for integer types."""
+    """``x`` in another element type; floating numbers are truncated for integer types."""
     target = as_dtype(dtype)
     return x if x.dtype is target else emit_one("cast", x, dtype=target.name, name=name)
 

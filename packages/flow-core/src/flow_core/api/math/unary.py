@@ -1,7 +1,7 @@
 """Elementwise functions of one blob: the first part of ``flow.math``.
 
-All give a blob of the shape and element type of ``x``.  `abs`, `negative`, `sign` and `square`
-take integers too; the others take floating types only and raise `InferenceError` for others.
+All return a blob of the shape and element type of ``x``.  `abs`, `negative`, `sign` and `square`
+also take integers; the others take floating types only and raise `InferenceError` for others.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def erfc(x: BlobDef, name: str | None = None) -> BlobDef:
 
 
 def exp(x: BlobDef, name: str | None = None) -> BlobDef:
-    """e to the power of each element."""
+    """The exponential of each element."""
     return emit_one("exp", x, name=name)
 
 
@@ -129,7 +129,7 @@ def floor(x: BlobDef, name: str | None = None) -> BlobDef:
 
 
 def gelu(x: BlobDef, name: str | None = None) -> BlobDef:
-    """``x`` times the normal distribution's function of ``x``."""
+    """``x`` times the cumulative distribution function of the normal distribution at ``x``."""
     return emit_one("gelu", x, name=name)
 
 
@@ -154,37 +154,37 @@ def log_sigmoid(x: BlobDef, name: str | None = None) -> BlobDef:
 
 
 def negative(x: BlobDef, name: str | None = None) -> BlobDef:
-    """Each element with its sign changed."""
+    """The negative of each element."""
     return emit_one("negative", x, name=name)
 
 
 def reciprocal(x: BlobDef, name: str | None = None) -> BlobDef:
-    """One divided by each element."""
+    """The reciprocal of each element."""
     return emit_one("reciprocal", x, name=name)
 
 
 def reciprocal_no_nan(x: BlobDef, name: str | None = None) -> BlobDef:
-    """One divided by each element, 0 where the element is 0."""
+    """The reciprocal of each element; 0 where the element is 0."""
     return emit_one("reciprocal_no_nan", x, name=name)
 
 
 def relu(x: BlobDef, name: str | None = None) -> BlobDef:
-    """Each element, or 0 where it is negative."""
+    """The maximum of each element and 0."""
     return emit_one("relu", x, name=name)
 
 
 def rint(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The nearest integer; halves go to the even one."""
+    """The nearest integer; halves round to even."""
     return emit_one("rint", x, name=name)
 
 
 def round(x: BlobDef, name: str | None = None) -> BlobDef:
-    """The nearest integer; halves go to the even one, as in the original."""
+    """The nearest integer; halves round to even, as in OneFlow."""
     return emit_one("round", x, name=name)
 
 
 def rsqrt(x: BlobDef, name: str | None = None) -> BlobDef:
-    """One divided by the square root of each element."""
+    """The reciprocal of the square root of each element."""
     return emit_one("rsqrt", x, name=name)
 
 

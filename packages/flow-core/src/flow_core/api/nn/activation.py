@@ -1,7 +1,7 @@
 """``flow.nn``: activations that ``flow.math`` does not have.
 
-Functions with inner steps name these after ``name``, as in OneFlow: ``mish(x, name="act")`` makes
-``act_softplus`` and ``act_tanh``.
+Functions with inner steps derive the steps' names from ``name``, as in OneFlow:
+``mish(x, name="act")`` adds ``act_softplus`` and ``act_tanh``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def leaky_relu(x: BlobDef, alpha: float = 0.2, name: str | None = None) -> BlobDef:
-    """Each element, or ``alpha`` times it where it is negative.
+    """Each element, multiplied by ``alpha`` if negative.
 
     Args:
         x: a floating blob.
@@ -39,13 +39,13 @@ def leaky_relu(x: BlobDef, alpha: float = 0.2, name: str | None = None) -> BlobD
 
 
 def elu(x: BlobDef, alpha: float = 1.0, name: str | None = None) -> BlobDef:
-    """Each element, or ``alpha * (exp(x) - 1)`` where it is negative.
+    """Each element, or ``alpha * (exp(x) - 1)`` if negative.
 
     The exponential linear unit of Clevert, Unterthiner and Hochreiter (2015), arXiv:1511.07289.
 
     Args:
         x: a floating blob.
-        alpha: minus what it goes to on the negative side.
+        alpha: the negated limit at minus infinity.
         name: name of the op.
 
     Returns:
@@ -55,7 +55,7 @@ def elu(x: BlobDef, alpha: float = 1.0, name: str | None = None) -> BlobDef:
 
 
 def hardsigmoid(x: BlobDef, name: str | None = None) -> BlobDef:
-    """``x / 6 + 0.5`` clipped to [0, 1]: a `sigmoid` in three straight pieces.
+    """``x / 6 + 0.5`` clipped to [0, 1]: a piecewise linear `sigmoid`.
 
     Args:
         x: a floating blob.
@@ -125,7 +125,7 @@ def swish(x: BlobDef, beta: float = 1.0, name: str | None = None) -> BlobDef:
 
     Args:
         x: a floating blob.
-        beta: how sharp the bend is; 1 is also known as SiLU.
+        beta: slope of the sigmoid; 1 is also known as SiLU.
         name: name of the ops.
 
     Returns:

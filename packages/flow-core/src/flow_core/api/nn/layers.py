@@ -1,8 +1,8 @@
-"""``flow.layers``: functions with variables of their own.
+"""``flow.layers``: functions that create variables.
 
-The variables of a layer named "conv1" are "conv1-weight", "conv1-bias" and so on, below the name
-scope in force: the names under which OneFlow's checkpoints keep them.  A layer makes its variables
-anew, so that a job uses every layer name once.
+The variables of a layer named "conv1" are "conv1-weight", "conv1-bias" and so on, below the current
+name scope, like in OneFlow's checkpoints.  Every layer creates its variables, so a layer name is
+unique in a job.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def dense(
     Args:
         inputs: a floating point blob of rank 2 or more.
         units: size of the last axis of the result.
-        activation: called with the result, and ``name=`` if it takes one.
-        use_bias: whether there is a bias.
+        activation: called with the result, and with ``name=`` if it has such a parameter.
+        use_bias: whether to add a bias.
         kernel_initializer, kernel_regularizer: of the weight.
         bias_initializer, bias_regularizer: of the bias.
         trainable: whether optimizers update the variables.
@@ -136,7 +136,7 @@ def _conv(
     trainable: bool,
     name: str,
 ) -> BlobDef:
-    """The layer of so many axes of space.
+    """Apply the layer with ``dims`` spatial axes.
 
     ``sizes`` are kernel size, strides and dilation; ``kernel`` and ``bias`` are initializer,
     regularizer and name of a variable.
@@ -187,7 +187,7 @@ def _layer_variable(
     default: Initializer,
     trainable: bool,
 ) -> BlobDef:
-    """A variable below the layer's name, or under a full name that the user gave."""
+    """Return a variable below the layer's name, or under a given full name."""
     initializer, regularizer, full = how
     more = {"regularizer": regularizer, "trainable": trainable}
     initializer = initializer or default
@@ -217,7 +217,7 @@ def conv1d(
     weight_name: str | None = None,
     bias_name: str | None = None,
 ) -> BlobDef:
-    """A convolution over one axis of space with its variables; see `conv2d`."""
+    """A convolution over one spatial axis with its variables; see `conv2d`."""
     return _conv(
         1, inputs, filters, (kernel_size, strides, dilation_rate), padding, data_format, groups,
         activation, use_bias, (kernel_initializer, kernel_regularizer, weight_name),
@@ -245,7 +245,7 @@ def conv2d(
     weight_name: str | None = None,
     bias_name: str | None = None,
 ) -> BlobDef:
-    """A convolution over two axes of space with its variables, a bias and an activation.
+    """A convolution over two spatial axes with its variables, a bias and an activation.
 
     Variables: ``weight`` (filters, channels / groups, *kernel), channels last for "NHWC", by
     default with ``xavier_uniform_initializer``; ``bias`` (filters,), zeros by default.
@@ -255,13 +255,13 @@ def conv2d(
         filters: channels of the result.
         kernel_size: sizes of the kernel.
         strides, padding, data_format, dilation_rate, groups: as for ``flow.nn.conv2d``.
-        activation: called with the result, and ``name=`` if it takes one.
-        use_bias: whether there is a bias.
+        activation: called with the result, and with ``name=`` if it has such a parameter.
+        use_bias: whether to add a bias.
         kernel_initializer, kernel_regularizer: of the weight.
         bias_initializer, bias_regularizer: of the bias.
         trainable: whether optimizers update the variables.
         name: name of the layer.
-        weight_name, bias_name: names of the variables in place of ``<name>-weight`` and
+        weight_name, bias_name: names of the variables instead of ``<name>-weight`` and
             ``<name>-bias``.
 
     Raises:
@@ -298,10 +298,10 @@ def conv3d(
     weight_name: str | None = None,
     bias_name: str | None = None,
 ) -> BlobDef:
-    """A convolution over three axes of space with its variables; see `conv2d`.
+    """A convolution over three spatial axes with its variables; see `conv2d`.
 
-    The weight has channels first also for "NDHWC", as in OneFlow, whose checkpoints depend on it.
-    Explicit padding is then given in the order of "NCDHW".
+    The weight has channels first also for "NDHWC", for compatibility with OneFlow's checkpoints.
+    Explicit padding has the order of "NCDHW".
     """
     last = data_format.upper() == "NDHWC"
     y = _conv(
@@ -325,14 +325,14 @@ def prelu(
     name: str = "PRelu",
     model_distribute: Distribution = BROADCAST,
 ) -> BlobDef:
-    """``inputs`` where positive, ``alpha * inputs`` elsewhere.
+    """``inputs`` where positive, otherwise ``alpha * inputs``.
 
     Variable: ``alpha`` of shape ``inputs.shape[1:]`` with 1 on the shared axes, zeros by default.
 
     Args:
         inputs: a floating point blob.
         alpha_initializer, alpha_regularizer: of alpha.
-        shared_axes: axes of the input along which alpha is the same.
+        shared_axes: axes of the input along which alpha is shared.
         trainable: whether optimizers update alpha.
         name: name of the layer.
         model_distribute: distribution of alpha.
@@ -359,7 +359,7 @@ def upsample_2d(
     interpolation: str = "nearest",
     name: str = "Upsample2D",
 ) -> BlobDef:
-    """Enlarges height and width.
+    """Upsample height and width of images.
 
     Args:
         x: a floating point blob of rank 4.

@@ -1,4 +1,4 @@
-"""What the layers share: checks, and variables that a layer makes anew."""
+"""Helpers of the layers: argument checks, and creation of variables."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from flow_core.frontend.trace.blob import BlobDef
 from flow_core.ir.initializers import Initializer
 
 BROADCAST = broadcast()
-"""The default distribution of a layer's variables: no request, the selector may choose."""
+"""Default distribution of a layer's variables: no request, left to SBP selection."""
 
 
 check = checker("flow.layers.")
 
 
 def check_input(function: str, x: object) -> None:
-    """Raises `InferenceError` about what a layer is called with, unless it is a blob."""
+    """Raise `InferenceError` unless a layer's input is a blob."""
     found = f"{type(x).__name__} {x!r:.60}"
     check(isinstance(x, BlobDef), function, found, "a blob: a parameter of the job, or a result")
 
@@ -40,7 +40,7 @@ def new_variable(
     distribute: Any = BROADCAST,
     **more: Any,
 ) -> BlobDef:
-    """A variable below the name scope in force, which no other layer of the job may have."""
+    """Create a variable below the current name scope; its name must be new in the job."""
     asked = None if distribute is BROADCAST else distribute
     return get_variable(
         name, tuple(shape), dtype, initializer,
@@ -49,7 +49,7 @@ def new_variable(
 
 
 def activated(function: str, y: BlobDef, activation: Callable[..., BlobDef] | None) -> BlobDef:
-    """A layer's result after its activation, which may take a ``name``."""
+    """Apply a layer's activation, which may have a parameter ``name``."""
     if activation is None:
         return y
     allowed = "a function of a blob, such as flow.nn.relu"

@@ -34,7 +34,7 @@ from flow_core.ir.graph import TensorType
 function_config = FunctionConfig
 
 INVALID_BATCH_AXIS = None
-"""The ``batch_axis`` of a blob that has none."""
+"""The ``batch_axis`` of a blob without one."""
 INVALID_SPLIT_AXIS = None
 """The ``split_axis`` of a blob that is not split."""
 
@@ -70,7 +70,7 @@ def FixedTensorDef(
     batch_axis: int | None = 0,
     name: str | None = None,
 ) -> PlaceholderSpec:
-    """A placeholder of fixed shape, as default value of a job's parameter."""
+    """A placeholder of fixed shape, for the default value of a job's parameter."""
     return placeholder("numpy", tuple(shape), dtype, batch_axis)
 
 
@@ -80,7 +80,7 @@ def MirroredTensorDef(
     batch_axis: int | None = 0,
     name: str | None = None,
 ) -> PlaceholderSpec:
-    """A placeholder that is fed a list of arrays, one per device."""
+    """A placeholder for a list of arrays, one per device."""
     return placeholder("list", tuple(shape), dtype, batch_axis)
 
 
@@ -90,17 +90,17 @@ def MirroredTensorListDef(
     batch_axis: int | None = 0,
     name: str | None = None,
 ) -> PlaceholderSpec:
-    """A placeholder that is fed a list of lists of arrays."""
+    """A placeholder for a list of lists of arrays."""
     return placeholder("list_list", tuple(shape), dtype, batch_axis)
 
 
 def watch(blob_watched: BlobDef, handler_or_prompt: Callable[..., Any] | str | None = None) -> None:
-    """Shows a blob at every step.
+    """Report the value of a blob at every step.
 
     Args:
         blob_watched: the blob.
-        handler_or_prompt: a function of the value (a numpy array when its parameter is
-            annotated, else an object with ``numpy()``), or a text to print before the value.
+        handler_or_prompt: a function of the value (a numpy array if its parameter is annotated,
+            otherwise an object with ``numpy()``), or a text to print before the value.
     """
     _watch("watch", blob_watched, handler_or_prompt, gradient=False)
 
@@ -108,7 +108,7 @@ def watch(blob_watched: BlobDef, handler_or_prompt: Callable[..., Any] | str | N
 def watch_diff(
     blob_watched: BlobDef, handler_or_prompt: Callable[..., Any] | str | None = None
 ) -> None:
-    """Shows the gradient of a blob at every step of a train job; arguments as `watch`."""
+    """Report the gradient of a blob at every step of a train job; arguments as for `watch`."""
     _watch("watch_diff", blob_watched, handler_or_prompt, gradient=True)
 
 
@@ -137,7 +137,7 @@ def _handler(handler: Callable[..., Any] | str | None, name: str) -> Callable[[A
 
 
 class VariableBlob:
-    """A variable of the session, outside of jobs."""
+    """A variable of the session, for use outside jobs."""
 
     def __init__(self, name: str, stored: Any) -> None:
         self._stored = stored
@@ -155,13 +155,13 @@ class VariableBlob:
         return dtype
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """A copy of the value."""
+        """Return a copy of the value."""
         with default_session().still():
             array: np.ndarray[Any, Any] = self._stored.numpy()
         return array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """A copy of the value, for numpy; there is none without copying (``copy=False``)."""
+        """Return a copy of the value, for numpy; ``copy=False`` is not supported."""
         if copy is False:
             raise InferenceError(
                 f"numpy's view of variable {self.name!r}",
@@ -185,7 +185,7 @@ class VariableBlob:
 
 
 def get_all_variables() -> dict[str, VariableBlob]:
-    """All variables of the session by name."""
+    """Return all variables of the session by name."""
     session = default_session()
     session.sync()
     return {name: VariableBlob(name, stored) for name, stored in session.stored().items()}
@@ -196,12 +196,12 @@ def load_variables(value_dict: Mapping[str, Any], ignore_mismatch: bool | None =
 
     Args:
         value_dict: arrays (or objects with ``numpy()``) by variable name.
-        ignore_mismatch: what is done with names that no variable has.  True: they are ignored.
-            None: they are ignored, and one warning lists them.  False: they are an error.
+        ignore_mismatch: treatment of names that no variable has.  True: ignore them.  None:
+            ignore them with one warning that lists them.  False: raise an error.
 
     Raises:
-        CheckpointError: no dict; shapes or types that do not fit, values that cannot be read, and
-            names unless ignored, all listed.  Nothing is overwritten then.
+        CheckpointError: no dict; shapes or types that do not fit, unreadable values, and names
+            unless ignored, all listed.  Nothing is overwritten then.
     """
     if not isinstance(value_dict, Mapping):
         raise CheckpointError(
@@ -226,35 +226,35 @@ def _read(value: Any, wanted: TensorType) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """An array or a stored variable as it is; the array of any other object with ``numpy()``."""
+    """Return an array or a stored variable unchanged; otherwise the object's ``numpy()``."""
     if isinstance(value, StoredVariable | np.ndarray):
         return value
     return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
 
 
 def enable_eager_execution(val: bool = True) -> None:
-    """Lets a program define a job anew for every step, as OneFlow's eager mode has it.
+    """Allow redefinition of a job at every step, as in OneFlow's eager mode.
 
-    Each definition is traced and compiled, which takes milliseconds, and goes on with the
-    variables and the step counter of the last job of its name.  Ops outside of job functions
-    stay an error.
+    Each definition is traced and compiled, which takes milliseconds, and continues with the
+    variables and the step counter of the previous job of its name.  Ops outside job functions
+    remain an error.
     """
     default_session().eager = bool(val)
 
 
 def eager_execution_enabled() -> bool:
-    """Whether jobs may be defined anew for every step."""
+    """Whether jobs may be redefined at every step."""
     return default_session().eager
 
 
 def current_machine_id() -> int:
-    """The id of this machine among those of the session: 0 in one process."""
+    """Return the index of this machine in the session: 0 for a single process."""
     world = default_session().world
     return 0 if world is None else world.machine
 
 
 def enable_typing_check(val: bool = True) -> None:
-    """Kept for OneFlow's programs; annotations are always checked."""
+    """Accept OneFlow's setting without effect: annotations are always checked."""
 
 
 def square_sum(x: BlobDef, name: str | None = None) -> BlobDef:
@@ -266,5 +266,5 @@ _numbers = itertools.count()
 
 
 def unique_str(prefix: str) -> str:
-    """A name that has not been given before."""
+    """Return a new unique name."""
     return f"{prefix}{next(_numbers)}"
