@@ -29,7 +29,7 @@ class Emitter:
                 f"adding an op of type {type_!r}",
                 at=line,
                 found="no plugin registers that op",
-                hint=nearest(type_, self.specs) or "see `flow doctor` for the plugins loaded",
+                hint=nearest(type_, self.specs) or "see `flow doctor` for the loaded plugins",
             )
         return spec
 
@@ -105,7 +105,7 @@ def _refuse_objects(
             at=line,
             found=f"a blob of type {found}",
             allowed="blobs of numbers",
-            hint="make numbers of it: flow.tensor_buffer_to_tensor, a decoder or flow.image.Resize",
+            hint="convert it: flow.tensor_buffer_to_tensor, a decoder or flow.image.Resize",
         )
 
 

@@ -42,7 +42,7 @@ def broadcast_type(ctx: InferContext) -> TensorType:
     try:
         return tensor_type(broadcast_shapes(*[t.shape for t in ctx.inputs]), dtype)
     except ValueError as error:
-        ctx.fail(str(error), "shapes that broadcast as numpy's do")
+        ctx.fail(str(error), "shapes that broadcast as in numpy")
 
 
 def checked_axis(ctx: InferContext, axis: int, rank: int) -> int:

@@ -47,7 +47,7 @@ def _assign(ref: BlobDef, value: BlobDef, name: str | None) -> None:
                 "assign",
                 at=user_line(),
                 found=f"the result of {' and '.join(sorted(made))} as what to overwrite",
-                allowed="what flow.get_variable returned",
+                allowed="a result of flow.get_variable",
             )
     emit("assign", ref, value, name=name)
 

@@ -78,7 +78,7 @@ def random_normal_initializer(
         "random_normal_initializer",
         f"seed={seed!r}, dtype={dtype!r}",
         "None for both",
-        "give random_seed and dtype to flow.get_variable",
+        "pass random_seed and dtype to flow.get_variable",
     )
     return Initializer("random_normal", (float(mean), float(stddev)))
 

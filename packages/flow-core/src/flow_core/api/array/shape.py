@@ -209,6 +209,6 @@ def broadcast_to_compatible_with(
             "flow.broadcast_to_compatible_with",
             at=user_line(),
             found=str(error),
-            allowed="shapes that broadcast as numpy's do",
+            allowed="shapes that broadcast as in numpy",
         ) from None
     return emit_one("broadcast_to", x, shape=shape, name=name)

@@ -96,7 +96,7 @@ class custom_op_module:
         """
         if self._declared is None or self._kernel is None:
             raise self._unreadable("neither" if self._kernel is None else "kernels only",
-                                   "cpp_def() and py_kernel() before")  # fmt: skip
+                                   "preceding calls of cpp_def() and py_kernel()")  # fmt: skip
         for op in self._ops(self._declared, self._kernel):
             known[op.name] = op
         return self

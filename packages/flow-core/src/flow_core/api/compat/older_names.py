@@ -67,7 +67,7 @@ def eager_assign_121(ref: BlobDef, value: BlobDef) -> BlobDef:
             "flow.experimental.eager_assign_121",
             at=user_line(2),
             found="a session without eager execution",
-            allowed="flow.enable_eager_execution() before",
+            allowed="a preceding flow.enable_eager_execution()",
             hint="flow.assign(ref, value) works in both modes",
         )
     assign(ref, value)

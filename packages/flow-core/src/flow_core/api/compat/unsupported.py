@@ -41,7 +41,7 @@ def cache_int8_calibration() -> NoReturn:
 def _no_tensorrt(name: str) -> NoReturn:
     _refuse(
         f"flow.tensorrt.{name}",
-        "calibration for TensorRT, to which no job is compiled",
+        "calibration for TensorRT, which is not supported",
         "kernels of plugins",
         "flow.quantization.moving_average_min_maxObserver observes ranges in training",
     )
@@ -123,7 +123,7 @@ def dynamic_binary_concat(
 def _sent_whole(name: str, blob: Any) -> NoReturn:
     _refuse(
         f"flow.experimental.{name}",
-        f"{blob!r:.80} to be sent in pieces of two's powers",
-        "blobs as they are, which are sent in as many bytes as they have",
+        f"{blob!r:.80} to be sent in powers of two",
+        "blobs without compression",
         "use the blob itself on the other devices",
     )

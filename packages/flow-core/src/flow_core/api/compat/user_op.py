@@ -210,7 +210,7 @@ class UserOp:
     def _check_counts(self, results: dict[str, tuple[BlobDef, ...]]) -> None:
         for name, count in self.outputs.items():
             if len(results[name]) != count:
-                found = f"{count} blobs asked of output {name!r}"
+                found = f"{count} blobs requested of output {name!r}"
                 raise _fail(self.spec.type, found, f"{len(results[name])} of it")
 
     def RemoteBlobDict(self) -> dict[str, list[BlobDef]]:
@@ -298,6 +298,6 @@ def _created(module_name: str, create: Callable[[], Module]) -> Module:
             f"making module {module_name!r}",
             at=user_line(3),
             found=f"{create!r:.60} gives {type(module).__name__}",
-            allowed="a function that makes a flow.nn.Module",
+            allowed="a function that returns a flow.nn.Module",
         )
     return module

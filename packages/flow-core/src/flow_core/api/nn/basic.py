@@ -152,14 +152,14 @@ def random_mask_like(
             at=user_line(),
             found=f"noise_shape={noise_shape!r}",
             allowed="None: one number per element",
-            hint="make a mask of the small shape, and multiply with it",
+            hint="create a mask of the smaller shape, and multiply by it",
         )
     return emit_one("random_mask_like", like, rate=float(rate), seed=seed, name=name)
 
 
 def _check_rate(function: str, rate: Any) -> None:
     ok = isinstance(rate, int | float) and 0 <= rate < 1
-    check(ok, function, f"rate={rate!r}", "0 <= rate < 1, the share of elements to drop")
+    check(ok, function, f"rate={rate!r}", "0 <= rate < 1, the fraction of elements to drop")
 
 
 def dropout(
@@ -365,7 +365,7 @@ def GroupNorm(
         num_groups > 0 and channels % num_groups == 0,
         "GroupNorm",
         f"{num_groups} groups of {channels} channels",
-        "a number of groups that divides the channels",
+        "a number of groups that divides the number of channels",
     )
     grouped = reshape(x, (x.shape[0], num_groups, prod(x.shape[1:]) // num_groups))
     return reshape(_instance_norm("GroupNorm", grouped, 3, eps, affine, name), x.shape)

@@ -116,7 +116,7 @@ def _conv(
         isinstance(groups, int) and groups > 0 and channels % groups == 0,
         function,
         f"groups={groups!r} for {channels} channels",
-        "a positive integer that divides the channels",
+        "a positive integer that divides the number of channels",
     )
     return emit_one(
         function, x, filters,

@@ -41,7 +41,7 @@ def distributed_partial_fc_sample(
             "flow.distributed_partial_fc_sample",
             at=user_line(2),
             found=f"{num_sample} samples of {weight.shape[0]} classes on {parts} devices",
-            allowed="numbers that the devices divide",
+            allowed="multiples of the number of devices",
         )
     places, classes, rows = emit(
         "distributed_partial_fc_sample",

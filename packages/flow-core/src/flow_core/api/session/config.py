@@ -59,7 +59,7 @@ EFFECTIVE: dict[str, Callable[[Any], bool]] = {
 """Settings of `COLLECTIVE_BOXING` that control buckets, and their types."""
 
 ALLOWED: dict[str, str] = {
-    "nccl_fusion_all_reduce_use_buffer": "False: buckets are reduced where their gradients lie",
+    "nccl_fusion_all_reduce_use_buffer": "False: buckets are reduced in place",
     "nccl_fusion_max_ops": "an integer of at least 1",
     "nccl_fusion_threshold_mb": "a number that is not negative",
 }
@@ -80,7 +80,7 @@ def _checked(name: str) -> Callable[..., None]:
         default_session().resources.others[f"collective_boxing.{name}"] = val
 
     setter.__name__ = setter.__qualname__ = name
-    setter.__doc__ = f"Sets ``{name}`` of buckets of gradients, for jobs compiled from now on."
+    setter.__doc__ = f"Sets ``{name}`` of gradient buckets, for jobs compiled afterwards."
     return setter
 
 
@@ -89,7 +89,7 @@ def _setter(name: str) -> Callable[..., None]:
         default_session().resources.others[name] = val
 
     setter.__name__ = setter.__qualname__ = name.rsplit(".", 1)[-1]
-    setter.__doc__ = f"Keeps ``{name}``, which means nothing to core."
+    setter.__doc__ = f"Keeps ``{name}``, which does not affect core."
     return setter
 
 

@@ -60,7 +60,7 @@ def machine(*val: Any) -> None:
             "env.machine",
             at=user_line(2),
             found=f"{given!r:.200}",
-            allowed='addresses that differ, such as [{"addr": "10.0.0.1"}, {"addr": "10.0.0.2"}]',
+            allowed='distinct addresses, such as [{"addr": "10.0.0.1"}, {"addr": "10.0.0.2"}]',
         )
     _keep("machine", tuple(addresses))
     resources = default_session().resources

@@ -167,7 +167,7 @@ class VariableBlob:
                 f"numpy's view of variable {self.name!r}",
                 at=user_line(2),
                 found="copy=False",
-                allowed="copy=None or copy=True: the value lies in a device's memory",
+                allowed="copy=None or copy=True: the value is in device memory",
             )
         return as_asked(self.numpy(), dtype, None)
 

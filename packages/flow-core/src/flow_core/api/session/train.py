@@ -247,8 +247,8 @@ def tell_mismatch(attempted: str, odd: store.Mismatch, wanted: Mapping[str, Any]
     told = [
         f"{len(names)} {what}: {_some(names)}"
         for names, what in (
-            (odd.missing, "variables are not in it, and keep their values"),
-            (extra, "of its names are of no variable, and are ignored"),
+            (odd.missing, "variables are missing from it, and keep their values"),
+            (extra, "of its names belong to no variable, and are ignored"),
         )
         if names
     ]
@@ -269,7 +269,7 @@ _TOLD = 20
 
 
 class CheckPoint:
-    """Initialises, saves and loads all variables of the session."""
+    """Initialization, saving and loading of all variables of the session."""
 
     def init(self) -> None:
         """Set every variable to its initial value."""
@@ -309,7 +309,7 @@ class SimpleCheckPointManager(CheckpointManager):
 
     def __init__(self, root_path: str, prefix: str = "snapshot_") -> None:
         _check_path("flow.train.SimpleCheckPointManager", root_path)
-        end_script("making a folder of checkpoints")
+        end_script("creating a folder of checkpoints")
         try:
             super().__init__(root_path, prefix, save=save, load=_load)
         except CheckpointError as error:

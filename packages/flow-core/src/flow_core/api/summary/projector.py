@@ -195,7 +195,7 @@ class Projector:
                 "flow.summary.Projector",
                 at=user_line(2),
                 found="no file",
-                allowed="create_embedding_projector() or create_exception_projector() before",
+                allowed="a preceding create_embedding_projector() or create_exception_projector()",
             )
         Path(filename).write_bytes(encoded("SummaryProjector", projector or {}))
 

@@ -338,7 +338,7 @@ def _check_dim(ctx: InferContext, x: TensorType, index: TensorType) -> None:
     fits = len(index.shape) == rank and all(
         n == m for i, (n, m) in enumerate(zip(x.shape, index.shape, strict=True)) if i != dim
     )
-    ctx.check(fits, f"index {index} for {x}", f"equal sizes but for axis {dim}")
+    ctx.check(fits, f"index {index} for {x}", f"equal sizes except on axis {dim}")
 
 
 def _dim_gather_type(ctx: InferContext) -> tuple[TensorType, ...]:

@@ -57,7 +57,7 @@ def _concat_type(ctx: InferContext) -> tuple[TensorType, ...]:
         ctx.check(
             same and x.dtype is first.dtype,
             ", ".join(map(str, ctx.inputs)),
-            f"one element type and equal sizes but for axis {axis}",
+            f"one element type, and equal sizes except on axis {axis}",
         )
     total, limit = sum(x.shape[axis] for x in ctx.inputs), ctx.attrs["max_dim_size"]
     ctx.check(limit is None or limit >= total, f"max_dim_size {limit}", f"at least {total}")
@@ -146,7 +146,7 @@ def _split_like_type(ctx: InferContext) -> tuple[TensorType, ...]:
     ctx.check(
         fits and sum(t.shape[axis] for t in likes) == x.shape[axis],
         f"{x} like {', '.join(map(str, likes))}",
-        f"shapes that make up the input's along axis {axis}",
+        f"shapes that add up to the input's along axis {axis}",
     )
     return tuple(tensor_type(t.shape + x.shape[rank:], x.dtype) for t in likes)
 

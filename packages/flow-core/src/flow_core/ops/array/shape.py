@@ -306,7 +306,7 @@ def _broadcast_type(ctx: InferContext, out: Shape, axes: Sequence[int] = ()) -> 
         fits = broadcast_shapes(expanded_shape(x.shape, out, axes), out) == out
     except ValueError:
         fits = False
-    ctx.check(fits, f"{x} for shape {out}", "a shape that numpy's rules broadcast to the other")
+    ctx.check(fits, f"{x} for shape {out}", "a shape that broadcasts to the other as in numpy")
     return tensor_type(out, x.dtype)
 
 

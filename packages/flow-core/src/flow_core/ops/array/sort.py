@@ -30,7 +30,7 @@ DIRECTIONS = ("ASCENDING", "DESCENDING")
 
 def _last_axis(ctx: InferContext) -> int:
     shape = ctx.inputs[0].shape
-    ctx.check(shape and shape[-1] > 0, str(ctx.inputs[0]), "a last axis with elements")
+    ctx.check(shape and shape[-1] > 0, str(ctx.inputs[0]), "a nonempty last axis")
     return shape[-1]
 
 
@@ -247,7 +247,7 @@ OPS: tuple[OpSpec, ...] = (
         sbp=_leading,
         reference=_top_k,
         samples=_top_k_samples,
-        doc="The indices, not the numbers; they come sorted even where that is not asked for.",
+        doc="The indices of the largest elements, always sorted.",
     ),
     OpSpec(
         type="in_top_k",

@@ -152,7 +152,7 @@ def _number_of(token: int, pairs: Any, size: Any) -> int:
         f"numbering token {token}",
         found=f"a table full of {capacity} others",
         allowed="no more distinct tokens than its capacity",
-        hint="give flow.layers.categorical_ordinal_encoder a larger capacity",
+        hint="pass a larger capacity to flow.layers.categorical_ordinal_encoder",
     )
 
 
@@ -181,7 +181,7 @@ OPS: tuple[OpSpec, ...] = (
         attrs={"out_idx": "int32"},
         reference=_unique,
         samples=_unique_samples,
-        doc="Distinct values, the place of each element among them, their counts and number.",
+        doc="Distinct values, the index of each element among them, their counts and number.",
     ),
     OpSpec(
         type="indexed_slices_reduce_sum",

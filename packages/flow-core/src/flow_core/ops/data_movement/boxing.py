@@ -117,7 +117,7 @@ OPS: tuple[OpSpec, ...] = (
         },
         reference=_reference,
         samples=_samples,
-        doc="""Copies and combines boxes of its inputs; a comm runs it, no kernel.
+        doc="""Copy and combine boxes of its inputs; run by a comm, not by a kernel.
 
         ``collective`` is a name of `flow_core.plan.COLLECTIVES`, ``blocks`` has the fields
         of a `flow_core.exchange.Block` per box, ``shapes`` the shape of each output, ``fills``

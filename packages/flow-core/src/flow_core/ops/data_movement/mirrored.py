@@ -169,6 +169,6 @@ OPS: tuple[OpSpec, ...] = (
         reference=_from_reference,
         samples=_from_samples,
         spread="inputs",
-        doc="The logical value of which each device gives its part.",
+        doc="The logical value composed of the devices' parts.",
     ),
 )

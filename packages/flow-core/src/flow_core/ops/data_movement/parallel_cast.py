@@ -44,6 +44,6 @@ OPS: tuple[OpSpec, ...] = (
         reference=lambda x, **_: x,
         samples=_samples,
         alias=0,
-        doc="The same numbers in the requested SBP; ``gradient_sbp`` asks for the gradient's.",
+        doc="The same tensor in the requested SBP; ``gradient_sbp`` is that of the gradient.",
     ),
 )

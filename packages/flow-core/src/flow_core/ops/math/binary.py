@@ -335,7 +335,7 @@ def _where_infer(ctx: InferContext) -> tuple[TensorType, ...]:
     try:
         shape = broadcast_shapes(*(t.shape for t in ctx.inputs))
     except ValueError as error:
-        ctx.fail(str(error), "shapes that broadcast as numpy's do")
+        ctx.fail(str(error), "shapes that broadcast as in numpy")
     return (tensor_type(shape, values[0].dtype),)
 
 

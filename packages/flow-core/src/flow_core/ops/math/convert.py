@@ -165,6 +165,6 @@ OPS: tuple[OpSpec, ...] = (
         reference=lambda x, scalar: x.astype(scalar.dtype) * scalar.reshape(()),
         samples=_scaled_samples,
         elementwise=True,
-        doc="x in the type of a scalar of one element, times the scalar.",
+        doc="x in the type of a one-element scalar, times the scalar.",
     ),
 )

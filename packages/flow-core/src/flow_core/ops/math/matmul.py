@@ -45,7 +45,7 @@ def _check_alpha(ctx: InferContext, a: TensorType) -> None:
     ctx.check(
         a.dtype.is_floating or alpha == int(alpha),
         f"alpha={alpha} for {a.dtype}",
-        "a whole number for integer matrices",
+        "an integer for integer matrices",
     )
 
 
@@ -242,7 +242,7 @@ OPS: tuple[OpSpec, ...] = (
         reference=_matmul_reference,
         samples=_product_samples(()),
         work=_work,
-        doc="alpha op(a) op(b) of two matrices, where op transposes if asked to.",
+        doc="alpha op(a) op(b) of two matrices, where op is an optional transposition.",
     ),
     OpSpec(
         type="matmul_onto",

@@ -29,7 +29,7 @@ from flow_core.sharding.sbp import B, P, Signature, Signatures
 
 def _mask_type(ctx: InferContext) -> tuple[TensorType, ...]:
     rate, seed = ctx.attrs["rate"], ctx.attrs["seed"]
-    ctx.check(0 <= rate < 1, f"rate={rate}", "0 <= rate < 1, the share of elements to drop")
+    ctx.check(0 <= rate < 1, f"rate={rate}", "0 <= rate < 1, the fraction of elements to drop")
     check_place(ctx, ctx.inputs[0].shape)
     ctx.check(seed is None or isinstance(seed, int), f"seed={seed!r}", "a whole number or None")
     return (tensor_type(ctx.inputs[0].shape, int8),)

@@ -230,7 +230,7 @@ def _layer_norm_type(ctx: InferContext) -> tuple[TensorType, ...]:
         f"{len(ctx.inputs) - 1} parameters",
         f"{' and '.join(wanted) or 'no parameters'}, as center and scale say",
     )
-    ctx.check(prod(x.shape[norm:]), f"nothing to normalise in {x}", "at least one element per row")
+    ctx.check(prod(x.shape[norm:]), f"nothing to normalize in {x}", "at least one element per row")
     _check_vectors(ctx, x, 1, " ".join(wanted), x.shape[params:])
     _check_attribute(ctx, "epsilon", 0.0, float("inf"))
     statistic = _statistic(x, x.shape[:norm])
@@ -505,7 +505,7 @@ OPS: tuple[OpSpec, ...] = (
         inplace=(0,),
         mutates=(1, 2),
         mutates_if="training",
-        doc="Batch normalisation.  In training, moving = moving * momentum + batch * (1 - momentum)"
+        doc="Batch normalization.  In training, moving = moving * momentum + batch * (1 - momentum)"
         " with the unbiased variance; else the moving statistics are used and not changed.",
     ),
     OpSpec(
@@ -533,7 +533,7 @@ OPS: tuple[OpSpec, ...] = (
         reference=_layer_norm,
         samples=_layer_norm_samples,
         inplace=(0,),
-        doc="Normalises the axes from begin_norm_axis on.  Inputs: x, beta if center, gamma if"
+        doc="Normalize the axes from begin_norm_axis on.  Inputs: x, beta if center, gamma if"
         " scale; both have the shape of x from begin_params_axis on.",
     ),
     OpSpec(
@@ -546,7 +546,7 @@ OPS: tuple[OpSpec, ...] = (
         reference=_layer_norm_grad,
         samples=_layer_norm_grad_samples,
         inplace=(1,),
-        doc="dx, where dy is the gradient of the normalised values (before gamma).",
+        doc="dx, where dy is the gradient of the normalized values (before gamma).",
     ),
     OpSpec(
         type="layer_norm_gamma_grad",
@@ -557,7 +557,7 @@ OPS: tuple[OpSpec, ...] = (
         sbp=_layer_norm_gamma_grad_sbp,
         reference=_layer_norm_gamma_grad,
         samples=_layer_norm_gamma_grad_samples,
-        doc="The sum of dy times the normalised values, which are computed anew.",
+        doc="The sum of dy times the recomputed normalized values.",
     ),
     OpSpec(
         type="layer_norm_param_grad",

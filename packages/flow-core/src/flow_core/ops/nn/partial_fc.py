@@ -39,7 +39,7 @@ def _sampled_rows(ctx: InferContext, rows: int, number: int) -> int:
     parts, classes = ctx.attrs["parts"], _classes(ctx.attrs, rows)
     fits = parts > 0 and classes % parts == 0 and number % parts == 0
     what = f"{number} samples of {classes} classes in {parts} parts"
-    ctx.check(fits, what, "numbers that the parts divide")
+    ctx.check(fits, what, "multiples of the number of parts")
     whole = classes > 0 and rows % (classes // parts) == 0 and number <= classes
     ctx.check(whole, f"{what}, {rows} rows here", "whole ranges, and no more samples than classes")
     return int(number * rows // classes)
@@ -209,7 +209,7 @@ OPS: tuple[OpSpec, ...] = (
         reference=_reference,
         samples=_samples,
         random=True,
-        doc="Labels by their place in a sample of the classes, the sample, and its weights.",
+        doc="Labels as indices in a sample of the classes, the sample, and its weights.",
     ),
     OpSpec(
         type="distributed_partial_fc_sample_grad",

@@ -109,9 +109,9 @@ def _check_within(ctx: InferContext, axis: int, size: int) -> None:
     spare = last + kernel - stride - size  # of the padding after, without the last window
     hint = "pad less in front" if first <= 0 else "pad less behind"
     if first > 0 and attrs["ceil_mode"] and spare >= 0:
-        hint = f"padding {before, spare} on that axis leaves that window out"
+        hint = f"padding {before, spare} on that axis omits that window"
     elif first > 0 and pool_window({**attrs, "ceil_mode": False}, axis, size)[1] < out:
-        hint = "ceil_mode=False leaves that window out"
+        hint = "ceil_mode=False omits that window"
     ctx.check(
         first > 0 and last < size,
         f"{out} windows over the {size} elements of axis {axis} of space, of which the "

@@ -243,7 +243,7 @@ OPS: tuple[OpSpec, ...] = (
         sbp=_observer_sbp,
         reference=_observer,
         samples=_observer_samples,
-        doc="The grid that holds all elements of a tensor, or of each of its rows.",
+        doc="The grid that covers all elements of a tensor, or of each of its rows.",
     ),
     OpSpec(
         type="moving_average_min_max_observer",
@@ -260,7 +260,7 @@ OPS: tuple[OpSpec, ...] = (
         mutates=(2, 3),
         mutates_if="training",
         effect=True,
-        doc="The grid of the moving averages of maximum and minimum, which training moves.",
+        doc="The grid of the moving averages of maximum and minimum, which training updates.",
     ),
     OpSpec(
         type="fake_quantization",
@@ -271,6 +271,6 @@ OPS: tuple[OpSpec, ...] = (
         gradient=_fake_gradient,
         reference=_fake,
         samples=_fake_samples,
-        doc="The nearest number of a grid; its gradient is that of the number itself.",
+        doc="The nearest number of a grid; the gradient passes unchanged.",
     ),
 )  # fmt: skip

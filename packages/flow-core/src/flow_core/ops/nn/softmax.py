@@ -82,7 +82,7 @@ def _softmax_type(ctx: InferContext) -> tuple[TensorType, ...]:
     (x,) = floating_like_input(ctx)
     ctx.check(x.shape, f"{x}", "at least one axis")
     axis = checked_axis(ctx, ctx.attrs["axis"], len(x.shape))
-    ctx.check(x.shape[axis], f"{x}, with nothing on axis {axis}", "at least one class")
+    ctx.check(x.shape[axis], f"{x}, with size 0 on axis {axis}", "at least one class")
     return (x,)
 
 
@@ -97,7 +97,7 @@ def _logits(ctx: InferContext) -> TensorType:
     ctx.check(
         len(x.shape) >= 2 and x.shape[-1],
         f"predictions {x}",
-        "a batch axis or more, then at least one class",
+        "one or more batch axes, then at least one class",
     )
     return x
 
@@ -430,7 +430,7 @@ OPS: tuple[OpSpec, ...] = (
         reference=_dense_grad,
         samples=_dense_grad_samples,
         inplace=(0,),
-        doc="The derivative where labels add up to 1; this for others, too, as in OneFlow.",
+        doc="The derivative for labels that add up to 1, also used for others, as in OneFlow.",
     ),
     OpSpec(
         type="sparse_softmax_cross_entropy",

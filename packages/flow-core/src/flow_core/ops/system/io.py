@@ -65,7 +65,7 @@ OPS: tuple[OpSpec, ...] = (
         gradient=_copy_gradient,
         reference=np.copy,
         samples=_copy_samples,
-        doc="The same numbers in memory of their own.",
+        doc="A copy in separate memory.",
     ),
     OpSpec(
         type="advance_step",
@@ -74,6 +74,6 @@ OPS: tuple[OpSpec, ...] = (
         infer=lambda _: (),
         mutates=(0,),
         effect=True,
-        doc="Adds one to a counter variable.",
+        doc="Increment a counter variable.",
     ),
 )

@@ -237,6 +237,6 @@ OPS: tuple[OpSpec, ...] = (
         sbp=lambda ctx: falling(ctx, 0)[1:],
         reference=_clip_factor,
         samples=_factor_samples,
-        doc="min(1, clip_norm / sqrt(square_sum)): what gradients of that norm are scaled by.",
+        doc="min(1, clip_norm / sqrt(square_sum)), the factor of gradients of that norm.",
     ),
 )

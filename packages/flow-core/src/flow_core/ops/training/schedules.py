@@ -167,7 +167,7 @@ def _check_decay(ctx: InferContext, decay: tuple[Any, ...] | None) -> None:
         ctx.check(
             len(decay[2]) == len(decay[1]) + 1,
             f"{len(decay[1])} boundaries and {len(decay[2])} {row.params[1]}",
-            "one boundary less than there are pieces",
+            "one boundary fewer than pieces",
         )
 
 
@@ -293,7 +293,7 @@ OPS: tuple[OpSpec, ...] = (
         attrs={"learning_rate": REQUIRED, "learning_rate_decay": None, "warmup_conf": None},
         reference=_rate_reference,
         samples=_rate_samples,
-        doc="The learning rate of the running step.",
+        doc="The learning rate of the current step.",
     ),
     OpSpec(
         type="adam_bias_correction_learning_rate",
@@ -303,7 +303,7 @@ OPS: tuple[OpSpec, ...] = (
         sbp=lambda ctx: passed(ctx, 0),
         reference=_corrected_reference,
         samples=_corrected_samples,
-        doc="A learning rate that makes up for Adam's moments starting at 0.",
+        doc="The learning rate with Adam's bias correction.",
     ),
     OpSpec(
         type="count_not_finite",
@@ -313,7 +313,7 @@ OPS: tuple[OpSpec, ...] = (
         sbp=sum_sbp,
         reference=lambda x: np.array(np.size(x) - np.isfinite(x).sum(), np.int64),
         samples=_count_samples,
-        doc="How many elements are infinite or NaN, as int64.",
+        doc="The number of infinite or NaN elements, as int64.",
     ),
     OpSpec(
         type="dynamic_loss_scale_schedule",
@@ -323,6 +323,6 @@ OPS: tuple[OpSpec, ...] = (
         attrs={"increment_period": 2000, "multiplier": 2.0},
         mutates=(1, 2),
         effect=True,
-        doc="Raises the loss scale after many good steps, lowers it after a bad one.",
+        doc="Increase the loss scale after many finite steps, decrease it after a non-finite one.",
     ),
 )
