@@ -53,7 +53,7 @@ def checked_axis(check: Check, function: str, x: BlobDef, axis: Any) -> int:
     """Return a non-negative axis of ``x``; fail at the user's line if out of range."""
     rank = len(x.shape)
     fits = hasattr(axis, "__index__") and -rank <= axis < rank
-    check(fits, function, f"axis={axis!r} for shape {x.shape}", f"-{rank} to {rank - 1}")
+    check(fits, function, f"axis {axis!r} for shape {x.shape}", f"-{rank} to {rank - 1}")
     return normal_axis(axis, rank)
 
 
