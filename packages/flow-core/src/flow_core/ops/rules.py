@@ -78,12 +78,12 @@ def floating(ctx: SbpContext) -> bool:
     return ctx.inputs[0].dtype.is_floating
 
 
-def rising(ctx: SbpContext, *together: int) -> Signatures:
+def nondecreasing(ctx: SbpContext, *together: int) -> Signatures:
     """Pass P(max) and P(min) through an op that is nondecreasing in some inputs together."""
     return tuple(_extreme(ctx, together, kind, kind) for kind in EXTREMES)
 
 
-def falling(ctx: SbpContext, *together: int) -> Signatures:
+def nonincreasing(ctx: SbpContext, *together: int) -> Signatures:
     """Exchange P(max) and P(min) in an op that is nonincreasing in some inputs."""
     pairs = zip(EXTREMES, reversed(EXTREMES), strict=True)
     return tuple(_extreme(ctx, together, kind, other) for kind, other in pairs)
@@ -95,19 +95,23 @@ def _extreme(ctx: SbpContext, which: Iterable[int], kind: Sbp, result: Sbp) -> S
     return Signature(inputs, (result,) * len(ctx.outputs))
 
 
-def passed(ctx: SbpContext, *together: int) -> Signatures:
+def any_partial(ctx: SbpContext, *together: int) -> Signatures:
     """Pass every kind of P through an op that only moves the elements of some inputs."""
     return tuple(_extreme(ctx, together, kind, kind) for kind in (P, *EXTREMES))
 
 
-def with_rising(sbp: Callable[[SbpContext], Signatures]) -> Callable[[SbpContext], Signatures]:
-    """Return the rules of an op that is nondecreasing in its first input."""
-    return lambda ctx: (*sbp(ctx), *rising(ctx, 0))
+def with_nondecreasing(
+    sbp: Callable[[SbpContext], Signatures],
+) -> Callable[[SbpContext], Signatures]:
+    """Extend the rules of an op that is nondecreasing in its first input."""
+    return lambda ctx: (*sbp(ctx), *nondecreasing(ctx, 0))
 
 
-def with_falling(sbp: Callable[[SbpContext], Signatures]) -> Callable[[SbpContext], Signatures]:
-    """Return the rules of an op that is nonincreasing in its first input."""
-    return lambda ctx: (*sbp(ctx), *falling(ctx, 0))
+def with_nonincreasing(
+    sbp: Callable[[SbpContext], Signatures],
+) -> Callable[[SbpContext], Signatures]:
+    """Extend the rules of an op that is nonincreasing in its first input."""
+    return lambda ctx: (*sbp(ctx), *nonincreasing(ctx, 0))
 
 
 def broadcast_sbp(ctx: SbpContext) -> Signatures:

@@ -110,17 +110,17 @@ def dynamic_binary_split(
     x: Any, base_shift: int = 2, out_num: int = 2, name: str | None = None
 ) -> NoReturn:
     """Raise an `UnsupportedError`: blobs are transferred without compression."""
-    _sent_whole("dynamic_binary_split", x)
+    _reject_compression("dynamic_binary_split", x)
 
 
 def dynamic_binary_concat(
     input_blob_list: Any, source_blob: Any, source_sbp: str = "S:0", name: str | None = None
 ) -> NoReturn:
     """Raise an `UnsupportedError`: blobs are transferred without compression."""
-    _sent_whole("dynamic_binary_concat", source_blob)
+    _reject_compression("dynamic_binary_concat", source_blob)
 
 
-def _sent_whole(name: str, blob: Any) -> NoReturn:
+def _reject_compression(name: str, blob: Any) -> NoReturn:
     _refuse(
         f"flow.experimental.{name}",
         f"{blob!r:.80} to be sent in powers of two",

@@ -31,7 +31,7 @@ __all__ = [
 
 def distribute_clone(x: BlobDef, name: str | None = None) -> tuple[BlobDef, ...]:
     """A copy of ``x`` for each device in scope; gradients are summed."""
-    return _apart("distribute_clone", x, B, name, x.batch_axis)
+    return _per_device("distribute_clone", x, B, name, x.batch_axis)
 
 
 def distribute_split(x: BlobDef, axis: int = 0, name: str | None = None) -> tuple[BlobDef, ...]:
@@ -40,7 +40,9 @@ def distribute_split(x: BlobDef, axis: int = 0, name: str | None = None) -> tupl
     Raises:
         InferenceError: an axis out of range, or shorter than the number of devices.
     """
-    return _apart("distribute_split", x, _split("distribute_split", x, axis), name, x.batch_axis)
+    return _per_device(
+        "distribute_split", x, _split("distribute_split", x, axis), name, x.batch_axis
+    )
 
 
 def distribute_add(xs: Sequence[BlobDef], name: str | None = None) -> BlobDef:
@@ -96,7 +98,7 @@ def _devices(job: JobBuild) -> Placement:
     return flat(current_scope().placement or job.default_placement)
 
 
-def _apart(
+def _per_device(
     function: str, x: BlobDef, sbp: Sbp, name: str | None, batch_axis: int | None
 ) -> tuple[BlobDef, ...]:
     job, line = current_job(f"advanced.{function}"), user_line(3)

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from flow_core.annotations import PlaceholderSpec, parse_handler, placeholder
-from flow_core.api.session.train import tell_mismatch
+from flow_core.api.session.train import log_mismatch
 from flow_core.base.dtypes import DType, as_asked, float32
 from flow_core.base.errors import CheckpointError, InferenceError, JobError, user_line
 from flow_core.checkpoint import store
@@ -218,7 +218,7 @@ def load_variables(value_dict: Mapping[str, Any], ignore_mismatch: bool | None =
     odd = store.match(wanted, values, missing=False, extra=ignore_mismatch is False, at=line)
     session.assign({k: _read(values[k], wanted[k]) for k in values if k in wanted})
     if ignore_mismatch is None:
-        tell_mismatch(f"loading variables (at {line})", Mismatch((), odd.extra), wanted)
+        log_mismatch(f"loading variables (at {line})", Mismatch((), odd.extra), wanted)
 
 
 def _read(value: Any, wanted: TensorType) -> Any:

@@ -148,7 +148,7 @@ def get(path: str, strict: bool = True) -> Any:
             return dict(found.variables)
         return dict(_each(found)) if isinstance(found, Mapping) else found
     arrays = load_collectively(world, _reader(path, strict))
-    held = {name: _Held(array) for name, array in arrays.items()}
+    held = {name: _LoadedVariable(array) for name, array in arrays.items()}
     return held[_ALONE] if [*held] == [_ALONE] else held
 
 
@@ -156,7 +156,7 @@ def _each(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Wrap the variables of a format without objects for them."""
     for name in found:
         kind = store.type_of(found, name)
-        yield name, _Found(found, name, kind) if kind is not None else found[name]
+        yield name, _LazyVariable(found, name, kind) if kind is not None else found[name]
 
 
 _ALONE = ""
@@ -175,7 +175,7 @@ def _reader(path: str, strict: bool) -> Callable[[], Mapping[str, Any]]:
     return lambda: store.steadily(path, read)
 
 
-class _Found:
+class _LazyVariable:
     """A variable of a checkpoint, read on access."""
 
     def __init__(self, found: Mapping[str, Any], name: str, kind: TensorType) -> None:
@@ -193,7 +193,7 @@ class _Found:
         return f"<variable {self._name!r}, {self.dtype}{list(self.shape)}>"
 
 
-class _Held:
+class _LoadedVariable:
     """A variable of a checkpoint, read by another process."""
 
     def __init__(self, array: Any) -> None:
@@ -229,7 +229,7 @@ def _load(path: str, strict: bool | None = None) -> None:
         )
         values = {name: found[name] for name in wanted if name in found}
         if strict is None:
-            tell_mismatch(f"loading {path} (at {line})", odd, wanted)
+            log_mismatch(f"loading {path} (at {line})", odd, wanted)
         return values
 
     def steady() -> dict[str, Any]:
@@ -238,7 +238,7 @@ def _load(path: str, strict: bool | None = None) -> None:
     session.assign(steady() if world is None else load_collectively(world, steady))
 
 
-def tell_mismatch(attempted: str, odd: store.Mismatch, wanted: Mapping[str, Any]) -> None:
+def log_mismatch(attempted: str, odd: store.Mismatch, wanted: Mapping[str, Any]) -> None:
     """Log one warning with the variables that a load did not change, and the names it ignored.
 
     It omits the optimizer states of existing variables: programs that do not train have none.

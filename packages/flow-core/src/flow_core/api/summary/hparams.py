@@ -159,7 +159,7 @@ def hparams(hparams: Mapping[Any, Any]) -> Message:
         SummaryError: values of other types than str, bool, int and float, or metrics that are
             not numbers.
     """
-    given, metrics = _sorted_out(hparams)
+    given, metrics = _by_name(hparams)
     words = json.dumps(given, sort_keys=True, separators=(",", ":"))
     started = {
         "hparams": [{"key": k, "value": _scalar(given[k])} for k in sorted(given)],
@@ -176,7 +176,7 @@ def hparams(hparams: Mapping[Any, Any]) -> Message:
     return Message("Summary", {"value": [value]})
 
 
-def _sorted_out(hparams: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _by_name(hparams: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return hyperparameters and metrics by name."""
     given: dict[str, Any] = {}
     metrics: dict[str, Any] = {}

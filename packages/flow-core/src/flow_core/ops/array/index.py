@@ -79,7 +79,7 @@ def _by_attr(name: str) -> Callable[[LocalContext], int]:
     return lambda ctx: int(ctx.attrs[name])
 
 
-def _behind_batch(ctx: LocalContext) -> int:
+def _after_batch(ctx: LocalContext) -> int:
     return len(ctx.inputs[1].region) - 1
 
 
@@ -450,7 +450,7 @@ OPS: tuple[OpSpec, ...] = (
         infer=_batch_gather_type,
         attrs={"first": 0},
         sbp=_batch_gather_sbp,
-        localize=from_row(first_input, _behind_batch),
+        localize=from_row(first_input, _after_batch),
         gradient=_batch_gather_gradient,
         reference=_batch_gather,
         samples=_batch_gather_samples,
@@ -461,7 +461,7 @@ OPS: tuple[OpSpec, ...] = (
         infer=_batch_segments_type,
         attrs={"num_segments": REQUIRED, "first": 0},
         sbp=_batch_segments_sbp,
-        localize=from_row(first_output, _behind_batch),
+        localize=from_row(first_output, _after_batch),
         gradient=_batch_segments_gradient,
         reference=_batch_segment_sum,
         samples=_batch_segments_samples,

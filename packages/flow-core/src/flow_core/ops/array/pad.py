@@ -10,7 +10,13 @@ import numpy as np
 from flow_core.base.shapes import Shape
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import falling, floating, like_input, rising, with_rising
+from flow_core.ops.rules import (
+    floating,
+    like_input,
+    nondecreasing,
+    nonincreasing,
+    with_nondecreasing,
+)
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.sharding.sbp import P, S, Signature, Signatures
 
@@ -53,7 +59,7 @@ def _pad_sbp(ctx: SbpContext) -> Signatures:
     zero = not pad_value(ctx.attrs, ctx.inputs[0].dtype.is_floating)
     linear = zero or ctx.inputs[0] == ctx.outputs[0]
     sums = (Signature((P,), (P,)),) if linear else ()
-    return (*_unpadded(ctx), *sums, *rising(ctx, 0))
+    return (*_unpadded(ctx), *sums, *nondecreasing(ctx, 0))
 
 
 def _pad_grad_sbp(ctx: SbpContext) -> Signatures:
@@ -166,7 +172,7 @@ def _reflection_grad_samples(rng: Any) -> Iterator[Sample]:
 # ----------------------------------------------------------------------------------------- tril
 
 
-def chosen_value(attrs: Mapping[str, AttrValue], what: str) -> Any:
+def tril_value(attrs: Mapping[str, AttrValue], what: str) -> Any:
     """Return the "fill" or "scale" value of an op of the tril family."""
     kind = "floating" if attrs[f"is_floating_{what}_value"] else "integer"
     return attrs[f"{kind}_{what}_value"]
@@ -179,9 +185,9 @@ def _tril_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 def _tril_sbp(ctx: SbpContext) -> Signatures:
     splits = tuple(Signature((S(i),), (S(i),)) for i in range(len(ctx.inputs[0].shape) - 2))
-    linear = (Signature((P,), (P,)),) if chosen_value(ctx.attrs, "fill") == 0 else ()
-    scale = chosen_value(ctx.attrs, "scale") if "integer_scale_value" in ctx.attrs else 1
-    ordered = rising if scale > 0 else falling
+    linear = (Signature((P,), (P,)),) if tril_value(ctx.attrs, "fill") == 0 else ()
+    scale = tril_value(ctx.attrs, "scale") if "integer_scale_value" in ctx.attrs else 1
+    ordered = nondecreasing if scale > 0 else nonincreasing
     orders = scale and (floating(ctx) or scale == 1)  # scaled integers wrap around
     return (*splits, *linear, *(ordered(ctx, 0) if orders else ()))
 
@@ -192,10 +198,10 @@ def _tril_gradient(g: GradContext) -> tuple[Sym]:
 
 
 def _tril(x: Any, **attrs: Any) -> Any:
-    scale = chosen_value(attrs, "scale") if "integer_scale_value" in attrs else 1
+    scale = tril_value(attrs, "scale") if "integer_scale_value" in attrs else 1
     lower = np.tri(x.shape[-2], x.shape[-1], attrs["diagonal"], bool)
     scaled = x * np.array(scale).astype(x.dtype)
-    return np.where(lower, scaled, chosen_value(attrs, "fill")).astype(x.dtype)
+    return np.where(lower, scaled, tril_value(attrs, "fill")).astype(x.dtype)
 
 
 def _tril_samples(rng: Any) -> Iterator[Sample]:
@@ -262,7 +268,7 @@ OPS: tuple[OpSpec, ...] = (
         outputs=("y",),
         infer=_reflection_type,
         attrs={"padding": REQUIRED},
-        sbp=with_rising(_reflection_sbp),
+        sbp=with_nondecreasing(_reflection_sbp),
         gradient=_reflection_gradient,
         reference=_reflection,
         samples=_reflection_samples,

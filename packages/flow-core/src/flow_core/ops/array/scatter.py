@@ -23,7 +23,7 @@ from flow_core.ops.array.index import (
     with_like,
 )
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import floating, rising
+from flow_core.ops.rules import floating, nondecreasing
 from flow_core.plugins.specs import (
     REQUIRED,
     InferContext,
@@ -137,7 +137,7 @@ def _tensor_scatter_add_sbp(ctx: SbpContext) -> Signatures:
     batch, _ = _nd_axes(ctx.inputs[2], ctx.outputs[0])
     added = rules(*(((P, S(i), S(i)), P) for i in batch))
     splits = (r for r in _tensor_scatter_update_sbp(ctx) if r.inputs[0] not in EXTREMES)
-    return (*added, *splits, *(rising(ctx, 0) if floating(ctx) else ()))
+    return (*added, *splits, *(nondecreasing(ctx, 0) if floating(ctx) else ()))
 
 
 def _gather_nd_gradient(g: GradContext) -> tuple[Sym, None]:

@@ -209,14 +209,14 @@ def regions(
     """Return the numpy indices of a slice in a device's part of a tensor, and in the slice."""
     ranges = slice_ranges(shape, attrs)
     window = attrs["window"] or [(0, n, n) for n in shape]
-    pairs = [_meeting(r, low, high) for r, (low, high, _) in zip(ranges, window, strict=True)]
+    pairs = [_intersection(r, low, high) for r, (low, high, _) in zip(ranges, window, strict=True)]
     return tuple(own for own, _ in pairs), tuple(part for _, part in pairs)
 
 
-def _meeting(taken: range, low: int, high: int) -> tuple[slice, slice]:
+def _intersection(taken: range, low: int, high: int) -> tuple[slice, slice]:
     """Return the selected elements of a part of an axis, and their positions in the selection.
 
-    >>> _meeting(range(1, 9, 3), 3, 6)
+    >>> _intersection(range(1, 9, 3), 3, 6)
     (slice(1, 4, 3), slice(1, 2, None))
     """
     forward = taken.step > 0

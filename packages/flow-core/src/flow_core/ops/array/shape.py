@@ -22,7 +22,7 @@ from flow_core.base.shapes import (
 )
 from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import checked_axis, like_input, linear, passed, with_rising
+from flow_core.ops.rules import any_partial, checked_axis, like_input, linear, with_nondecreasing
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
 
@@ -67,7 +67,7 @@ def _maps(before: Shape, i: int, after: Shape, j: int, parts: int | None) -> boo
 
 def _reshape_sbp(ctx: SbpContext) -> Signatures:
     pairs = split_map(ctx.inputs[0].shape, ctx.outputs[0].shape, ctx.parts)
-    return (*(Signature((S(i),), (S(j),)) for i, j in pairs), *passed(ctx, 0))
+    return (*(Signature((S(i),), (S(j),)) for i, j in pairs), *any_partial(ctx, 0))
 
 
 def _reshape_like_sbp(ctx: SbpContext) -> Signatures:
@@ -221,7 +221,7 @@ def _identity_spec(name: str, x: str = "in", out: str = "out") -> OpSpec:
         inputs=(x,),
         outputs=(out,),
         infer=like_input,
-        sbp=with_rising(linear),
+        sbp=with_nondecreasing(linear),
         gradient=lambda g: (g.dy,),
         reference=lambda x: x,
         samples=_identity_samples,
@@ -255,7 +255,7 @@ def _transpose_type(ctx: InferContext) -> tuple[TensorType, ...]:
 
 def _transpose_sbp(ctx: SbpContext) -> Signatures:
     splits = (Signature((S(i),), (S(j),)) for j, i in enumerate(ctx.attrs["perm"]))
-    return (*splits, *passed(ctx, 0))
+    return (*splits, *any_partial(ctx, 0))
 
 
 def _transpose_gradient(g: GradContext) -> tuple[Sym]:
@@ -276,7 +276,7 @@ def _transpose_samples(rng: Any) -> Iterator[Sample]:
     yield Sample((rng.integers(0, 9, (3, 4)),), {"perm": (1, 0)})
 
 
-def _put_in(x: Shape, out: Shape, axes: Sequence[int]) -> tuple[int, ...]:
+def _inserted_axes(x: Shape, out: Shape, axes: Sequence[int]) -> tuple[int, ...]:
     """Return the axes of ``out`` that ``x`` lacks: ``axes`` if they fit, otherwise leading ones."""
     dropped = tuple(sorted({axis % len(out) for axis in axes}))
     if len(x) < len(out) and x == tuple(n for i, n in enumerate(out) if i not in dropped):
@@ -293,7 +293,7 @@ def expanded_shape(x: Shape, out: Shape, axes: Sequence[int] = ()) -> Shape:
     ((4, 1, 3), (1, 3))
     """
     expanded = list(x)
-    for axis in _put_in(x, out, axes):
+    for axis in _inserted_axes(x, out, axes):
         expanded.insert(axis, 1)
     return tuple(expanded)
 
@@ -321,7 +321,7 @@ def _broadcast_like_type(ctx: InferContext) -> tuple[TensorType, ...]:
 def _sources(x: Shape, out: Shape, axes: Sequence[int]) -> list[int | None]:
     """Return, per axis of ``out``, its source axis of ``x``; None if it is repeated."""
     own: list[int | None] = list(range(len(x)))
-    for axis in _put_in(x, out, axes):
+    for axis in _inserted_axes(x, out, axes):
         own.insert(axis, None)
     return [i if i is not None and x[i] == n else None for i, n in zip(own, out, strict=True)]
 
@@ -335,7 +335,7 @@ def _broadcast_sbp(ctx: SbpContext) -> Signatures:
         for i, own in enumerate(sources)
     )
     if not likes:
-        return (*splits, *passed(ctx, 0))
+        return (*splits, *any_partial(ctx, 0))
     return (*splits, *_moved_like(), Signature((B, P), (B,)))
 
 

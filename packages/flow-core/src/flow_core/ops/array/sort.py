@@ -14,7 +14,7 @@ from flow_core.base.dtypes import as_dtype, int8, int32
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.array.index import checked_index
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import like_input, passed, split_axes
+from flow_core.ops.rules import any_partial, like_input, split_axes
 from flow_core.plugins.specs import (
     REQUIRED,
     InferContext,
@@ -85,7 +85,7 @@ def _leading(ctx: SbpContext) -> Signatures:
 def _sort_sbp(ctx: SbpContext) -> Signatures:
     """Pass every SBP if there is one element to sort."""
     alone = ctx.inputs[0].shape[-1] == 1
-    return (*_leading(ctx), *(passed(ctx, 0) if alone else ()))
+    return (*_leading(ctx), *(any_partial(ctx, 0) if alone else ()))
 
 
 def _one_hot_sbp(ctx: SbpContext) -> Signatures:
@@ -142,7 +142,7 @@ def _in_top_k(targets: Any, predictions: Any, *, k: int) -> Any:
     return (valid & ((predictions > chosen[:, None]).sum(1) < k)).astype(np.int8)
 
 
-def hot_value(attrs: Any, which: str) -> Any:
+def one_hot_value(attrs: Any, which: str) -> Any:
     """Return the "on" or "off" value of one_hot as a number of the output's kind."""
     kind = "floating" if as_dtype(attrs["dtype"]).is_floating else "integer"
     return attrs[f"{kind}_{which}_value"]
@@ -150,7 +150,7 @@ def hot_value(attrs: Any, which: str) -> Any:
 
 def _one_hot(indices: Any, **attrs: Any) -> Any:
     hot = indices[..., None] == np.arange(attrs["depth"]) + attrs["first"]
-    values = np.where(hot, hot_value(attrs, "on"), hot_value(attrs, "off"))
+    values = np.where(hot, one_hot_value(attrs, "on"), one_hot_value(attrs, "off"))
     return values.astype(as_dtype(attrs["dtype"]).numpy)
 
 

@@ -16,7 +16,7 @@ from flow_core.base.dtypes import DType, as_dtype, int8, int32
 from flow_core.base.philox import Place, placed_uniform, uniform
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext
-from flow_core.ops.rules import check_place, split_all_axes, with_place, with_rising
+from flow_core.ops.rules import check_place, split_all_axes, with_nondecreasing, with_place
 from flow_core.plugins.specs import (
     REQUIRED,
     InferContext,
@@ -251,7 +251,7 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("in",),
         infer=_bernoulli_type,
         attrs={"dtype": None, **SEED, "place": None},
-        sbp=with_rising(split_all_axes),
+        sbp=with_nondecreasing(split_all_axes),
         localize=with_place,
         reference=_bernoulli,
         samples=_bernoulli_samples,

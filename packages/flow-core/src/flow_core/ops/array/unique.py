@@ -21,10 +21,10 @@ INDEX = (int32, int64)
 WORD = 1 << 64
 
 
-def first_seen(x: Any) -> tuple[Any, Any, Any]:
+def unique_in_order(x: Any) -> tuple[Any, Any, Any]:
     """Return distinct values by first appearance, the position of each element, and counts.
 
-    >>> first_seen(np.array([7, 0, 7, 2]))
+    >>> unique_in_order(np.array([7, 0, 7, 2]))
     (array([7, 0, 2]), array([0, 1, 0, 2]), array([2, 1, 1]))
     """
     values, first, inverse, counts = np.unique(
@@ -60,7 +60,7 @@ def _unique_infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _unique(x: Any, out_idx: str) -> tuple[Any, ...]:
-    values, places, counts = first_seen(x)
+    values, places, counts = unique_in_order(x)
     index = as_dtype(out_idx).numpy
     return (
         padded(values, x.shape, x.dtype),
@@ -90,7 +90,7 @@ def _rows_infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _rows_sum(indices: Any, values: Any) -> tuple[Any, ...]:
-    distinct, places, _ = first_seen(indices)
+    distinct, places, _ = unique_in_order(indices)
     sums = np.zeros_like(values)
     np.add.at(sums, places, values)
     return padded(distinct, indices.shape, indices.dtype), sums, np.array([len(distinct)], np.int64)
@@ -129,7 +129,7 @@ def number_tokens(table: Any, size: Any, tokens: Any, out: Any) -> None:
     Raises:
         DataError: the table is full.
     """
-    distinct, places, _ = first_seen(tokens)
+    distinct, places, _ = unique_in_order(tokens)
     pairs = table.reshape(-1, 2)
     numbers = np.array([_number_of(int(t), pairs, size) for t in distinct], out.dtype)
     np.take(numbers, places.reshape(out.shape), out=out, mode="clip")

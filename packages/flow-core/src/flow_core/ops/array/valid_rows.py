@@ -14,7 +14,7 @@ import numpy as np
 from flow_core.base.dtypes import as_dtype, int32, int64
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import checked_axis, passed
+from flow_core.ops.rules import any_partial, checked_axis
 from flow_core.plugins.specs import InferContext, LocalContext, OpSpec, Sample, SbpContext
 from flow_core.sharding.sbp import B, S, Signature, Signatures
 
@@ -58,10 +58,15 @@ def _resize_infer(ctx: InferContext) -> tuple[TensorType, ...]:
     return (x,)
 
 
-def counted(first: int, rows: int, size: Any) -> int:
+def valid_rows_of_part(first: int, rows: int, size: Any) -> int:
     """Return the number of rows from ``first`` on that are among the first ``size``.
 
-    >>> counted(4, 4, 6), counted(0, 4, 6), counted(8, 4, 6), counted(0, 4, -1)
+    >>> (
+    ...     valid_rows_of_part(4, 4, 6),
+    ...     valid_rows_of_part(0, 4, 6),
+    ...     valid_rows_of_part(8, 4, 6),
+    ...     valid_rows_of_part(0, 4, -1),
+    ... )
     (2, 4, 0, 0)
     """
     return max(0, min(rows, int(size) - first))
@@ -69,7 +74,7 @@ def counted(first: int, rows: int, size: Any) -> int:
 
 def _resize(x: Any, size: Any, axis: int, first: int) -> Any:
     y = np.zeros_like(x)
-    kept = counted(first, x.shape[axis], size.reshape(-1)[0])
+    kept = valid_rows_of_part(first, x.shape[axis], size.reshape(-1)[0])
     where = (slice(None),) * axis + (slice(kept),)
     y[where] = x[where]
     return y
@@ -78,7 +83,7 @@ def _resize(x: Any, size: Any, axis: int, first: int) -> Any:
 def _resize_sbp(ctx: SbpContext) -> Signatures:
     """Allow splits of any axis, since a part has its first row's index; any P keeps zeros."""
     splits = (Signature((S(i), B), (S(i),)) for i in range(len(ctx.inputs[0].shape)))
-    return (*splits, *passed(ctx, 0))
+    return (*splits, *any_partial(ctx, 0))
 
 
 def _resize_part(ctx: LocalContext) -> Mapping[str, AttrValue]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import like_input, linear, with_rising
+from flow_core.ops.rules import like_input, linear, with_nondecreasing
 from flow_core.plugins.specs import OpSpec, Sample
 from flow_core.sharding.sbp import parse_nd_sbp
 from flow_core.sharding.topology import Placement
@@ -39,7 +39,7 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("in",),
         infer=like_input,
         attrs={"gradient_sbp": None, "gradient_hierarchy": ()},
-        sbp=with_rising(linear),
+        sbp=with_nondecreasing(linear),
         gradient=_gradient,
         reference=lambda x, **_: x,
         samples=_samples,

@@ -17,14 +17,14 @@ from flow_core.base.shapes import broadcast_shapes
 from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.math import scalar
-from flow_core.ops.math.broadcasting import check_kinds, number, sum_back
+from flow_core.ops.math.broadcasting import check_kinds, number, sum_to_shape
 from flow_core.ops.rules import (
+    any_partial,
     broadcast_sbp,
     broadcast_type,
     floating,
     linear,
-    passed,
-    rising,
+    nondecreasing,
     same_inputs,
 )
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
@@ -242,7 +242,7 @@ def _gradient(row: Binary) -> Callable[[GradContext], Sequence[Sym | None]] | No
 
     def gradient(g: GradContext) -> Sequence[Sym | None]:
         return [
-            sum_back(g, i, rule(g)) if rule and g.needed[i] else None
+            sum_to_shape(g, i, rule(g)) if rule and g.needed[i] else None
             for i, rule in enumerate((row.left, row.right))
         ]
 
@@ -340,13 +340,13 @@ def _where_infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def _where_sbp(ctx: SbpContext) -> Signatures:
-    return (*broadcast_sbp(ctx), *passed(ctx, *range(1, len(ctx.inputs))))
+    return (*broadcast_sbp(ctx), *any_partial(ctx, *range(1, len(ctx.inputs))))
 
 
 def _where_scalar_sbp(ctx: SbpContext) -> Signatures:
     """Allow P only for 0: the other value is added on every device."""
     partial = (Signature((B, P), (P,)),) if ctx.attrs["operand"] == 0 else ()
-    return (*broadcast_sbp(ctx), *partial, *rising(ctx, 1))
+    return (*broadcast_sbp(ctx), *partial, *nondecreasing(ctx, 1))
 
 
 def _where_gradient(g: GradContext) -> Sequence[Sym | None]:
@@ -354,14 +354,14 @@ def _where_gradient(g: GradContext) -> Sequence[Sym | None]:
     return (
         None,
         *(
-            sum_back(g, i, g.one(kept[i - 1], g.x, g.dy, operand=0.0)) if g.needed[i] else None
+            sum_to_shape(g, i, g.one(kept[i - 1], g.x, g.dy, operand=0.0)) if g.needed[i] else None
             for i in (1, 2)
         ),
     )
 
 
 def _where_scalar_gradient(kind: str) -> Callable[[GradContext], Sequence[Sym | None]]:
-    return lambda g: (None, sum_back(g, 1, g.one(kind, g.x, g.dy, operand=0.0)))
+    return lambda g: (None, sum_to_shape(g, 1, g.one(kind, g.x, g.dy, operand=0.0)))
 
 
 def _where_samples(values: int) -> Callable[[Any], Iterator[Sample]]:
@@ -427,7 +427,7 @@ def _add_n_infer(ctx: InferContext) -> tuple[TensorType, ...]:
 
 def _add_n_sbp(ctx: SbpContext) -> Signatures:
     """Return the rules of a function that never falls as any input rises."""
-    alone = (rising(ctx, i) for i in range(len(ctx.inputs) if floating(ctx) else 0))
+    alone = (nondecreasing(ctx, i) for i in range(len(ctx.inputs) if floating(ctx) else 0))
     return (*linear(ctx), *(rule for rules in alone for rule in rules))
 
 

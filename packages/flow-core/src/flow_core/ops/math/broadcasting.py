@@ -14,7 +14,7 @@ from flow_core.plugins.specs import InferContext, SbpContext
 from flow_core.sharding.sbp import B, P, Signature, Signatures
 
 
-def sum_back(g: GradContext, index: int, grad: Sym) -> Sym:
+def sum_to_shape(g: GradContext, index: int, grad: Sym) -> Sym:
     """Emit the sum of an output gradient to the shape of an input that was broadcast."""
     target = g.inputs[index]
     if grad.shape == target.shape:

@@ -34,7 +34,7 @@ def _kept(ctx: SbpContext) -> tuple[Sbp, ...]:
     sums = (P,) if _keeps_sums(source, target) else ()
     if _keeps_order(source, target):
         return (*sums, *EXTREMES)
-    return EXTREMES[:1] if _least(source, target) else sums
+    return EXTREMES[:1] if _saturates_low(source, target) else sums
 
 
 def _keeps_sums(source: DType, target: DType) -> bool:
@@ -44,7 +44,7 @@ def _keeps_sums(source: DType, target: DType) -> bool:
     return target.numpy.itemsize <= source.numpy.itemsize
 
 
-def _least(source: DType, target: DType) -> bool:
+def _saturates_low(source: DType, target: DType) -> bool:
     """Whether numbers below the range convert to the least integer, as on all known processors.
 
     Numbers above it convert to the least or the greatest one, so parts of a minimum do not pass.

@@ -10,7 +10,7 @@ import numpy as np
 
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import checked_axis, floating, rising
+from flow_core.ops.rules import checked_axis, floating, nondecreasing
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.sharding.sbp import B, P, S, Sbp, Signature, Signatures
 
@@ -167,7 +167,7 @@ def _onto_type(ctx: InferContext) -> tuple[TensorType, ...]:
 def _onto_sbp(ctx: SbpContext) -> Signatures:
     """Give the base the product's SBP; P(max) and P(min) of the base pass."""
     rules = [Signature((*r.inputs, *r.outputs), r.outputs) for r in matmul_sbp(ctx)]
-    return (*rules, *(rising(ctx, 2) if floating(ctx) else ()))
+    return (*rules, *(nondecreasing(ctx, 2) if floating(ctx) else ()))
 
 
 def _onto_reference(a: Any, b: Any, base: Any, **attrs: Any) -> Any:
@@ -205,7 +205,7 @@ def _bias_sbp(ctx: SbpContext) -> Signatures:
     axis = bias_axis(rank, ctx.attrs)
     splits = ((S(i), S(0) if i == axis else B) for i in range(rank))
     rows = (Signature((x, b), (x,)) for x, b in splits)
-    ordered = (*rising(ctx, 0), *rising(ctx, 1)) if floating(ctx) else ()
+    ordered = (*nondecreasing(ctx, 0), *nondecreasing(ctx, 1)) if floating(ctx) else ()
     return (*rows, Signature((P, P), (P,)), *ordered)
 
 

@@ -18,12 +18,12 @@ from flow_core.base.errors import UnsupportedError
 from flow_core.ir.graph import TensorType
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.rules import (
-    falling,
     floating,
     floating_like_input,
     like_input,
     linear,
-    rising,
+    nondecreasing,
+    nonincreasing,
     split_all_axes,
 )
 from flow_core.plugins.specs import InferContext, OpSpec, Sample, SbpContext
@@ -182,7 +182,7 @@ def _sbp(row: Unary) -> Callable[[SbpContext], Signatures]:
     basic = linear if row.linear else split_all_axes
     if not row.order:
         return basic
-    ordered = rising if row.order == "rising" else falling
+    ordered = nondecreasing if row.order == "rising" else nonincreasing
     start = 1 if row.above else 0
 
     def sbp(ctx: SbpContext) -> Signatures:

@@ -17,13 +17,13 @@ import numpy as np
 
 from flow_core.ir.graph import TensorType
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.math.broadcasting import linear_in, sum_back
+from flow_core.ops.math.broadcasting import linear_in, sum_to_shape
 from flow_core.ops.math.unary import mapped
 from flow_core.ops.rules import (
     broadcast_sbp,
     broadcast_type,
     floating_like_input,
-    rising,
+    nondecreasing,
     same_inputs,
     split_all_axes,
 )
@@ -137,7 +137,7 @@ def _backward_samples(row: Activation) -> Callable[[Any], Iterator[Sample]]:
 def _forward_sbp(row: Activation) -> Callable[[SbpContext], Signatures]:
     def sbp(ctx: SbpContext) -> Signatures:
         rises = row.rises and ctx.attrs.get("alpha", 0) >= 0
-        return (*split_all_axes(ctx), *(rising(ctx, 0) if rises else ()))
+        return (*split_all_axes(ctx), *(nondecreasing(ctx, 0) if rises else ()))
 
     return sbp
 
@@ -221,7 +221,7 @@ def _prelu_gradient(g: GradContext) -> Sequence[Sym | None]:
     if not g.needed[1]:
         return dx, None
     below = g.one("clip_by_scalar_max", x, floating_max=0.0, integral_max=0)
-    return dx, sum_back(g, 1, g.dy * below)
+    return dx, sum_to_shape(g, 1, g.dy * below)
 
 
 def _prelu_samples(rng: Any) -> Iterator[Sample]:

@@ -344,7 +344,7 @@ def _cast(g: GradContext, value: Sym, like: Sym) -> Sym:
     return value if value.dtype is like.dtype else g.one("cast", value, dtype=like.dtype.name)
 
 
-def _lifted(vector: Any, like: Any) -> Any:
+def _with_trailing_axes(vector: Any, like: Any) -> Any:
     """Return a per-row statistic with axes of size 1 appended."""
     return vector.reshape(vector.shape + (1,) * (like.ndim - vector.ndim))
 
@@ -355,7 +355,7 @@ def _layer_norm(
 ) -> Any:  # fmt: skip
     axes = tuple(range(normal_axis(begin_norm_axis, x.ndim), x.ndim))
     mean, inverse = x.mean(axes), 1 / np.sqrt(x.var(axes) + epsilon)
-    y = (x - _lifted(mean, x)) * _lifted(inverse, x)
+    y = (x - _with_trailing_axes(mean, x)) * _with_trailing_axes(inverse, x)
     y = y * params[-1] if scale else y
     return y + params[0] if center else y, mean, inverse
 
@@ -364,8 +364,8 @@ def _layer_norm_grad(
     dy: Any, x: Any, mean: Any, inv_variance: Any, *, begin_norm_axis: int, epsilon: float
 ) -> Any:
     axes = tuple(range(normal_axis(begin_norm_axis, x.ndim), x.ndim))
-    inverse = _lifted(inv_variance, x)
-    normal = (x - _lifted(mean, x)) * inverse
+    inverse = _with_trailing_axes(inv_variance, x)
+    normal = (x - _with_trailing_axes(mean, x)) * inverse
     rest = dy.mean(axes, keepdims=True) + normal * (dy * normal).mean(axes, keepdims=True)
     return inverse * (dy - rest)
 
@@ -373,7 +373,7 @@ def _layer_norm_grad(
 def _layer_norm_gamma_grad(
     dy: Any, x: Any, mean: Any, inv_variance: Any, *, begin_norm_axis: int, begin_params_axis: int
 ) -> Any:
-    normal = (x - _lifted(mean, x)) * _lifted(inv_variance, x)
+    normal = (x - _with_trailing_axes(mean, x)) * _with_trailing_axes(inv_variance, x)
     return (dy * normal).sum(tuple(range(normal_axis(begin_params_axis, x.ndim))))
 
 

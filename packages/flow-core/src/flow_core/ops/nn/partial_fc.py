@@ -159,7 +159,7 @@ def _grad_infer(ctx: InferContext) -> tuple[TensorType, ...]:
     return (weight,)
 
 
-def put_rows(dy: Any, chosen: Any, out: Any, attrs: Mapping[str, AttrValue]) -> None:
+def scatter_sampled_rows(dy: Any, chosen: Any, out: Any, attrs: Mapping[str, AttrValue]) -> None:
     """Write the gradients of the sampled rows of each range to their rows, zeros to the others."""
     classes, parts = _classes(attrs, len(out)), attrs["parts"]
     size, share = classes // parts, attrs["num_sample"] // parts
@@ -176,7 +176,7 @@ def put_rows(dy: Any, chosen: Any, out: Any, attrs: Mapping[str, AttrValue]) -> 
 
 def _grad(dy: Any, chosen: Any, weight: Any, **attrs: Any) -> Any:
     out = np.zeros_like(weight)
-    put_rows(dy, chosen, out, attrs)
+    scatter_sampled_rows(dy, chosen, out, attrs)
     return out
 
 

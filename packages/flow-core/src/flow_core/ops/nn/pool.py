@@ -32,7 +32,7 @@ from flow_core.ops.nn.windows import (
     to_first,
     with_space,
 )
-from flow_core.ops.rules import rising, split_axes
+from flow_core.ops.rules import nondecreasing, split_axes
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.sharding.sbp import EXTREMES, B, P, Partial, Signature, Signatures
 
@@ -173,7 +173,7 @@ def _max_sbp(ctx: SbpContext) -> Signatures:
 
 def _avg_sbp(ctx: SbpContext) -> Signatures:
     selects = set(ctx.attrs["pool_size"]) == {1}
-    return (*_splits(ctx), Signature((P,), (P,)), *(rising(ctx, 0) if selects else ()))
+    return (*_splits(ctx), Signature((P,), (P,)), *(nondecreasing(ctx, 0) if selects else ()))
 
 
 def _max_grad_sbp(ctx: SbpContext) -> Signatures:

@@ -42,7 +42,7 @@ def _check(ctx: InferContext) -> TensorType:
     return floating_like_input(ctx)[0]
 
 
-def to_grid(high: Any, low: Any, attrs: Mapping[str, AttrValue]) -> None:
+def range_to_grid(high: Any, low: Any, attrs: Mapping[str, AttrValue]) -> None:
     """Convert a range, in place, to the grid: its step and its zero point."""
     if is_symmetric(attrs):
         np.divide(high, levels(attrs), out=high)
@@ -77,7 +77,7 @@ def observe(rows: Any, scale: Any, zero: Any, attrs: Mapping[str, AttrValue]) ->
         np.abs(scale, out=scale)
         np.abs(zero, out=zero)
         np.maximum(scale, zero, out=scale)
-    to_grid(scale, zero, attrs)
+    range_to_grid(scale, zero, attrs)
 
 
 def _observer(x: Any, **attrs: Any) -> tuple[Any, Any]:
@@ -140,7 +140,7 @@ def _average(mean: Any, new: Any, momentum: float) -> None:
 def _moving(x: Any, step: Any, high: Any, low: Any, **attrs: Any) -> tuple[Any, Any]:
     high, low = high.copy(), low.copy()
     move(x, step, high, low, attrs)
-    to_grid(high, low, attrs)
+    range_to_grid(high, low, attrs)
     return high, low
 
 
@@ -178,7 +178,7 @@ def _fake_infer(ctx: InferContext) -> tuple[TensorType, ...]:
     return (x,)
 
 
-def on_grid(
+def round_to_grid(
     x: Any, scale: Any, zero: Any, out: Any, halves: Any, attrs: Mapping[str, AttrValue]
 ) -> None:
     """Write ``x`` rounded to the grid to ``out``.
@@ -205,7 +205,7 @@ def per_row(numbers: Any, rank: int) -> Any:
 
 def _fake(x: Any, scale: Any, zero: Any, **attrs: Any) -> Any:
     out = np.empty_like(x)
-    on_grid(x, per_row(scale, x.ndim), per_row(zero, x.ndim), out, np.empty_like(x), attrs)
+    round_to_grid(x, per_row(scale, x.ndim), per_row(zero, x.ndim), out, np.empty_like(x), attrs)
     return out
 
 

@@ -18,7 +18,7 @@ from flow_core.ops.rules import (
     floating_like_input,
     split_all_axes,
     split_axes,
-    with_falling,
+    with_nonincreasing,
 )
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.sharding.sbp import B, P, S, Sbp, Signature, Signatures
@@ -461,7 +461,7 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("prediction", "label"),
         attrs=DEPTH,
         infer=_loss,
-        sbp=with_falling(_batch_axes),
+        sbp=with_nonincreasing(_batch_axes),
         gradient=_loss_gradient,
         reference=_entropy,
         samples=_sparse_samples(_distribution),

@@ -95,10 +95,12 @@ def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
     if op is None:
         ctx.fail(f"op={ctx.attrs['op']!r}", f"one of {', '.join(known) or 'no ops'}")
     ones = tuple(np.ones(t.shape, t.dtype.numpy) for t in ctx.inputs)
-    return tuple(tensor_type(x.shape, as_dtype(_narrow(x, ones))) for x in results_of(op, ones))
+    return tuple(
+        tensor_type(x.shape, as_dtype(_result_dtype(x, ones))) for x in results_of(op, ones)
+    )
 
 
-def _narrow(result: Any, inputs: tuple[Any, ...]) -> Any:
+def _result_dtype(result: Any, inputs: tuple[Any, ...]) -> Any:
     """Return the element type of a result: the inputs' type if float64 came from promotion.
 
     Python numbers and numpy's promotion rules may widen a result unintentionally.

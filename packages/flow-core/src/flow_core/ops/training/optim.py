@@ -15,7 +15,7 @@ from flow_core.base.dtypes import float32, int64
 from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.ir.update_rules import COMMON, DIFF, MODEL, RATE, TABLE, Update
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import falling, floating_like_input, linear, split_all_axes
+from flow_core.ops.rules import floating_like_input, linear, nonincreasing, split_all_axes
 from flow_core.ops.training.schedules import is_number, sum_sbp
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.sharding.sbp import B, P, S, Signatures, signature
@@ -234,7 +234,7 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("square_sum",),
         infer=_infer_factor,
         attrs={"clip_norm": REQUIRED},
-        sbp=lambda ctx: falling(ctx, 0)[1:],
+        sbp=lambda ctx: nonincreasing(ctx, 0)[1:],
         reference=_clip_factor,
         samples=_factor_samples,
         doc="min(1, clip_norm / sqrt(square_sum)), the factor of gradients of that norm.",

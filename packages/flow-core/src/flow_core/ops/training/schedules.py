@@ -16,7 +16,7 @@ import numpy as np
 from flow_core.base.dtypes import FLOATS, float32, int64
 from flow_core.base.errors import nearest
 from flow_core.ir.graph import TensorType, tensor_type
-from flow_core.ops.rules import passed
+from flow_core.ops.rules import any_partial
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
 from flow_core.sharding.sbp import P, S, Signatures, signature
 
@@ -300,7 +300,7 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("learning_rate", "train_step"),
         infer=_infer_corrected,
         attrs={"beta1": 0.9, "beta2": 0.999},
-        sbp=lambda ctx: passed(ctx, 0),
+        sbp=lambda ctx: any_partial(ctx, 0),
         reference=_corrected_reference,
         samples=_corrected_samples,
         doc="The learning rate with Adam's bias correction.",

@@ -25,12 +25,12 @@ def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
     return (var,)
 
 
-def take_turn(var: Any, ring: Any, count: Any, value: Any) -> None:
+def rotate_ring(var: Any, ring: Any, count: Any, value: Any) -> None:
     """Copy the oldest entry of the ring to ``value``, and replace it by the variable.
 
     >>> ring, count, value = np.zeros(2), np.zeros(1, np.int64), np.zeros(1)
     >>> for step in range(4):
-    ...     take_turn(np.array([float(step)]), ring.reshape(2, 1), count, value)
+    ...     rotate_ring(np.array([float(step)]), ring.reshape(2, 1), count, value)
     ...     print(value[0])
     0.0
     0.0
@@ -47,7 +47,7 @@ def take_turn(var: Any, ring: Any, count: Any, value: Any) -> None:
 
 def _proxy(var: Any, ring: Any, count: Any) -> Any:
     value = np.empty_like(var)
-    take_turn(var, ring.copy(), count.copy(), value)
+    rotate_ring(var, ring.copy(), count.copy(), value)
     return value
 
 
