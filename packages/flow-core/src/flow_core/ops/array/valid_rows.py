@@ -61,13 +61,8 @@ def _resize_infer(ctx: InferContext) -> tuple[TensorType, ...]:
 def valid_rows_of_part(first: int, rows: int, size: Any) -> int:
     """Return the number of rows from ``first`` on that are among the first ``size``.
 
-    >>> (
-    ...     valid_rows_of_part(4, 4, 6),
-    ...     valid_rows_of_part(0, 4, 6),
-    ...     valid_rows_of_part(8, 4, 6),
-    ...     valid_rows_of_part(0, 4, -1),
-    ... )
-    (2, 4, 0, 0)
+    >>> [valid_rows_of_part(first, 4, size) for first, size in ((4, 6), (0, 6), (8, 6), (0, -1))]
+    [2, 4, 0, 0]
     """
     return max(0, min(rows, int(size) - first))
 
