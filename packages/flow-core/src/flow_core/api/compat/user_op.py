@@ -297,7 +297,7 @@ def _created(module_name: str, create: Callable[[], Module]) -> Module:
         raise GraphError(
             f"making module {module_name!r}",
             at=user_line(3),
-            found=f"{create!r:.60} gives {type(module).__name__}",
+            found=f"{create!r:.60} returned {type(module).__name__}",
             allowed="a function that returns a flow.nn.Module",
         )
     return module

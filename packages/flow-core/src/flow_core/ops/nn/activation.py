@@ -1,6 +1,6 @@
 """Activations and the ops of their gradients, as one table.
 
-Each row gives a function and its derivative; the gradient op takes OneFlow's inputs in OneFlow's
+Each row has a function and its derivative; the gradient op takes OneFlow's inputs in OneFlow's
 order: the forward output ``y`` or input ``x`` first, then ``dy``.  A gradient that is a function of
 the output shortens the live range of the input.
 """

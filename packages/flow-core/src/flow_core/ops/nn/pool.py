@@ -107,7 +107,7 @@ def _check_within(ctx: InferContext, axis: int, size: int) -> None:
     kernel, stride = attrs["pool_size"][axis], attrs["strides"][axis]
     first, last = kernel - before, (out - 1) * stride - before
     spare = last + kernel - stride - size  # of the padding after, without the last window
-    hint = "pad less in front" if first <= 0 else "pad less behind"
+    hint = "reduce the padding before" if first <= 0 else "reduce the padding after"
     if first > 0 and attrs["ceil_mode"] and spare >= 0:
         hint = f"padding {before, spare} on that axis omits that window"
     elif first > 0 and pool_window({**attrs, "ceil_mode": False}, axis, size)[1] < out:
