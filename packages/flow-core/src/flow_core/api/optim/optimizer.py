@@ -38,7 +38,6 @@ from flow_core.api.optim.learning_rates import (
     warmup,
 )
 from flow_core.frontend.job.train import (
-    State,
     TrainOptions,
     UpdateRule,
     WeightDecay,
@@ -190,7 +189,7 @@ class _Momentum(Optimizer):
         """Return ``sgd_update`` without momentum, otherwise ``momentum_update``."""
         if self.momentum == 0:
             return UpdateRule("sgd_update")
-        return UpdateRule("momentum_update", {"beta": float(self.momentum)}, (State("momentum"),))
+        return UpdateRule("momentum_update", {"beta": float(self.momentum)})
 
 
 @dataclass(eq=False, repr=False)
@@ -241,9 +240,6 @@ class SGDW(_Momentum):
     loss_scale_policy: LossScalePolicy | None = None
 
 
-_MOMENTS = (State("m"), State("v"))
-
-
 class _Adam(Optimizer):
     """Base of the optimizers whose rule is ``adam_update``."""
 
@@ -256,7 +252,7 @@ class _Adam(Optimizer):
     def rule(self) -> UpdateRule:
         """Return ``adam_update``."""
         betas = (float(self.beta1), float(self.beta2)) if self.do_bias_correction else None
-        return UpdateRule("adam_update", self._attrs(), _MOMENTS, bias_correction=betas)
+        return UpdateRule("adam_update", self._attrs(), bias_correction=betas)
 
 
 @dataclass(eq=False, repr=False)
@@ -373,10 +369,8 @@ class RMSProp(Optimizer):
 
     def rule(self) -> UpdateRule:
         """Return ``rmsprop_update`` or ``centered_rmsprop_update``."""
-        states = (State("mean_square"), State("mean_gradient"))
-        if self.centered:
-            return UpdateRule("centered_rmsprop_update", self._attrs(), states)
-        return UpdateRule("rmsprop_update", self._attrs(), states[:1])
+        op = "centered_rmsprop_update" if self.centered else "rmsprop_update"
+        return UpdateRule(op, self._attrs())
 
 
 @dataclass(eq=False, repr=False)
@@ -409,7 +403,7 @@ class LARS(Optimizer):
 
     def rule(self) -> UpdateRule:
         """Return ``lars_update``."""
-        return UpdateRule("lars_update", self._attrs(), (State("momentum"),), uses_step=True)
+        return UpdateRule("lars_update", self._attrs())
 
 
 @dataclass(eq=False, repr=False)
@@ -440,8 +434,4 @@ class LAMB(Optimizer):
 
     def rule(self) -> UpdateRule:
         """Return ``lamb_update``."""
-        powers = (
-            State("beta1_t", float(self.beta1), single=True),
-            State("beta2_t", float(self.beta2), single=True),
-        )
-        return UpdateRule("lamb_update", self._attrs(), (*_MOMENTS, *powers))
+        return UpdateRule("lamb_update", self._attrs())
