@@ -45,7 +45,7 @@ class Emitter:
         sbp: tuple[NdSbp | None, ...] = (),
         control: tuple[str, ...] = (),
     ) -> tuple[Value, ...]:
-        """Add an op and return its outputs; ``name=None`` stands for a unique name."""
+        """Add an op and return its outputs; ``name=None`` generates a unique name."""
         spec = self.spec(type_, line)
         builder = self.builder
         name = name or builder.unique_name(type_)

@@ -327,7 +327,7 @@ def top_k(
     Args:
         input: a blob.
         axis: the axis.
-        k: how many; all if the axis has fewer.
+        k: number of indices; all if the axis has fewer.
         sorted: whether the order matters; the indices are always in order.
         name: name of the op.
     """

@@ -76,7 +76,7 @@ class Optimizer:
     weight_decay_excludes: Sequence[str] | str | None = None
 
     def __post_init__(self) -> None:
-        """Validate the arguments, and replace short forms by the objects they stand for."""
+        """Validate the arguments, and expand their short forms to objects."""
         name = type(self).__name__
         self.lr_scheduler = _scheduler(name, self.lr_scheduler)
         self._check_gradient_options(name)

@@ -64,7 +64,7 @@ class Graph:
             raise FileError(
                 "flow.summary.Graph.write_structure_graph",
                 at=user_line(2),
-                found=f"{self._file} is there already",
+                found=f"{self._file} exists",
                 allowed="one file of an object",
             )
         graphs = default_session().each(lambda job: (job.name, job.compile().logical))
@@ -136,7 +136,7 @@ class Projector:
             raise FileError(
                 "flow.summary.Projector",
                 at=user_line(3),
-                found=f"{self._files[kind]} is there already",
+                found=f"{self._files[kind]} exists",
                 allowed="one file of a kind",
             )
         self._files[kind] = self._folder / f"{stem}.{int(time.time())}.log"

@@ -203,6 +203,6 @@ OPS: tuple[OpSpec, ...] = (
         mutates=(0, 1),
         effect=True,
         doc="The number of each token; a new one gets the next, and 0 is always 0. The table "
-        "holds (token, number) pairs at the place token modulo capacity, or the next free one.",
+        "holds (token, number) pairs at index token modulo capacity, or the next free one.",
     ),
 )

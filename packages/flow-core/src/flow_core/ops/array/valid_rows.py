@@ -106,7 +106,7 @@ OPS: tuple[OpSpec, ...] = (
         attrs={"dtype": "int32"},
         reference=_argwhere,
         samples=_argwhere_samples,
-        doc="The places of all elements that are not zero, a row each, and how many there are.",
+        doc="The positions of all nonzero elements, one per row, and their number.",
     ),
     OpSpec(
         type="sync_dynamic_resize",
@@ -119,7 +119,7 @@ OPS: tuple[OpSpec, ...] = (
         reference=_resize,
         samples=_resize_samples,
         inplace=(0,),
-        doc="The first rows of an axis, as many as a number says; zeros in place of the others. "
+        doc="The first rows of an axis, in a number known at run time; the others are zeros. "
         "``first`` is the number of the first row of this part.",
     ),
 )

@@ -122,8 +122,8 @@ OPS: tuple[OpSpec, ...] = (
         ``collective`` is a name of `flow_core.plan.COLLECTIVES`, ``blocks`` has the fields
         of a `flow_core.exchange.Block` per box, ``shapes`` the shape of each output, ``fills``
         (output, operation) for outputs that boxes do not cover, ``members`` the names of the
-        ops that a bucket is made of.  An ``all_reduce`` has no blocks: input and output k are
-        of device k, for each member in turn.
+        ops in a bucket.  An ``all_reduce`` has no blocks: input and output k belong to device k,
+        for each member in turn.
         """,
     ),
 )

@@ -103,8 +103,8 @@ OPS: tuple[OpSpec, ...] = (
         reference=_mask,
         samples=_mask_samples,
         random=True,
-        doc="1 where an element is kept, 0 where it is dropped; ``place`` says where a device's"
-        " part lies in the logical tensor.",
+        doc="1 for a kept element, 0 for a dropped one; ``place`` is the position of a device's "
+        "part in the logical tensor.",
     ),
     OpSpec(
         type="dropout",

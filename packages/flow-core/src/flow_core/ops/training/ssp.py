@@ -79,7 +79,7 @@ OPS: tuple[OpSpec, ...] = (
         samples=_samples,
         mutates=(1, 2),
         effect=True,
-        doc="What a variable was as many steps before as a ring has copies, which remembers what "
-        "it is; before the first step it was what it is then.",
+        doc="The value of a variable as many steps before as the ring has copies; initially the "
+        "variable's initial value.",
     ),
 )
