@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from cuda_cases import SAMPLES, STATES, CudaKit
 
+from flow_core.authoring.update_rules import BY_TYPE
 from flow_core.base.dtypes import as_dtype
 from flow_core.plugins.specs import KernelQuery
 from flow_core.testing.checks import cast_sample, query
 from flow_core.testing.rig import Rig
 from flow_cuda.codegen import host_compiler
-from flow_cuda.kernels.update import UPDATES
 
 pytestmark = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 
 
 class Kit(CudaKit):
-    ops = (*UPDATES, *STATES)
+    ops = (*BY_TYPE, *STATES)
     dtypes = ("float32", "float16")
 
 

@@ -54,23 +54,27 @@ def rows_of(row: Joined) -> list[list[Any]]:
     def made(*shape: int) -> Any:
         return np.abs(rng.normal(0, 1, shape)).astype(np.float32)
 
-    powers = [np.array(x, np.float32) for x in (0.6, 0.7)[: row.numbers]]
+    powers = [np.array(x, np.float32) for x in (0.6, 0.7)[: len(row.rule.numbers)]]
     return [
-        [made(n) - 1, *(made(n) for _ in range(1 + row.states)), *(p.copy() for p in powers)]
+        [
+            made(n) - 1,
+            *(made(n) for _ in range(1 + len(row.rule.states))),
+            *(p.copy() for p in powers),
+        ]
         for n in SIZES
     ]
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("row", JOINED, ids=lambda row: row.update)
+@pytest.mark.parametrize("row", JOINED, ids=lambda row: row.rule.type)
 def test_joined_updates_have_the_bits_of_single_ones(row: Joined, scaled: bool) -> None:
-    attrs = {**COMMON, **{name: OWN[name] for name in row.attrs}}
+    attrs = {**COMMON, **{name: OWN[name] for name in row.rule.attrs}}
     rate, factor = np.array(0.1, np.float32), np.array(0.3, np.float32)
-    step = [np.array(2)] if row.step else []
+    step = [np.array(2)] if row.rule.step else []
     single, joined = rows_of(row), rows_of(row)
     for diff, model, *states in single:
         last = [factor] if scaled else []
-        launched(row.update, attrs, [model, diff, rate, *step, *states, *last])
+        launched(row.rule.type, attrs, [model, diff, rate, *step, *states, *last])
     flat = [array for arrays in joined for array in arrays]
     head = [rate, factor if scaled else rate, *step]
     launched(row.type, {**attrs, "scaled": scaled}, [*head, *flat])
@@ -81,7 +85,7 @@ def test_joined_updates_have_the_bits_of_single_ones(row: Joined, scaled: bool) 
 
 
 def test_what_is_overwritten_is_listed_for_each_row() -> None:
-    adam = next(row for row in JOINED if row.update == "adam_update")
+    adam = next(row for row in JOINED if row.rule.type == "adam_update")
     assert adam.mutates[:6] == (3, 4, 5, 7, 8, 9)
     assert len(adam.mutates) == 3 * MOST_ROWS
 
@@ -137,7 +141,7 @@ def test_a_job_trains_as_without_joining(optimizer: str, monkeypatch: pytest.Mon
     ours, types = trained(optimizer)
     joined = [t for t in types if t in {row.type for row in JOINED}]
     assert len(joined) == 1
-    assert not {row.update for row in JOINED} & set(types)
+    assert not {row.rule.type for row in JOINED} & set(types)
     monkeypatch.setattr(join, "SMALL", 0)
     apart, types = trained(optimizer)
     assert joined[0] not in types

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flow_core.authoring.update_rules import INDEXED_PREFIX
 from flow_core.base.config import Settings
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import OpSpec, Sample
 from flow_core.testing import Deviation, KernelKit
 from flow_core.testing.kit import Gap
-from flow_onednn.kernels.tables import PREFIX
 from flow_onednn.library import Missing, library, state
 from flow_onednn.native.expressions import TABLE
 from flow_onednn.ops import JOINED
@@ -167,6 +167,6 @@ class TestKernels(KernelKit):
             return updates(UPDATES[spec.type], rng)
         if spec.type in ("lars_update", "lamb_update"):
             return scaled_updates(spec, rng)
-        if spec.type.startswith(PREFIX):
+        if spec.type.startswith(INDEXED_PREFIX):
             return row_updates(spec, rng)
         return super().samples(spec, rng)

@@ -23,6 +23,7 @@ from flow_core.authoring.specs import (
     TensorType,
     tensor_type,
 )
+from flow_core.authoring.update_rules import BY_TYPE, COMMON, Update
 from flow_core.base.dtypes import float32, uint8
 
 Types = tuple[TensorType, ...]
@@ -345,33 +346,25 @@ class Joined:
     rows that there may be.
 
     Attributes:
-        update: type of the op for one variable.
-        states: how many states a variable has.
-        numbers: how many states of one element.
-        step: whether the rule reads the number of the step.
-        attrs: its attributes beyond those of all updates.
+        rule: the rule of the op for one variable.
     """
 
-    update: str
-    states: int = 0
-    numbers: int = 0
-    step: bool = False
-    attrs: tuple[str, ...] = ()
+    rule: Update
 
     @property
     def type(self) -> str:
         """Type of the op for several variables."""
-        return f"onednn_{self.update}s"
+        return f"onednn_{self.rule.type}s"
 
     @property
     def head(self) -> int:
         """Inputs before the rows."""
-        return 2 + self.step
+        return 2 + self.rule.step
 
     @property
     def row(self) -> int:
         """Inputs per variable."""
-        return 2 + self.states + self.numbers
+        return 2 + len(self.rule.states) + len(self.rule.numbers)
 
     @property
     def mutates(self) -> tuple[int, ...]:
@@ -381,16 +374,11 @@ class Joined:
 
 MOST_ROWS = 128
 """Variables of one op: what it overwrites is listed for as many."""
-_MOMENTS = ("beta1", "beta2", "epsilon")
-JOINED: tuple[Joined, ...] = (
-    Joined("sgd_update"),
-    Joined("momentum_update", 1, attrs=("beta",)),
-    Joined("adam_update", 2, attrs=_MOMENTS),
-    Joined("lars_update", 1, step=True, attrs=("momentum_beta", "epsilon", "lars_coefficient")),
-    Joined("lamb_update", 2, 2, attrs=_MOMENTS),
+JOINED: tuple[Joined, ...] = tuple(
+    Joined(BY_TYPE[type_])
+    for type_ in ("sgd_update", "momentum_update", "adam_update", "lars_update", "lamb_update")
 )
-"""In the order of what C calls them."""
-UPDATE_ATTRS = ("scale", "l1", "l2", "weight_decay")
+"""In the order of the C enumeration."""
 
 
 def _joined_spec(row: Joined) -> OpSpec:
@@ -403,16 +391,16 @@ def _joined_spec(row: Joined) -> OpSpec:
         )
         return ()
 
-    first = ("learning_rate", "scale_by_tensor", *(("train_step",) if row.step else ()))
+    first = ("learning_rate", "scale_by_tensor", *(("train_step",) if row.rule.step else ()))
     return OpSpec(
         type=row.type,
         inputs=(*first, "rows*"),
         outputs=(),
         infer=infer,
-        attrs={"scaled": False, **dict.fromkeys((*UPDATE_ATTRS, *row.attrs), REQUIRED)},
+        attrs={"scaled": False, **dict.fromkeys((*COMMON, *row.rule.attrs), REQUIRED)},
         mutates=row.mutates,
         effect=True,
-        doc=f"`{row.update}` of several small variables in one call.",
+        doc=f"`{row.rule.type}` of several small variables in one call.",
     )
 
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 
 from flow_core.ir.graph import Attrs, Graph, Op
 from flow_core.ir.rewriter import Rewriter
-from flow_core.ops.training.indexed_updates import DENSE, PREFIX
-from flow_core.ops.training.optim import BY_TYPE
+from flow_core.ir.update_rules import BY_TYPE, INDEXED, INDEXED_PREFIX
 from flow_core.passes.base import PassContext
 
 
@@ -33,7 +32,7 @@ class IndexedSlices:
         """Return the graph without the dense gradients of the tables."""
         rewriter = Rewriter(graph)
         for op in graph.ops.values():
-            if op.type in DENSE and op.inputs[0].op in self.variables:
+            if op.type in INDEXED and op.inputs[0].op in self.variables:
                 gradient = _rows(rewriter, op)
                 if gradient is not None:
                     rewriter.replace(op, _by_rows(op, gradient))
@@ -83,4 +82,4 @@ def _by_rows(update: Op, gradient: _Rows) -> Op:
     attrs["scale"] = update.attrs["scale"] * gradient.scale
     attrs["first"] = gradient.total.attrs["first"]
     inputs = (model, index, data, *rest)
-    return replace(update, type=PREFIX + update.type, inputs=inputs, attrs=Attrs(attrs))
+    return replace(update, type=INDEXED_PREFIX + update.type, inputs=inputs, attrs=Attrs(attrs))

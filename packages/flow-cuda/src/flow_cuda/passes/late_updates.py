@@ -6,13 +6,7 @@ from dataclasses import dataclass, replace
 
 from flow_core.authoring.pass_api import PassContext, Rewriter
 from flow_core.authoring.specs import Graph, Op, Placement
-
-JOINED = (
-    "sgd_update", "momentum_update", "adam_update", "rmsprop_update", "centered_rmsprop_update",
-    "lars_update", "lamb_update",
-)  # fmt: skip
-"""Updates whose kernels can be joined."""
-DIFF = 1
+from flow_core.authoring.update_rules import BY_TYPE, DIFF
 
 
 @dataclass(frozen=True)
@@ -34,7 +28,7 @@ class LateUpdates:
         order = rewriter.position
         groups: dict[tuple[str, Placement], list[Op]] = {}
         for op in graph.ops.values():
-            if op.type in JOINED and op.placement.device_type == self.device:
+            if op.type in BY_TYPE and op.placement.device_type == self.device:
                 groups.setdefault((op.type, op.placement), []).append(op)
         for group in groups.values():
             last = max((op.inputs[DIFF].op for op in group), key=order.__getitem__)

@@ -10,6 +10,7 @@ from typing import Any
 
 from flow_core.authoring.backends import Launch, of_all
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.update_rules import BY_TYPE, COMMON
 from flow_core.base.errors import DataError
 from flow_onednn import threads
 from flow_onednn.kernels.upcast import widened
@@ -59,22 +60,18 @@ def half_kernel(
 
 # --- updates
 
-COMMON = ("scale", "l1", "l2", "weight_decay")
-UPDATES = {
-    "sgd_update": ("sgd", 0, ()),
-    "momentum_update": ("momentum", 1, ("beta",)),
-    "adam_update": ("adam", 2, ("beta1", "beta2", "epsilon")),
-}
-"""C function, number of states, attributes beyond the common ones."""
+UPDATES = {"sgd_update": "sgd", "momentum_update": "momentum", "adam_update": "adam"}
+"""The C function of each update."""
 
 
 def _update(ctx: BindContext) -> Launch:
-    name, states, extra = UPDATES[ctx.query.op]
+    row = BY_TYPE[ctx.query.op]
+    states = len(row.states)
     model, diff, rate, *rest = ctx.inputs
     factor = pointer(rest[states]) if len(rest) > states else null()
     arrays = [pointer(a) for a in (model, diff, *rest[:states], rate)]
-    numbers = _numbers(ctx, *extra)
-    return partial(getattr(compiler.native(), name), *arrays, factor, model.size, *numbers)
+    function = getattr(compiler.native(), UPDATES[row.type])
+    return partial(function, *arrays, factor, model.size, *_numbers(ctx))
 
 
 # --- updates that are scaled by norms
@@ -88,8 +85,9 @@ def _norm_parts(query: KernelQuery) -> int:
     return shares(query.inputs[0].size, SHARE)
 
 
-def _numbers(ctx: BindContext, *names: str) -> list[float]:
-    return [float(ctx.attrs[name]) for name in (*COMMON, *names)]
+def _numbers(ctx: BindContext) -> list[float]:
+    """The common attributes of updates, then those of the rule."""
+    return [float(ctx.attrs[name]) for name in (*COMMON, *BY_TYPE[ctx.query.op].attrs)]
 
 
 def _is_lars(query: KernelQuery) -> bool:
@@ -109,7 +107,7 @@ def _lars(ctx: BindContext) -> Launch:
         pointer(model), pointer(diff), pointer(momentum), pointer(rate),
         pointer(factor[0]) if factor else null(), pointer(step, "int64_t *"),
         pointer(ctx.workspace, "double *"), model.size, _norm_parts(ctx.query),
-        *_numbers(ctx, "momentum_beta", "epsilon", "lars_coefficient"),
+        *_numbers(ctx),
     )  # fmt: skip
 
 
@@ -125,7 +123,7 @@ def _lamb(ctx: BindContext) -> Launch:
         *map(pointer, (model, diff, m, v, power1, power2, rate)),
         pointer(factor[0]) if factor else null(), pointer(change),
         pointer(ctx.workspace, "double *"), model.size, _norm_parts(ctx.query),
-        *_numbers(ctx, "beta1", "beta2", "epsilon"),
+        *_numbers(ctx),
     )  # fmt: skip
 
 

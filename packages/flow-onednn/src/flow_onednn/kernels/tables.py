@@ -10,6 +10,7 @@ import numpy as np
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.update_rules import INDEXED_PREFIX
 from flow_onednn import threads
 from flow_onednn.kernels.loops import FLOAT_BYTES, loop_kernel, null, parts_of, pointer
 from flow_onednn.native import compiler
@@ -103,7 +104,6 @@ def _sparse_adam(ctx: BindContext) -> Launch:
 
 # --- updates of the looked-up rows alone
 
-PREFIX = "indexed_slices_"
 KINDS = {"sgd_update": 0, "momentum_update": 1, "adam_update": 2}
 """What C calls the rules, by op without prefix."""
 
@@ -139,7 +139,7 @@ def _update_rows(ctx: BindContext) -> Launch:
     where, count, width, first = _index(ctx)
     rows, columns = model.shape[0], prod(model.shape[1:])
     _, capacity, parts = _lookups(ctx.query)
-    kind = KINDS[ctx.query.op.removeprefix(PREFIX)]
+    kind = KINDS[ctx.query.op.removeprefix(INDEXED_PREFIX)]
     tables = [pointer(a) for a in (model, *states)]
     beta = ctx.attrs.get("beta1", ctx.attrs.get("beta", 0.0))
     numbers = [ctx.attrs[k] for k in ("scale", "weight_decay")]
@@ -158,5 +158,5 @@ KERNELS: tuple[KernelSpec, ...] = (
     loop_kernel("onednn_add_to_rows", _add_to_rows, _indexed),
     loop_kernel("onednn_sparse_sgd", _sparse_sgd, _indexed),
     loop_kernel("onednn_sparse_adam", _sparse_adam, _indexed, _sparse_adam_bytes),
-    *(loop_kernel(PREFIX + op, _update_rows, _by_rows, _by_rows_bytes) for op in KINDS),
+    *(loop_kernel(INDEXED_PREFIX + op, _update_rows, _by_rows, _by_rows_bytes) for op in KINDS),
 )

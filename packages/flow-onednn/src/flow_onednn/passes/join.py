@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 from flow_core.authoring.pass_api import KernelRewriter, PassContext
 from flow_core.authoring.specs import Attrs, AttrValue, Graph, KernelSpec, Op, OpSpec, Value
-from flow_onednn.ops import JOINED, MOST_ROWS, UPDATE_ATTRS, Joined
+from flow_core.authoring.update_rules import COMMON, DIFF, MODEL, RATE
+from flow_onednn.ops import JOINED, MOST_ROWS, Joined
 
 SMALL = 1 << 14
 """Number of elements up to which a variable is small: loops over them use one thread."""
-MODEL, DIFF, RATE = 0, 1, 2
-BY_TYPE: Mapping[str, Joined] = {row.update: row for row in JOINED}
+BY_TYPE: Mapping[str, Joined] = {row.rule.type: row for row in JOINED}
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def _overwritten(graph: Graph, specs: Mapping[str, OpSpec]) -> Iterator[Value]:
 def _is_small(graph: Graph, op: Op) -> bool:
     """Whether a variable is small and all in float32; updates with ``skip_if`` read an integer."""
     row, types = BY_TYPE[op.type], graph.input_types(op)
-    floats = (t for i, t in enumerate(types) if not (row.step and i == RATE + 1))
+    floats = (t for i, t in enumerate(types) if not (row.rule.step and i == RATE + 1))
     variable = graph.ops[op.inputs[MODEL].op].type == "variable"
     return (
         variable
@@ -85,8 +85,8 @@ def _is_small(graph: Graph, op: Op) -> bool:
 def _parts(op: Op) -> tuple[tuple[Value, ...], tuple[Value, ...], tuple[Value, ...]]:
     """Return the inputs shared with other updates, the row of this one, and the gradient factor."""
     row = BY_TYPE[op.type]
-    first = RATE + 1 + row.step
-    end = first + row.states + row.numbers
+    first = RATE + 1 + row.rule.step
+    end = first + row.row - 2
     common = op.inputs[RATE:first]
     return common, (op.inputs[DIFF], op.inputs[MODEL], *op.inputs[first:end]), op.inputs[end:]
 
@@ -106,7 +106,7 @@ def _join(rewriter: KernelRewriter, ops: Sequence[Op]) -> None:
     """Put one op in the place of the last of several updates, under its name."""
     last, row = ops[-1], BY_TYPE[ops[0].type]
     (rate, *step), _, factor = _parts(last)
-    attrs: dict[str, AttrValue] = {k: last.attrs[k] for k in (*UPDATE_ATTRS, *row.attrs)}
+    attrs: dict[str, AttrValue] = {k: last.attrs[k] for k in (*COMMON, *row.rule.attrs)}
     inputs = (rate, *(factor or (rate,)), *step, *(v for op in ops for v in _parts(op)[1]))
     control = tuple(dict.fromkeys(name for op in ops for name in op.control))
     joined = replace(

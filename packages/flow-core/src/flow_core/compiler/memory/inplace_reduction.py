@@ -20,7 +20,7 @@ from flow_core.compiler.memory.aliases import alias_roots
 from flow_core.compiler.memory.replica_dedup import ReplicaDedup
 from flow_core.exchange import BOXING
 from flow_core.ir.graph import Attrs, Graph, Op, Value
-from flow_core.ops.training.optim import BY_TYPE, DIFF, MODEL
+from flow_core.ir.update_rules import BY_TYPE, DIFF, MODEL
 from flow_core.ops.training.summed_updates import SUMMED, fused_attrs
 from flow_core.plugins.specs import OpSpec
 
