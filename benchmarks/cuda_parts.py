@@ -29,6 +29,8 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.sharding.topology import Device
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path[:0] = [str(HERE), str(ROOT / "tests" / "helpers")]
@@ -143,7 +145,7 @@ def products(run: Run) -> Iterator[Row]:
     from flow_cuda.device.hardware import EPILOGUES, Product
     from flow_cuda.driver.relu_mask_check import masks_are_ours
 
-    hardware = start(run).driver("gpu:0:0").hardware
+    hardware = start(run).driver(Device("gpu", 0, 0)).hardware
     kinds, sizes = ("float32", "float16", "bfloat16"), ((256, 512, 512), (100, 10, 512))
     refused, count = [], 0
     for kind in kinds:
@@ -366,7 +368,7 @@ def simulated_nccl() -> Any:
 
     nccl_checks.DTYPE_NAMES = ("float32", "bool")
     gpu, groups = rank(Fabric(), None)
-    return nccl_checks.Setup(("gpu:0:0",), {"gpu:0:0": gpu.driver}, groups)
+    return nccl_checks.Setup((Device("gpu", 0, 0),), {Device("gpu", 0, 0): gpu.driver}, groups)
 
 
 # --- step times
@@ -376,7 +378,7 @@ def rates(run: Run) -> Iterator[Row]:
     """Measured bytes and floating point operations per second: what floors are made of."""
     from flow_cuda.device.hardware import Operands, Product
 
-    driver = start(run).driver("gpu:0:0")
+    driver = start(run).driver(Device("gpu", 0, 0))
     hardware, stream = driver.hardware, driver.hardware.compute
     size, n = (1 << 16, 64) if run.simulated else (1 << 30, 8192)
     arrays = [driver.allocate(size).view(0, (size // 4,), np.float32) for _ in range(2)]
@@ -477,7 +479,7 @@ def cudnn(run: Run) -> Iterator[Row]:
     """Plans of cuDNN: which there are, and how long they take in each layout and type."""
     import cuda_dnn
 
-    hardware = start(run).driver("gpu:0:0").hardware
+    hardware = start(run).driver(Device("gpu", 0, 0)).hardware
     for name, result, note in cuda_dnn.cudnn_plans(hardware, run.simulated):
         yield Row(name, "skipped" if result == "missing" else result, note)
         if run.left() < 3:

@@ -29,7 +29,7 @@ from flow_core.ops.data_movement.boxing import boxing_attrs
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.registry import Registry
 from flow_core.runtime.executable import Executable
-from flow_core.sharding.topology import Placement
+from flow_core.sharding.topology import Device, Placement
 
 SIZE = 5
 TYPE = tensor_type((SIZE,), float32)
@@ -148,7 +148,7 @@ def run(
     executable = Executable(
         plan,
         registry(),
-        lambda device: registry().driver("cpu", int(device.rsplit(":", 1)[1])),
+        lambda device: registry().driver(Device("cpu", 0, device.index)),
         lambda name, device, region: held[name],
         comm=registry().comm,
     )

@@ -27,7 +27,7 @@ from flow_core.compiler.schedule.streams import (
 from flow_core.ir.graph import NO_ATTRS, Graph, Op, Value, tensor_type
 from flow_core.plan import Plan, Task, check_streams
 from flow_core.runtime.streams import StreamRunner, own_tasks, segments
-from flow_core.sharding.topology import Placement
+from flow_core.sharding.topology import Device, Placement
 
 ranges = st.tuples(st.integers(0, 12), st.integers(1, 5)).map(lambda t: (t[0], t[0] + t[1]))
 accesses = st.builds(
@@ -40,7 +40,9 @@ programs = st.lists(
 
 
 def task(stream: int, waits: Sequence[int] = (), op: str = "t") -> Task:
-    return Task(op, "t", {}, (), (), None, "cpu:0:0", "t", stream=stream, waits=tuple(waits))
+    return Task(
+        op, "t", {}, (), (), None, Device("cpu", 0, 0), "t", stream=stream, waits=tuple(waits)
+    )
 
 
 def conflict(a: Access, b: Access) -> bool:

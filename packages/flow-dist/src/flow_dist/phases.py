@@ -17,7 +17,8 @@ import numpy as np
 
 from flow_core.base.shapes import Shape
 from flow_core.device import Launch
-from flow_core.exchange import Block, Exchange, neutral
+from flow_core.exchange import Block, DevicePair, Exchange, neutral
+from flow_core.sharding.topology import Device
 
 COMBINE: Mapping[str, Callable[..., Any]] = {
     "sum": np.add, "max": np.maximum, "min": np.minimum
@@ -43,7 +44,7 @@ class Box:
         view: the box itself, None where it is another process's.
     """
 
-    device: str
+    device: Device
     key: tuple[object, ...]
     shape: Shape
     dtype: Any
@@ -82,7 +83,7 @@ class Phases:
     phases: tuple[tuple[Gather, ...], ...]
 
     @property
-    def devices(self) -> set[str]:
+    def devices(self) -> set[Device]:
         """The devices that take part."""
         return {
             box.device for gathers in self.phases for g in gathers for box in (g.target, *g.parts)
@@ -93,7 +94,7 @@ Route = tuple[int, int]
 """From process to process."""
 
 
-def routes(gathers: Iterable[Gather], owner: Callable[[str], int]) -> dict[Route, list[Box]]:
+def routes(gathers: Iterable[Gather], owner: Callable[[Device], int]) -> dict[Route, list[Box]]:
     """The boxes that go from process to process, each once, in an order that all agree on."""
     found: dict[Route, dict[object, Box]] = {}
     for gather in gathers:
@@ -140,7 +141,7 @@ def _gathers(exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]) 
         yield Gather(target, (*(() if b.first else (target,)), *parts))
 
 
-def _end(exchange: Exchange, side: str, index: int) -> tuple[str, Any]:
+def _end(exchange: Exchange, side: str, index: int) -> tuple[Device, Any]:
     devices = exchange.senders if side == "in" else exchange.receivers
     types = exchange.inputs if side == "in" else exchange.outputs
     return devices[index], types[index].dtype.numpy
@@ -202,13 +203,13 @@ def _flat(
 
 
 def links_from(
-    exchange: Exchange, local: Sequence[str], inputs: Sequence[Any], outputs: Sequence[Any]
-) -> Counter[tuple[str, str]]:
+    exchange: Exchange, local: Sequence[Device], inputs: Sequence[Any], outputs: Sequence[Any]
+) -> Counter[DevicePair]:
     """Bytes per launch that local devices give others, by (from, to), of the bound arrays.
 
     Those of an all-reduce are by definition those of its chunks: out and back.
     """
-    found: Counter[tuple[str, str]] = Counter()
+    found: Counter[DevicePair] = Counter()
     if exchange.collective != "all_reduce":
         for block in exchange.blocks:
             here, there = exchange.senders[block.source], exchange.receivers[block.target]

@@ -76,8 +76,9 @@ def flow_register_devices(config: Settings) -> Iterable[DeviceSpec]:
     """Device types.
 
     Returns `DeviceSpec` records.  Called once, while the registry is built; the probe runs only
-    when somebody asks for the device.  A probe that finds nothing returns `Unavailable` with a
-    reason, it does not raise.
+    when a program uses the device type.  A probe that finds nothing returns `Unavailable` with a
+    reason, it does not raise.  The driver is loaded once per device, with its
+    `flow_core.sharding.topology.Device`.
 
     Example::
 
@@ -95,7 +96,8 @@ def flow_register_comms(config: Settings) -> Iterable[CommSpec]:
 
     Returns `CommSpec` records.  Called once, while the registry is built.  Of those that take
     a plan's types of devices and whose ``bootstrap`` says that they are available, the one with
-    the highest priority is loaded with the plan's devices: see `flow_core.device.Comm`.
+    the highest priority is loaded with the plan's devices, which are
+    `flow_core.sharding.topology.Device` objects: see `flow_core.device.Comm`.
 
     Example::
 

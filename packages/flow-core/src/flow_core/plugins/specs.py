@@ -355,7 +355,8 @@ class DeviceSpec:
     Attributes:
         type: "cpu", "gpu" ...
         probe: lazy ``probe() -> Available | Unavailable``; may touch hardware.
-        driver: lazy ``driver(index) -> flow_core.device.Driver``.
+        driver: lazy ``driver(device) -> flow_core.device.Driver``, with a
+            `flow_core.sharding.topology.Device`.
         kernels: device type whose kernels also run here ("cpu" for emulated devices).
         records: whether its driver records the launches of a step and replays them as one: plans
             then say what cuts the record.
@@ -377,8 +378,8 @@ class CommSpec:
         device_types: devices that it joins, of one type or mixed.
         bootstrap: lazy ``bootstrap() -> Available | Unavailable``: joins the processes of this
             program, asked once; `Unavailable` where the program was not started for it.
-        load: lazy ``load(devices) -> flow_core.device.Comm``, with the text forms of all devices
-            of a plan.
+        load: lazy ``load(devices) -> flow_core.device.Comm``, with the
+            `flow_core.sharding.topology.Device` objects of a plan.
         priority: of several that are available, the highest joins a plan's devices; the one
             within a process has 0.
         world: lazy ``world() -> flow_core.device.World``, the same object at each call: the

@@ -10,7 +10,8 @@ from typing import Any
 from flow_core.base.dtypes import tensor_buffer
 from flow_core.base.errors import UnsupportedError
 from flow_core.device import Arena, Launch
-from flow_core.exchange import Exchange, check_arrays
+from flow_core.exchange import DevicePair, Exchange, check_arrays
+from flow_core.sharding.topology import Device
 from flow_dist.control.watch import WATCH, Site
 from flow_dist.mpi.point_to_point import bind_point_to_point
 from flow_dist.mpi.ragged_messages import bind_parcels
@@ -81,7 +82,7 @@ class MpiComm:
     """Joins the devices of a plan over all processes of the program.
 
     Args:
-        devices: text forms of all devices; each is of the process that `MpiWorld.owner` says.
+        devices: all devices; `MpiWorld.owner` tells the process of each.
 
     Attributes:
         devices: all devices that it joins.
@@ -90,15 +91,15 @@ class MpiComm:
 
     name = "mpi"
 
-    def __init__(self, devices: Sequence[str], joined: MpiWorld | None = None) -> None:
+    def __init__(self, devices: Sequence[Device], joined: MpiWorld | None = None) -> None:
         self._world = joined or world()
         self.devices = tuple(devices)
         self.local = tuple(d for d in devices if self._world.owner(d) == self._world.rank)
         self._memory = SharedMemory()
         self._alone = len(self._world.neighbours[self._world.rank]) == 1  # all processes ask
-        self._sent: list[tuple[Site, Counter[tuple[str, str]]]] = []
+        self._sent: list[tuple[Site, Counter[DevicePair]]] = []
 
-    def arena(self, device: str, nbytes: int) -> Arena | None:
+    def arena(self, device: Device, nbytes: int) -> Arena | None:
         """Memory for a local device that other processes of the host can read, if there are any."""
         return None if self._alone or not nbytes else self._memory.arena(nbytes)
 
@@ -136,9 +137,9 @@ class MpiComm:
                 "its own part of every batch",
             )
 
-    def sent(self) -> Mapping[tuple[str, str], int]:
+    def sent(self) -> Mapping[DevicePair, int]:
         """Bytes that local devices have sent so far, by (from, to)."""
-        total: Counter[tuple[str, str]] = Counter()
+        total: Counter[DevicePair] = Counter()
         for site, links in self._sent:
             for link, nbytes in links.items():
                 total[link] += nbytes * site.count

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.device import Launch
+from flow_core.sharding.topology import Device
 from flow_dist.control.waiting import wait
 from flow_dist.phases import Box, Gather, Phases, launches_of, routes
 
@@ -34,7 +35,7 @@ class Wire:
 
     comm: Any
     rank: int
-    owner: Callable[[str], int]
+    owner: Callable[[Device], int]
     tags: Callable[[], int]
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from flow_core.base.thread_budget import Budget
 from flow_core.device import Launch
+from flow_core.sharding.topology import Device
 from flow_dist.bootstrap.membership import LaunchError
 from flow_dist.bootstrap.output import choose_output
 from flow_dist.bootstrap.versions import check_versions
@@ -123,16 +124,15 @@ class MpiWorld:
             )
         self.machines = machines
 
-    def owner(self, device: str) -> int:
+    def owner(self, device: Device) -> int:
         """The rank that has a device.
 
         The processes are dealt over the machines in order, and a machine's devices over its
         processes in turn: with 4 processes and 2 machines, device 5 of machine 1 is rank 3's.
         """
-        _, machine, index = device.split(":")
         if self._crowded:
-            return int(machine) * self.size // self.machines
-        return int(machine) * self._each + int(index) % self._each
+            return device.machine * self.size // self.machines
+        return device.machine * self._each + device.index % self._each
 
     @property
     def _crowded(self) -> bool:

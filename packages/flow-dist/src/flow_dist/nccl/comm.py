@@ -15,8 +15,9 @@ from typing import Any
 
 from flow_core.base.errors import ConfigError
 from flow_core.device import Launch, Scratch, Workbench, World, strided
-from flow_core.exchange import Exchange, Meter, Steps, check_arrays, sent_by
+from flow_core.exchange import DevicePair, Exchange, Meter, Steps, check_arrays, sent_by
 from flow_core.plugins.specs import Available, Unavailable
+from flow_core.sharding.topology import Device
 from flow_dist.control.watch import WATCH
 from flow_dist.control.watch import Site as Place
 from flow_dist.mpi.lazy import bootstrap as join_processes
@@ -78,7 +79,7 @@ class NcclComm:
     """Joins the GPUs of a plan, over all processes of the program.
 
     Args:
-        devices: text forms of all devices; each is of the process that the world's ``owner`` says.
+        devices: all devices; the world's ``owner`` tells the process of each.
         groups: the communicators; those of this process when None.
         ordered: whether floating sums are added in the plan's order; the setting when None.
 
@@ -90,14 +91,14 @@ class NcclComm:
     name = "nccl"
 
     def __init__(
-        self, devices: Sequence[str], groups: Groups | None = None, ordered: bool | None = None
+        self, devices: Sequence[Device], groups: Groups | None = None, ordered: bool | None = None
     ) -> None:
         self._groups = groups or process_groups()
         self._ordered = is_ordered() if ordered is None else ordered
         self.devices = tuple(devices)
         self.local = tuple(d for d in devices if self._groups.owns(d))
         self._meters: list[Meter] = []
-        self._scratch: dict[tuple[str, int], Scratch] = {}
+        self._scratch: dict[tuple[Device, int], Scratch] = {}
         self._cliques: dict[int, Clique] = {}
         self._steps = Steps()
         ranks = {self._groups.owner(device) for device in self.devices}
@@ -143,7 +144,7 @@ class NcclComm:
         }
         for room in rooms.values():
             room.reuse()
-        devices = tuple(sorted(exchange.devices, key=_key))
+        devices = tuple(sorted(exchange.devices))
         return Site(devices, benches, given, made, lambda device, *row: rooms[device].row(*row))
 
     def _launches(
@@ -178,7 +179,7 @@ class NcclComm:
         self, exchange: Exchange, stages: Sequence[Stage], site: Site
     ) -> Callable[[], None] | None:
         """What counts the bytes: those of an all-reduce are by definition those of its chunks."""
-        links: Counter[tuple[str, str]] = Counter()
+        links: Counter[DevicePair] = Counter()
         if exchange.collective == "all_reduce":
             links = links_from(exchange, self.local, site.inputs, site.outputs)
         for call in [call for stage in stages for call in stage.calls] if not links else ():
@@ -190,7 +191,7 @@ class NcclComm:
         self._meters.append(meter)
         return meter.count
 
-    def sent(self) -> Mapping[tuple[str, str], int]:
+    def sent(self) -> Mapping[DevicePair, int]:
         """Bytes that local devices have sent so far, by (from, to)."""
         return sent_by(self._meters)
 
@@ -220,12 +221,6 @@ class NcclComm:
             clique.check()
 
 
-def _key(device: str) -> tuple[int, int]:
-    """Devices in the order of machines and positions."""
-    _, machine, index = device.split(":")
-    return int(machine), int(index)
-
-
 @dataclass(frozen=True, slots=True)
 class _Call:
     """A launch that a driver does not take for work of its own device."""
@@ -243,7 +238,7 @@ class _Batch:
         self,
         exchange: Exchange,
         calls: Sequence[Call],
-        benches: Mapping[str, Workbench],
+        benches: Mapping[Device, Workbench],
         groups: Groups,
         clique: Clique,
         counts: Callable[[], None] | None,
@@ -252,7 +247,8 @@ class _Batch:
         at = f" ({exchange.line})" if exchange.line else ""
         largest = max((*exchange.inputs, *exchange.outputs), key=lambda t: t.nbytes)
         self.name = f"{exchange.collective} {largest}"
-        self._attempted = f"{self.name} in {exchange.name!r}{at}, on {', '.join(clique.devices)}"
+        members = ", ".join(map(str, clique.devices))
+        self._attempted = f"{self.name} in {exchange.name!r}{at}, on {members}"
         self._benches = {call.device: benches[call.device] for call in calls}
         self._counts = counts
         ranks = {groups.owner(device) for device in clique.devices}

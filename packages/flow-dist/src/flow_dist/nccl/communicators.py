@@ -17,12 +17,13 @@ from typing import Any
 
 from flow_core.base.errors import FlowError
 from flow_core.device import Workbench, World
+from flow_core.sharding.topology import Device
 from flow_dist.bootstrap.membership import LaunchError
 from flow_dist.control.waiting import wait
 from flow_dist.control.watch import WATCH
 from flow_dist.nccl.library import Library, NcclStatus, statuses, version_text
 
-Devices = tuple[str, ...]
+Devices = tuple[Device, ...]
 
 CODES: Mapping[int, tuple[str, str]] = {
     1: ("a CUDA call failed", "run with NCCL_DEBUG=INFO; an earlier kernel may have failed"),
@@ -80,12 +81,12 @@ class Clique:
 
     devices: Devices
     library: Library
-    ends: dict[str, Any] = field(default_factory=dict)
+    ends: dict[Device, Any] = field(default_factory=dict)
     exchanges: list[str] = field(default_factory=list)
     error: FlowError | None = None
     busy: threading.Lock = field(default_factory=threading.Lock)
 
-    def rank(self, device: str) -> int:
+    def rank(self, device: Device) -> int:
         """The rank of a member."""
         return self.devices.index(device)
 
@@ -173,11 +174,11 @@ class Groups:
         self.library, self._world = library, world
         self._cliques: dict[Devices, Clique] = {}
 
-    def owner(self, device: str) -> int:
+    def owner(self, device: Device) -> int:
         """The rank of the process that has a device."""
         return 0 if self._world is None else self._world.owner(device)
 
-    def owns(self, device: str) -> bool:
+    def owns(self, device: Device) -> bool:
         """Whether a device is this process's."""
         return self._world is None or self._world.owner(device) == self._world.rank
 
@@ -186,7 +187,7 @@ class Groups:
         """Those made so far."""
         return tuple(self._cliques.values())
 
-    def of(self, devices: Devices, benches: Mapping[str, Workbench]) -> Clique | None:
+    def of(self, devices: Devices, benches: Mapping[Device, Workbench]) -> Clique | None:
         """The communicator of some devices; None where this process has none of them.
 
         Args:
@@ -202,8 +203,8 @@ class Groups:
         found = self._cliques[devices]
         return found if found.ends else None
 
-    def _made(self, devices: Devices, benches: Mapping[str, Workbench]) -> Clique:
-        what = f"joining {len(devices)} devices by NCCL: {', '.join(devices)}"
+    def _made(self, devices: Devices, benches: Mapping[Device, Workbench]) -> Clique:
+        what = f"joining {len(devices)} devices by NCCL: {', '.join(map(str, devices))}"
         with self._named(what):
             mine = self._card(devices, benches)
         texts = [json.dumps(mine).encode()]
@@ -218,21 +219,21 @@ class Groups:
             self._join(clique, unique_id, benches, what)
         return clique
 
-    def _card(self, devices: Devices, benches: Mapping[str, Workbench]) -> dict[str, Any]:
+    def _card(self, devices: Devices, benches: Mapping[Device, Workbench]) -> dict[str, Any]:
         """What a process says of itself: the one that has the first member makes the id."""
         return {
             "version": self.library.version,
             "host": socket.gethostname(),
-            "places": {device: benches[device].place for device in devices if device in benches},
+            "places": {str(d): benches[d].place for d in devices if d in benches},
             "id": self.library.unique_id().hex() if devices[0] in benches else "",
         }
 
     def _join(
-        self, clique: Clique, unique_id: bytes, benches: Mapping[str, Workbench], what: str
+        self, clique: Clique, unique_id: bytes, benches: Mapping[Device, Workbench], what: str
     ) -> None:
         """Each device joins in a thread of its own: it waits for all others."""
 
-        def join(device: str) -> Callable[[], Any]:
+        def join(device: Device) -> Callable[[], Any]:
             size, rank = len(clique.devices), clique.rank(device)
             return lambda: benches[device].within(lambda: self.library.join(size, unique_id, rank))
 
@@ -262,7 +263,7 @@ class Groups:
             found = clique.poll()
             if found is not None:
                 names = ", ".join(repr(name) for name in clique.exchanges)
-                members = ", ".join(clique.devices)
+                members = ", ".join(map(str, clique.devices))
                 self.failed(clique, f"exchange {names} between {members}", NcclStatus(*found))
                 return
 

@@ -17,7 +17,8 @@ from typing import Any
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.shapes import Shape
 from flow_core.device import Launch, Strided, Workbench
-from flow_core.exchange import Block, Exchange, neutral
+from flow_core.exchange import Block, DevicePair, Exchange, neutral
+from flow_core.sharding.topology import Device
 from flow_dist.nccl.types import DTYPES, op_of
 from flow_dist.phases import Gather, phases_of, routes
 
@@ -37,11 +38,11 @@ class Call:
     """
 
     primitive: str
-    device: str
+    device: Device
     arguments: tuple[int, ...]
     reads: tuple[Strided, ...] = ()
     writes: tuple[Strided, ...] = ()
-    gives: tuple[tuple[str, int], ...] = ()
+    gives: tuple[tuple[Device, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -70,11 +71,11 @@ class Site:
         scratch: a row of some elements on a local device, for as long as the exchange runs.
     """
 
-    devices: tuple[str, ...]
-    benches: Mapping[str, Workbench]
+    devices: tuple[Device, ...]
+    benches: Mapping[Device, Workbench]
     inputs: tuple[Strided | None, ...]
     outputs: tuple[Strided | None, ...]
-    scratch: Callable[[str, int, Any], Strided]
+    scratch: Callable[[Device, int, Any], Strided]
 
 
 def stages_of(exchange: Exchange, site: Site, ordered: bool) -> list[Stage]:
@@ -120,12 +121,12 @@ class _Member:
 
     exchange: Exchange
     site: Site
-    given: Mapping[str, int]
-    made: Mapping[str, int]
-    blocks: Mapping[tuple[str, str], Block]
+    given: Mapping[Device, int]
+    made: Mapping[Device, int]
+    blocks: Mapping[DevicePair, Block]
 
     @property
-    def devices(self) -> tuple[str, ...]:
+    def devices(self) -> tuple[Device, ...]:
         return self.site.devices
 
     @property
@@ -140,32 +141,32 @@ class _Member:
     def op(self) -> int:
         return op_of(self.exchange.combine, self.exchange.outputs[0].dtype)
 
-    def local(self) -> list[str]:
+    def local(self) -> list[Device]:
         """The local devices."""
         return [device for device in self.devices if device in self.site.benches]
 
-    def others(self, device: str) -> list[str]:
+    def others(self, device: Device) -> list[Device]:
         return [other for other in self.devices if other != device]
 
-    def source(self, here: str, there: str) -> Strided:
+    def source(self, here: Device, there: Device) -> Strided:
         """The box that a local device gives another one."""
         block, box = self.blocks[here, there], self.site.inputs[self.given[here]]
         return _window(box, block.start, block.size)
 
-    def target(self, here: str, there: str) -> Strided:
+    def target(self, here: Device, there: Device) -> Strided:
         """The box of a local device that is another one's, or combined from all."""
         block, box = self.blocks[here, there], self.site.outputs[self.made[there]]
         return _window(box, block.at, block.size)
 
-    def packed(self, stage: Stage, device: str, others: Sequence[str]) -> Strided:
+    def packed(self, stage: Stage, device: Device, others: Sequence[Device]) -> Strided:
         """A row of what a local device gives some."""
         return _packed(self.site, device, stage, [self.source(device, other) for other in others])
 
-    def unpacked(self, stage: Stage, device: str, others: Sequence[str]) -> Strided:
+    def unpacked(self, stage: Stage, device: Device, others: Sequence[Device]) -> Strided:
         """A row for what a local device gets from some."""
         return _unpacked(self.site, device, stage, [self.target(other, device) for other in others])
 
-    def has_all(self, senders: Iterable[str], receivers: Iterable[str]) -> bool:
+    def has_all(self, senders: Iterable[Device], receivers: Iterable[Device]) -> bool:
         """Whether there is one block for each pair of devices, and no other."""
         pairs = {(here, there) for here in senders for there in receivers}
         return pairs == set(self.blocks)
@@ -237,7 +238,7 @@ def _all_gather(member: _Member, stage: Stage) -> bool:
     return True
 
 
-def _start(member: _Member, here: str, there: str) -> tuple[Shape, Shape]:
+def _start(member: _Member, here: Device, there: Device) -> tuple[Shape, Shape]:
     block = member.blocks[here, there]
     return block.start, block.size
 
@@ -283,7 +284,7 @@ def _reduce_scatter(member: _Member, stage: Stage) -> bool:
 
 def _are_fresh(member: _Member) -> bool:
     """Whether all blocks of a target fill one box, and nothing that was there before counts."""
-    found: dict[str, list[Block]] = {}
+    found: dict[Device, list[Block]] = {}
     for (_, there), block in member.blocks.items():
         found.setdefault(there, []).append(block)
     return all(
@@ -303,7 +304,7 @@ def _reduce(member: _Member, stage: Stage) -> bool:
     return True
 
 
-def _reduce_to(member: _Member, stage: Stage, root: str) -> None:
+def _reduce_to(member: _Member, stage: Stage, root: Device) -> None:
     """All devices combine what is one device's."""
     for device in member.local():
         given = member.packed(stage, device, [root])
@@ -353,12 +354,12 @@ _COLLECTIVES: Mapping[str, Callable[[_Member, Stage], bool]] = {
 def _call(
     member: _Member,
     primitive: str,
-    device: str,
+    device: Device,
     given: Strided | None,
     made: Strided | None,
     count: int,
     *rest: int,
-    gives: Sequence[tuple[str, int]] = (),
+    gives: Sequence[tuple[Device, int]] = (),
 ) -> Call:
     if given is None or made is None:
         raise ValueError(f"{primitive} on {device}, which has no arrays here")
@@ -382,7 +383,7 @@ def _in_a_row(boxes: Sequence[Strided]) -> Strided | None:
     return Strided(boxes[0].array, boxes[0].offset, (size,), (1,))
 
 
-def _packed(site: Site, device: str, stage: Stage, boxes: Sequence[Strided]) -> Strided:
+def _packed(site: Site, device: Device, stage: Stage, boxes: Sequence[Strided]) -> Strided:
     """Boxes in a row, copied there first unless they lie so."""
     found = _in_a_row(boxes)
     if found is None:
@@ -392,7 +393,7 @@ def _packed(site: Site, device: str, stage: Stage, boxes: Sequence[Strided]) -> 
     return found
 
 
-def _unpacked(site: Site, device: str, stage: Stage, boxes: Sequence[Strided]) -> Strided:
+def _unpacked(site: Site, device: Device, stage: Stage, boxes: Sequence[Strided]) -> Strided:
     """A row to fill, from where boxes are copied unless they lie so."""
     found = _in_a_row(boxes)
     if found is None:
@@ -402,7 +403,7 @@ def _unpacked(site: Site, device: str, stage: Stage, boxes: Sequence[Strided]) -
     return found
 
 
-def _scratch(site: Site, device: str, boxes: Sequence[Strided]) -> tuple[Strided, list[Strided]]:
+def _scratch(site: Site, device: Device, boxes: Sequence[Strided]) -> tuple[Strided, list[Strided]]:
     """A new row, and its parts in the shapes of some boxes."""
     row = site.scratch(device, sum(box.size for box in boxes), boxes[0].dtype)
     ends = list(accumulate(box.size for box in boxes))
@@ -445,7 +446,7 @@ def _phase(gathers: Sequence[Gather], combine: str, site: Site) -> Stage:
     return stage
 
 
-def _only_target(gathers: Iterable[Gather], device: str, key: object) -> Strided | None:
+def _only_target(gathers: Iterable[Gather], device: Device, key: object) -> Strided | None:
     """The row of a device that is nothing but a box that arrives, None where there is none."""
     for gather in gathers:
         if gather.target.device == device and any(part.key == key for part in gather.parts):
@@ -460,7 +461,7 @@ def _gathered(
     combine: str,
     site: Site,
     arrived: Mapping[tuple[int, object], Strided],
-    ranks: Mapping[str, int],
+    ranks: Mapping[Device, int],
 ) -> Sequence[Launch]:
     """What is done with the parts of a local target, which may be one of them."""
     target, bench = gather.target, site.benches[gather.target.device]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flow_core.device import Launch
+from flow_core.sharding.topology import Device
 from flow_dist.phases import Box, Gather, Phases, routes
 from flow_dist.shm.memory import (
     Access,
@@ -49,7 +50,7 @@ def _view(box: Box, views: Mapping[object, Any]) -> Any:
 
 
 def _accesses(
-    combined: Sequence[Gather], spread: Sequence[Gather], owner: Callable[[str], int]
+    combined: Sequence[Gather], spread: Sequence[Gather], owner: Callable[[Device], int]
 ) -> Iterator[Access]:
     """Owners of chunks read the parts of others, and fill their outputs."""
     for gather in combined:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.device import Launch
+from flow_core.sharding.topology import Device
 from flow_dist.phases import Box, Phases
 from flow_dist.shm.memory import PIECE, Access, Offers, Rendezvous, SharedMemory, opened
 
@@ -34,7 +35,7 @@ class _Spread:
         return slice(int(bounds[index]), int(bounds[index + 1]))
 
 
-def is_cooperative(phases: Phases, owner: Callable[[str], int]) -> bool:
+def is_cooperative(phases: Phases, owner: Callable[[Device], int]) -> bool:
     """Whether an exchange does nothing but copy boxes, each to several devices."""
     gathers = [gather for phase in phases.phases for gather in phase]
     if len(phases.phases) != 1 or any(len(gather.parts) != 1 for gather in gathers):
@@ -69,7 +70,7 @@ def bind_cooperative_broadcast(
     yield from offers.fetches
 
 
-def _spreads(phases: Phases, owner: Callable[[str], int]) -> list[_Spread]:
+def _spreads(phases: Phases, owner: Callable[[Device], int]) -> list[_Spread]:
     boxes: dict[object, list[Box]] = {}
     for gather in phases.phases[0]:
         (part,) = gather.parts
@@ -82,7 +83,7 @@ def _spreads(phases: Phases, owner: Callable[[str], int]) -> list[_Spread]:
     ]
 
 
-def _accesses(spreads: Sequence[_Spread], owner: Callable[[str], int]) -> Iterator[Access]:
+def _accesses(spreads: Sequence[_Spread], owner: Callable[[Device], int]) -> Iterator[Access]:
     for spread in spreads:
         for box in (spread.source, *spread.targets):
             there = owner(box.device)

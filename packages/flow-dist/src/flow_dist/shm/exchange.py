@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flow_core.device import Launch
+from flow_core.sharding.topology import Device
 from flow_dist.control.waiting import PATIENCE
 from flow_dist.phases import Box, Gather, Phases, Route, copied, in_turn, launches_of, routes
 from flow_dist.shm.counters import LINE, Watched, counter, until, watched
@@ -215,7 +216,8 @@ def _met(
     return others
 
 
-_COUNTERS = Box("", (), (3 * LINE,), np.dtype(np.uint8))  # what is staged begins a line
+_HOST = Device("cpu", 0, 0)
+_COUNTERS = Box(_HOST, (), (3 * LINE,), np.dtype(np.uint8))  # what is staged begins a line
 
 
 def _staged(memory: SharedMemory, boxes: Mapping[Key, Box], depth: int) -> Rows:
@@ -231,7 +233,7 @@ def _opened(memory: SharedMemory, boxes: Mapping[Key, Box], places: Iterable[Any
     }
 
 
-def _wanted(gathers: Iterable[Gather], owner: Callable[[str], int]) -> dict[int, Wanted]:
+def _wanted(gathers: Iterable[Gather], owner: Callable[[Device], int]) -> dict[int, Wanted]:
     """What each process combines."""
     found: dict[int, Wanted] = {}
     for gather in gathers:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.device import Launch
+from flow_core.sharding.topology import Device
 from flow_dist.phases import Box, Gather, Phases, Route, launches_of, routes
 from flow_dist.shm.large_pages import enlarge, mapped
 
@@ -183,7 +184,7 @@ class Rendezvous:
     """
 
     rank: int
-    owner: Callable[[str], int]
+    owner: Callable[[Device], int]
     swap: Callable[[Mapping[int, bytes], Iterable[int]], Mapping[int, bytes]]
     tokens: Callable[[frozenset[int], frozenset[int]], Sequence[Launch]]
 

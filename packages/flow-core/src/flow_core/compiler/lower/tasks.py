@@ -38,6 +38,7 @@ from flow_core.plan import Buffer, Plan, RegisterPlan, Task, check_no_deadlock
 from flow_core.plugins.rows import side_by_side
 from flow_core.plugins.specs import KernelQuery, KernelSpec, OpSpec
 from flow_core.sharding.sbp import Region
+from flow_core.sharding.topology import Device
 
 
 class Kernels(Protocol):
@@ -60,7 +61,7 @@ class CompileOptions:
         width: steps in flight.
         inplace: whether outputs may overwrite dying inputs.
         reuse: whether memory is used again within a step.
-        memory_limit: bytes that a device has for the plan, by device text; None for no limit.
+        memory_limit: bytes that a device has for the plan; None for no limit.
         there: whether a physical variable has its memory on a device already.
         origins: logical op of each physical one, where the names differ.
         workers: threads for the streams of several devices; None for as many as pay.
@@ -136,9 +137,9 @@ def lower(
     return _emit(state, inputs, job)
 
 
-def device_of(op: Op, output: int = 0) -> str:
-    """Text form of the device of a physical op's output: an exchange's go round its devices."""
-    return str(op.placement.device(output % op.placement.size))
+def device_of(op: Op, output: int = 0) -> Device:
+    """Return the device of a physical op's output; those of an exchange cycle over its devices."""
+    return op.placement.device(output % op.placement.size)
 
 
 def _put_in_order(state: _Lowering) -> None:
@@ -335,7 +336,7 @@ def _times_read(state: _Lowering, op: Op, k: int) -> int:
     return p if k // p in state.options.sharing.summed.get(op.name, ()) else 1
 
 
-def _device(state: _Lowering, value: Value) -> str:
+def _device(state: _Lowering, value: Value) -> Device:
     return device_of(state.graph.ops[value.op], value.index)
 
 
@@ -467,8 +468,7 @@ def _accesses(state: _Lowering, task: Task, buffers: Sequence[Buffer]) -> Iterat
 
 def _access(buffer: Buffer, writes: bool) -> Access:
     if buffer.kind == "variable":
-        space = f"{buffer.memory} variable {buffer.name}"
-        return Access(space, 0, buffer.type.nbytes, writes)
+        return Access((buffer.memory, buffer.name), 0, buffer.type.nbytes, writes)
     low = buffer.offset
     return Access(buffer.memory, low, low + aligned(buffer.type.nbytes), writes)
 
