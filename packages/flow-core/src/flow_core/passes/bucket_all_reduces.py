@@ -154,6 +154,7 @@ def _rebuilt(graph: Graph, buckets: list[_Bucket]) -> Graph:
         _renamed(graph.results, same),
         graph.effects,
         {name: lines[name] for name in renamed if name in lines},
+        graph.origins,
     )
 
 

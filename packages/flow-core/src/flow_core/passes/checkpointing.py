@@ -12,20 +12,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from flow_core.ir.graph import Graph, Op, Value
+from flow_core.ir.graph import Graph, Op, Origin, Value
 from flow_core.passes.base import PassContext
 
-AGAIN = "/recomputed"
-"""Suffix of the names of ops that compute something a second time."""
 
+def again(name: str) -> str:
+    """Return the name of the op that computes the values of another op again.
 
-def first_name(name: str) -> str:
-    """The name under which an op draws: that of the op it is a copy of.
-
-    >>> first_name("dropout/recomputed/micro_1"), first_name("dropout")
-    ('dropout/micro_1', 'dropout')
+    >>> again("dropout")
+    'dropout/recomputed'
     """
-    return name.replace(AGAIN, "")
+    return str(Origin(name, recomputed=True))
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,8 @@ class Checkpointing:
         after = max(made, key=position.__getitem__, default=None)
         copies = [graph.ops[n] for n in graph.ops if n in needed]
         plan.before.setdefault(first.name, []).extend(_copies(copies, inner, after))
-        plan.again.update({v: Value(v.op + AGAIN, v.index) for v in inner if v.op in needed})
+        plan.again.update({v: Value(again(v.op), v.index) for v in inner if v.op in needed})
+        plan.sources.update({again(op.name): op.name for op in copies})
         plan.readers.update(op.name for op in late)
 
     def _stays_inside(
@@ -91,11 +89,13 @@ class _Recomputing:
 
     Attributes:
         before: copies to put before an op.
+        sources: by the name of a copy, the op that it is a copy of.
         again: the copy's value for each value that is computed again.
         readers: the backward ops that read copies.
     """
 
     before: dict[str, list[Op]] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
     again: dict[Value, Value] = field(default_factory=dict)
     readers: set[str] = field(default_factory=set)
 
@@ -129,23 +129,24 @@ def _copies(ops: list[Op], inner: set[Value], after: str | None) -> Iterator[Op]
     copied = {op.name for op in ops}
     for op in ops:
         inputs = tuple(
-            Value(v.op + AGAIN, v.index) if v in inner and v.op in copied else v for v in op.inputs
+            Value(again(v.op), v.index) if v in inner and v.op in copied else v for v in op.inputs
         )
         waits = after is not None and inputs == op.inputs
         control = (*op.control, after) if waits and after is not None else op.control
-        yield replace(op, name=op.name + AGAIN, inputs=inputs, control=control)
+        yield replace(op, name=again(op.name), inputs=inputs, control=control)
 
 
 def _rewritten(graph: Graph, plan: _Recomputing) -> Graph:
     ops: dict[str, Op] = {}
-    types, lines = dict(graph.types), dict(graph.lines)
+    types, lines, origins = dict(graph.types), dict(graph.lines), dict(graph.origins)
     for op in graph.ops.values():
         for copy in plan.before.get(op.name, ()):
-            source = first_name(copy.name)
+            source = plan.sources[copy.name]
+            origins[copy.name] = graph.origin(source)._replace(recomputed=True)
             ops[copy.name], types[copy.name] = copy, graph.types[source]
             if source in lines:
                 lines[copy.name] = lines[source]
         if op.name in plan.readers:
             op = op.with_inputs(tuple(plan.again.get(v, v) for v in op.inputs))
         ops[op.name] = op
-    return Graph(ops, types, graph.results, graph.effects, lines)
+    return Graph(ops, types, graph.results, graph.effects, lines, origins)

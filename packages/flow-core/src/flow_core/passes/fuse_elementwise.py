@@ -44,7 +44,8 @@ class FuseElementwise:
             same.update({v: Value(fused.name, i) for i, v in enumerate(outputs)})
         results = tuple(same.get(v, v) for v in graph.results)
         kept = {n: types[n] for n in ops}
-        return Graph(ops, kept, results, graph.effects, {n: lines[n] for n in ops if n in lines})
+        lines = {n: lines[n] for n in ops if n in lines}
+        return Graph(ops, kept, results, graph.effects, lines, graph.origins)
 
     def _runs(self, graph: Graph, context: PassContext) -> list[list[Op]]:
         """All ops as runs, in the order of the first op of each."""

@@ -8,48 +8,17 @@ on what is fed are packed along axis 0, numbers to one number per micro-batch.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from flow_core.base.errors import GraphError
-from flow_core.ir.graph import Attrs, Graph, GraphBuilder, Op, Value
+from flow_core.ir.graph import Attrs, Graph, GraphBuilder, Op, Origin, Value
 from flow_core.ops.build import Emitter
 from flow_core.passes.base import PassContext
 from flow_core.sharding.topology import Placement
 
 ONCE = -1
 """Stands for the number of a micro-batch of what runs once per step."""
-
-_MICRO = re.compile(r"/micro_(\d+)")
-
-
-def micro_name(name: str, index: int) -> str:
-    """The name of an op's copy for one micro-batch.
-
-    >>> micro_name("dense/matmul", 2)
-    'dense/matmul/micro_2'
-    """
-    return f"{name}/micro_{index}"
-
-
-def micro_index(name: str) -> int:
-    """The micro-batch of which an op's name says that it is a copy; `ONCE` for none.
-
-    >>> micro_index("dense/matmul/micro_2"), micro_index("dense/matmul")
-    (2, -1)
-    """
-    found = _MICRO.search(name)
-    return ONCE if found is None else int(found[1])
-
-
-def logical_name(name: str) -> str:
-    """A name without the number of its micro-batch.
-
-    >>> logical_name("dense/matmul/micro_2:0")
-    'dense/matmul:0'
-    """
-    return _MICRO.sub("", name)
 
 
 def draws_by_place(op: Op) -> bool:
@@ -181,17 +150,23 @@ class _Expansion:
         """Adds ops that stay single."""
         for op in self.graph.ops.values():
             if op.name in names:
-                self._add(op.with_inputs(tuple(self.same.get(v, v) for v in op.inputs)), op.name)
+                inputs = tuple(self.same.get(v, v) for v in op.inputs)
+                self._add(op.with_inputs(inputs), op.name, self.graph.origins.get(op.name))
 
     def copy(self, op: Op, index: int) -> None:
         """Adds the copy of an op for one micro-batch."""
-        name = micro_name(op.name, index)
+        origin = self._origin(op.name, index)
+        name = str(origin)
         inputs = tuple(self.micro.get((index, v), v) for v in op.inputs)
-        control = tuple(micro_name(c, index) if c in self.copied else c for c in op.control)
+        control = tuple(str(self._origin(c, index)) if c in self.copied else c for c in op.control)
         attrs = self._placed(op, index)
-        self._add(replace(op, name=name, inputs=inputs, control=control, attrs=attrs), op.name)
+        copy = replace(op, name=name, inputs=inputs, control=control, attrs=attrs)
+        self._add(copy, op.name, origin)
         for k in range(len(self.graph.types[op.name])):
             self.micro[index, Value(op.name, k)] = Value(name, k)
+
+    def _origin(self, name: str, index: int) -> Origin:
+        return self.graph.origin(name)._replace(micro_batch=index)
 
     def _placed(self, op: Op, index: int) -> Attrs:
         """The attributes of a copy; random ones draw their rows of the whole batch's numbers."""
@@ -202,10 +177,11 @@ class _Expansion:
         start = (index * rows, *(0 for _ in rest))
         return op.attrs.with_(place=((self.steps * rows, *rest), start))
 
-    def _add(self, op: Op, like: str) -> None:
+    def _add(self, op: Op, like: str, origin: Origin | None) -> None:
         effect = like in self.graph.effects
         line = self.graph.lines.get(like)
-        self.emitter.builder.add(op, self.graph.types[like], line=line, effect=effect)
+        types = self.graph.types[like]
+        self.emitter.builder.add(op, types, line=line, effect=effect, origin=origin)
 
 
 def _first_device(placement: Placement) -> Placement:
@@ -231,4 +207,4 @@ def micro_inputs(inputs: Sequence[str], steps: int) -> list[str]:
     >>> micro_inputs(["x", "y"], 2)
     ['x/micro_0', 'x/micro_1', 'y/micro_0', 'y/micro_1']
     """
-    return [micro_name(name, index) for name in inputs for index in range(steps)]
+    return [str(Origin(name, micro_batch=i)) for name in inputs for i in range(steps)]

@@ -182,7 +182,7 @@ def _rewritten(
     graph: Graph, moved: Mapping[str, Owned], kept: Mapping[str, Owned], copied: Set[str]
 ) -> Graph:
     """The graph with updates moved and variables kept at owners, some of them copied for all."""
-    found = Graph({}, {}, graph.results, graph.effects, dict(graph.lines))
+    found = Graph({}, {}, graph.results, graph.effects, dict(graph.lines), graph.origins)
     copies: dict[Value, Value] = {}
     for op in graph.ops.values():
         types = graph.types[op.name]

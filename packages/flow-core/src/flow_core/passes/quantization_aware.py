@@ -107,7 +107,10 @@ class _Rewrite:
             inputs = tuple([self._read(op, v) for v in op.inputs])
             line, effect = self._graph.lines.get(op.name), op.name in self._graph.effects
             types = self._graph.types[op.name]
-            self._builder.add(op.with_inputs(inputs), types, line=line, effect=effect)
+            origin = self._graph.origins.get(op.name)
+            self._builder.add(
+                op.with_inputs(inputs), types, line=line, effect=effect, origin=origin
+            )
         self._builder.results = tuple(
             [self._round(v) if v in self._made else v for v in self._graph.results]
         )

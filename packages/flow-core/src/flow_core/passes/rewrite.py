@@ -44,7 +44,8 @@ def take_apart(graph: Graph, specs: Mapping[str, OpSpec], rules: Mapping[str, Ru
         line = graph.lines.get(op.name)
         if op.name not in rules:
             effect = op.name in graph.effects
-            builder.add(op, graph.types[op.name], line=line, effect=effect)
+            origin = graph.origins.get(op.name)
+            builder.add(op, graph.types[op.name], line=line, effect=effect, origin=origin)
             continue
         found = rules[op.name](Maker(emitter, op.placement, op.name, line), op)
         same.update({Value(op.name, i): sym.value for i, sym in enumerate(found)})

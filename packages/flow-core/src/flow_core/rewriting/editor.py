@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flow_core.ir.graph import Attrs, AttrValue, Graph, Op, TensorType, Value, rebuild
+from flow_core.ir.graph import Attrs, AttrValue, Graph, Op, Origin, TensorType, Value, rebuild
 from flow_core.plugins.specs import KernelQuery, KernelSpec
 
 
@@ -30,6 +30,7 @@ class Editor:
     types: dict[str, tuple[TensorType, ...]] = field(default_factory=dict)
     rank: dict[str, float] = field(default_factory=dict)
     lines: dict[str, Any] = field(default_factory=dict)
+    origins: dict[str, Origin] = field(default_factory=dict)
     same: dict[Value, Value] = field(default_factory=dict)
 
     def type_of(self, value: Value) -> TensorType:
@@ -56,8 +57,14 @@ class Editor:
         ops = [self._redirected(op) for op in self.ops.values()]
         results = tuple(self.resolved(v) for v in self.graph.results)
         lines = {**self.graph.lines, **self.lines}
+        origins = {**self.graph.origins, **self.origins}
         return rebuild(
-            self.graph, self._ordered(ops), types=self.types, lines=lines, results=results
+            self.graph,
+            self._ordered(ops),
+            types=self.types,
+            lines=lines,
+            origins=origins,
+            results=results,
         )
 
     def resolved(self, value: Value) -> Value:

@@ -169,7 +169,7 @@ class Layouts:
         graph = self.editor.graph
         results = tuple([self.plain(v) for v in graph.results])
         made = self.editor.finish()
-        return Graph(made.ops, made.types, results, made.effects, made.lines)
+        return Graph(made.ops, made.types, results, made.effects, made.lines, made.origins)
 
 
 Rule = Callable[[Layouts, Op], bool]

@@ -38,7 +38,7 @@ class FoldLoaders:
                 types[loader.op.name] = tuple(graph.type_of(v) for v in loader.outputs)
         results = tuple(same.get(v, v) for v in graph.results)
         lines = {n: graph.lines[n] for n in ops if n in graph.lines}
-        return Graph(ops, types, results, graph.effects, lines)
+        return Graph(ops, types, results, graph.effects, lines, graph.origins)
 
 
 def _groups(graph: Graph, specs: Any) -> dict[Placement, dict[str, Op]]:
@@ -100,4 +100,5 @@ def _crosses(graph: Graph, value: Value, position: dict[str, int]) -> bool:
 
 def _member(graph: Graph, op: Op, position: dict[str, int]) -> Member:
     inputs = tuple((position[v.op], v.index) for v in op.inputs)
-    return Member(op.name, op.type, inputs, op.attrs, graph.types[op.name])
+    logical = str(graph.origin(op.name).unsharded)
+    return Member(op.name, logical, op.type, inputs, op.attrs, graph.types[op.name])

@@ -32,8 +32,7 @@ from flow_core.compiler.schedule.streams import (
 from flow_core.compiler.schedule.thread_allocation import divided, kernel_threads
 from flow_core.exchange import BOXING
 from flow_core.ir.graph import NO_ATTRS, AttrValue, Graph, Op, TensorType, Value, tensor_type
-from flow_core.passes.checkpointing import first_name
-from flow_core.passes.gradient_accumulation import draws_by_place, logical_name
+from flow_core.passes.gradient_accumulation import draws_by_place
 from flow_core.plan import Buffer, Plan, RegisterPlan, Task, check_no_deadlock
 from flow_core.plugins.rows import side_by_side
 from flow_core.plugins.specs import KernelQuery, KernelSpec, OpSpec
@@ -63,7 +62,6 @@ class CompileOptions:
         reuse: whether memory is used again within a step.
         memory_limit: bytes that a device has for the plan; None for no limit.
         there: whether a physical variable has its memory on a device already.
-        origins: logical op of each physical one, where the names differ.
         workers: threads for the streams of several devices; None for as many as pay.
         sharing: what devices with one memory have, and do, only once.
         budget: the cores of the process.
@@ -77,7 +75,6 @@ class CompileOptions:
     reuse: bool = True
     memory_limit: Limit | None = None
     there: There = lambda _, __: False
-    origins: Mapping[str, str] = field(default_factory=dict)
     workers: int | None = None
     sharing: ReplicaDedup = NO_DEDUP
     budget: Budget = field(default_factory=lambda: find_budget(asked(os.environ)))
@@ -152,10 +149,7 @@ def _put_in_order(state: _Lowering) -> None:
     if state.options.inplace and _workers(state, len(state.graph)) == 1:
         # with threads, devices would wait for one another to add their parts
         sums = with_sums(state.graph, state.options.sharing, specs)
-        rows = with_rows(
-            state.graph, sums, specs, state.options.origins, state.kernels.find_kernel,
-            state.constant,
-        )  # fmt: skip
+        rows = with_rows(state.graph, sums, specs, state.kernels.find_kernel, state.constant)
         if not (_share(state, rows) or _share(state, sums)):
             _tell_times(state)
 
@@ -177,7 +171,7 @@ def _tell_times(state: _Lowering) -> None:
     before, rank = constraints(state.graph, specs, sharing)
     views = {v.op for v in alias_roots(state.graph, specs)}
     free = views | state.constant | sharing.idle()
-    state.table = timetable(state.graph, before, rank, state.options.origins, free)
+    state.table = timetable(state.graph, before, rank, free)
     state.order = state.table.order
 
 
@@ -592,9 +586,10 @@ def _cuts(state: _Lowering, op: Op) -> str:
 
 
 def _seed(state: _Lowering, op: Op) -> int:
-    """The same for all devices' parts of a logical op, and when it is computed again."""
+    """Return the seed of an op: the same on all devices, and when the op is recomputed."""
     if not state.kernels.ops[op.type].random:
         return 0
-    logical = state.options.origins.get(op.name, op.name)
-    drawn = logical_name(logical) if draws_by_place(op) else logical
-    return op_seed(state.options.seed, first_name(drawn))
+    origin = state.graph.origin(op.name)._replace(rank=None, recomputed=False)
+    if draws_by_place(op):
+        origin = origin._replace(micro_batch=None)
+    return op_seed(state.options.seed, str(origin))

@@ -509,7 +509,6 @@ def _options(build: JobBuild, physical: Physical, sharing: ReplicaDedup) -> Comp
         width=int(config.get("concurrency_width")),
         inplace=bool(config.get("enable_inplace")),
         reuse=bool(config.get("enable_reused_mem")),
-        origins=physical.origins,
         workers=build.session.settings.stream_threads,
         memory_limit=session.free_memory,
         there=there,

@@ -38,7 +38,7 @@ def shared_by_devices(build: JobBuild, graph: Graph, physical: Physical) -> Repl
     sharing, updated = NO_DEDUP, _updated(build, graph, physical)
     if _may_share(build, graph):
         wanted = _wanted(build, copies, updated)
-        sharing = find_sharing(graph, session.registry.ops, physical.origins, wanted)
+        sharing = find_sharing(graph, session.registry.ops, wanted)
     for logical, groups in copies.items():
         shared = groups[0][1] in sharing.variables
         if session.sharing.setdefault(logical, shared) and not shared and logical in updated:
