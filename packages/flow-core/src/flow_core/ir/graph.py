@@ -146,7 +146,7 @@ class Origin(NamedTuple):
     """What an op is a copy of.
 
     Attributes:
-        logical: name of the op in the traced program (or the name that a pass gave it there).
+        logical: name of the logical op, which has a single copy.
         rank: position of its device in the placement of the logical op; None for all devices.
         micro_batch: number of its micro-batch; None for an op that runs once per step.
         recomputed: whether it computes the value of a forward op again in the backward pass.
