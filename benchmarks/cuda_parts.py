@@ -29,6 +29,8 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.sharding.topology import Device
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 FAKES = ROOT / "packages" / "flow-dist" / "tests" / "helpers"
@@ -144,7 +146,7 @@ def products(run: Run) -> Iterator[Row]:
     from flow_cuda.device.hardware import EPILOGUES, Product
     from flow_cuda.driver.relu_mask_check import masks_are_ours
 
-    hardware = start(run).driver("gpu:0:0").hardware
+    hardware = start(run).driver(Device("gpu", 0, 0)).hardware
     kinds, sizes = ("float32", "float16", "bfloat16"), ((256, 512, 512), (100, 10, 512))
     refused, count = [], 0
     for kind in kinds:
@@ -369,7 +371,7 @@ def simulated_nccl() -> Any:
 
     nccl_checks.DTYPE_NAMES = ("float32", "bool")
     gpu, groups = rank(Fabric(), None)
-    return nccl_checks.Setup(("gpu:0:0",), {"gpu:0:0": gpu.driver}, groups)
+    return nccl_checks.Setup((Device("gpu", 0, 0),), {Device("gpu", 0, 0): gpu.driver}, groups)
 
 
 # --- step times
@@ -379,7 +381,7 @@ def rates(run: Run) -> Iterator[Row]:
     """Measure bytes and FLOPs per second, from which the lower bounds are computed."""
     from flow_cuda.device.hardware import Operands, Product
 
-    driver = start(run).driver("gpu:0:0")
+    driver = start(run).driver(Device("gpu", 0, 0))
     hardware, stream = driver.hardware, driver.hardware.compute
     size, n = (1 << 16, 64) if run.simulated else (1 << 30, 8192)
     arrays = [driver.allocate(size).view(0, (size // 4,), np.float32) for _ in range(2)]
@@ -480,7 +482,7 @@ def cudnn(run: Run) -> Iterator[Row]:
     """List cuDNN's plans and their times in each layout and type."""
     import cuda_dnn
 
-    hardware = start(run).driver("gpu:0:0").hardware
+    hardware = start(run).driver(Device("gpu", 0, 0)).hardware
     for name, result, note in cuda_dnn.cudnn_plans(hardware, run.simulated):
         yield Row(name, "skipped" if result == "missing" else result, note)
         if run.left() < 3:

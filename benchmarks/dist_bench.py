@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.sharding.topology import Device
+
 SIZES = {4: 300, 4096: 200, 1 << 20: 10, 64 << 20: 1}
 """Bytes per device, and launches per round."""
 
@@ -88,10 +90,10 @@ def bound(draft: Any, in_place: bool = False) -> Callable[[], None]:
     from flow_dist.mpi.comm import MpiComm
     from flow_dist.mpi.world import world
 
-    devices = tuple(f"cpu:0:{i}" for i in range(world().size))
+    devices = tuple(Device("cpu", 0, i) for i in range(world().size))
     comm, exchange = MpiComm(devices), draft(devices, float32)
 
-    def array(device: str, type_: Any) -> Any:
+    def array(device: Device, type_: Any) -> Any:
         if device not in comm.local:
             return None
         arena = comm.arena(device, max(type_.nbytes, 64))

@@ -23,6 +23,7 @@ from flow_core.base.errors import FlowError
 from flow_core.device import strided
 from flow_core.exchange import Exchange
 from flow_core.plugins.specs import Unavailable
+from flow_core.sharding.topology import Device
 from flow_core.testing import CommKit, comms
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.driver.capture import describe
@@ -77,7 +78,7 @@ class Setup:
     def comm(self, ordered: bool = False) -> NcclComm:
         return NcclComm(self.devices, self.groups, ordered=ordered)
 
-    def array(self, device: str, value: Any) -> Any:
+    def array(self, device: Device, value: Any) -> Any:
         driver = self.drivers[device]
         made = driver.allocate(value.nbytes).view(0, value.shape, value.dtype)
         array = OnDevice(made.memory, made.address, made.shape, made.dtype, made.hardware)
@@ -108,7 +109,7 @@ class Kit(CommKit):
 
     setup: Setup
 
-    def array(self, device: str, value: Any) -> Any:
+    def array(self, device: Device, value: Any) -> Any:
         return self.setup.array(device, value) if device else value
 
     def host(self, array: Any) -> Any:
@@ -340,9 +341,9 @@ def found() -> Setup | str:
         each = len(hosts) // len(set(hosts))
     else:
         each = registry.probe("gpu").count
-    devices = tuple(f"gpu:{m}:{i}" for m in range(len(set(hosts))) for i in range(each))
+    devices = tuple(Device("gpu", m, i) for m in range(len(set(hosts))) for i in range(each))
     local = [device for device in devices if groups.owns(device)]
-    drivers = {d: registry.driver("gpu", int(d.split(":")[2])) for d in local}
+    drivers = {d: registry.driver(d) for d in local}
     return Setup(devices, drivers, groups, world)
 
 

@@ -23,7 +23,9 @@ GO = threading.Event()
 
 
 def member(name: str, *inputs: int) -> Member:
-    return Member(name, "test", tuple((i, 0) for i in inputs), {}, (tensor_type((ROWS,), int64),))
+    return Member(
+        name, name, "test", tuple((i, 0) for i in inputs), {}, (tensor_type((ROWS,), int64),)
+    )
 
 
 class Batch:

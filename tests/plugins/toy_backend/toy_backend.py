@@ -48,8 +48,8 @@ class Stream:
 class Driver:
     """One toy device."""
 
-    def __init__(self, index):
-        self.index = index
+    def __init__(self, device):
+        self.device = device
 
     def allocate(self, nbytes):
         return Arena(nbytes)

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.authoring.backends import Block, Exchange, Launch, neutral
+from flow_core.authoring.backends import Block, DevicePair, Exchange, Launch, neutral
+from flow_core.authoring.specs import Device
 from flow_core.base.shapes import Shape
 
 COMBINE: Mapping[str, Callable[..., Any]] = {
@@ -43,7 +44,7 @@ class Box:
         view: the array, None in processes that do not own the device.
     """
 
-    device: str
+    device: Device
     key: tuple[object, ...]
     shape: Shape
     dtype: Any
@@ -82,7 +83,7 @@ class Phases:
     phases: tuple[tuple[Gather, ...], ...]
 
     @property
-    def devices(self) -> set[str]:
+    def devices(self) -> set[Device]:
         """The devices that take part in the exchange."""
         return {
             box.device for gathers in self.phases for g in gathers for box in (g.target, *g.parts)
@@ -93,7 +94,7 @@ Route = tuple[int, int]
 """Sending rank, receiving rank."""
 
 
-def routes(gathers: Iterable[Gather], owner: Callable[[str], int]) -> dict[Route, list[Box]]:
+def routes(gathers: Iterable[Gather], owner: Callable[[Device], int]) -> dict[Route, list[Box]]:
     """Return the boxes sent per route, each once, in an order that is equal on all ranks."""
     found: dict[Route, dict[object, Box]] = {}
     for gather in gathers:
@@ -140,7 +141,7 @@ def _gathers(exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]) 
         yield Gather(target, (*(() if b.first else (target,)), *parts))
 
 
-def _end(exchange: Exchange, side: str, index: int) -> tuple[str, Any]:
+def _end(exchange: Exchange, side: str, index: int) -> tuple[Device, Any]:
     devices = exchange.senders if side == "in" else exchange.receivers
     types = exchange.inputs if side == "in" else exchange.outputs
     return devices[index], types[index].dtype.numpy
@@ -202,13 +203,13 @@ def _flat(
 
 
 def link_bytes(
-    exchange: Exchange, local: Sequence[str], inputs: Sequence[Any], outputs: Sequence[Any]
-) -> Counter[tuple[str, str]]:
+    exchange: Exchange, local: Sequence[Device], inputs: Sequence[Any], outputs: Sequence[Any]
+) -> Counter[DevicePair]:
     """Return the bytes per launch that local devices send, by (sender, receiver).
 
     An all-reduce counts its chunks, once to the owner and once back.
     """
-    found: Counter[tuple[str, str]] = Counter()
+    found: Counter[DevicePair] = Counter()
     if exchange.collective != "all_reduce":
         for block in exchange.blocks:
             here, there = exchange.senders[block.source], exchange.receivers[block.target]

@@ -17,9 +17,10 @@ import numpy as np
 
 from flow_core.builtin.calls import call
 from flow_core.device import Launch
-from flow_core.exchange import Block, Exchange, check_arrays, neutral
+from flow_core.exchange import Block, DevicePair, Exchange, check_arrays, neutral
 from flow_core.ops.data_movement.boxing import COMBINE, window
 from flow_core.plugins.specs import Available
+from flow_core.sharding.topology import Device
 
 
 def bootstrap() -> Available:
@@ -36,7 +37,7 @@ class Meter:
         launches: how often it ran to its end.
     """
 
-    links: Counter[tuple[str, str]] = field(default_factory=Counter)
+    links: Counter[DevicePair] = field(default_factory=Counter)
     launches: int = 0
 
     def count(self) -> None:
@@ -48,7 +49,7 @@ class InProcessComm:
     """Joins devices of one process whose arrays are numpy's.
 
     Args:
-        devices: text forms of all devices.
+        devices: all devices.
 
     Attributes:
         devices: all devices that it joins.
@@ -57,7 +58,7 @@ class InProcessComm:
 
     name = "in_process"
 
-    def __init__(self, devices: Sequence[str]) -> None:
+    def __init__(self, devices: Sequence[Device]) -> None:
         self.devices = self.local = tuple(devices)
         self._meters: list[Meter] = []
 
@@ -77,9 +78,9 @@ class InProcessComm:
         self._meters.append(binding.meter)
         return (*launches, binding.meter.count)
 
-    def sent(self) -> Mapping[tuple[str, str], int]:
+    def sent(self) -> Mapping[DevicePair, int]:
         """Bytes that went from device to device so far, by (from, to)."""
-        total: Counter[tuple[str, str]] = Counter()
+        total: Counter[DevicePair] = Counter()
         for meter in self._meters:
             for link, nbytes in meter.links.items():
                 total[link] += nbytes * meter.launches
@@ -139,7 +140,7 @@ class _Binding:
                         yield from self._copy(group[owner], done, device, there)
 
     def _take_sum(
-        self, parts: Sequence[tuple[str, Any]], target: str, there: Any
+        self, parts: Sequence[tuple[Device, Any]], target: Device, there: Any
     ) -> Iterator[Launch]:
         """What devices have summed up in one place, as if the target had got all parts."""
         for source, part in parts:
@@ -147,7 +148,7 @@ class _Binding:
         yield from self._copy(target, parts[0][1], target, there)
 
     def _gather(
-        self, combine: Any, parts: Sequence[tuple[str, Any]], target: str, there: Any
+        self, combine: Any, parts: Sequence[tuple[Device, Any]], target: Device, there: Any
     ) -> Iterator[Launch]:
         """Combines parts in their order; the first two at once, a single one is copied.
 
@@ -166,13 +167,13 @@ class _Binding:
         if len(parts) > 2:
             yield call(combine, sums, parts[-1][1], out=there)
 
-    def _copy(self, source: str, part: Any, target: str, there: Any) -> Iterator[Launch]:
+    def _copy(self, source: Device, part: Any, target: Device, there: Any) -> Iterator[Launch]:
         """A copy, unless both devices have it in the same place."""
         self._note(source, target, part)
         if _where(part) != _where(there):
             yield partial(np.copyto, there, part)
 
-    def _note(self, source: str, target: str, part: Any) -> None:
+    def _note(self, source: Device, target: Device, part: Any) -> None:
         if source != target:
             self.meter.links[source, target] += part.nbytes
 

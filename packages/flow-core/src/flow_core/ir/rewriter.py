@@ -13,7 +13,17 @@ from dataclasses import replace
 from functools import cached_property
 
 from flow_core.base.errors import GraphError, SourceLine
-from flow_core.ir.graph import Attrs, AttrValue, Graph, GraphBuilder, Op, TensorType, Value, rebuild
+from flow_core.ir.graph import (
+    Attrs,
+    AttrValue,
+    Graph,
+    GraphBuilder,
+    Op,
+    Origin,
+    TensorType,
+    Value,
+    rebuild,
+)
 
 BESIDE = 0.25
 """Distance in rank between an op and those inserted right before or after it."""
@@ -133,6 +143,7 @@ class Rewriter(GraphBuilder):
         *,
         line: SourceLine | None = None,
         effect: bool = False,
+        origin: Origin | None = None,
     ) -> Op:
         """Add an op with a new name at the insertion point.
 
@@ -141,11 +152,12 @@ class Rewriter(GraphBuilder):
             types: types of its outputs.
             line: source line; that of the op at the insertion point by default.
             effect: whether the op must run even if nothing reads its outputs.
+            origin: what the op is a copy of; only of itself by default.
         """
         rank, anchor = self._point
         if line is None and anchor is not None:
             line = self.lines.get(anchor)
-        super().add(op, types, line=line, effect=effect)
+        super().add(op, types, line=line, effect=effect, origin=origin)
         self._rank[op.name] = rank
         self._changed = True
         return op
@@ -267,6 +279,7 @@ class Rewriter(GraphBuilder):
             ops,
             types=self.types,
             lines=self.lines,
+            origins=self.origins,
             results=results,
             effects=[op.name for op in ops if op.name in self.effects],
         )

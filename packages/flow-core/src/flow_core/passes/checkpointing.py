@@ -12,21 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from flow_core.ir.graph import Graph, Op, Value
+from flow_core.ir.graph import Graph, Op, Origin, Value
 from flow_core.ir.rewriter import Rewriter
 from flow_core.passes.base import PassContext
 
-AGAIN = "/recomputed"
-"""Suffix of the names of ops that recompute a value."""
 
+def recomputed_name(name: str) -> str:
+    """Return the name of the op that computes the values of another op again.
 
-def first_name(name: str) -> str:
-    """Return the name under which an op draws random numbers: the original's for a copy.
-
-    >>> first_name("dropout/recomputed/micro_1"), first_name("dropout")
-    ('dropout/micro_1', 'dropout')
+    >>> recomputed_name("dropout")
+    'dropout/recomputed'
     """
-    return name.replace(AGAIN, "")
+    return str(Origin(name, recomputed=True))
 
 
 @dataclass(frozen=True)
@@ -84,8 +81,10 @@ class Checkpointing:
         copied = [graph.ops[n] for n in graph.ops if n in needed]
         rewriter.before(first)
         for op, copy in zip(copied, _copies(copied, inner, after), strict=True):
-            rewriter.add(copy, graph.types[op.name], line=graph.lines.get(op.name))
-        again.update({v: Value(v.op + AGAIN, v.index) for v in inner if v.op in needed})
+            origin = graph.origin(op.name)._replace(recomputed=True)
+            line = graph.lines.get(op.name)
+            rewriter.add(copy, graph.types[op.name], line=line, origin=origin)
+        again.update({v: Value(recomputed_name(v.op), v.index) for v in inner if v.op in needed})
         return late
 
     def _stays_inside(self, rewriter: Rewriter, value: Value, names: set[str]) -> bool:
@@ -124,8 +123,9 @@ def _copies(ops: list[Op], inner: set[Value], after: str | None) -> Iterator[Op]
     copied = {op.name for op in ops}
     for op in ops:
         inputs = tuple(
-            Value(v.op + AGAIN, v.index) if v in inner and v.op in copied else v for v in op.inputs
+            Value(recomputed_name(v.op), v.index) if v in inner and v.op in copied else v
+            for v in op.inputs
         )
         waits = after is not None and inputs == op.inputs
         control = (*op.control, after) if waits and after is not None else op.control
-        yield replace(op, name=op.name + AGAIN, inputs=inputs, control=control)
+        yield replace(op, name=recomputed_name(op.name), inputs=inputs, control=control)

@@ -8,12 +8,11 @@ are packed along axis 0, scalars to one element per micro-batch.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from flow_core.base.errors import GraphError
-from flow_core.ir.graph import Attrs, Graph, Op, Value
+from flow_core.ir.graph import Attrs, Graph, Op, Origin, Value
 from flow_core.ir.rewriter import Rewriter
 from flow_core.ops.build import Emitter
 from flow_core.passes.base import PassContext
@@ -21,36 +20,6 @@ from flow_core.sharding.topology import Placement
 
 ONCE = -1
 """Micro-batch index of ops that run once per step."""
-
-_MICRO = re.compile(r"/micro_(\d+)")
-
-
-def micro_name(name: str, index: int) -> str:
-    """Return the name of an op's copy for one micro-batch.
-
-    >>> micro_name("dense/matmul", 2)
-    'dense/matmul/micro_2'
-    """
-    return f"{name}/micro_{index}"
-
-
-def micro_index(name: str) -> int:
-    """Return the micro-batch of a copy, by its name; `ONCE` for ops that are no copies.
-
-    >>> micro_index("dense/matmul/micro_2"), micro_index("dense/matmul")
-    (2, -1)
-    """
-    found = _MICRO.search(name)
-    return ONCE if found is None else int(found[1])
-
-
-def logical_name(name: str) -> str:
-    """Return a name without its micro-batch index.
-
-    >>> logical_name("dense/matmul/micro_2:0")
-    'dense/matmul:0'
-    """
-    return _MICRO.sub("", name)
 
 
 def draws_by_place(op: Op) -> bool:
@@ -187,18 +156,25 @@ class _Expansion:
 
     def copy(self, op: Op, index: int) -> None:
         """Add the copy of an op for one micro-batch."""
-        name = micro_name(op.name, index)
+        origin = self._origin(op.name, index)
+        name = str(origin)
         inputs = tuple([self.micro.get((index, v), v) for v in op.inputs])
-        control = tuple([micro_name(c, index) if c in self.copied else c for c in op.control])
+        control = tuple(
+            [str(self._origin(c, index)) if c in self.copied else c for c in op.control]
+        )
         attrs, types = self._placed(op, index), self.graph.types[op.name]
         self.rewriter.add(
             replace(op, name=name, inputs=inputs, control=control, attrs=attrs),
             types,
             line=self.graph.lines.get(op.name),
             effect=op.name in self.graph.effects,
+            origin=origin,
         )
         for k in range(len(types)):
             self.micro[index, Value(op.name, k)] = Value(name, k)
+
+    def _origin(self, name: str, index: int) -> Origin:
+        return self.graph.origin(name)._replace(micro_batch=index)
 
     def _placed(self, op: Op, index: int) -> Attrs:
         """Return a copy's attributes; random ops draw their rows of the whole batch's numbers."""
@@ -233,4 +209,4 @@ def micro_inputs(inputs: Sequence[str], steps: int) -> list[str]:
     >>> micro_inputs(["x", "y"], 2)
     ['x/micro_0', 'x/micro_1', 'y/micro_0', 'y/micro_1']
     """
-    return [micro_name(name, index) for name in inputs for index in range(steps)]
+    return [str(Origin(name, micro_batch=i)) for name in inputs for i in range(steps)]

@@ -12,6 +12,7 @@ import pytest
 from flow_core.base.dtypes import ALL, DType, as_dtype
 from flow_core.device import Arena, Driver
 from flow_core.plugins.specs import Available, Unavailable
+from flow_core.sharding.topology import Device
 from flow_core.testing.kit import Kit, Parameters
 
 SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (7,), (3, 5), (2, 1, 4), (0,), (3, 0, 2))
@@ -39,7 +40,7 @@ class DeviceKit(Kit):
         if isinstance(found, Unavailable):
             pytest.skip(f"no device of type {self.device_type!r}: {found.reason}")
         driver: Driver = self.once(
-            "driver", lambda: self.shared_registry().driver(self.device_type, self.index)
+            "driver", lambda: self.shared_registry().driver(Device(self.device_type, 0, self.index))
         )
         return driver
 

@@ -55,12 +55,13 @@ class Rig:
 
     >>> from flow_core.builtin.numpy_driver import NumpyDriver
     >>> from flow_core.base.dtypes import float32
+    >>> from flow_core.sharding.topology import Device
     >>> import functools
     >>> def bind(ctx):
     ...     return functools.partial(np.negative, *ctx.inputs, *ctx.outputs)
     >>> t = tensor_type((3,), float32)
     >>> rig = Rig(
-    ...     NumpyDriver(0),
+    ...     NumpyDriver(Device("cpu", 0, 0)),
     ...     KernelSpec("negative", "cpu", bind),
     ...     KernelQuery("negative", {}, (t,), (t,)),
     ... )

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.disk_cache import DiskCache, user_folder
+from flow_core.sharding.topology import Device
 from flow_cuda.codegen import nvrtc
 from flow_cuda.codegen.program import Kernel
 from flow_cuda.cudnn.plans import DnnPlans
@@ -281,9 +282,9 @@ def _lt() -> LtProducts | None:
     return LtProducts(cublasLt)
 
 
-def CudaDriver(index: int) -> GpuDriver:  # named in records like a class
-    """The driver of a CUDA device, over CuPy."""
-    return GpuDriver(CupyHardware(index))
+def CudaDriver(device: Device) -> GpuDriver:  # named in records like a class
+    """Return the driver of a CUDA device, over CuPy."""
+    return GpuDriver(CupyHardware(device.index))
 
 
 @functools.cache

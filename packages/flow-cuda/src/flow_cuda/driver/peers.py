@@ -18,6 +18,7 @@ import numpy as np
 
 from flow_core.authoring.backends import (
     Block,
+    DevicePair,
     Exchange,
     Launch,
     Meter,
@@ -29,7 +30,7 @@ from flow_core.authoring.backends import (
     sent_by,
     strided,
 )
-from flow_core.authoring.specs import Available, Unavailable
+from flow_core.authoring.specs import Available, Device, Unavailable
 from flow_cuda.device.hardware import Access, Hardware
 from flow_cuda.device.launch import CopyLaunch, HostNumber, Queued
 from flow_cuda.device.staging import Traffic
@@ -47,7 +48,7 @@ CHUNK = 1 << 20
 Box = Any
 """A `Strided` of a GPU's memory, or a view of the host's."""
 
-Part = tuple[str, Box]
+Part = tuple[Device, Box]
 """A box, and the device in whose memory it lies."""
 
 COMBINE: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
@@ -107,7 +108,7 @@ class PeerComm:
     """Joins the devices of this process.
 
     Args:
-        devices: text forms of all devices.
+        devices: all devices.
 
     Attributes:
         devices, local: all of them.
@@ -115,9 +116,9 @@ class PeerComm:
 
     name = "peers"
 
-    def __init__(self, devices: Sequence[str]) -> None:
+    def __init__(self, devices: Sequence[Device]) -> None:
         self.devices = self.local = tuple(devices)
-        self._ends: dict[str, _End] = {}
+        self._ends: dict[Device, _End] = {}
         self._meters: list[Meter] = []
         self._steps = Steps()
 
@@ -140,7 +141,7 @@ class PeerComm:
             return [replace(works[0], counts=count), *works[1:]]
         return [count, *works]
 
-    def sent(self) -> Mapping[tuple[str, str], int]:
+    def sent(self) -> Mapping[DevicePair, int]:
         """Bytes that went from device to device so far, by (from, to)."""
         return sent_by(self._meters)
 
@@ -184,7 +185,7 @@ class _Binding:
     exchange: Exchange
     inputs: Sequence[Any]
     outputs: Sequence[Any]
-    ends: dict[str, _End]
+    ends: dict[Device, _End]
     meter: Meter
 
     def works(self) -> Iterator[Any]:
@@ -233,7 +234,7 @@ class _Binding:
                         there = _flat(self.outputs[ranks[rank]], low, high)
                         yield from self._bring((group[owner], done), device, there)
 
-    def _gather(self, parts: Sequence[Part], target: str, there: Box) -> Iterator[Any]:
+    def _gather(self, parts: Sequence[Part], target: Device, there: Box) -> Iterator[Any]:
         """Combines parts in their order; a single one is brought.
 
         The target may be one of the parts: then the first two are added up before it is read.
@@ -257,7 +258,7 @@ class _Binding:
             yield partial(COMBINE[self.exchange.combine], left, right, out=there)
             left = there
 
-    def _bring(self, part: Part, target: str, there: Box) -> Iterator[Any]:
+    def _bring(self, part: Part, target: Device, there: Box) -> Iterator[Any]:
         """A copy; between devices it is one of rows: others are packed before and behind it."""
         source, box = part
         if source == target:
@@ -278,7 +279,7 @@ class _Binding:
         if end is not there:
             yield from self._bring((target, end), target, there)
 
-    def _across(self, source: str, row: Box, target: str, end: Box) -> Launch:
+    def _across(self, source: Device, row: Box, target: Device, end: Box) -> Launch:
         """What copies a row from device to device."""
         if _is_host(end):
             if _is_host(row):

@@ -15,6 +15,7 @@ from flow_core.authoring.specs import (
     PassSpec,
     Unavailable,
 )
+from flow_core.sharding.topology import Device
 from flow_cuda.codegen import host_compiler
 from flow_cuda.cudnn.attention_ops import OPS as ATTENTION_OPS
 from flow_cuda.cudnn.norm_ops import OPS as NORM_OPS
@@ -64,11 +65,11 @@ class Drivers:
         self._machine = Machine()
         self._given: set[int] = set()
 
-    def __call__(self, index: int) -> GpuDriver:
-        if index in self._given:
+    def __call__(self, device: Device) -> GpuDriver:
+        if device.index in self._given:
             self._machine, self._given = Machine(), set()
-        self._given.add(index)
-        hardware = Simulator(index, compiler=compiler(), machine=self._machine)
+        self._given.add(device.index)
+        hardware = Simulator(device.index, compiler=compiler(), machine=self._machine)
         return GpuDriver(hardware, chunk=1 << 20)
 
 

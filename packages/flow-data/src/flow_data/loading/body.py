@@ -34,6 +34,7 @@ class Member:
 
     Attributes:
         name: name of the op.
+        logical: name that the op's parts on all devices share; they draw the same numbers.
         type: its type.
         inputs: outputs of earlier members.
         attrs: its attributes.
@@ -41,6 +42,7 @@ class Member:
     """
 
     name: str
+    logical: str
     type: str
     inputs: tuple[Slot, ...]
     attrs: Mapping[str, AttrValue]
@@ -69,6 +71,7 @@ def encode(members: Sequence[Member]) -> tuple[AttrValue, ...]:
     return tuple(
         (
             m.name,
+            m.logical,
             m.type,
             m.inputs,
             tuple(m.attrs.items()),
@@ -80,9 +83,9 @@ def encode(members: Sequence[Member]) -> tuple[AttrValue, ...]:
 
 def decode(body: Sequence[Any]) -> Iterator[Member]:
     """The members of a literal."""
-    for name, type_, inputs, attrs, outputs in body:
+    for name, logical, type_, inputs, attrs, outputs in body:
         types = tuple(tensor_type(tuple(shape), as_dtype(dtype)) for shape, dtype in outputs)
-        yield Member(name, type_, tuple(tuple(i) for i in inputs), dict(attrs), types)
+        yield Member(name, logical, type_, tuple(tuple(i) for i in inputs), dict(attrs), types)
 
 
 def _infer(ctx: InferContext) -> tuple[TensorType, ...]:

@@ -92,4 +92,5 @@ def _crosses(rewriter: Rewriter, value: Value, members: Collection[str]) -> bool
 
 def _member(graph: Graph, op: Op, position: dict[str, int]) -> Member:
     inputs = tuple((position[v.op], v.index) for v in op.inputs)
-    return Member(op.name, op.type, inputs, op.attrs, graph.types[op.name])
+    logical = str(graph.origin(op.name).unsharded)
+    return Member(op.name, logical, op.type, inputs, op.attrs, graph.types[op.name])

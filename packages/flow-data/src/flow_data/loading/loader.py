@@ -9,7 +9,6 @@ number of its step, so it does not matter which thread makes it, nor when.
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 import weakref
@@ -85,7 +84,7 @@ class Slot:
                 tuple(self.arrays[index]),
                 None if size is None else np.empty(size, np.uint8),
                 self.step,
-                member_seed(ctx.seed, member.name),
+                op_seed(ctx.seed, member.logical),
             )
         )
         return bound if isinstance(bound, tuple | list) else (bound,)
@@ -171,11 +170,6 @@ def _query(member: Member, ctx: BindContext) -> KernelQuery:
     return KernelQuery(member.type, member.attrs, inputs, member.outputs, ctx.query.find)
 
 
-def member_seed(seed: int, name: str) -> int:
-    """The seed of an op of a loader: the same for the parts of one logical op."""
-    return op_seed(seed, re.sub(r"@\d+$", "", name))
-
-
 class Loader:
     """Fills slots ahead of the steps that empty them.
 
@@ -239,7 +233,7 @@ class Loader:
 
 def _sources(members: Sequence[Member], seed: int) -> dict[int, Source]:
     return {
-        i: open_source(m.type, m.attrs, member_seed(seed, m.name), m.outputs[0].shape[0])
+        i: open_source(m.type, m.attrs, op_seed(seed, m.logical), m.outputs[0].shape[0])
         for i, m in enumerate(members)
         if m.type in READERS
     }

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.authoring.backends import Launch
+from flow_core.authoring.specs import Device
 from flow_dist.phases import Box, Gather, Phases, Route, combine_launches, routes
 from flow_dist.shm.large_pages import enlarge, mapped
 
@@ -184,7 +185,7 @@ class PeerGroup:
     """
 
     rank: int
-    owner: Callable[[str], int]
+    owner: Callable[[Device], int]
     swap: Callable[[Mapping[int, bytes], Iterable[int]], Mapping[int, bytes]]
     tokens: Callable[[frozenset[int], frozenset[int]], Sequence[Launch]]
 

@@ -55,11 +55,11 @@ class PackWeights:
         groups: dict[object, list[Op]] = {}
         for type_ in ("matmul", "onednn_matmul"):
             for op in graph.of_type(type_):
-                logical, _, rank = op.name.rpartition("@")
+                origin = graph.origin(op.name)
                 ours = op.placement.device_type in self.devices
                 copy = home.get(op.inputs[1].op)
-                if rank.isdigit() and ours and copy is not None:
-                    groups.setdefault((logical, copy), []).append(op)
+                if origin.rank is not None and ours and copy is not None:
+                    groups.setdefault((origin.unsharded, copy), []).append(op)
         yield from groups.values()
 
 
@@ -96,9 +96,11 @@ def _problem(graph: Graph, op: Op) -> Problem:
 
 
 def _pack(rewriter: Rewriter, op: Op, problem: Problem, size: int) -> None:
-    logical, _, rank = op.name.rpartition("@")
+    origin = rewriter.graph.origin(op.name)
+    packed = origin._replace(logical=f"{origin.logical}/packed")
     (b, *bias), attrs = op.inputs[1:], attrs_of(problem)
     how = {**attrs, "transpose_b": op.attrs["transpose_b"], "bias": bool(bias), "size": size}
-    pack = Op(f"{logical}/packed@{rank}", PACK, (b,), Attrs(how), op.placement)
-    rewriter.before(op).add(pack, (tensor_type((size,), rewriter.type_of(b).dtype),))
+    pack = Op(str(packed), PACK, (b,), Attrs(how), op.placement)
+    types = (tensor_type((size,), rewriter.type_of(b).dtype),)
+    rewriter.before(op).add(pack, types, origin=packed)
     rewriter.replace(op, like(op, PRODUCT, attrs, (op.inputs[0], pack.output(), *bias)))

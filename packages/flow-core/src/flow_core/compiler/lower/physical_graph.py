@@ -23,7 +23,7 @@ from flow_core.compiler.select import SELECTORS, NdSignature, Problem, Selection
 from flow_core.compiler.select.costs import result_layout
 from flow_core.compiler.select.problem import fed_as
 from flow_core.compiler.select.report import Report
-from flow_core.ir.graph import Attrs, Graph, Op, TensorType, Value, tensor_type
+from flow_core.ir.graph import Attrs, Graph, Op, Origin, TensorType, Value, tensor_type
 from flow_core.plugins.specs import LocalContext, Part, local_attrs
 from flow_core.sharding.sbp import Region, region_shape
 from flow_core.sharding.topology import LinkModel, Placement
@@ -48,7 +48,6 @@ class Physical:
 
     Attributes:
         graph: an op per device.
-        origins: logical op of each physical one.
         shards: what physical variables hold.
         ledger: all boxing, in order.
         layouts: of the logical values, when there are several devices.
@@ -59,7 +58,6 @@ class Physical:
     """
 
     graph: Graph
-    origins: dict[str, str] = field(default_factory=dict)
     shards: dict[str, Shard] = field(default_factory=dict)
     ledger: list[BoxingEntry] = field(default_factory=list)
     layouts: Mapping[Value, TensorLayout] = field(default_factory=dict)
@@ -101,6 +99,7 @@ class _Lowering:
     ops: dict[str, Op] = field(default_factory=dict)
     types: dict[str, tuple[TensorType, ...]] = field(default_factory=dict)
     lines: dict[str, SourceLine] = field(default_factory=dict)
+    origins: dict[str, Origin] = field(default_factory=dict)
     local: dict[tuple[Value, TensorLayout], tuple[Value, ...]] = field(default_factory=dict)
     copies: dict[str, tuple[str, ...]] = field(default_factory=dict)
     fed: dict[str, int] = field(default_factory=dict)
@@ -115,7 +114,7 @@ class _Lowering:
         self.found.signatures = self.selection.signatures
         self.found.report = self.selection.report
         self.found.problem = self.problem
-        self.found.graph = Graph(self.ops, self.types, results, effects, self.lines)
+        self.found.graph = Graph(self.ops, self.types, results, effects, self.lines, self.origins)
         return self.found
 
     def _result(self, value: Value) -> Value:
@@ -136,20 +135,20 @@ class _Lowering:
             return
         placement = self.problem.home(op)
         layouts = [TensorLayout(placement, sbp) for sbp in chosen.outputs]
-        names = tuple(self._name(op.name, placement, r) for r in range(placement.size))
-        self.copies[op.name] = names
-        for rank, name in enumerate(names):
+        origins = local_origins(self.graph, op.name, placement)
+        names = self.copies[op.name] = tuple(map(str, origins))
+        for rank, (name, origin) in enumerate(zip(names, origins, strict=True)):
             control = tuple(self._same_rank(c, rank) for c in op.control)
             local = replace(
                 op,
                 name=name,
                 inputs=tuple(parts[rank] for parts in inputs),
                 attrs=self._attrs(op, chosen, layouts, rank),
-                placement=_device(placement, rank),
+                placement=placement.only(rank),
                 sbp=(),
                 control=control,
             )
-            self._add(local, self._types(op, layouts, rank), op.name, line)
+            self._add(local, self._types(op, layouts, rank), origin, line)
             self._remember_shard(op, name, layouts, rank)
         for index, layout in enumerate(layouts):
             self.local[Value(op.name, index), layout] = tuple(Value(n, index) for n in names)
@@ -176,9 +175,6 @@ class _Lowering:
             self.found.passed[value] = local
         self.copies[op.name] = tuple(part.op for part in parts)
 
-    def _name(self, name: str, placement: Placement, rank: int) -> str:
-        return name if placement.size == 1 else f"{name}@{rank}"
-
     def _same_rank(self, name: str, rank: int) -> str:
         names = self.copies[name]
         return names[min(rank, len(names) - 1)]
@@ -195,11 +191,11 @@ class _Lowering:
             self.found.shards[name] = Shard(op.name, layouts[0].region(shape, rank))
 
     def _add(
-        self, op: Op, types: tuple[TensorType, ...], origin: str, line: SourceLine | None
+        self, op: Op, types: tuple[TensorType, ...], origin: Origin, line: SourceLine | None
     ) -> None:
         self.ops[op.name] = op
         self.types[op.name] = types
-        self.found.origins[op.name] = origin
+        self.origins[op.name] = origin
         if line is not None:
             self.lines[op.name] = line
 
@@ -274,21 +270,26 @@ class _Lowering:
             number = self.fed.get(value.op, 0)
             self.fed[value.op] = number + 1
             suffix = f".{number}" if number else ""
-            ranks = range(source.placement.size)
-            parts = [self._fed_part(value, source, rank, suffix) for rank in ranks]
+            origins = local_origins(self.graph, value.op, source.placement)
+            parts = [
+                self._fed_part(value, source, rank, origin, suffix)
+                for rank, origin in enumerate(origins)
+            ]
             self.local[value, source] = tuple(parts)
         return source
 
-    def _fed_part(self, value: Value, layout: TensorLayout, rank: int, suffix: str) -> Value:
+    def _fed_part(
+        self, value: Value, layout: TensorLayout, rank: int, origin: Origin, suffix: str
+    ) -> Value:
         op, type_ = self.graph.ops[value.op], self.graph.type_of(value)
         region, attrs = layout.region(type_.shape, rank), op.attrs
-        name = self._name(op.name, layout.placement, rank)
+        name = str(origin)
         if name != op.name:
             name += suffix
             attrs = attrs.with_(shape=region_shape(region), of=op.name, region=region)
-        local = replace(op, name=name, attrs=attrs, placement=_device(layout.placement, rank))
+        local = replace(op, name=name, attrs=attrs, placement=layout.placement.only(rank))
         types = (tensor_type(region_shape(region), type_.dtype),)
-        self._add(local, types, op.name, self.graph.lines.get(op.name))
+        self._add(local, types, origin, self.graph.lines.get(op.name))
         return local.output()
 
     def _hop(
@@ -311,12 +312,17 @@ class _Lowering:
             last = f".{number}" if len(groups) > 1 else ""
             op, types = exchange_op(hop, group, type_, values)
             op = replace(op, name=f"{value.op}/box{len(self.found.ledger) + 1}{last}")
-            self._add(op, types, value.op, self.graph.lines.get(entry.op or value.op))
+            origin = self.graph.origin(value.op)
+            self._add(op, types, origin, self.graph.lines.get(entry.op or value.op))
             names.append(op.name)
             there.update({rank: op.output(i) for i, rank in enumerate(group.targets)})
         self.found.ledger.append(replace(entry, exchanges=tuple(names)))
         return tuple(there[rank] for rank in range(hop.target.placement.size))
 
 
-def _device(placement: Placement, rank: int) -> Placement:
-    return placement.only(rank)
+def local_origins(graph: Graph, name: str, placement: Placement) -> tuple[Origin, ...]:
+    """Return the origins, which spell the names, of a logical op's parts on each device."""
+    origin = graph.origin(name)
+    if placement.size == 1:
+        return (origin,)
+    return tuple([origin._replace(rank=rank) for rank in range(placement.size)])

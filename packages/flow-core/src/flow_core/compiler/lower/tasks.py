@@ -32,12 +32,12 @@ from flow_core.compiler.schedule.streams import (
 from flow_core.compiler.schedule.thread_allocation import divided, kernel_threads
 from flow_core.exchange import BOXING
 from flow_core.ir.graph import NO_ATTRS, AttrValue, Graph, Op, TensorType, Value, tensor_type
-from flow_core.passes.checkpointing import first_name
-from flow_core.passes.gradient_accumulation import draws_by_place, logical_name
+from flow_core.passes.gradient_accumulation import draws_by_place
 from flow_core.plan import Buffer, Plan, RegisterPlan, Task, check_no_deadlock
 from flow_core.plugins.rows import side_by_side
 from flow_core.plugins.specs import KernelQuery, KernelSpec, OpSpec
 from flow_core.sharding.sbp import Region
+from flow_core.sharding.topology import Device
 
 
 class Kernels(Protocol):
@@ -60,9 +60,8 @@ class CompileOptions:
         width: steps in flight.
         inplace: whether outputs may overwrite dying inputs.
         reuse: whether memory is used again within a step.
-        memory_limit: bytes that a device has for the plan, by device text; None for no limit.
+        memory_limit: bytes that a device has for the plan; None for no limit.
         there: whether a physical variable has its memory on a device already.
-        origins: logical op of each physical one, where the names differ.
         workers: threads for the streams of several devices; None for as many as pay.
         sharing: what devices with one memory have, and do, only once.
         budget: the cores of the process.
@@ -76,7 +75,6 @@ class CompileOptions:
     reuse: bool = True
     memory_limit: Limit | None = None
     there: There = lambda _, __: False
-    origins: Mapping[str, str] = field(default_factory=dict)
     workers: int | None = None
     sharing: ReplicaDedup = NO_DEDUP
     budget: Budget = field(default_factory=lambda: find_budget(asked(os.environ)))
@@ -136,9 +134,9 @@ def lower(
     return _emit(state, inputs, job)
 
 
-def device_of(op: Op, output: int = 0) -> str:
-    """Text form of the device of a physical op's output: an exchange's go round its devices."""
-    return str(op.placement.device(output % op.placement.size))
+def device_of(op: Op, output: int = 0) -> Device:
+    """Return the device of a physical op's output; those of an exchange cycle over its devices."""
+    return op.placement.device(output % op.placement.size)
 
 
 def _put_in_order(state: _Lowering) -> None:
@@ -151,10 +149,7 @@ def _put_in_order(state: _Lowering) -> None:
     if state.options.inplace and _workers(state, len(state.graph)) == 1:
         # with threads, devices would wait for one another to add their parts
         sums = with_sums(state.graph, state.options.sharing, specs)
-        rows = with_rows(
-            state.graph, sums, specs, state.options.origins, state.kernels.find_kernel,
-            state.constant,
-        )  # fmt: skip
+        rows = with_rows(state.graph, sums, specs, state.kernels.find_kernel, state.constant)
         if not (_share(state, rows) or _share(state, sums)):
             _tell_times(state)
 
@@ -176,7 +171,7 @@ def _tell_times(state: _Lowering) -> None:
     before, rank = constraints(state.graph, specs, sharing)
     views = {v.op for v in alias_roots(state.graph, specs)}
     free = views | state.constant | sharing.idle()
-    state.table = timetable(state.graph, before, rank, state.options.origins, free)
+    state.table = timetable(state.graph, before, rank, free)
     state.order = state.table.order
 
 
@@ -335,7 +330,7 @@ def _times_read(state: _Lowering, op: Op, k: int) -> int:
     return p if k // p in state.options.sharing.summed.get(op.name, ()) else 1
 
 
-def _device(state: _Lowering, value: Value) -> str:
+def _device(state: _Lowering, value: Value) -> Device:
     return device_of(state.graph.ops[value.op], value.index)
 
 
@@ -467,8 +462,7 @@ def _accesses(state: _Lowering, task: Task, buffers: Sequence[Buffer]) -> Iterat
 
 def _access(buffer: Buffer, writes: bool) -> Access:
     if buffer.kind == "variable":
-        space = f"{buffer.memory} variable {buffer.name}"
-        return Access(space, 0, buffer.type.nbytes, writes)
+        return Access((buffer.memory, buffer.name), 0, buffer.type.nbytes, writes)
     low = buffer.offset
     return Access(buffer.memory, low, low + aligned(buffer.type.nbytes), writes)
 
@@ -592,9 +586,10 @@ def _cuts(state: _Lowering, op: Op) -> str:
 
 
 def _seed(state: _Lowering, op: Op) -> int:
-    """The same for all devices' parts of a logical op, and when it is computed again."""
+    """Return the seed of an op: the same on all devices, and when the op is recomputed."""
     if not state.kernels.ops[op.type].random:
         return 0
-    logical = state.options.origins.get(op.name, op.name)
-    drawn = logical_name(logical) if draws_by_place(op) else logical
-    return op_seed(state.options.seed, first_name(drawn))
+    origin = state.graph.origin(op.name)._replace(rank=None, recomputed=False)
+    if draws_by_place(op):
+        origin = origin._replace(micro_batch=None)
+    return op_seed(state.options.seed, str(origin))

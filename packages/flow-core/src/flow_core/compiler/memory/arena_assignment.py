@@ -10,11 +10,12 @@ from flow_core.base.errors import SourceLine
 from flow_core.compiler.memory.arena import ArenaLayout, Block, aligned, plan_arena
 from flow_core.ir.graph import TensorType, Value
 from flow_core.plan import ArenaPlan, Buffer
+from flow_core.sharding.topology import Device
 
-Limit = Callable[[str], int | None]
-"""Bytes that a device has for a plan, by the device's text form; None for no limit."""
+Limit = Callable[[Device], int | None]
+"""Bytes that a device has for a plan; None for no limit."""
 
-There = Callable[[str, str], bool]
+There = Callable[[str, Device], bool]
 """Whether a physical variable has its memory on a device already."""
 
 Rows = Sequence[tuple[int, str, str]]
@@ -48,7 +49,9 @@ class Buffers:
             self.blocks.append((index, block))
         return index
 
-    def view(self, value: Value, type_: TensorType, device: str, owner: Value, shift: int) -> int:
+    def view(
+        self, value: Value, type_: TensorType, device: Device, owner: Value, shift: int
+    ) -> int:
         """The buffer through which a device sees a value: in the memory of another one.
 
         It is the other one's buffer where nothing tells the two apart.
@@ -61,7 +64,7 @@ class Buffers:
         if base.type == type_ and base.device == device:
             self.of[key] = at
             return at
-        home = base.device if base.device != device else ""
+        home = base.device if base.device != device else None
         kind, first, last = base.kind, base.first, base.last
         self.items.append(Buffer(str(value), kind, device, -1, type_, first, last, home))
         self.of[key] = len(self.items) - 1
@@ -86,17 +89,17 @@ def place(
     Raises:
         OutOfMemoryError: an arena and what is new of variables do not fit into a device's memory.
     """
-    by_device: dict[str, list[tuple[int, Block]]] = {}
+    by_device: dict[Device, list[tuple[int, Block]]] = {}
     for index, block in buffers.blocks:
         by_device.setdefault(buffers.items[index].device, []).append((index, block))
     for buffer in buffers.items:
         by_device.setdefault(buffer.device, [])
     if not by_device:  # a job that does nothing
-        by_device["cpu:0:0"] = []
+        by_device[Device("cpu", 0, 0)] = []
     arenas: list[ArenaPlan] = []
     known: dict[tuple[Block, ...], ArenaLayout] = {}
     offsets: dict[int, int] = {}
-    types = list(dict.fromkeys(device.split(":")[0] for device in by_device))
+    types = list(dict.fromkeys(device.type for device in by_device))
     for device in sorted(by_device, key=partial(_position, types)):
         blocks = by_device[device]
         layout = _layout([block for _, block in blocks], known)
@@ -109,10 +112,9 @@ def place(
     return tuple(arenas), _placed(buffers, offsets)
 
 
-def _position(types: Sequence[str], device: str) -> tuple[int, int, int]:
+def _position(types: Sequence[str], device: Device) -> tuple[int, int, int]:
     """Where the arena of a device comes among all: those of one type by their numbers."""
-    kind, machine, index = device.split(":")
-    return types.index(kind), int(machine), int(index)
+    return types.index(device.type), device.machine, device.index
 
 
 def _layout(blocks: Sequence[Block], known: dict[tuple[Block, ...], ArenaLayout]) -> ArenaLayout:
@@ -153,7 +155,7 @@ def _owners(
 
 
 def _new_variables(
-    buffers: Buffers, lines: Mapping[str, SourceLine], device: str, there: There
+    buffers: Buffers, lines: Mapping[str, SourceLine], device: Device, there: There
 ) -> Rows:
     """The variables that a device is to hold and does not yet."""
     rows = []

@@ -29,7 +29,6 @@ def with_rows(
     graph: Graph,
     sharing: ReplicaDedup,
     specs: Mapping[str, OpSpec],
-    origins: Mapping[str, str],
     find: Find,
     once: Set[str] = frozenset(),
 ) -> ReplicaDedup:
@@ -39,7 +38,6 @@ def with_rows(
         graph: the physical graph.
         sharing: what its devices have, and do, only once.
         specs: the ops.
-        origins: logical op of each physical one, where the names differ.
         find: the kernel of a question on a device type.
         once: ops that run when the plan is loaded.
     """
@@ -47,7 +45,7 @@ def with_rows(
         return sharing
     found = _Rows(graph, sharing, specs, find, alias_roots(graph, specs, sharing))
     busy = sharing.idle() | sharing.within.keys() | sharing.onto.keys() | once
-    for ops in _groups(graph, origins):
+    for ops in _groups(graph):
         if not busy & {op.name for op in ops} and not any(op.control for op in ops):
             found.search(ops)
     merged = {op: ops[0] for ops in found.within.values() for op in ops[1:]}
@@ -60,16 +58,16 @@ def with_rows(
     )
 
 
-def _groups(graph: Graph, origins: Mapping[str, str]) -> Iterator[list[Op]]:
+def _groups(graph: Graph) -> Iterator[list[Op]]:
     """The parts of each logical op, in the order of their devices; parts of a fed array."""
     groups: dict[object, list[Op]] = {}
     for op in graph.ops.values():
-        logical, _, rank = op.name.rpartition("@")
-        origin = origins.get(op.name, logical if rank.isdigit() else None)
+        origin = graph.origins.get(op.name)
         if op.type == "input":
             groups.setdefault((op.attrs.get("of"), op.type), []).append(op)
         elif origin is not None and op.placement.size == 1:
-            groups.setdefault((origin, op.type, op.attrs, len(op.inputs)), []).append(op)
+            key = (origin.unsharded, op.type, op.attrs, len(op.inputs))
+            groups.setdefault(key, []).append(op)
     for ops in groups.values():
         devices = {op.placement.devices for op in ops}
         if 1 < len(ops) == len(devices):

@@ -68,7 +68,6 @@ Copies = Sequence[Sequence[str]]
 def find_sharing(
     graph: Graph,
     specs: Mapping[str, OpSpec],
-    origins: Mapping[str, str],
     copies: Iterable[Copies],
 ) -> ReplicaDedup:
     """What the devices of a physical graph can share, all of which have one memory.
@@ -76,14 +75,13 @@ def find_sharing(
     Args:
         graph: the physical graph, after all passes.
         specs: the ops.
-        origins: logical op of each physical one, where the names differ.
         copies: of each variable that may be shared, the groups of ``variable`` ops that hold
             the same part of it.
     """
     wanted, walks = list(copies), 0
     while True:
         walks += 1
-        walk = _Walk(graph, specs, origins)
+        walk = _Walk(graph, specs)
         for group in (group for groups in wanted for group in groups):
             walk.same.update({Value(name, 0): Value(group[0], 0) for name in group[1:]})
         walk.run()
@@ -106,7 +104,6 @@ class _Walk:
 
     graph: Graph
     specs: Mapping[str, OpSpec]
-    origins: Mapping[str, str]
     same: dict[Value, Value] = field(default_factory=dict)
     merged: dict[str, str] = field(default_factory=dict)
     seen: dict[object, str] = field(default_factory=dict)
@@ -136,11 +133,7 @@ class _Walk:
         return not any(Value(op.name, k) in self.updates for k in range(len(types)))
 
     def _merge(self, op: Op) -> None:
-        origin = self.origins.get(op.name)
-        if origin is None:  # of an op that a pass has made for each device, too
-            logical, _, rank = op.name.rpartition("@")
-            known = rank.isdigit() and not self.specs[op.type].random
-            origin = logical if known else op.name
+        origin = self.graph.origin(op.name).unsharded
         control = tuple([self.merged.get(name, name) for name in op.control])
         does = (origin, op.type, op.attrs, self._read(op), control, self.graph.types[op.name])
         first = self.seen.setdefault(does, op.name)

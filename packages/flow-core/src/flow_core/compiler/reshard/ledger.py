@@ -8,11 +8,11 @@ from functools import lru_cache
 
 from flow_core.base.shapes import Shape
 from flow_core.compiler.reshard.planner import ReshardStep, TensorLayout, plan_routes
-from flow_core.exchange import Exchange, exchanges
+from flow_core.exchange import DevicePair, Exchange, exchanges
 from flow_core.plan import Plan
-from flow_core.sharding.topology import LinkModel
+from flow_core.sharding.topology import Device, LinkModel
 
-Links = tuple[tuple[str, str, int], ...]
+Links = tuple[tuple[Device, Device, int], ...]
 """(from, to, bytes) per pair of devices."""
 
 
@@ -121,7 +121,7 @@ def settled(ledger: Iterable[BoxingEntry], plan: Plan) -> list[BoxingEntry]:
 
 
 def _settled(entry: BoxingEntry, found: Mapping[str, tuple[Exchange, int, bool]]) -> BoxingEntry:
-    links: dict[tuple[str, str], int] = {}
+    links: dict[DevicePair, int] = {}
     bucket, always = "", not entry.exchanges
     for name in filter(found.__contains__, entry.exchanges):
         exchange, member, once = found[name]

@@ -9,7 +9,7 @@ cannot make a circle, and whatever the speed of the streams, every task sees the
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 
@@ -18,12 +18,12 @@ class Access:
     """What a task does to a piece of memory.
 
     Attributes:
-        space: the arena's device, or the name of a variable.
+        space: identifies the memory: the arena's device, or a device and the name of a variable.
         low, high: bytes.
         writes: whether it changes them.
     """
 
-    space: str
+    space: Hashable
     low: int
     high: int
     writes: bool
@@ -89,7 +89,7 @@ def find_waits(
         streams: the stream of each task, in the order of the plan.
         accesses: what each task does to memory.
     """
-    spaces: dict[str, _Space] = {}
+    spaces: dict[Hashable, _Space] = {}
     known: list[tuple[int, ...]] = []
     last = [-1] * (max(streams, default=0) + 1)
     waits: list[tuple[int, ...]] = []

@@ -20,8 +20,9 @@ from typing import NoReturn
 
 from flow_core.base.errors import GraphError
 from flow_core.compiler.memory.replica_dedup import NO_DEDUP, ReplicaDedup
-from flow_core.ir.graph import Graph, Op, Value
-from flow_core.passes.gradient_accumulation import ONCE, logical_name, micro_index
+from flow_core.exchange import BOXING
+from flow_core.ir.graph import Graph, Op, Origin, Value
+from flow_core.passes.gradient_accumulation import ONCE
 
 COMPUTE, TRANSFER = "compute", "transfer"
 FLOPS, BANDWIDTH, LAUNCH = 8e10, 8e9, 3e-6
@@ -60,9 +61,13 @@ def micro_batches(graph: Graph) -> dict[str, int]:
     """The micro-batch of each op: the last one that it depends on."""
     number: dict[str, int] = {}
     for op in graph.ops.values():
-        own = micro_index(op.name) if not op.inputs else ONCE
-        number[op.name] = max((number[v.op] for v in op.inputs), default=own)
+        number[op.name] = max((number[v.op] for v in op.inputs), default=_micro_batch(graph, op))
     return number
+
+
+def _micro_batch(graph: Graph, op: Op) -> int:
+    found = graph.origin(op.name).micro_batch
+    return ONCE if found is None else found
 
 
 @dataclass(slots=True)
@@ -132,7 +137,6 @@ def timetable(
     graph: Graph,
     before: Mapping[str, set[str]],
     rank: Mapping[str, float],
-    origins: Mapping[str, str],
     free: Set[str] = frozenset(),
 ) -> Timetable:
     """The order in which the streams start the ops.
@@ -141,14 +145,13 @@ def timetable(
         graph: the physical graph.
         before: the ops that each op must come after.
         rank: which of several ready ops goes first.
-        origins: logical op of each physical one.
         free: ops that take no time: they are views of what they read, or run once per plan.
     """
     seconds = {
         name: 0.0 if name in free or op.type in _LEAVES else op_seconds(graph, op)
         for name, op in graph.ops.items()
     }
-    return _Simulation(graph, before, rank, origins, seconds).run()
+    return _Simulation(graph, before, rank, seconds).run()
 
 
 class _Simulation:
@@ -159,7 +162,6 @@ class _Simulation:
         graph: Graph,
         before: Mapping[str, set[str]],
         rank: Mapping[str, float],
-        origins: Mapping[str, str],
         seconds: Mapping[str, float],
     ) -> None:
         self.graph, self.rank, self.seconds = graph, rank, seconds
@@ -167,7 +169,7 @@ class _Simulation:
         self.micro = micro_batches(graph)
         self.streams: dict[str, _Stream] = {}
         fed = {n: m for n, m in self.micro.items() if graph.ops[n].type != "input"}
-        limits = _limits(fed, self.stream_of, origins)
+        limits = _limits(graph, fed, self.stream_of)
         for name, stream in self.stream_of.items():
             known = self.streams.setdefault(stream, _Stream(limits.get(stream, 0)))
             micro = self._gate(name)
@@ -262,16 +264,14 @@ def _stuck(graph: Graph, waiting: Mapping[str, int]) -> NoReturn:
     )
 
 
-def _limits(
-    micro: Mapping[str, int], stream_of: Mapping[str, str], origins: Mapping[str, str]
-) -> dict[str, int]:
+def _limits(graph: Graph, micro: Mapping[str, int], stream_of: Mapping[str, str]) -> dict[str, int]:
     """Micro-batches that may be in flight at each compute stream: as in 1F1B.
 
     Streams that run parts of one logical op of a micro-batch belong to one stage; stages are in
     the order in which micro-batches reach them.
     """
     stage: dict[str, str] = {}
-    seen: dict[str, str] = {}
+    seen: dict[Origin, str] = {}
 
     def find(name: str) -> str:
         while stage[name] != name:
@@ -283,7 +283,7 @@ def _limits(
         if number == ONCE or not stream.endswith(COMPUTE):
             continue
         stage.setdefault(stream, stream)
-        first = seen.setdefault(origins.get(name, name), stream)
+        first = seen.setdefault(graph.origin(name).unsharded, stream)
         stage[find(stream)] = find(first)
     stages = list(dict.fromkeys(map(find, stage)))
     return {stream: len(stages) - stages.index(find(stream)) for stream in stage}
@@ -317,11 +317,18 @@ def flows(
         others = {stream_name(op) for op in readers} - {producer}
         if not others or graph.ops[value.op].type in _LEAVES:
             continue
-        key = (producer, logical_name(str(value)))
+        key = (producer, _register_name(graph, value))
         takers.setdefault(key, set()).update(others)
         end = max(position[op.name] for op in readers)
         lives.setdefault(key, []).append((position[value.op], end))
     return {key: (takers[key], _most_at_once(spans)) for key, spans in lives.items()}
+
+
+def _register_name(graph: Graph, value: Value) -> str:
+    """Return the name of a value's register, which the copies of all micro-batches share."""
+    if graph.ops[value.op].type == BOXING:  # each exchange has a register of its own
+        return str(value)
+    return f"{graph.origin(value.op)._replace(micro_batch=None)}:{value.index}"
 
 
 def _readers(graph: Graph, sharing: ReplicaDedup, once: Set[str]) -> dict[Value, list[Op]]:

@@ -66,7 +66,7 @@ def without(problem: Problem, dropped: Iterable[Hint]) -> Problem:
     names = {hint.op for hint in dropped}
     old = problem.graph
     ops = {n: replace(op, sbp=()) if n in names else op for n, op in old.ops.items()}
-    graph = Graph(ops, old.types, old.results, old.effects, old.lines)
+    graph = Graph(ops, old.types, old.results, old.effects, old.lines, old.origins)
     fixed = {n: layout for n, layout in problem.fixed.items() if n not in names}
     return replace(problem, graph=graph, fixed=fixed)
 
