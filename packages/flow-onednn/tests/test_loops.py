@@ -219,6 +219,21 @@ def test_labels_outside_of_the_classes_are_an_error() -> None:
         run_kernel(kernel, query, [x, label])
 
 
+@pytest.mark.parametrize("shape", [(1, 1_600_000), (3, 100_001), (1000, 1600)])
+def test_sums_of_long_rows_are_accurate(shape: tuple[int, ...]) -> None:
+    for x in (random(4, *shape), np.full(shape, 0.1, np.float32)):
+        for power in (1, 2):  # the sum, and the square of the Euclidean norm
+            addends = x**power
+            axes = tuple(range(len(shape)))
+            result = np.empty((1, 1), np.float32)
+            query = query_of("reduce_sum", {"axis": axes, "keepdims": True}, [addends], result)
+            kernel = default_registry().find_kernel(query, "cpu")
+            assert kernel.name == "c.reduce_sum"
+            (found,) = run_kernel(kernel, query, [addends])
+            expected = addends.sum(dtype=np.float64) ** (1 / power)
+            np.testing.assert_allclose(found.astype(float) ** (1 / power), expected, 1e-6)
+
+
 def test_sparse_sgd_adds_up_repeated_rows() -> None:
     model, index = random(1, 50, 16), np.array([3, 49, 3, 0, 3, 60, -1], np.int32)
     diff, rate = random(2, 7, 16), np.array(0.1, np.float32)

@@ -214,13 +214,22 @@ void stack_sums(const float *x, float *y, long stack, long rows, long columns) {
     }
 }
 
+// Sum blocks in float vectors and their sums in double, so that long rows lose no precision.
+enum { SUM_BLOCK = 512 };
+
 void row_sums(const float *x, float *y, long rows, long columns) {
 #pragma omp parallel for if (rows * columns > PARALLEL) schedule(static)
     for (long i = 0; i < rows; i++) {
-        float sum = 0.0f;
+        const float *row = x + i * columns;
+        double total = 0.0;
+        for (long start = 0; start < columns; start += SUM_BLOCK) {
+            long stop = start + SUM_BLOCK < columns ? start + SUM_BLOCK : columns;
+            float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
-        for (long j = 0; j < columns; j++) sum += x[i * columns + j];
-        y[i] = sum;
+            for (long j = start; j < stop; j++) sum += row[j];
+            total += sum;
+        }
+        y[i] = (float)total;
     }
 }
 
