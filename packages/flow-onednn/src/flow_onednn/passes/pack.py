@@ -17,7 +17,7 @@ from flow_core.plugins.rows import side_by_side
 from flow_core.plugins.specs import KernelQuery, KernelSpec
 from flow_core.rewriting.editor import changed, edit
 from flow_onednn.kernels.packed import PACK, PRODUCT, attrs_of, packed_size
-from flow_onednn.kernels.shares import same_rows
+from flow_onednn.kernels.partitioned_matmul import same_rows
 from flow_onednn.recipes import Problem
 
 LEAST = 3

@@ -1,4 +1,4 @@
-"""Updates of small variables in one launch have the bits of launches of their own."""
+"""Joined updates of small variables have the bits of separate updates."""
 
 from __future__ import annotations
 

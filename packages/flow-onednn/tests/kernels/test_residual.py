@@ -1,4 +1,4 @@
-"""Residual blocks: the normalisation, the sum and relu at their end are one op."""
+"""Residual blocks: their last normalisation, addition and relu are one op."""
 
 from __future__ import annotations
 

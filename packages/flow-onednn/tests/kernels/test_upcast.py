@@ -58,9 +58,9 @@ def test_products_with_and_without_tiles(
     op: str, amx: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The library's products of bfloat16 are right on any processor that has them."""
-    if amx and not library.halves():
+    if amx and not library.half_types():
         pytest.skip("no instructions for bfloat16")
-    monkeypatch.setattr(recipes, "tiles", lambda: amx)
+    monkeypatch.setattr(recipes, "has_amx", lambda: amx)
     spec = default_registry().ops[op]
     assert spec.samples is not None
     tried = 0
@@ -85,7 +85,7 @@ def test_products_with_and_without_tiles(
 def test_kernels_take_bfloat16_without_instructions_for_it(
     op: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recipes, "halves", lambda: ())
+    monkeypatch.setattr(recipes, "half_types", lambda: ())
     spec = default_registry().ops[op]
     assert spec.samples is not None
     assert spec.reference is not None
@@ -110,7 +110,7 @@ def test_statistics_in_bfloat16_are_not_changed_on_copies(
     half: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Copies of what a kernel changes would be lost: normalisation takes half activations only."""
-    monkeypatch.setattr(norm, "halves", lambda: ())
+    monkeypatch.setattr(norm, "half_types", lambda: ())
     image, vector = tensor_type((4, 3), bfloat16), tensor_type((3,), as_dtype("float32"))
     moving = tensor_type((3,), bfloat16) if half == "moving_mean" else vector
     attrs = Attrs({"axis": 1, "epsilon": 1e-5, "momentum": 0.9, "training": True})
@@ -154,7 +154,7 @@ def test_mixed_precision_trains_on_our_kernels(caplog: pytest.LogCaptureFixture)
     x = rng.normal(0, 1, (8, 3, 16, 16)).astype(np.float32)
     y = rng.integers(0, 10, 8).astype(np.int32)
     exact = [float(job(x, y).mean()) for job in [train_job(False)] for _ in range(6)]
-    upcast._say_once.cache_clear()
+    upcast._warn_once.cache_clear()
     with caplog.at_level(logging.WARNING, "flow_onednn"):
         job = train_job(True)
         mixed = [float(job(x, y).mean()) for _ in range(6)]
@@ -169,7 +169,7 @@ def test_mixed_precision_trains_on_our_kernels(caplog: pytest.LogCaptureFixture)
     assert {"onednn.onednn_conv", "onednn.onednn_matmul", "c.layer_norm"} <= half
     assert not any(kernel.startswith("numpy.") for kernel in half), half
     told = [r.getMessage() for r in caplog.records if "saves memory here" in r.getMessage()]
-    assert len(told) == (0 if library.tiles() else 1)
+    assert len(told) == (0 if library.has_amx() else 1)
 
 
 def test_a_device_without_products_of_halves_takes_float16_and_says_so(

@@ -1,30 +1,30 @@
-// Loops in place of primitives that lose NaN, after source.c: max pooling, softmax, and the test of
-// whether a product can have NaN.
+// NaN-propagating loops in place of primitives that drop NaN: max pooling, softmax, and the check
+// whether a product can contain NaN; source.c precedes this file.
 
-// Whether all numbers are so small that products of two, and sums of many of these, are finite.
-int ordinary(const float *x, long n) {
+// Return whether all numbers are so small that sums of products of two are finite.
+int is_moderate(const float *x, long n) {
     int large = 0;
 #pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static) reduction(| : large)
     for (long i = 0; i < n; i++) large |= !(fabsf(x[i]) < 0x1p40f);
     return !large;
 }
 
-int ordinary_halves(const bfloat16 *x, long n) {
+int is_moderate_bf16(const bfloat16 *x, long n) {
     int large = 0;
 #pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static) reduction(| : large)
     for (long i = 0; i < n; i++) large |= (x[i] & 0x7fff) >= (40 + 127) << 7;
     return !large;
 }
 
-void relu_of(float *x, long n) { EACH(n, x[i] = x[i] < 0.0f ? 0.0f : x[i];) }
+void relu_inplace(float *x, long n) { EACH(n, x[i] = x[i] < 0.0f ? 0.0f : x[i];) }
 
-void relu_of_halves(bfloat16 *x, long n) {
+void relu_inplace_bf16(bfloat16 *x, long n) {
     EACH(n, x[i] = x[i] >= 0x8000 && x[i] <= 0xff80 ? 0 : x[i];)
 }
 
-// y = max(0, normalised x) once more where a channel's numbers are not finite: the library's relu
-// gives 0 for NaN
-#define NORM_RELU_AGAIN(name, type, wide, narrow) \
+// Recompute y = max(0, normalised x) for channels with nonfinite statistics: the library's relu
+// returns 0 for NaN.
+#define NORM_RELU_NONFINITE(name, type, wide, narrow) \
     void name(const type *x, type *y, const float *mean, const float *inverse, \
               const float *gamma, const float *beta, long rows, long columns) { \
         for (long j = 0; j < columns; j++) { \
@@ -36,12 +36,12 @@ void relu_of_halves(bfloat16 *x, long n) {
             } \
         } \
     }
-NORM_RELU_AGAIN(norm_relu_again, float, , )
-NORM_RELU_AGAIN(norm_relu_again_halves, bfloat16, widened, narrowed)
+NORM_RELU_NONFINITE(norm_relu_nonfinite, float, , )
+NORM_RELU_NONFINITE(norm_relu_nonfinite_bf16, bfloat16, bf16_to_f32, f32_to_bf16)
 
-// --- max pooling.  NaN is above all numbers; of equal ones, and of several NaN, the first wins.
-// sizes: images, height, width, channels; windows along both axes; their size; their strides; the
-// padding before
+// --- max pooling. NaN is greater than all numbers; among equal elements, and among NaN, the first
+// one is selected. sizes: images, height, width, channels; then along both axes the output size,
+// the kernel size, the strides and the padding before.
 
 typedef struct {
     long n, h, w, c, oh, ow, kh, kw, sh, sw, top, left;
@@ -51,7 +51,7 @@ static inline int above(float v, float best) { return !(v <= best) & (best == be
 
 typedef struct { long low, high; } Range;
 
-// the taps of a window that are within the input
+// The taps of a window that are inside the input.
 static inline Range inside(long start, long size, long taps) {
     Range r = {start < 0 ? -start : 0, start + taps > size ? size - start : taps};
     return r;
@@ -59,7 +59,7 @@ static inline Range inside(long start, long size, long taps) {
 
 enum { LANES = 32 };
 
-// one window of up to LANES channels; their number is known where this is inlined
+// One window of up to LANES channels, a constant at each inlined call.
 static inline __attribute__((always_inline)) void pool_window(const Pool *p, const float *x,
                                                               Range rows, Range taps,
                                                               long channels, float *y,
@@ -92,7 +92,7 @@ static inline __attribute__((always_inline)) void pool_window(const Pool *p, con
     }
 }
 
-// all channels of a window, `width` at a time; the last ones once more with some before them
+// All channels of a window, `width` at a time; the last block overlaps the one before it.
 static inline __attribute__((always_inline)) void pool_blocks(const Pool *p, const float *x,
                                                               Range rows, Range taps, long width,
                                                               float *y, uint8_t *place) {
@@ -121,7 +121,7 @@ void max_pool(const float *x, float *y, uint8_t *place, const long *sizes) {
     }
 }
 
-static void spread_row(const Pool *p, const float *dy, const uint8_t *place, float *dx, long o) {
+static void scatter_row(const Pool *p, const float *dy, const uint8_t *place, float *dx, long o) {
     long i = o / p->oh, row = o % p->oh * p->sh - p->top;
     Range rows = inside(row, p->h, p->kh);
     for (long q = 0; q < p->ow; q++) {
@@ -152,12 +152,12 @@ void max_pool_grad(const float *dy, const uint8_t *place, float *dx, const long 
 #pragma omp parallel for if (p->n * image > PARALLEL) schedule(static)
     for (long i = 0; i < p->n; i++) {
         memset(dx + i * image, 0, image * sizeof(float));
-        for (long o = i * p->oh; o < (i + 1) * p->oh; o++) spread_row(p, dy, place, dx, o);
+        for (long o = i * p->oh; o < (i + 1) * p->oh; o++) scatter_row(p, dy, place, dx, o);
     }
 }
 
-// images of one channel each: the rows of a window first, which lie side by side; buffer: a row of
-// the input per part
+// Single-channel images: reduce over the rows of a window first, which vectorises. buffer: a row
+// of the input per part.
 void max_pool_planes(const float *x, float *y, float *buffer, const long *sizes, int parts) {
     const Pool *p = (const Pool *)sizes;
     long all = p->n * p->oh;
@@ -190,9 +190,9 @@ void max_pool_planes(const float *x, float *y, float *buffer, const long *sizes,
     }
 }
 
-// --- softmax over rows; a row with NaN, with inf, or of -inf alone is NaN
+// --- softmax over rows; a row with NaN, with inf, or of -inf only gives NaN
 
-// exp of what is not above 0; what would be subnormal is 0
+// exp for x <= 0; subnormal results become 0
 static inline float exp_below_(float x) {
     float c = x < -87.0f ? -87.0f : x;
     float n = rintf(c * 1.44269504088896341f);
@@ -223,7 +223,7 @@ static void softmax_row(const float *x, float *y, long columns) {
     for (long j = 0; j < columns; j++) y[j] *= scale;
 }
 
-// rows shorter than a few vectors: exponentials of a block of them at once
+// For rows shorter than a few vectors, exponentials of a block of rows in one loop.
 static void softmax_block(const float *x, float *y, long rows, long columns) {
     for (long i = 0; i < rows; i++) {
         const float *row = x + i * columns;

@@ -1,4 +1,4 @@
-"""Matrix products that are cut into pieces, against numpy in float64."""
+"""Tiled matrix products against numpy in float64."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from flow_core.ir.graph import Attrs, tensor_type
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import KernelQuery
 from flow_core.testing.checks import run_kernel
-from flow_onednn.kernels.matmul import DEEP, PANEL, TALL, cook
-from flow_onednn.recipes import Pieces, problem
+from flow_onednn.kernels.matmul import DEEP, PANEL, TALL, build
+from flow_onednn.recipes import RecipeSequence, problem
 
 pytestmark = pytest.mark.usefixtures("onednn")
 
@@ -42,7 +42,7 @@ def test_pieces_make_the_product(kind: str, activation: str, alpha: float) -> No
     }  # fmt: skip
     types = tuple(tensor_type(x.shape, float32) for x in arrays)
     query = KernelQuery("onednn_matmul", Attrs(attrs), types, (tensor_type((m, n), float32),))
-    assert isinstance(cook(problem(query)), Pieces) or (kind, alpha) == ("sums", 0.5)
+    assert isinstance(build(problem(query)), RecipeSequence) or (kind, alpha) == ("sums", 0.5)
     kernel = default_registry().find_kernel(query, "cpu")
     (have,) = run_kernel(kernel, query, arrays)
     reference = default_registry().ops["onednn_matmul"].reference
@@ -56,7 +56,7 @@ def test_a_scaled_product_with_bias_is_left_alone() -> None:
     attrs = {"transpose_a": False, "transpose_b": False, "alpha": 2.0, "activation": ""}
     types = tuple(tensor_type(shape, float32) for shape in ((3, 4), (4, 5), (5,)))
     query = KernelQuery("onednn_matmul", Attrs(attrs), types, (tensor_type((3, 5), float32),))
-    assert cook(problem(query)) is None
+    assert build(problem(query)) is None
 
 
 def trained(mode: str | None) -> tuple[list[float], set[Any]]:

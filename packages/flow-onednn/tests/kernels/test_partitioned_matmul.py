@@ -1,4 +1,4 @@
-"""Products that our threads share out, against numpy in float64."""
+"""Matrix products partitioned over threads, against numpy in float64."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from flow_core.ir.graph import Attrs, tensor_type
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import BindContext, KernelQuery
 from flow_onednn import threads
-from flow_onednn.kernels import matmul, shares
-from flow_onednn.kernels.shares import Shares, cook
+from flow_onednn.kernels import matmul, partitioned_matmul
+from flow_onednn.kernels.partitioned_matmul import PartitionedMatmul, build
 from flow_onednn.library import Library, state
 from flow_onednn.native import compiler
 from flow_onednn.recipes import problem
@@ -29,7 +29,7 @@ SUM, COLUMNS = (33, 1031, 257), (9, 300, 1037)
 @pytest.fixture(autouse=True)
 def _needs_threads_of_ours(onednn: None) -> None:
     found = state()
-    if not (isinstance(found, Library) and found.shares and compiler.available()):
+    if not (isinstance(found, Library) and found.shares_pool and compiler.available()):
         pytest.skip("the library's threads are not ours")
 
 
@@ -69,7 +69,7 @@ def run(made: Any, query: KernelQuery, arrays: list[Any]) -> Any:
     return out
 
 
-DEEP = (48, shares.DEEP + 40, 24)
+DEEP = (48, partitioned_matmul.MIN_DEPTH + 40, 24)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -94,8 +94,8 @@ def test_parts_make_the_product(
     assert reference is not None
     want = reference(*(x.astype(float) for x in arrays), **query.attrs)
     with pool_of(count):
-        made = cook(problem(query))
-        assert isinstance(made, Shares)
+        made = build(problem(query))
+        assert isinstance(made, PartitionedMatmul)
         assert len(made.parts) == 4
         np.testing.assert_allclose(run(made, query, arrays), want, 1e-4, 1e-4)
 
@@ -103,7 +103,7 @@ def test_parts_make_the_product(
 @pytest.mark.parametrize(
     ("sizes", "transpose", "how"),
     [
-        ((shares.FEW + 1, 2048, 300), False, {}),
+        ((partitioned_matmul.MAX_ROWS + 1, 2048, 300), False, {}),
         ((400, 700, 300), False, {}),
         ((33, 500, 600), False, {}),
         ((33, 1031, 100), False, {}),
@@ -117,9 +117,9 @@ def test_parts_make_the_product(
 def test_others_are_the_librarys_to_share_out(sizes: Any, transpose: bool, how: Any) -> None:
     query, _ = query_of(sizes, transpose, False, **how)
     with pool_of(2):
-        made = cook(problem(query))
+        made = build(problem(query))
     assert made is not None
-    assert not isinstance(made, Shares)
+    assert not isinstance(made, PartitionedMatmul)
 
 
 SKINNY = [
@@ -144,21 +144,21 @@ def test_primitives_have_the_bits_of_one_thread(
     found = set()
     for count in (1, 2, 3, 4, 16):
         with pool_of(count):
-            made = matmul.cook(problem(query))
+            made = matmul.build(problem(query))
             found.add(run(made, query, arrays).tobytes())
     assert len(found) == 1
 
 
 def test_a_pool_of_one_is_a_pool_of_many_again() -> None:
     before = threads.count()
-    with threads.alone():
+    with threads.single_threaded():
         assert threads.count() == 1
     assert threads.count() == before
 
 
 def test_a_library_without_openmp_has_other_threads() -> None:
-    assert not threads.runs("libm.so.6")
-    assert not threads.runs("there is no such library.so")
+    assert not threads.uses_pool("libm.so.6")
+    assert not threads.uses_pool("there is no such library.so")
 
 
 def losses() -> list[float]:

@@ -1,4 +1,4 @@
-"""Ops that hand something over in the library's own form, forward and backward together."""
+"""Ops with outputs in the library's layout, forward and backward together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SGD by a sum of products has the bits of products, their sum and an update."""
+"""SGD with a sum of products has the bits of separate products, sum and update."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from flow_core.ir.graph import Attrs, tensor_type
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import KernelQuery, KernelSpec
 from flow_core.testing.checks import run_kernel
-from flow_onednn.kernels import summed
-from flow_onednn.kernels.summed import OP, Summed, cook
+from flow_onednn.kernels import summed_sgd
+from flow_onednn.kernels.summed_sgd import OP, SummedSgd, build
 from flow_onednn.library import Missing, state
 from flow_onednn.native import compiler
 from flow_onednn.recipes import problem
@@ -70,14 +70,14 @@ def test_the_primitive_is_taken_where_its_bits_are_right(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     question = problem(asked((784, 25, 512)))
-    if not isinstance(cook(question), Summed):
+    if not isinstance(build(question), SummedSgd):
         pytest.skip("this library's primitive has other bits")
-    monkeypatch.setattr(summed, "_same_bits", lambda *_: False)
-    assert cook(question) is None
+    monkeypatch.setattr(summed_sgd, "_same_bits", lambda *_: False)
+    assert build(question) is None
 
 
 @pytest.mark.parametrize("attrs", [{"alpha": 2.0}, {"l2": 0.1}, {"weight_decay": 0.1}])
 def test_what_one_primitive_cannot_do_is_left_to_several(attrs: dict[str, float]) -> None:
     query = asked((64, 25, 32), False, **attrs)
-    assert cook(problem(query)) is None
+    assert build(problem(query)) is None
     assert find(query).name.startswith("numpy.")

@@ -1,8 +1,8 @@
-"""Gradients of convolutions' weights as one matrix product, where there are few pixels.
+"""Weight gradients of convolutions with few output pixels, as im2col and one matrix product.
 
-What each pixel of the result sees is written out as a row, in the order of the weights: the product
-with the result's gradient then has the weights' own layout.  The library's kernels have a layout of
-their own, and take half as long again where there are fewer pixels than filters.
+Each im2col row holds the window of an output pixel in the order of the weights, so that the product
+with the output gradient has the layout of the weights. With fewer pixels than filters, the
+library's primitives, which reorder the weights, take 1.5 times as long.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from flow_core.plugins.specs import BindContext
 from flow_onednn.kernels import matmul
 from flow_onednn.native import compiler
 from flow_onednn.primitives import address, padded
-from flow_onednn.recipes import Cooked, Problem
+from flow_onednn.recipes import Implementation, Problem
 
 FLOAT_BYTES = 4
 X = 1
-"""The position of the image among the inputs."""
+"""Position of the image among the inputs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
-    """A product with what each pixel sees.
+class Im2col:
+    """An im2col transformation and a matrix product.
 
     Attributes:
-        product: of the result's gradient with the rows.
-        sizes: what C wants to know: n, h, w, c, then per axis the result's size, the window's size,
-            the stride, the dilation and the padding before.
-        size: elements of all rows.
+        product: the product of the output gradient and the im2col matrix.
+        sizes: arguments of the C loop: n, h, w, c, then per axis the output size, kernel size,
+            stride, dilation and padding before.
+        size: elements of the im2col matrix.
     """
 
-    product: Cooked
+    product: Implementation
     sizes: tuple[int, ...]
     size: int
 
     @property
     def workspace(self) -> int:
-        """Bytes for the rows, and for the product."""
+        """Bytes for the im2col matrix and for the product."""
         return self._bytes + self.product.workspace
 
     @property
@@ -52,28 +52,28 @@ class Columns:
 
     @property
     def reorders(self) -> int:
-        """Bytes that are copied: the rows."""
+        """Bytes copied between layouts: the im2col matrix."""
         return FLOAT_BYTES * self.size + self.product.reorders
 
     @property
     def allocates(self) -> bool:
-        """Whether the library takes memory at each launch."""
+        """Whether the library allocates memory at each launch."""
         return self.product.allocates
 
     def bind(self, ctx: BindContext) -> list[Launch]:
-        """The launches: write the rows out, multiply."""
+        """Return the launches: im2col, then the product."""
         rows = ctx.workspace[: FLOAT_BYTES * self.size].view("float32")
         inputs = list(ctx.inputs)
         make = compiler.ffi(compiler.CDEF)
         pointers = (make.cast("float *", address(a)) for a in (inputs[X], rows))
-        write = partial(compiler.native().columns, *pointers, make.new("long[]", self.sizes))
+        write = partial(compiler.native().im2col, *pointers, make.new("long[]", self.sizes))
         inputs[X] = rows
         rest = replace(ctx, inputs=tuple(inputs), workspace=ctx.workspace[self._bytes :])
         return [write, *self.product.bind(rest)]
 
 
-def filter_grad(p: Problem) -> Cooked | None:
-    """The recipe of the gradient of weights, None where it does not apply or pay."""
+def filter_grad(p: Problem) -> Implementation | None:
+    """Build the weight gradient; None if it does not apply or a primitive is faster."""
     dy, x = (t.shape for t in p.inputs)
     rows, filters = prod(dy[:-1]), dy[-1]
     window: Any = p.attrs["kernel_size"]
@@ -92,14 +92,14 @@ def filter_grad(p: Problem) -> Cooked | None:
         strict=True,
     )  # fmt: skip
     sizes = (*x, *(n for axis in axes for n in axis))
-    return Columns(made, sizes, rows * seen)
+    return Im2col(made, sizes, rows * seen)
 
 
-def _product(p: Problem, rows: int, filters: int, seen: int) -> Cooked | None:
+def _product(p: Problem, rows: int, filters: int, seen: int) -> Implementation | None:
     attrs: dict[str, AttrValue] = {
         "transpose_a": True, "transpose_b": False, "alpha": 1.0, "activation": "",
         "math": p.attrs.get("math", ""),
     }  # fmt: skip
     shapes = (rows, filters), (rows, seen), (filters, seen)
     a, b, c = (tensor_type(shape, float32) for shape in shapes)
-    return matmul.cook(Problem("onednn_matmul", (a, b), (c,), tuple(sorted(attrs.items()))))
+    return matmul.build(Problem("onednn_matmul", (a, b), (c,), tuple(sorted(attrs.items()))))

@@ -1,4 +1,4 @@
-"""The C loops beside numpy's kernels: updates, groups, random bits, bad labels; the compiler."""
+"""The C loops against the numpy kernels, and the compiler."""
 
 from __future__ import annotations
 
@@ -341,7 +341,7 @@ def state_with(**settings: str) -> str:
 def test_a_compiler_that_is_not_there_is_named() -> None:
     assert "no C compiler 'nosuchcc'" in state_with(FLOW_ONEDNN_CC="nosuchcc")
     assert "is empty" in state_with(FLOW_ONEDNN_CC="")
-    assert "does not compile our loops" in state_with(FLOW_ONEDNN_CC="false")
+    assert "does not compile the C loops" in state_with(FLOW_ONEDNN_CC="false")
 
 
 def test_loops_are_compiled_once(tmp_path: Any) -> None:

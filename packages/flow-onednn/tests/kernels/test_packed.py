@@ -1,4 +1,4 @@
-"""Weights that are packed once have the bits of products that pack them themselves."""
+"""Products with prepacked weights have the bits of products that pack them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Matrix products that go straight into a variable: the gradient of a weight, and SGD.
+"""SGD fused with the matrix product that computes the gradient of a weight.
 
-The gradient is as large as the weight.  Stored, it is written and read again by the update;
-here the smaller operand is multiplied by the rate and the product added to the weight.
+The gradient, which is as large as the weight, is never stored: the smaller operand is multiplied
+by the negative learning rate and the product accumulates into the weight.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from flow_onednn.kernels import matmul
 from flow_onednn.kernels.loops import FLOAT_BYTES, null, pointer
 from flow_onednn.native import compiler
 from flow_onednn.primitives import padded
-from flow_onednn.recipes import Cooked, Problem, is_float32, kernel
+from flow_onednn.recipes import Implementation, Problem, is_float32, kernel
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A product of which one operand is multiplied by the rate first.
+class MatmulSgd:
+    """A product of which one operand is first multiplied by the negative learning rate.
 
     Attributes:
-        product: the product, added to what is in its result.
-        which: the operand, 0 or 1.
-        size: its elements.
+        product: the product, which accumulates into the weight.
+        which: the position of the scaled operand, 0 or 1.
+        size: its number of elements.
     """
 
-    product: Cooked
+    product: Implementation
     which: int
     size: int
 
     @property
     def workspace(self) -> int:
-        """Bytes for the multiplied operand, and for the product."""
+        """Bytes for the scaled operand and for the product."""
         return self._bytes + self.product.workspace
 
     @property
@@ -44,22 +44,22 @@ class Step:
 
     @property
     def reorders(self) -> int:
-        """Bytes that the product copies."""
+        """Bytes that the product copies between layouts at each launch."""
         return self.product.reorders
 
     @property
     def allocates(self) -> bool:
-        """Whether the library takes memory at each launch."""
+        """Whether the library allocates memory at each launch."""
         return self.product.allocates
 
     def bind(self, ctx: BindContext) -> list[Launch]:
-        """The launches: multiply the operand, add the product."""
+        """Return the launches: scale the operand, accumulate the product."""
         model, *operands, rate = ctx.inputs[:4]
         factor = pointer(ctx.inputs[4]) if len(ctx.inputs) > 4 else null()
         own = ctx.workspace[: FLOAT_BYTES * self.size].view("float32")
         given, operands[self.which] = operands[self.which], own
         scaled = partial(
-            compiler.native().step_of,
+            compiler.native().scale_by_rate,
             pointer(given), pointer(own), pointer(rate), factor, self.size, ctx.attrs["scale"],
         )  # fmt: skip
         rest = ctx.workspace[self._bytes :]
@@ -67,8 +67,8 @@ class Step:
         return [scaled, *self.product.bind(inner)]
 
 
-def cook(p: Problem) -> Step | None:
-    """The recipe of ``onednn_matmul_sgd``."""
+def build(p: Problem) -> MatmulSgd | None:
+    """Build ``onednn_matmul_sgd``."""
     model, *operands = p.inputs[:3]
     if not compiler.available() or len(model.shape) != 2:
         return None
@@ -77,11 +77,11 @@ def cook(p: Problem) -> Step | None:
         "alpha": 1.0, "activation": "", "accumulate": True, "math": p.attrs.get("math", ""),
     }  # fmt: skip
     items = tuple(sorted(attrs.items()))
-    product = matmul.cook(Problem("onednn_matmul", tuple(operands), (model,), items))
+    product = matmul.build(Problem("onednn_matmul", tuple(operands), (model,), items))
     if product is None:
         return None
     which = min((0, 1), key=lambda k: operands[k].size)
-    return Step(product, which, operands[which].size)
+    return MatmulSgd(product, which, operands[which].size)
 
 
-KERNELS: tuple[KernelSpec, ...] = (kernel("onednn_matmul_sgd", cook, accepts=is_float32),)
+KERNELS: tuple[KernelSpec, ...] = (kernel("onednn_matmul_sgd", build, accepts=is_float32),)

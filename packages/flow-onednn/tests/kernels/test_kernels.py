@@ -1,4 +1,4 @@
-"""The kernels against the ops' references, by the kit."""
+"""The kernels against the ops' references, with the kernel kit."""
 
 from __future__ import annotations
 

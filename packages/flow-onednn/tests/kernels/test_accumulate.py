@@ -1,4 +1,4 @@
-"""Products that are added in one primitive have the bits of a product and a sum."""
+"""An accumulating product has the bits of a product and a separate addition."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import KernelQuery, KernelSpec
 from flow_core.testing.checks import run_kernel
 from flow_onednn.kernels import accumulate
-from flow_onednn.kernels.accumulate import ONTO, Onto, cook_onto
+from flow_onednn.kernels.accumulate import ONTO, Accumulating, build_accumulating
 from flow_onednn.library import Missing, state
 from flow_onednn.recipes import problem
 
@@ -51,12 +51,12 @@ def test_the_primitive_is_taken_where_its_bits_are_right(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = problem(query(ONTO, 512, 25, 784))
-    if not isinstance(cook_onto(asked), Onto):
+    if not isinstance(build_accumulating(asked), Accumulating):
         pytest.skip("this library's primitive begins its sums with what is there")
     monkeypatch.setattr(accumulate, "_same_bits", lambda *_: False)
-    assert cook_onto(asked) is None
+    assert build_accumulating(asked) is None
 
 
 def test_long_sums_and_scaled_ones_are_left_to_a_product_and_a_sum() -> None:
-    assert cook_onto(problem(query(ONTO, 64, 1000, 64))) is None
-    assert cook_onto(problem(query(ONTO, 64, 25, 64, alpha=2.0))) is None
+    assert build_accumulating(problem(query(ONTO, 64, 1000, 64))) is None
+    assert build_accumulating(problem(query(ONTO, 64, 25, 64, alpha=2.0))) is None

@@ -1,11 +1,11 @@
-// Primitives that threads of ours run, one or more each.  A primitive finds that it is in a parallel
-// region, and keeps to its thread.
+// Concurrent single-threaded primitives: each thread of a parallel region executes one or more. A
+// primitive inside a parallel region uses the calling thread only.
 
 typedef int (*execute)(void *primitive, void *stream, int count, void *arguments);
 
 typedef struct { void *primitive, *arguments; long count; } Part;
 
-// 0, or what one of the parts returned
+// Execute all parts. Return 0, or a nonzero status if a part failed.
 int run_parts(void *run, void *stream, const Part *parts, long count) {
     int status = 0;
 #pragma omp parallel for schedule(static) reduction(| : status)
@@ -16,8 +16,9 @@ int run_parts(void *run, void *stream, const Part *parts, long count) {
     return status;
 }
 
-// y, which the first part makes, + what the others make, one after the other in `more`
-int run_sums(void *run, void *stream, const Part *parts, long count, float *y,
+// Execute all parts of a split-K product and add the partial sums in order: the first part writes
+// y, the others write consecutive arrays in `more`.
+int run_split_k(void *run, void *stream, const Part *parts, long count, float *y,
              const float *more, const float *bias, long rows, long columns, int relu) {
     int status = 0;
 #pragma omp parallel

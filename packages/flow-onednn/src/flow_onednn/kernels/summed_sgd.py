@@ -1,9 +1,8 @@
-"""SGD by a sum of matrix products: the last product is added to the sum and to the variable.
+"""SGD with a gradient that is a sum of matrix products.
 
-Products of several devices that share a memory are written to a sum in scratch memory and added to
-it.  The last one finds the sum complete: it multiplies it by the rate and adds it to the variable,
-in one primitive.  Elsewhere products are rounded, added up and then read by an update; whether
-the bits are the same is tried out on operands of these shapes.
+The products of several devices in one memory accumulate in scratch memory. The primitive of the
+last product adds this sum, multiplies by the negative learning rate and accumulates into the
+variable. Trial runs check that the bits equal those of separate products, sum and update.
 """
 
 from __future__ import annotations
@@ -42,18 +41,18 @@ OP = "summed_sgd_update"
 NUMBER = padded(4)
 PRODUCT = ("transpose_a", "transpose_b", "alpha")
 PLAIN = ("l1", "l2", "weight_decay")
-"""What an update has none of if it is the gradient alone that changes the variable."""
+"""Attributes that must be 0: regularisation terms of the update."""
 
 
 @dataclass(frozen=True, slots=True)
-class Summed:
-    """The recipe.
+class SummedSgd:
+    """The implementation of ``summed_sgd_update``.
 
     Attributes:
-        first, adding, last: the products: written to the sum, added to it, and that which adds
-            all of it to the variable.
-        left, right, total: operands and result as the primitives see them.
-        nbytes: of the sum.
+        first, adding, last: the products: the first writes the sum, the next ones accumulate
+            into it, the last updates the variable.
+        left, right, total: descriptors of operands and result.
+        nbytes: bytes of the sum.
     """
 
     first: Primitive
@@ -66,22 +65,22 @@ class Summed:
 
     @property
     def workspace(self) -> int:
-        """Bytes for the sum, for the rate, and for what the primitives need while they run."""
+        """Bytes for the sum, the learning rate and the largest scratchpad."""
         used = (p.scratchpad for p in (self.first, self.adding, self.last))
         return padded(self.nbytes) + NUMBER + max(used)
 
     @property
     def reorders(self) -> int:
-        """Bytes that are copied from one layout to another: none."""
+        """Bytes copied between layouts: none."""
         return 0
 
     @property
     def allocates(self) -> bool:
-        """Whether the library takes memory at each launch: no."""
+        """Whether the library allocates memory at each launch: no."""
         return False
 
     def bind(self, ctx: BindContext) -> list[Launch]:
-        """The launches: the rate, then the products."""
+        """Return the launches: the learning rate, then the products."""
         parts = ctx.attrs["parts"]
         model, rate, *rest = ctx.inputs
         operands, factor = rest[-2 * parts :], rest[: -2 * parts]
@@ -107,12 +106,12 @@ ONE = np.ones(1, np.float32)
 
 
 def _rate(ctx: BindContext, rate: Any, factor: Sequence[Any], at: int) -> Launch:
-    """Writes minus the rate, as SGD multiplies the gradient by it."""
+    """Return a launch that writes the factor of the gradient: the negative, scaled rate."""
     given = pointer(factor[0]) if factor else null()
     number = compiler.ffi(compiler.CDEF).cast("float *", at)
     native: Any = compiler.native()
     return partial(
-        native.step_of, pointer(ONE), number, pointer(rate), given, 1, ctx.attrs["scale"]
+        native.scale_by_rate, pointer(ONE), number, pointer(rate), given, 1, ctx.attrs["scale"]
     )
 
 
@@ -120,8 +119,8 @@ def _one() -> Md:
     return plain((1, 1), "float32")
 
 
-def cook(p: Problem) -> Summed | None:
-    """The recipe of ``summed_sgd_update``, where the bits are those of what it stands for."""
+def build(p: Problem) -> SummedSgd | None:
+    """Build ``summed_sgd_update`` if it has the bits of separate products, sum and update."""
     asked = p.attrs["alpha"] == 1.0 and not any(p.attrs[name] for name in PLAIN)
     made = _made(p) if asked and compiler.available() else None
     return made if made is not None and _same_bits(p, made) else None
@@ -132,9 +131,9 @@ def _product(p: Problem) -> Problem:
     return Problem("matmul", p.inputs[-2:], p.inputs[:1], items)
 
 
-def _made(p: Problem) -> Summed | None:
+def _made(p: Problem) -> SummedSgd | None:
     a, deep = p.inputs[-2], p.inputs[-2].shape[0 if p.attrs["transpose_a"] else 1]
-    product = matmul.cook(_product(p)) if deep < DEEP and a.size else None
+    product = matmul.build(_product(p)) if deep < DEEP and a.size else None
     if not isinstance(product, Recipe) or product.reorders or product.allocates:
         return None
     src, weights, total = (
@@ -151,12 +150,12 @@ def _made(p: Problem) -> Summed | None:
     if first is None or adding is None or closing is None:
         return None
     if any(Recipe(m, ()).allocates for m in (first, adding, closing)):
-        return None  # these take memory by themselves
-    return Summed(first, adding, closing, src, weights, total, p.inputs[0].nbytes)
+        return None  # allocates memory outside the plan
+    return SummedSgd(first, adding, closing, src, weights, total, p.inputs[0].nbytes)
 
 
 def _drawn(p: Problem, rng: np.random.Generator) -> Iterator[Any]:
-    """A variable of both signs, a positive rate and factor, and operands."""
+    """Yield trial data: a variable of both signs, a positive rate and factor, and operands."""
     first = len(p.inputs) - 2 * int(p.attrs["parts"])
     for i, type_ in enumerate(p.inputs[:first]):
         shift = 0.0 if i else 0.5
@@ -166,13 +165,13 @@ def _drawn(p: Problem, rng: np.random.Generator) -> Iterator[Any]:
         yield from factors(rng, pair, p.attrs["transpose_a"], p.attrs["transpose_b"])
 
 
-def _same_bits(p: Problem, made: Summed) -> bool:
-    """Whether the variable is what products, their sum and the update make of it, on any draw."""
+def _same_bits(p: Problem, made: SummedSgd) -> bool:
+    """Return whether trial runs give the bits of separate products, sum and update."""
     work = multiplications(p.inputs[-2:], p.attrs["transpose_b"]) * int(p.attrs["parts"])
     return agree(work, lambda rng: _same(p, made, rng))
 
 
-def _same(p: Problem, made: Summed, rng: np.random.Generator) -> bool:
+def _same(p: Problem, made: SummedSgd, rng: np.random.Generator) -> bool:
     parts, arrays = int(p.attrs["parts"]), list(_drawn(p, rng))
     wanted, query = arrays[0].copy(), KernelQuery(p.op, Attrs(p.attrs), p.inputs, ())
     total = _apart(_product(p), arrays[-2 * parts :])
@@ -188,9 +187,9 @@ def _same(p: Problem, made: Summed, rng: np.random.Generator) -> bool:
 
 
 def _apart(p: Problem, operands: Sequence[Any]) -> Any:
-    """The sum of products that are made one by one."""
+    """Return the sum of separately computed products."""
     pairs = (operands[at : at + 2] for at in range(0, len(operands), 2))
-    return reduce(np.add, (matmul.run(matmul.cook(p), p, pair) for pair in pairs))
+    return reduce(np.add, (matmul.run(matmul.build(p), p, pair) for pair in pairs))
 
 
-KERNELS: tuple[KernelSpec, ...] = (kernel(OP, cook, accepts=is_float32),)
+KERNELS: tuple[KernelSpec, ...] = (kernel(OP, build, accepts=is_float32),)
