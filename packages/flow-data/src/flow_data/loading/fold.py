@@ -1,4 +1,4 @@
-"""Folds a device's readers, and the host ops that need nothing else, into one loader op."""
+"""The pass that folds readers and dependent host ops of a device into one loader op."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from flow_data.loading.source import READERS
 
 @dataclass(frozen=True)
 class FoldLoaders:
-    """Makes one ``data_loader`` per device that has a reader."""
+    """Creates one ``data_loader`` per device with a reader."""
 
     name: str = "fold_loaders"
 
     def apply(self, graph: Graph, context: Any) -> Graph:
-        """The graph with loaders in place of what they do."""
+        """Return the graph with loaders in place of their member ops."""
         if not any(op.type in READERS for op in graph.ops.values()):
             return graph
         groups = _groups(graph, context.specs)
@@ -42,7 +42,7 @@ class FoldLoaders:
 
 
 def _groups(graph: Graph, specs: Any) -> dict[Placement, dict[str, Op]]:
-    """Per device the ops that depend on readers and other host ops of the device alone."""
+    """Return per device the ops that depend only on readers and host ops of the device."""
     found: dict[Placement, dict[str, Op]] = {}
     for op in graph.ops.values():
         own = found.setdefault(op.placement, {})
@@ -57,12 +57,12 @@ def _groups(graph: Graph, specs: Any) -> dict[Placement, dict[str, Op]]:
 
 
 def is_local(op: Op) -> bool:
-    """Whether an op is a part or a copy of what its device has, made for another op."""
+    """Return whether an op slices or copies a value within its device."""
     return op.type == BOXING and op.placement.size == 1 and op.attrs["collective"] in LOCAL_COPIES
 
 
 def _useful(graph: Graph, ops: dict[str, Op], specs: Any) -> dict[str, Op]:
-    """Without copies for ops outside of the group, which are theirs to make."""
+    """Remove copies whose consumers are outside of the group."""
     kept = dict(ops)
     readers = graph.consumers()
     for op in reversed(ops.values()):
@@ -74,7 +74,7 @@ def _useful(graph: Graph, ops: dict[str, Op], specs: Any) -> dict[str, Op]:
 
 
 class _Loader:
-    """The loader op of a group, and which of its outputs stand for which values."""
+    """The loader op of a group, and the values that its outputs replace."""
 
     def __init__(self, graph: Graph, ops: list[Op]) -> None:
         position = {op.name: i for i, op in enumerate(ops)}

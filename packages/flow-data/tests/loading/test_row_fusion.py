@@ -1,4 +1,4 @@
-"""Rows taken through several ops at a time."""
+"""Row fusion: rows processed by several ops at a time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from flow_core.base.dtypes import int64
 from flow_core.ir.graph import tensor_type
 from flow_data.instances import RowError
 from flow_data.loading.body import Member
-from flow_data.loading.chains import Chain, Stage, Stopped, chained
-from flow_data.rows import FromStep, each
+from flow_data.loading.row_fusion import FusedRows, Stage, Stopped, fuse_rows
+from flow_data.rows import StepLaunch, for_each_row
 
 ROWS = 3
 GO = threading.Event()
@@ -45,11 +45,11 @@ class Batch:
             for row in range(ROWS):
                 work(row)
 
-        return Stage(i, f"m{i}", each("test", ROWS, work) if by_row else whole)
+        return Stage(i, f"m{i}", for_each_row("test", ROWS, work) if by_row else whole)
 
     def run(self, kept: list[int], chains: bool) -> list[Any]:
         slots = [(i, 0) for i in kept]
-        parts = chained(self.stages, self.members, self.arrays, slots) if chains else self.stages
+        parts = fuse_rows(self.stages, self.members, self.arrays, slots) if chains else self.stages
         for part in parts:
             part.run(GO, {})
         return [self.arrays[i][0].tolist() for i in kept]
@@ -87,18 +87,18 @@ def test_each_row_goes_through_all_ops_and_leaves_nothing_behind() -> None:
 
 def test_an_op_that_reads_the_whole_batch_ends_a_chain() -> None:
     batch = Batch([[], [0], [1], [2]], [True, True, False, True])
-    parts = chained(batch.stages, batch.members, batch.arrays, [(3, 0)])
-    assert [type(p) for p in parts] == [Chain, Stage, Stage]
-    assert isinstance(parts[0], Chain)
-    assert len(parts[0].passing) == 1  # m0's; m1 is read later
+    parts = fuse_rows(batch.stages, batch.members, batch.arrays, [(3, 0)])
+    assert [type(p) for p in parts] == [FusedRows, Stage, Stage]
+    assert isinstance(parts[0], FusedRows)
+    assert len(parts[0].temporaries) == 1  # m0's; m1 is read later
 
 
 def test_draws_of_a_later_op_do_not_end_a_chain() -> None:
     batch = Batch([[], [0]], [True, True])
-    draws = Stage(1, "m1", FromStep(lambda: batch.log.append((9, 9))))
+    draws = Stage(1, "m1", StepLaunch(lambda: batch.log.append((9, 9))))
     first, second = batch.stages
-    parts = chained([first, draws, second], batch.members, batch.arrays, [(1, 0)])
-    assert [type(p) for p in parts] == [Stage, Chain]
+    parts = fuse_rows([first, draws, second], batch.members, batch.arrays, [(1, 0)])
+    assert [type(p) for p in parts] == [Stage, FusedRows]
 
 
 def test_errors_tell_the_row() -> None:
@@ -107,7 +107,7 @@ def test_errors_tell_the_row() -> None:
             raise ValueError("no picture")
 
     with pytest.raises(RowError, match=r"(?s)test, instance 1.*no picture") as raised:
-        each("test", ROWS, work)()
+        for_each_row("test", ROWS, work)()
     assert raised.value.row == 1
 
 
@@ -115,7 +115,7 @@ def test_a_chain_stops_between_rows() -> None:
     stop = threading.Event()
     batch = Batch([[], [0]], [True, True])
     stop.set()
-    (chain,) = chained(batch.stages, batch.members, batch.arrays, [(1, 0)])
+    (chain,) = fuse_rows(batch.stages, batch.members, batch.arrays, [(1, 0)])
     with pytest.raises(Stopped):
         chain.run(stop, {})
     assert not batch.log

@@ -1,8 +1,8 @@
-"""The order in which samples are read: one sequence for all devices, the same after a restart.
+"""Samplers: the order of samples, the same for any number of devices and after a restart.
 
-Samples of all epochs follow each other, and batch ``k`` of ``n`` is the samples from ``k n`` on,
-whatever the number of devices.  The order of an epoch follows from a seed and the epoch's number,
-so that a step's number is all that a checkpoint has to know.
+The samples of all epochs form one sequence, and batch ``k`` of size ``n`` starts at sample ``k n``.
+Seed and epoch number determine the order of an epoch, so that checkpoints need only the step
+number.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from flow_data.records.framed import Files
 
 T = TypeVar("T")
 Ref = tuple[int, int, Any]
-"""A record: its file, its number there, its place."""
+"""A record: index of its file, its number in the file, its place."""
 
 
 @dataclass(frozen=True, slots=True)
-class OrderOptions:
-    """How samples are shuffled.
+class SamplerOptions:
+    """Shuffle options.
 
     Attributes:
-        buffer: how many runs of records a shuffle looks ahead, 0 for none.
+        buffer: size of the shuffle buffer in runs of records, 0 for no shuffle.
         parts: whether later epochs read the files in another order.
-        seed: decides both.
-        run: how many records stay together.
+        seed: seed of both.
+        run: number of consecutive records that stay together.
     """
 
     buffer: int = 0
@@ -39,21 +39,21 @@ class OrderOptions:
     run: int = 1
 
 
-class Order:
-    """The sequence of samples of some files.
+class Sampler:
+    """The sequence of samples of files.
 
     Args:
         files: the files.
-        options: how to shuffle.
+        options: shuffle options.
     """
 
-    def __init__(self, files: Files, options: OrderOptions) -> None:
+    def __init__(self, files: Files, options: SamplerOptions) -> None:
         self.files = files
         self.options = options
         self._count: int | None = None
 
     def epoch(self, number: int) -> Iterator[Ref]:
-        """All records once."""
+        """Yield all records of an epoch."""
         found = self._stored(number)
         if not self.options.buffer:
             return found
@@ -74,10 +74,10 @@ class Order:
                 number += 1
 
     def count(self) -> int:
-        """The number of records; looks at all files once.
+        """Return the number of records; the first call scans all files.
 
         Raises:
-            DataError: there is none.
+            DataError: the files contain no record.
         """
         if self._count is None:
             self._count = sum(1 for _ in self._stored(0))
@@ -86,7 +86,7 @@ class Order:
         return self._count
 
     def after(self, sample: int) -> Iterator[Ref]:
-        """The sequence from a sample on, without an end."""
+        """Yield the infinite sequence from a sample on."""
         epoch, skip = divmod(sample, self.count()) if sample else (0, 0)
         while True:
             refs = self.epoch(epoch)
@@ -101,13 +101,13 @@ class Order:
 
 
 def no_records(paths: Sequence[str]) -> DataError:
-    """The error about files without a record."""
+    """Return the error about files without a record."""
     shown = ", ".join(paths[:3]) + (" ..." if len(paths) > 3 else "")
     return DataError(f"reading {shown}", found="no record", allowed="at least one")
 
 
 def shuffled(refs: Iterator[T], size: int, seed: str) -> Iterator[T]:
-    """The same records, or runs of them; each waits in a buffer until it is drawn.
+    """Shuffle records, or runs of records, with a buffer.
 
     >>> sorted(shuffled(iter([(0, i, None) for i in range(5)]), 3, "1"))[0]
     (0, 0, None)
@@ -124,17 +124,17 @@ def shuffled(refs: Iterator[T], size: int, seed: str) -> Iterator[T]:
         yield buffer.pop()
 
 
-class Batches:
-    """The records of each batch, for several threads that ask for batches in any order.
+class BatchSampler:
+    """The records of each batch, for several threads that request batches in any order.
 
     Args:
-        order: the sequence of samples.
+        sampler: the sequence of samples.
         size: samples of a batch, of all devices together.
-        window: the samples of a batch that this device reads.
+        window: range of the samples of a batch that this device reads.
     """
 
-    def __init__(self, order: Order, size: int, window: tuple[int, int]) -> None:
-        self.order = order
+    def __init__(self, sampler: Sampler, size: int, window: tuple[int, int]) -> None:
+        self.sampler = sampler
         self._size = size
         self._window = window
         self._lock = threading.Lock()
@@ -143,13 +143,13 @@ class Batches:
         self._ready: dict[int, list[Ref]] = {}
 
     def refs(self, step: int) -> list[Ref]:
-        """The records of a batch that are this device's."""
+        """Return this device's records of a batch."""
         with self._lock:
             found = self._ready.pop(step, None)
             if found is not None:
                 return found
             if self._next < 0 or not self._next <= step <= self._next + 1000:
-                self._samples = self.order.after(step * self._size)
+                self._samples = self.sampler.after(step * self._size)
                 self._next = step
                 self._ready.clear()
             for early in range(self._next, step):

@@ -1,8 +1,8 @@
-"""Samples taken through several ops at a time, while they are in the cache.
+"""Row fusion: apply several ops to a sample while it is in the cache.
 
-Op by op, a batch of decoded pictures is larger than any cache, and all of it is held until the
-next batch.  Row by row, a picture is decoded, cropped, resized and normalised where it lies, and
-the next one takes its memory.
+Executed op by op, a batch of decoded images exceeds the cache and occupies memory until the next
+batch. Executed row by row, an image is decoded, cropped, resized and normalised in the cache, and
+its memory is reused for the next one.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 
 from flow_core.device import Launch
 from flow_data.loading.body import Member, Slot
-from flow_data.rows import FromStep, RowWork
+from flow_data.rows import RowWork, StepLaunch
 
 
 class Stopped(Exception):
-    """The loader is gone."""
+    """The loader was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,9 @@ class Stage:
     """A launch of a loader's op.
 
     Attributes:
-        member: which op.
+        member: index of the op.
         name: its name.
-        launch: what it does.
+        launch: the launch.
     """
 
     member: int
@@ -37,7 +37,7 @@ class Stage:
     launch: Launch
 
     def run(self, stop: threading.Event, seconds: dict[str, float]) -> None:
-        """Does it, and notes how long it took."""
+        """Run the launch and add its time to ``seconds``."""
         if stop.is_set():
             raise Stopped
         began = perf_counter()
@@ -46,30 +46,30 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
-    """Stages that each row goes through, one after the other.
+class FusedRows:
+    """Consecutive stages that are applied to one row after the other.
 
     Attributes:
-        names: the ops' names.
-        works: what they do to a row.
-        passing: buffers of instances that nobody reads after the chain.
+        names: names of the ops.
+        works: their work on a row.
+        temporaries: buffers of instances without later readers.
     """
 
     names: tuple[str, ...]
     works: tuple[RowWork, ...]
-    passing: tuple[Any, ...]
+    temporaries: tuple[Any, ...]
 
     def run(self, stop: threading.Event, seconds: dict[str, float]) -> None:
-        """Does all rows, and notes how long each stage took."""
+        """Process all rows and add the time of each stage to ``seconds``."""
         spent = [0.0] * len(self.works)
         for row in range(self.works[0].count):
             if stop.is_set():
                 raise Stopped
             for k, work in enumerate(self.works):
                 began = perf_counter()
-                work.at(row)
+                work.run_row(row)
                 spent[k] += perf_counter() - began
-            for buffer in self.passing:
+            for buffer in self.temporaries:
                 buffer[row] = None
         for name, value in zip(self.names, spent, strict=True):
             seconds[name] = seconds.get(name, 0.0) + value
@@ -78,21 +78,21 @@ class Chain:
 Link = tuple[Stage, RowWork]
 
 
-def chained(
+def fuse_rows(
     stages: Sequence[Stage],
     members: Sequence[Member],
     arrays: Sequence[Sequence[Any]],
     kept: Sequence[Slot],
-) -> list[Stage | Chain]:
-    """The stages in an order of the same results, with neighbours that go row by row as chains.
+) -> list[Stage | FusedRows]:
+    """Fuse stages that work row by row, and reorder other stages before them where possible.
 
     Args:
-        stages: in the order of the ops.
+        stages: the stages in the order of the ops.
         members: the loader's ops.
         arrays: the buffers of their outputs.
-        kept: the outputs that are handed over.
+        kept: the outputs that steps consume.
     """
-    parts: list[Stage | Chain] = []
+    parts: list[Stage | FusedRows] = []
     chain: list[Link] = []
     for stage in stages:
         work = stage.launch
@@ -101,35 +101,35 @@ def chained(
         elif not _reads(stage, chain, members):
             parts.append(stage)
         else:
-            parts += _linked(chain, members, arrays, kept)
+            parts += _fused(chain, members, arrays, kept)
             chain = [(stage, work)] if isinstance(work, RowWork) else []
             parts += [] if chain else [stage]
-    return parts + _linked(chain, members, arrays, kept)
+    return parts + _fused(chain, members, arrays, kept)
 
 
 def _reads(stage: Stage, chain: Sequence[Link], members: Sequence[Member]) -> bool:
-    """Whether a stage reads what a stage of the chain writes."""
-    if isinstance(stage.launch, FromStep):
+    """Return whether a stage reads an output of a stage of the chain."""
+    if isinstance(stage.launch, StepLaunch):
         return False
     sources = {m for m, _ in members[stage.member].inputs} | {stage.member}
     return any(link.member in sources for link, _ in chain)
 
 
-def _linked(
+def _fused(
     chain: Sequence[Link],
     members: Sequence[Member],
     arrays: Sequence[Sequence[Any]],
     kept: Sequence[Slot],
-) -> list[Stage | Chain]:
+) -> list[Stage | FusedRows]:
     if len(chain) < 2:
         return [stage for stage, _ in chain]
     inside = {stage.member for stage, _ in chain}
     outside = {s for i, m in enumerate(members) if i not in inside for s in m.inputs} | set(kept)
-    passing = [
+    temporaries = [
         buffer
         for i in sorted(inside)
         for k, buffer in enumerate(arrays[i])
         if buffer.dtype == object and (i, k) not in outside
     ]
     names = tuple(stage.name for stage, _ in chain)
-    return [Chain(names, tuple(work for _, work in chain), tuple(passing))]
+    return [FusedRows(names, tuple(work for _, work in chain), tuple(temporaries))]

@@ -1,4 +1,4 @@
-"""OneRec files: what is written is read, and what is damaged is named."""
+"""OneRec files: round trips and corrupt data."""
 
 from __future__ import annotations
 

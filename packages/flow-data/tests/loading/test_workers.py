@@ -1,4 +1,4 @@
-"""How many threads make batches, and when."""
+"""The number of concurrent batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flow_core.base.errors import ConfigError
 from flow_core.base.thread_budget import Cores
 from flow_core.base.thread_pools import settled
 from flow_data.loading.stats import LoaderStats
-from flow_data.loading.workers import Share, Workers
+from flow_data.loading.workers import WorkerLimits, Workers
 from flow_data.report import text_report
 
 BUSY = Cores(4, "a test", kernels=4, products=4, loaders=1)
@@ -34,17 +34,17 @@ def crew() -> Iterator[Workers]:
 
 
 def test_the_plan_says_how_many_unless_the_program_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Share.of(BUSY) == Share(1, 4, "4 cores")
-    assert Share.of(Cores(64, "a test", 8, 8, 56)).computing == 16
-    assert Share.of(Cores()).waiting == min(16, settled().count)
+    assert WorkerLimits.from_cores(BUSY) == WorkerLimits(1, 4, "4 cores")
+    assert WorkerLimits.from_cores(Cores(64, "a test", 8, 8, 56)).computing == 16
+    assert WorkerLimits.from_cores(Cores()).waiting == min(16, settled().count)
     monkeypatch.setenv("FLOW_DATA_WORKERS", "5")
-    assert Share.of(BUSY) == Share(5, 5, "FLOW_DATA_WORKERS")
+    assert WorkerLimits.from_cores(BUSY) == WorkerLimits(5, 5, "FLOW_DATA_WORKERS")
 
 
 def test_what_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLOW_DATA_WORKERS", "all")
     with pytest.raises(ConfigError, match="reading FLOW_DATA_WORKERS"):
-        Share.of(BUSY)
+        WorkerLimits.from_cores(BUSY)
 
 
 class Batches:
@@ -65,11 +65,11 @@ class Batches:
 
 def test_loaders_have_what_a_step_leaves_until_it_waits(crew: Workers) -> None:
     batches = Batches()
-    futures = [crew.submit(batches, Share.of(BUSY)) for _ in range(8)]
+    futures = [crew.submit(batches, WorkerLimits.from_cores(BUSY)) for _ in range(8)]
     assert batches.begin(1)
     assert not batches.begun.acquire(timeout=0.05)
     assert crew.active == 1
-    with crew.waited_for():
+    with crew.step_waiting():
         assert batches.begin(3)
         assert not batches.begun.acquire(timeout=0.05)
         assert crew.active == 4
@@ -85,8 +85,8 @@ def test_loaders_have_what_a_step_leaves_until_it_waits(crew: Workers) -> None:
 
 def test_several_loaders_share_what_is_left(crew: Workers) -> None:
     one, other = Batches(), Batches()
-    crew.submit(one, Share.of(BUSY))
-    crew.submit(other, Share.of(BUSY))
+    crew.submit(one, WorkerLimits.from_cores(BUSY))
+    crew.submit(other, WorkerLimits.from_cores(BUSY))
     assert one.begin(1)
     assert not other.begun.acquire(timeout=0.05)
     one.may_end.release()
@@ -98,7 +98,10 @@ def test_an_error_of_a_job_is_its_own(crew: Workers) -> None:
     def fails() -> None:
         raise ValueError("no batch")
 
-    failed, fine = crew.submit(fails, Share.of(BUSY)), crew.submit(list, Share.of(BUSY))
+    failed, fine = (
+        crew.submit(fails, WorkerLimits.from_cores(BUSY)),
+        crew.submit(list, WorkerLimits.from_cores(BUSY)),
+    )
     with pytest.raises(ValueError, match="no batch"):
         failed.result()
     fine.result()
@@ -107,7 +110,7 @@ def test_an_error_of_a_job_is_its_own(crew: Workers) -> None:
 
 def test_what_has_not_begun_is_not_done_after_the_end(crew: Workers) -> None:
     batches = Batches()
-    first, later = (crew.submit(batches, Share.of(BUSY)) for _ in range(2))
+    first, later = (crew.submit(batches, WorkerLimits.from_cores(BUSY)) for _ in range(2))
     assert batches.begin(1)
     crew.stop(seconds=0.01)
     assert later.cancelled()
@@ -117,7 +120,7 @@ def test_what_has_not_begun_is_not_done_after_the_end(crew: Workers) -> None:
 
 
 def test_statistics_tell_how_many_were_at_work() -> None:
-    stats = LoaderStats("reader", 6, share=Share.of(BUSY))
+    stats = LoaderStats("reader", 6, limits=WorkerLimits.from_cores(BUSY))
     text = text_report([stats])
     assert "6 slots, 1 in work while a step computes, 4 while one waits (by 4 cores)" in text
 
@@ -125,9 +128,9 @@ def test_statistics_tell_how_many_were_at_work() -> None:
 INTERRUPTED = """
 import signal
 from flow_core.base.thread_budget import Cores
-from flow_data.loading.workers import Share, Workers
+from flow_data.loading.workers import WorkerLimits, Workers
 
-crew, share, total = Workers(), Share.of(Cores(2, "a test", 1, 1, 1)), [0]
+crew, share, total = Workers(), WorkerLimits.from_cores(Cores(2, "a test", 1, 1, 1)), [0]
 
 def count():
     total[0] += 1
@@ -137,7 +140,7 @@ signal.signal(signal.SIGALRM, signal.default_int_handler)
 interrupted = 0
 for _ in range(3000):
     try:
-        with crew.waited_for():
+        with crew.step_waiting():
             crew.submit(count, share).result()
     except KeyboardInterrupt:
         interrupted += 1

@@ -1,3 +1,5 @@
+"""Reading and writing of record files, and corrupt data."""
+
 from __future__ import annotations
 
 import io

@@ -1,3 +1,5 @@
+"""Decoding, resizing, normalising, flipping and cropping of images."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from flow_data import codec
 from flow_data.codec import Normalizer, decode, encode_jpeg, flip, resize
 from flow_data.kernels.crops import CropLimits, crop_box
-from flow_data.kernels.images import kept_ratio
+from flow_data.kernels.images import size_keeping_ratio
 
 LIBRARIES = ["as installed", "Pillow alone"]
 
@@ -126,6 +128,6 @@ def test_random_parts_lie_in_the_image(height: int, width: int, data: Any) -> No
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 900), st.integers(1, 900), st.integers(1, 800), st.booleans())
 def test_kept_ratios(height: int, width: int, target: int, longer: bool) -> None:
-    w, h = kept_ratio(height, width, target, 0, 0, longer)
+    w, h = size_keeping_ratio(height, width, target, 0, 0, longer)
     assert (max if longer else min)(w, h) == target
     assert (w >= h) == (width >= height) or w == h
