@@ -90,9 +90,9 @@ def _by_opencv(cv2: Any, data: Any, color_space: str) -> Array:
     try:
         pixels = cv2.imdecode(encoded, flag)
     except cv2.error as error:
-        raise ValueError(f"{encoded.size} bytes that are no image: {error}") from error
+        raise ValueError(f"{encoded.size} bytes that are not an image: {error}") from error
     if pixels is None:
-        raise ValueError(f"{encoded.size} bytes that are no image")
+        raise ValueError(f"{encoded.size} bytes that are not an image")
     if color_space == "RGB":
         pixels = cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
     return pixels.reshape(*pixels.shape[:2], -1)
@@ -107,7 +107,7 @@ def _by_pillow(data: Any, color_space: str) -> Array:
             mode = "L" if color_space == "GRAY" else "RGB"
             pixels = np.asarray(image if image.mode == mode else image.convert(mode))
     except Exception as error:  # Pillow raises many types
-        raise ValueError(f"{len(data)} bytes that are no image: {error}") from error
+        raise ValueError(f"{len(data)} bytes that are not an image: {error}") from error
     pixels = pixels.reshape(*pixels.shape[:2], -1)
     return pooled_copy(pixels[..., ::-1] if color_space == "BGR" else pixels)
 

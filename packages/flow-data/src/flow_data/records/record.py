@@ -81,7 +81,7 @@ class Record:
             except Exception as error:
                 raise corrupt(
                     self.origin,
-                    f"{len(self.payload)} bytes that are no record: {error}",
+                    f"{len(self.payload)} bytes that are not a record: {error}",
                     "a record in the file's format",
                 ) from error
         return self._fields

@@ -17,11 +17,11 @@ from flow_core.device import Launch
 from flow_core.ir.graph import AttrValue, tensor_type
 from flow_core.plugins.specs import BindContext
 from flow_onednn.kernels import matmul
+from flow_onednn.kernels.loops import FLOAT_BYTES
 from flow_onednn.native import compiler
 from flow_onednn.primitives import address, padded
 from flow_onednn.recipes import Implementation, Problem
 
-FLOAT_BYTES = 4
 X = 1
 """Position of the image among the inputs."""
 

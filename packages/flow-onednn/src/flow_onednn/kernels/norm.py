@@ -13,7 +13,7 @@ from flow_core.device import Launch
 from flow_core.ir.graph import TensorType
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn import binding
-from flow_onednn.kernels.loops import pointer
+from flow_onednn.kernels.loops import FLOAT_BYTES, pointer
 from flow_onednn.kernels.upcast import is_half, upcast_kernel, upcast_type
 from flow_onednn.library import available, half_types
 from flow_onednn.native import compiler
@@ -31,7 +31,6 @@ from flow_onednn.primitives import (
 from flow_onednn.recipes import PRIORITY, Problem, cached, problem
 
 FLAGS = binding.USE_SCALE | binding.USE_SHIFT
-FLOAT_BYTES = 4
 
 
 def _image(type_: TensorType) -> Md:
