@@ -325,7 +325,7 @@ def test_a_broken_file_is_left_out_from_there(
     assert job().tolist() == [*range(9), *range(10, COUNT)]
     (message,) = all_stats()[-1].broken
     assert "part-0, record 9 at byte" in message
-    assert caplog.text.count("left out the rest of a file") == 1
+    assert caplog.text.count("skipped the rest of a file") == 1
     assert message in text_report(all_stats())
     with pytest.raises(DataError, match="record 9"):
         label_job(records, 22)()

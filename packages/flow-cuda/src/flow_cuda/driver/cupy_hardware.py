@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.specs import Device
 from flow_core.base.disk_cache import DiskCache, user_folder
-from flow_core.sharding.topology import Device
 from flow_cuda.codegen import nvrtc
 from flow_cuda.codegen.program import Kernel
 from flow_cuda.cudnn.plans import DnnPlans

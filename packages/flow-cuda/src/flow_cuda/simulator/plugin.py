@@ -9,13 +9,13 @@ from functools import partial
 from flow_core.authoring.specs import (
     Available,
     CommSpec,
+    Device,
     DeviceSpec,
     KernelSpec,
     OpSpec,
     PassSpec,
     Unavailable,
 )
-from flow_core.sharding.topology import Device
 from flow_cuda.codegen import host_compiler
 from flow_cuda.cudnn.attention_ops import OPS as ATTENTION_OPS
 from flow_cuda.cudnn.norm_ops import OPS as NORM_OPS

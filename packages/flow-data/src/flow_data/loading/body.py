@@ -1,4 +1,4 @@
-"""The ops of a loader as one attribute, and their buffers."""
+"""The op ``data_loader``: its member ops, encoded as one attribute."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from flow_core.base.dtypes import as_dtype
 from flow_core.base.shapes import Shape
 
 LOCAL_COPIES = ("slice", "copy")
-"""Collectives of exchanges that a loader does itself: copies within a device."""
+"""Collectives that a loader executes itself: copies within a device."""
 
 Slot = tuple[int, int]
-"""An output of a member: which member, which output."""
+"""An output of a member: indices of the member and of its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Member:
 
 
 def copies(member: Member, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Launch]:
-    """The launches of a member that copies blocks of its inputs."""
+    """Return the launches of a member that copies blocks of its inputs."""
     blocks = [Block(*row) for row in member.attrs["blocks"]]
     return [
         partial(
@@ -67,7 +67,7 @@ def _window(start: Shape, size: Shape) -> tuple[slice, ...]:
 
 
 def encode(members: Sequence[Member]) -> tuple[AttrValue, ...]:
-    """Members as a literal."""
+    """Encode members as a literal."""
     return tuple(
         (
             m.name,
@@ -82,7 +82,7 @@ def encode(members: Sequence[Member]) -> tuple[AttrValue, ...]:
 
 
 def decode(body: Sequence[Any]) -> Iterator[Member]:
-    """The members of a literal."""
+    """Decode the members of a literal."""
     for name, logical, type_, inputs, attrs, outputs in body:
         types = tuple(tensor_type(tuple(shape), as_dtype(dtype)) for shape, dtype in outputs)
         yield Member(name, logical, type_, tuple(tuple(i) for i in inputs), dict(attrs), types)
@@ -102,6 +102,6 @@ OPS: tuple[OpSpec, ...] = (
         attrs={"body": REQUIRED, "outputs": REQUIRED},
         random=True,
         host=True,
-        doc="Readers, decoders and image ops that run ahead of the step; see `flow_data.loading`.",
+        doc="Readers, decoders and image ops that prefetch batches; see `flow_data.loading`.",
     ),
 )

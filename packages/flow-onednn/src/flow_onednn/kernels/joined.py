@@ -13,32 +13,32 @@ from flow_onednn.kernels.loops import FLOAT_BYTES, PAIR_BYTES, loop_kernel, null
 from flow_onednn.native import compiler
 from flow_onednn.ops import JOINED, Joined
 from flow_onednn.primitives import padded
-from flow_onednn.threads import SHARES
+from flow_onednn.threads import MAX_PARTITIONS
 
 STEP = 2
-"""Position of the step's number, where a rule reads it."""
+"""Position of the step number, if the rule reads it."""
 NORMS = ("lars_update", "lamb_update")
 
 
 def _accepts(row: Joined, query: KernelQuery) -> bool:
-    """float32 but for the number of the step."""
+    """Return whether all inputs but the step number are float32."""
     step = STEP if row.rule.step else None
     return all(t.dtype.name == "float32" for i, t in enumerate(query.inputs) if i != step)
 
 
 def _models(row: Joined, items: Sequence[Any]) -> Sequence[Any]:
-    """Of each row what belongs to the variable itself."""
+    """Return the items of the variables, one per row."""
     return items[row.head + 1 :: row.row]
 
 
 def _pairs_bytes(row: Joined, query: KernelQuery) -> int:
     if row.rule.type not in NORMS:
         return 0
-    return padded(len(_models(row, query.inputs)) * SHARES * PAIR_BYTES)
+    return padded(len(_models(row, query.inputs)) * MAX_PARTITIONS * PAIR_BYTES)
 
 
 def _bytes(row: Joined, query: KernelQuery) -> int:
-    """What norms are summed up in and, for LAMB, all changes."""
+    """Return the bytes of the partial norms and, for LAMB, of the changes of all variables."""
     changes = (
         sum(t.size for t in _models(row, query.inputs)) if row.rule.type == "lamb_update" else 0
     )
@@ -63,7 +63,7 @@ def _bind(row: Joined, ctx: BindContext) -> Launch:
         JOINED.index(row), make("void *[]", rows), make("long[]", sizes), len(sizes) // 2, row.row,
         pointer(rate), pointer(factor) if ctx.attrs["scaled"] else null(),
         pointer(ctx.inputs[STEP], "int64_t *") if row.rule.step else null(),
-        change, pairs, SHARES, make("double[]", numbers),
+        change, pairs, MAX_PARTITIONS, make("double[]", numbers),
     )  # fmt: skip
 
 

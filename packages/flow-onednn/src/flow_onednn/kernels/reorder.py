@@ -1,4 +1,4 @@
-"""Axes in another order."""
+"""Transpositions as oneDNN reorders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _cook(p: Problem) -> Recipe | None:
 
 
 def _accepts(query: KernelQuery) -> bool:
-    """Floats, and the bytes that masks are made of: their numbers are float32's, too."""
+    """Return whether the elements are floats or bytes, which float32 represents exactly."""
     x = query.inputs[0]
     return is_float(query) or (x.dtype.name in ("int8", "uint8") and x.size > 0)
 

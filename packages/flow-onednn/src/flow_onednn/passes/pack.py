@@ -14,7 +14,7 @@ from flow_core.authoring.backends import side_by_side
 from flow_core.authoring.pass_api import PassContext, Rewriter, like
 from flow_core.authoring.specs import Attrs, Graph, KernelQuery, KernelSpec, Op, tensor_type
 from flow_onednn.kernels.packed import PACK, PRODUCT, attrs_of, packed_size
-from flow_onednn.kernels.shares import same_rows
+from flow_onednn.kernels.partitioned_matmul import same_rows
 from flow_onednn.recipes import Problem
 
 LEAST = 3
