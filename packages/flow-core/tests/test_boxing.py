@@ -23,9 +23,8 @@ from flow_core.compiler.reshard.planner import (
     plan_routes,
 )
 from flow_core.compiler.reshard.steps import is_there
-from flow_core.exchange import LOCAL, make_exchange
+from flow_core.exchange import COMBINE, LOCAL, make_exchange
 from flow_core.ir.graph import Value, tensor_type
-from flow_core.ops.data_movement.boxing import COMBINE
 from flow_core.plan import COLLECTIVES
 from flow_core.sharding.sbp import (
     B,

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.alignment import ALIGNMENT
 from flow_core.base.dtypes import DType, as_dtype
 from flow_core.base.errors import PlanError
 from flow_core.base.shapes import Shape, balanced_range, num_elements
@@ -28,7 +29,8 @@ BOXING = "boxing"
 LOCAL = ("slice", "zero_pad", "copy")
 """Collectives in which nothing leaves a device."""
 
-COMBINES = ("sum", "max", "min")
+COMBINE: Mapping[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+"""The ufunc that combines partial results, by the operation of the partial SBP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +262,8 @@ def sent_by(meters: Iterable[Meter]) -> dict[tuple[str, str], int]:
 def neutral(operation: str, dtype: DType) -> Any:
     """The element that changes nothing when it is combined with another one.
 
-    >>> from flow_core.base.dtypes import float32, int8
+    >>> from flow_core.base.alignment import ALIGNMENT
+    from flow_core.base.dtypes import float32, int8
     >>> neutral("sum", int8), neutral("max", int8), neutral("min", float32)
     (0, -128, inf)
     """
@@ -295,7 +298,7 @@ def check_arrays(
     _check(
         exchange, exchange.collective in COLLECTIVES, exchange.collective, ", ".join(COLLECTIVES)
     )
-    _check(exchange, exchange.combine in COMBINES, exchange.combine, ", ".join(COMBINES))
+    _check(exchange, exchange.combine in COMBINE, exchange.combine, ", ".join(COMBINE))
     rows = (
         ("input", exchange.inputs, exchange.senders, inputs),
         ("output", exchange.outputs, exchange.receivers, outputs),
@@ -337,29 +340,25 @@ def pack(objects: Any) -> Any:
     tensors = [None if x is None else np.asarray(x) for x in objects.reshape(-1)]
     rows = [None if x is None else [as_dtype(x.dtype).name, x.shape] for x in tensors]
     head = json.dumps(rows).encode()
-    head += b" " * (-len(head) % _ALIGN)
-    parts = [np.array([len(head)] + [0] * (_ALIGN // 8 - 1), np.int64).view(np.uint8)]
+    head += b" " * (-len(head) % ALIGNMENT)
+    parts = [np.array([len(head)] + [0] * (ALIGNMENT // 8 - 1), np.int64).view(np.uint8)]
     parts.append(np.frombuffer(head, np.uint8))
     for x in tensors:
         if x is not None:
             parts.append(np.ascontiguousarray(x).reshape(-1).view(np.uint8))
-            parts.append(np.zeros(-x.nbytes % _ALIGN, np.uint8))
+            parts.append(np.zeros(-x.nbytes % ALIGNMENT, np.uint8))
     return np.concatenate(parts)
 
 
 def unpack(message: Any) -> Any:
     """The tensors of a message that `pack` made, as views of it, in a flat array."""
-    start = _ALIGN + int(message[:8].view(np.int64)[0])
-    rows = json.loads(message[_ALIGN:start].tobytes())
+    start = ALIGNMENT + int(message[:8].view(np.int64)[0])
+    rows = json.loads(message[ALIGNMENT:start].tobytes())
     found = np.empty(len(rows), object)
     for i, row in enumerate(rows):
         if row is not None:
             dtype, shape = as_dtype(row[0]).numpy, tuple(row[1])
             stop = start + num_elements(shape) * dtype.itemsize
             found[i] = message[start:stop].view(dtype).reshape(shape)
-            start = stop + -stop % _ALIGN
+            start = stop + -stop % ALIGNMENT
     return found
-
-
-_ALIGN = 64
-"""Tensors begin in a message at multiples of so many bytes."""

@@ -7,7 +7,7 @@ an order that both can derive from the exchange alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -17,11 +17,7 @@ import numpy as np
 
 from flow_core.base.shapes import Shape
 from flow_core.device import Launch
-from flow_core.exchange import Block, Exchange, neutral
-
-COMBINE: Mapping[str, Callable[..., Any]] = {
-    "sum": np.add, "max": np.maximum, "min": np.minimum
-}  # fmt: skip
+from flow_core.exchange import COMBINE, Block, Exchange, neutral
 
 AT_ONCE = 16384
 """Bytes up to which all members of an all-reduce send all they have, and each combines it."""

@@ -10,13 +10,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from flow_core.base.alignment import aligned
 from flow_core.device import Launch
 from flow_onednn import binding, threads
 from flow_onednn.library import Library, OneDnnError, library, status_text
 
 _LOG = logging.getLogger("flow_onednn")
 
-ALIGN = 64
 Md = Any
 """A memory descriptor: cffi's pointer, which frees it or keeps its owner alive."""
 
@@ -67,11 +67,6 @@ def same(a: Md, b: Md) -> bool:
 def nbytes(md: Md) -> int:
     """The memory that a descriptor needs."""
     return int(library().lib.dnnl_memory_desc_get_size(md))
-
-
-def padded(size: int) -> int:
-    """A size rounded up to whole cache lines."""
-    return -(-size // ALIGN) * ALIGN
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +383,7 @@ class Carver:
     def take(self, size: int) -> int:
         """The address of the next part of ``size`` bytes."""
         at = self.base + self.used
-        self.used += padded(size)
+        self.used += aligned(size)
         return at
 
 

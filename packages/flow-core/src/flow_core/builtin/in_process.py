@@ -17,8 +17,8 @@ import numpy as np
 
 from flow_core.builtin.calls import call
 from flow_core.device import Launch
-from flow_core.exchange import Block, Exchange, check_arrays, neutral
-from flow_core.ops.data_movement.boxing import COMBINE, window
+from flow_core.exchange import COMBINE, Block, Exchange, check_arrays, neutral
+from flow_core.ops.data_movement.boxing import window
 from flow_core.plugins.specs import Available
 
 

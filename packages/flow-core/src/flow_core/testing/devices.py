@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from flow_core.base.alignment import ALIGNMENT
 from flow_core.base.dtypes import ALL, DType, as_dtype
 from flow_core.device import Arena, Driver
 from flow_core.plugins.specs import Available, Unavailable
 from flow_core.testing.kit import Kit, Parameters
 
 SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (7,), (3, 5), (2, 1, 4), (0,), (3, 0, 2))
-ALIGN = 64
 
 
 class DeviceKit(Kit):
@@ -31,7 +31,7 @@ class DeviceKit(Kit):
 
     device_type: ClassVar[str] = "cpu"
     index: ClassVar[int] = 0
-    alignment: ClassVar[int] = ALIGN
+    alignment: ClassVar[int] = ALIGNMENT
 
     def driver(self) -> Driver:
         """The driver under test; skips when there is no device."""
@@ -67,8 +67,8 @@ class DeviceKit(Kit):
         """A device array in an arena of its own, at an offset."""
         type_ = as_dtype(dtype)
         count = int(np.prod(shape))
-        arena = self.driver().allocate(ALIGN + count * type_.itemsize)
-        return arena.view(ALIGN, shape, type_.numpy)
+        arena = self.driver().allocate(ALIGNMENT + count * type_.itemsize)
+        return arena.view(ALIGNMENT, shape, type_.numpy)
 
     # ------------------------------------------------------------------------------- tests
 

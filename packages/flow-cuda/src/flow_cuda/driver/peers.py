@@ -18,6 +18,7 @@ import numpy as np
 
 from flow_core.device import Launch, Scratch, Strided, strided
 from flow_core.exchange import (
+    COMBINE,
     Block,
     Exchange,
     Meter,
@@ -46,8 +47,6 @@ Box = Any
 
 Part = tuple[str, Box]
 """A box, and the device in whose memory it lies."""
-
-COMBINE: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
 def bootstrap(env: Mapping[str, str] = os.environ) -> Available | Unavailable:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.alignment import aligned
 from flow_core.base.dtypes import DType
 from flow_core.device import Launch
 from flow_core.ir.graph import TensorType
@@ -17,8 +18,6 @@ from flow_cuda.device.arrays import DeviceArray
 
 Bind = Callable[[BindContext], Launch | Sequence[Launch]]
 Accepts = Callable[[KernelQuery], bool]
-
-ALIGN = 64
 
 
 def kernel(
@@ -45,15 +44,6 @@ def c_type(type_: TensorType | DType) -> str:
     return C_TYPES[(type_.dtype if isinstance(type_, TensorType) else type_).name]
 
 
-def padded(nbytes: int) -> int:
-    """Bytes with room up to the next multiple of `ALIGN`.
-
-    >>> padded(1), padded(64)
-    (64, 64)
-    """
-    return -(-nbytes // ALIGN) * ALIGN
-
-
 Room = tuple[tuple[int, ...], Any]
 """Shape and element type of an array in a workspace."""
 
@@ -64,7 +54,7 @@ def room_bytes(rooms: Sequence[Room]) -> int:
     >>> room_bytes([((3,), np.float32), ((1,), np.int64)])
     128
     """
-    return sum(padded(prod(shape) * np.dtype(dtype).itemsize) for shape, dtype in rooms)
+    return sum(aligned(prod(shape) * np.dtype(dtype).itemsize) for shape, dtype in rooms)
 
 
 def carve(workspace: DeviceArray, rooms: Sequence[Room]) -> Iterator[DeviceArray]:

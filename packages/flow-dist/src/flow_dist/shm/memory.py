@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.alignment import aligned
 from flow_core.device import Launch
 from flow_dist.phases import Box, Gather, Phases, Route, launches_of, routes
 from flow_dist.shm.large_pages import enlarge, mapped
@@ -25,7 +26,6 @@ from flow_dist.shm.large_pages import enlarge, mapped
 SWITCH = "FLOW_DIST_SHARED_MEMORY"
 """The variable that is "0" where processes of one host shall send and receive as others do."""
 
-ALIGN = 64
 STAGE = 1 << 22
 """Bytes of a segment for boxes that do not lie in shared memory, unless one needs more."""
 
@@ -157,7 +157,7 @@ class SharedMemory:
         if self._stage is None or self._used + box.nbytes > self._stage.nbytes:
             self._stage, self._used = self.arena(max(STAGE, box.nbytes)), 0
         slot = self._stage.view(self._used, box.shape, box.dtype)
-        self._used += -(-box.nbytes // ALIGN) * ALIGN
+        self._used += aligned(box.nbytes)
         return slot
 
     def open(self, place: Sequence[int], strides: Sequence[int] | None, box: Box) -> Any:

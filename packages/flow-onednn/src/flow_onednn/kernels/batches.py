@@ -13,6 +13,7 @@ from math import prod
 
 import numpy as np
 
+from flow_core.base.alignment import aligned
 from flow_core.base.dtypes import float32
 from flow_core.device import Launch
 from flow_core.ir.graph import tensor_type
@@ -26,7 +27,6 @@ from flow_onednn.primitives import (
     Tensor,
     address,
     nbytes,
-    padded,
     prepared,
     reorder,
     same,
@@ -63,7 +63,7 @@ class Batches:
     def _sums(self) -> int:
         """Bytes of the sums of a share: whole rows."""
         row = WIDTH * FLOAT_BYTES
-        return -(-sum(padded(nbytes(o.md)) for o in self._results()) // row) * row
+        return -(-sum(aligned(nbytes(o.md)) for o in self._results()) // row) * row
 
     def _results(self) -> tuple[Operand, ...]:
         """The outputs, in the layouts of the primitive."""
@@ -90,7 +90,7 @@ class Batches:
         for own, operand in zip(self._results(), self.given, strict=True):
             target = (operand.md, address(ctx.outputs[operand.index]))
             launches.append(reorder((own.md, at), target))
-            at += padded(nbytes(own.md))
+            at += aligned(nbytes(own.md))
         return launches
 
     def _prepared(self, ctx: BindContext, at: int) -> Iterator[Prepared]:
@@ -104,7 +104,7 @@ class Batches:
             sums = at
             for own in self._results():
                 tensors[own.role] = (own.md, sums)
-                sums += padded(nbytes(own.md))
+                sums += aligned(nbytes(own.md))
             yield prepared(part.primitive, tensors, scratch)
             at += self._sums
             scratch += _scratch(part)
@@ -117,7 +117,7 @@ class Batches:
 
 
 def _scratch(part: Recipe) -> int:
-    return padded(part.primitive.scratchpad)
+    return aligned(part.primitive.scratchpad)
 
 
 def _own(part: Recipe, operand: Operand) -> object:

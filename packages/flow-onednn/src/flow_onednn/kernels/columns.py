@@ -12,13 +12,14 @@ from functools import partial
 from math import prod
 from typing import Any
 
+from flow_core.base.alignment import aligned
 from flow_core.base.dtypes import float32
 from flow_core.device import Launch
 from flow_core.ir.graph import AttrValue, tensor_type
 from flow_core.plugins.specs import BindContext
 from flow_onednn.kernels import matmul
 from flow_onednn.native import compiler
-from flow_onednn.primitives import address, padded
+from flow_onednn.primitives import address
 from flow_onednn.recipes import Cooked, Problem
 
 FLOAT_BYTES = 4
@@ -48,7 +49,7 @@ class Columns:
 
     @property
     def _bytes(self) -> int:
-        return padded(FLOAT_BYTES * self.size)
+        return aligned(FLOAT_BYTES * self.size)
 
     @property
     def reorders(self) -> int:

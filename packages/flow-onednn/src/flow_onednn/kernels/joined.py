@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from flow_core.base.alignment import aligned
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn.kernels.loops import FLOAT_BYTES, PAIR_BYTES, loop_kernel, null, pointer
 from flow_onednn.native import compiler
 from flow_onednn.ops import JOINED, UPDATE_ATTRS, Joined
-from flow_onednn.primitives import padded
 from flow_onednn.threads import SHARES
 
 STEP = 2
@@ -33,13 +33,13 @@ def _models(row: Joined, items: Sequence[Any]) -> Sequence[Any]:
 def _pairs_bytes(row: Joined, query: KernelQuery) -> int:
     if row.update not in NORMS:
         return 0
-    return padded(len(_models(row, query.inputs)) * SHARES * PAIR_BYTES)
+    return aligned(len(_models(row, query.inputs)) * SHARES * PAIR_BYTES)
 
 
 def _bytes(row: Joined, query: KernelQuery) -> int:
     """What norms are summed up in and, for LAMB, all changes."""
     changes = sum(t.size for t in _models(row, query.inputs)) if row.update == "lamb_update" else 0
-    return _pairs_bytes(row, query) + padded(FLOAT_BYTES * changes)
+    return _pairs_bytes(row, query) + aligned(FLOAT_BYTES * changes)
 
 
 def _bind(row: Joined, ctx: BindContext) -> Launch:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.alignment import aligned
 from flow_core.device import Launch
 from flow_core.ir.graph import TensorType
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
@@ -25,7 +26,6 @@ from flow_onednn.primitives import (
     create,
     launch,
     nbytes,
-    padded,
     plain,
 )
 from flow_onednn.recipes import PRIORITY, Problem, cached, problem
@@ -99,12 +99,12 @@ def _takes(make: Any) -> Any:
 
 
 def _vector_bytes(query: KernelQuery) -> int:
-    return padded(query.inputs[0].shape[-1] * FLOAT_BYTES)
+    return aligned(query.inputs[0].shape[-1] * FLOAT_BYTES)
 
 
 def _workspace(make: Any) -> Any:
     """A scratchpad and one vector: the variance."""
-    return lambda query: _vector_bytes(query) + padded(make(problem(query)).scratchpad)
+    return lambda query: _vector_bytes(query) + aligned(make(problem(query)).scratchpad)
 
 
 def _vector(ctx: BindContext) -> Any:

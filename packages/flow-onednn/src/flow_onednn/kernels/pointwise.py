@@ -12,13 +12,13 @@ from functools import partial
 from math import prod
 from typing import Any
 
+from flow_core.base.alignment import aligned
 from flow_core.base.dtypes import float32
 from flow_core.device import Launch
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.plugins.specs import BindContext
 from flow_onednn.kernels import matmul
 from flow_onednn.native import compiler
-from flow_onednn.primitives import padded
 from flow_onednn.recipes import Cooked, Problem
 
 Shape = tuple[int, ...]
@@ -49,7 +49,7 @@ class Strided:
 
     @property
     def _bytes(self) -> int:
-        return padded(4 * prod(self.met))
+        return aligned(4 * prod(self.met))
 
     @property
     def reorders(self) -> int:

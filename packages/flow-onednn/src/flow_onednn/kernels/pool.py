@@ -11,6 +11,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
+from flow_core.base.alignment import aligned
 from flow_core.device import Launch
 from flow_core.ir.graph import TensorType
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
@@ -18,7 +19,7 @@ from flow_onednn import binding
 from flow_onednn.kernels.conv import LAST, first, image
 from flow_onednn.kernels.loops import half_kernel, null, parts_of, pointer
 from flow_onednn.native import compiler
-from flow_onednn.primitives import Primitive, create, dims, padded
+from flow_onednn.primitives import Primitive, create, dims
 from flow_onednn.recipes import Operand, Problem, Recipe, kernel, recipe
 
 Shape = tuple[int, ...]
@@ -144,7 +145,7 @@ def _pools(query: KernelQuery) -> bool:
 def _buffer_bytes(query: KernelQuery) -> int:
     """A row of the input per part, for images of which each channel is a plane."""
     (n, _, w, c, oh, *_) = _c_sizes(query, query.inputs[0], query.outputs[0]) or (0,) * 5
-    return padded(4 * w * parts_of(n * oh)) if c == 1 else 0
+    return aligned(4 * w * parts_of(n * oh)) if c == 1 else 0
 
 
 def _bind_max(ctx: BindContext) -> Launch:

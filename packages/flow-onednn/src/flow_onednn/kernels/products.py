@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
+from flow_core.base.alignment import aligned
 from flow_core.device import Launch
 from flow_core.ir.graph import AttrValue
 from flow_core.plugins.specs import BindContext, KernelSpec
 from flow_onednn.kernels import matmul
 from flow_onednn.kernels.loops import FLOAT_BYTES, null, pointer
 from flow_onednn.native import compiler
-from flow_onednn.primitives import padded
 from flow_onednn.recipes import Cooked, Problem, is_float32, kernel
 
 
@@ -40,7 +40,7 @@ class Step:
 
     @property
     def _bytes(self) -> int:
-        return padded(FLOAT_BYTES * self.size)
+        return aligned(FLOAT_BYTES * self.size)
 
     @property
     def reorders(self) -> int:

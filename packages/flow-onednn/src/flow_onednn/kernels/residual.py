@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from math import prod
 
+from flow_core.base.alignment import aligned
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn.kernels.loops import FLOAT_BYTES, loop_kernel, pointer, sum_shares
 from flow_onednn.native import compiler
-from flow_onednn.primitives import padded
 
 STATISTICS = 4
 """Numbers per channel and part: mean and squares of the part, and of the block under way."""
@@ -22,7 +22,7 @@ def _rows(query: KernelQuery) -> tuple[int, int]:
 
 def _bytes(query: KernelQuery) -> int:
     rows, channels = _rows(query)
-    return padded(STATISTICS * sum_shares(rows, channels) * channels * FLOAT_BYTES)
+    return aligned(STATISTICS * sum_shares(rows, channels) * channels * FLOAT_BYTES)
 
 
 def _bind(ctx: BindContext) -> Launch:

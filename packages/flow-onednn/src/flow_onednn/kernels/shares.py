@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.alignment import aligned
 from flow_core.device import Launch
 from flow_core.plugins.rows import of_first
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
@@ -39,7 +40,6 @@ from flow_onednn.primitives import (
     address,
     create,
     failed,
-    padded,
     plain,
     prepared,
 )
@@ -77,7 +77,7 @@ class Shares:
     @property
     def workspace(self) -> int:
         """Bytes for the sums of all parts but the first, and for what primitives need."""
-        return padded(self._bytes) + sum(padded(r.primitive.scratchpad) for r in self.parts)
+        return aligned(self._bytes) + sum(aligned(r.primitive.scratchpad) for r in self.parts)
 
     @property
     def _bytes(self) -> int:
@@ -107,13 +107,13 @@ class Shares:
     def _prepared(self, ctx: BindContext) -> Iterator[Prepared]:
         """The primitives on the op's arrays, their own sums and scratchpads."""
         at = 0 if ctx.workspace is None else address(ctx.workspace)
-        scratch = at + padded(self._bytes)
+        scratch = at + aligned(self._bytes)
         for number, part in enumerate(self.parts):
             tensors = {o.role: (o.md, _address(ctx, o)) for o in part.operands}
             if self.sums and number:
                 tensors["dst"] = (tensors["dst"][0], at + self._each * (number - 1))
             yield prepared(part.primitive, tensors, scratch)
-            scratch += padded(part.primitive.scratchpad)
+            scratch += aligned(part.primitive.scratchpad)
 
     def _call(self, ctx: BindContext, *parts: Any) -> Callable[[], int]:
         """What runs the parts, and gives 0 or the status of those that failed."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.alignment import aligned
 from flow_core.device import Launch
 from flow_core.ir.graph import Attrs
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
@@ -33,13 +34,12 @@ from flow_onednn.primitives import (
     address,
     create,
     launch,
-    padded,
     plain,
 )
 from flow_onednn.recipes import Problem, Recipe, is_float32, kernel
 
 OP = "summed_sgd_update"
-NUMBER = padded(4)
+NUMBER = aligned(4)
 PRODUCT = ("transpose_a", "transpose_b", "alpha")
 PLAIN = ("l1", "l2", "weight_decay")
 """What an update has none of if it is the gradient alone that changes the variable."""
@@ -68,7 +68,7 @@ class Summed:
     def workspace(self) -> int:
         """Bytes for the sum, for the rate, and for what the primitives need while they run."""
         used = (p.scratchpad for p in (self.first, self.adding, self.last))
-        return padded(self.nbytes) + NUMBER + max(used)
+        return aligned(self.nbytes) + NUMBER + max(used)
 
     @property
     def reorders(self) -> int:
@@ -86,7 +86,7 @@ class Summed:
         model, rate, *rest = ctx.inputs
         operands, factor = rest[-2 * parts :], rest[: -2 * parts]
         at = address(ctx.workspace)
-        number, scratch = at + padded(self.nbytes), at + padded(self.nbytes) + NUMBER
+        number, scratch = at + aligned(self.nbytes), at + aligned(self.nbytes) + NUMBER
         launches: list[Launch] = [_rate(ctx, rate, factor, number)]
         whole: dict[str, Tensor] = {"operand 0": (self.total, at), "operand 1": (_one(), number)}
         for k in range(parts):

@@ -9,13 +9,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from flow_core.base.alignment import aligned
 from flow_core.base.dtypes import float32
 from flow_core.device import Launch
 from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
 from flow_onednn.library import NO_TILES
 from flow_onednn.native import compiler
-from flow_onednn.primitives import address, padded
+from flow_onednn.primitives import address
 from flow_onednn.recipes import Cook, is_product, kernel
 
 _LOG = logging.getLogger("flow_onednn")
@@ -111,7 +112,7 @@ def wide_type(type_: TensorType) -> TensorType:
 
 
 def _twin_bytes(query: KernelQuery) -> int:
-    return sum(padded(4 * t.size) for t in (*query.inputs, *query.outputs) if is_half(t))
+    return sum(aligned(4 * t.size) for t in (*query.inputs, *query.outputs) if is_half(t))
 
 
 def _bind(ctx: BindContext, bind: Any) -> list[Launch]:
@@ -134,7 +135,7 @@ def _twins(ctx: BindContext) -> Iterator[Any]:
         if is_half(type_):
             size = 4 * type_.size
             yield ctx.workspace[at : at + size].view("float32").reshape(type_.shape)
-            at += padded(size)
+            at += aligned(size)
 
 
 def _swapped(

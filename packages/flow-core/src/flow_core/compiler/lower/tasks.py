@@ -8,19 +8,19 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
+from flow_core.base.alignment import aligned
 from flow_core.base.dtypes import uint8
 from flow_core.base.errors import GraphError, KernelNotFoundError
+from flow_core.base.hazards import Access, find_waits
 from flow_core.base.philox import op_seed
 from flow_core.base.thread_budget import Budget, Cores, asked, find_budget
 from flow_core.base.thread_pools import granting, look
 from flow_core.compiler.memory.aliases import alias_roots
-from flow_core.compiler.memory.arena import aligned
 from flow_core.compiler.memory.arena_assignment import Buffers, Limit, There, place
 from flow_core.compiler.memory.device_batching import joined_query, with_rows
 from flow_core.compiler.memory.inplace_reduction import form_of, with_sums
 from flow_core.compiler.memory.replica_dedup import NO_DEDUP, ReplicaDedup
 from flow_core.compiler.memory.result_buffers import protected
-from flow_core.compiler.schedule.hazards import Access, find_waits
 from flow_core.compiler.schedule.op_order import constraints, schedule
 from flow_core.compiler.schedule.streams import (
     Timetable,

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-ALIGN = 64
+from flow_core.base.alignment import aligned
+
 LARGEST_FIRST_LIMIT = 3000
 PLACEMENTS = 60_000
 COMPARISONS = 24_000_000
@@ -51,15 +52,6 @@ class ArenaLayout:
     nbytes: int
     lower_bound: int
     peak: int
-
-
-def aligned(nbytes: int) -> int:
-    """The next multiple of the alignment.
-
-    >>> aligned(1), aligned(64), aligned(0)
-    (64, 64, 0)
-    """
-    return -(-nbytes // ALIGN) * ALIGN
 
 
 def plan_arena(blocks: Sequence[Block]) -> ArenaLayout:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from flow_core.base.alignment import aligned
 from flow_core.base.errors import SourceLine
-from flow_core.compiler.memory.arena import ArenaLayout, Block, aligned, plan_arena
+from flow_core.compiler.memory.arena import ArenaLayout, Block, plan_arena
 from flow_core.ir.graph import TensorType, Value
 from flow_core.plan import ArenaPlan, Buffer
 

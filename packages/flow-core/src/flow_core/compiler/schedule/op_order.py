@@ -6,13 +6,13 @@ readers of it (aliases included) and as early as that allows, so that gradients 
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping
 
 from flow_core.base.errors import GraphError
 from flow_core.compiler.memory.aliases import alias_roots, overwritten
 from flow_core.compiler.memory.replica_dedup import NO_DEDUP, ReplicaDedup
 from flow_core.ir.graph import Graph, Op, Value
+from flow_core.ir.order import topological_order
 from flow_core.plugins.specs import OpSpec
 
 TINY = 16
@@ -20,32 +20,26 @@ TINY = 16
 
 
 def schedule(graph: Graph, specs: Mapping[str, OpSpec]) -> list[Op]:
-    """The ops in running order: graph order, but updates right after their last predecessor."""
+    """Order the ops of one stream: graph order, but updates right after their last predecessor.
+
+    Raises:
+        GraphError: an op depends on itself.
+    """
     before, rank = constraints(graph, specs)
-    waiting = {name: len(names) for name, names in before.items()}
-    followers: dict[str, list[str]] = {}
-    for name, names in before.items():
-        for other in names:
-            followers.setdefault(other, []).append(name)
-    ready = [(rank[name], name) for name, count in waiting.items() if count == 0]
-    heapq.heapify(ready)
-    order: list[Op] = []
-    while ready:
-        _, name = heapq.heappop(ready)
-        order.append(graph.ops[name])
-        for other in followers.get(name, ()):
-            waiting[other] -= 1
-            if waiting[other] == 0:
-                heapq.heappush(ready, (rank[other], other))
-    if len(order) != len(graph.ops):
-        stuck = next(name for name, count in waiting.items() if count)
-        raise GraphError(
-            "ordering the ops of a job",
-            at=graph.lines.get(stuck),
-            found=f"op {stuck!r} must run before and after itself",
-            hint="an update of a variable may not feed a reader of its old value",
-        )
-    return order
+    order, blocked = topological_order(before, rank)
+    if blocked:
+        raise circular(graph, blocked[0])
+    return [graph.ops[name] for name in order]
+
+
+def circular(graph: Graph, op: str) -> GraphError:
+    """Make the error for an op that depends on itself."""
+    return GraphError(
+        "ordering the ops of a job",
+        at=graph.lines.get(op),
+        found=f"op {op!r} must run before and after itself",
+        hint="an update of a variable may not feed a reader of its old value",
+    )
 
 
 def constraints(

@@ -16,11 +16,11 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import prod, sqrt
-from typing import NoReturn
 
-from flow_core.base.errors import GraphError
 from flow_core.compiler.memory.replica_dedup import NO_DEDUP, ReplicaDedup
+from flow_core.compiler.schedule.op_order import circular
 from flow_core.ir.graph import Graph, Op, Value
+from flow_core.ir.order import Dependencies
 from flow_core.passes.gradient_accumulation import ONCE, logical_name, micro_index
 
 COMPUTE, TRANSFER = "compute", "transfer"
@@ -174,11 +174,7 @@ class _Simulation:
             known.left[micro] = known.left.get(micro, 0) + 1
         for stream_ in self.streams.values():
             stream_.later = sorted(m for m in stream_.left if m != ONCE)
-        self.waiting = {name: len(names) for name, names in before.items()}
-        self.followers: dict[str, list[str]] = {}
-        for name, names in before.items():
-            for other in names:
-                self.followers.setdefault(other, []).append(name)
+        self.dependencies = Dependencies(before)
         self.running: list[tuple[float, float, str]] = []
         self.starts: list[float] = []
         self.ends: list[float] = []
@@ -189,9 +185,8 @@ class _Simulation:
         return self.micro[name] if self.stream_of[name].endswith(COMPUTE) else ONCE
 
     def run(self) -> Timetable:
-        for name, count in self.waiting.items():
-            if count == 0:
-                self._ready(name)
+        for name in self.dependencies.free():
+            self._ready(name)
         now = 0.0
         while True:
             self._start(now)
@@ -202,7 +197,7 @@ class _Simulation:
             while self.running and self.running[0][0] <= now:
                 self._finish(heapq.heappop(self.running)[2])
         if len(self.order) != len(self.graph.ops):
-            _stuck(self.graph, self.waiting)
+            raise circular(self.graph, self.dependencies.blocked()[0])
         until = [max(i, bisect_left(self.starts, end) - 1) for i, end in enumerate(self.ends)]
         seconds = [b - a for a, b in zip(self.starts, self.ends, strict=True)]
         computing = sum(name.endswith(COMPUTE) for name in self.streams)
@@ -227,10 +222,8 @@ class _Simulation:
         stream = self.streams[self.stream_of[name]]
         stream.busy = False
         stream.done(self._gate(name))
-        for other in self.followers.get(name, ()):
-            self.waiting[other] -= 1
-            if self.waiting[other] == 0:
-                self._ready(other)
+        for other in self.dependencies.finish(name):
+            self._ready(other)
 
 
 WORTH_IT = 1.3
@@ -250,16 +243,6 @@ def useful_workers(table: Timetable, cores: int) -> int:
     overlap = max(table.span / table.total, 1 / workers) if table.total else 1.0
     long_enough = table.total >= LONG * len(table.order)
     return workers if overlap * WORTH_IT <= 1 and long_enough else 1
-
-
-def _stuck(graph: Graph, waiting: Mapping[str, int]) -> NoReturn:
-    stuck = next(name for name, count in waiting.items() if count)
-    raise GraphError(
-        "ordering the ops of a job",
-        at=graph.lines.get(stuck),
-        found=f"op {stuck!r} must run before and after itself",
-        hint="an update of a variable may not feed a reader of its old value",
-    )
 
 
 def _limits(
