@@ -64,4 +64,4 @@ def test_very_many_blocks_are_planned_quickly() -> None:
 def test_many_blocks_are_placed_as_few_are(items: list[Block], random: Random) -> None:
     order = list(range(len(items)))
     random.shuffle(order)
-    assert arena._among_many(items, order) == arena._among_few(items, order)
+    assert arena._place_by_arrays(items, order) == arena._place_by_loop(items, order)

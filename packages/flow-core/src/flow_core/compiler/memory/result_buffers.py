@@ -1,4 +1,4 @@
-"""Results of a job that must not change under the one who reads them."""
+"""Results of a job that later steps must not change."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from flow_core.plugins.specs import OpSpec
 
 
 def protected(graph: Graph, specs: Mapping[str, OpSpec], sharing: ReplicaDedup) -> Graph:
-    """The graph with copies of results that are views of variables which a step changes.
+    """Copy the results that are views of variables which a step changes.
 
     Args:
         graph: the physical graph.
-        specs: the ops.
-        sharing: what its devices have only once.
+        specs: the op specs.
+        sharing: the replicas that its devices share.
     """
     roots = alias_roots(graph, specs, sharing)
     changed = {v for op in graph.ops.values() for v in overwritten(op, specs, roots)}

@@ -57,9 +57,9 @@ def _predecessors(
         name: {v.op for v in sharing.reads(graph, op)} | set(op.control)
         for name, op in graph.ops.items()
     }
-    for name, first in (*sharing.merged.items(), *sharing.onto.items()):
+    for name, first in (*sharing.merged.items(), *sharing.accumulated.items()):
         before[name].add(first)
-    for parts in sharing.rows.values():
+    for parts in sharing.adjacent.values():
         for value in parts[1:]:
             before[value.op].add(parts[0].op)
     roots = alias_roots(graph, specs, sharing)

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from flow_core.base.errors import JobError, SourceLine
+from flow_core.compiler.lower.inputs import CompileOptions
 from flow_core.compiler.lower.physical_graph import Physical, to_physical
-from flow_core.compiler.lower.tasks import CompileOptions, lower
+from flow_core.compiler.lower.tasks import lower
 from flow_core.compiler.memory.replica_dedup import ReplicaDedup
 from flow_core.compiler.reshard.ledger import BoxingEntry, settled
 from flow_core.compiler.reshard.planner import TensorLayout
@@ -500,7 +501,7 @@ def _check_requests(build: JobBuild, graph: Graph) -> None:
 def _options(build: JobBuild, physical: Physical, sharing: ReplicaDedup) -> CompileOptions:
     config, session = build.config, build.session
 
-    def there(name: str, device: str) -> bool:
+    def is_resident(name: str, device: str) -> bool:
         shard = physical.shards.get(name)
         return bool(session.holds(name if shard is None else shard.variable, device))
 
@@ -512,7 +513,7 @@ def _options(build: JobBuild, physical: Physical, sharing: ReplicaDedup) -> Comp
         origins=physical.origins,
         workers=build.session.settings.stream_threads,
         memory_limit=session.free_memory,
-        there=there,
+        is_resident=is_resident,
         sharing=sharing,
         budget=build.session.budget,
         settings=kernel_settings(build),
