@@ -22,7 +22,7 @@ from flow_core.compiler.reshard.planner import (
     plan_boxing,
     plan_routes,
 )
-from flow_core.compiler.reshard.steps import is_there
+from flow_core.compiler.reshard.steps import is_in_place
 from flow_core.exchange import COMBINE, LOCAL, make_exchange
 from flow_core.ir.graph import Value, tensor_type
 from flow_core.plan import COLLECTIVES
@@ -120,7 +120,7 @@ def run_hop(comm: InProcessComm, hop: ReshardStep, parts: list[Any]) -> list[Any
     out: dict[int, Any] = {
         rank: parts[hop.pieces[rank][0].source]
         for rank in range(len(hop.pieces))
-        if is_there(hop, rank)
+        if is_in_place(hop, rank)
     }
     type_ = tensor_type(hop.shape, float64)
     for part in groups_of(hop):

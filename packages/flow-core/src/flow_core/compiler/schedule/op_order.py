@@ -1,7 +1,8 @@
 """The order in which ops run.
 
 Reads see the state at the start of the step: an op that overwrites a variable runs after all
-readers of it (aliases included) and as early as that allows, so that gradients die young.
+readers of the variable and of its aliases.  It runs as early as that allows, which shortens the
+live ranges of gradients.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from flow_core.ir.order import topological_order
 from flow_core.plugins.specs import OpSpec
 
 TINY = 16
-"""Results of at most so many elements are computed as early as they can be."""
+"""Results of at most this many elements are computed as early as possible."""
 
 
 def schedule(graph: Graph, specs: Mapping[str, OpSpec]) -> list[Op]:
@@ -45,7 +46,7 @@ def circular(graph: Graph, op: str) -> GraphError:
 def constraints(
     graph: Graph, specs: Mapping[str, OpSpec], sharing: ReplicaDedup = NO_DEDUP
 ) -> tuple[dict[str, set[str]], dict[str, float]]:
-    """The ops that each op must come after, and the rank by which ready ones are taken."""
+    """Return the predecessors of each op, and the rank that decides among ready ops."""
     before = _predecessors(graph, specs, sharing)
     return before, _ranks(graph, before, specs)
 
@@ -75,7 +76,7 @@ def _predecessors(
             before[op.name] |= {
                 o for o in others if target not in overwritten(graph.ops[o], specs, roots)
             }
-            if target in changed:  # those that overwrite the same keep their order in the graph
+            if target in changed:  # ops that overwrite the same value keep their order in the graph
                 before[op.name].add(changed[target])
             changed[target] = op.name
     return before
@@ -84,10 +85,10 @@ def _predecessors(
 def _ranks(
     graph: Graph, before: Mapping[str, set[str]], specs: Mapping[str, OpSpec]
 ) -> dict[str, float]:
-    """Graph position; for updates and tiny results, just after the last predecessor.
+    """Rank ops by graph position; updates and tiny results just after their last predecessor.
 
-    Tiny results, such as the learning rate, cost nothing to keep and would hold up updates, as
-    would the states of optimizers, which come late in the graph.
+    Tiny results, such as the learning rate, cost no memory, and would delay updates if they kept
+    their late positions in the graph, as would the states of optimizers.
     """
     rank: dict[str, float] = {
         name: -1.0 if op.type == "variable" else float(i)

@@ -14,7 +14,7 @@ from flow_core.compiler.lower.inputs import CompileOptions
 from flow_core.compiler.lower.physical_graph import Physical, to_physical
 from flow_core.compiler.lower.tasks import lower
 from flow_core.compiler.memory.replica_dedup import ReplicaDedup
-from flow_core.compiler.reshard.ledger import BoxingEntry, settled
+from flow_core.compiler.reshard.ledger import BoxingEntry, completed
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.compiler.reshard.plugin_steps import Ways
 from flow_core.compiler.select import Problem, Selector
@@ -293,7 +293,7 @@ def _planned(
         ),
     )
     shards = {n: (s.variable, s.region) for n, s in physical.shards.items()}
-    physical.ledger = settled(physical.ledger, plan)
+    physical.ledger = completed(physical.ledger, plan)
     ledger = tuple(map(_transfer, physical.ledger))
     plan = replace(plan, shards=shards, micro_batches=parts, ledger=ledger)
     timings = [*before.timings, splitting, *after.timings, lowering]
