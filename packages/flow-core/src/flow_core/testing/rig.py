@@ -54,8 +54,7 @@ class Rig:
         seed, step: of random ops.
 
     >>> from flow_core.builtin.numpy_driver import NumpyDriver
-    >>> from flow_core.base.alignment import ALIGNMENT, aligned
-    from flow_core.base.dtypes import float32
+    >>> from flow_core.base.dtypes import float32
     >>> import functools
     >>> def bind(ctx):
     ...     return functools.partial(np.negative, *ctx.inputs, *ctx.outputs)
