@@ -178,7 +178,7 @@ def test_a_network_too_large_for_the_program_has_no_answer(monkeypatch: Any) -> 
     answer = search(clique(6), SearchBudget.of(1.0), limit=3**5)
     assert (answer.states, answer.bound) == (None, None)
     assert answer.method == (
-        "elimination would add up 1.1e+03 numbers, an integer program have 153 columns: "
+        "elimination would add up 1.1e+03 numbers, an integer program would have 153 columns: "
         "more work than sbp_selector_seconds"
     )
 

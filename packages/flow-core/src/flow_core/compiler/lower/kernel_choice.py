@@ -97,7 +97,9 @@ def _query(
             graph, sharing.executed_with(graph, op), sharing.batched[op.name], find
         )
         if query is None:
-            raise GraphError(f"joining {op.name!r}", found="rows that do not fit together")
+            raise GraphError(
+                f"batching {op.name!r} over devices", found="rows that do not form one array"
+            )
         return query
     type_, attrs, values = lowered_form(graph, sharing, op)
     read = tuple(map(graph.type_of, values))

@@ -266,12 +266,12 @@ class _Expansion:
         self, value: Value, source: TensorLayout, layout: TensorLayout, reader: Op | None
     ) -> str:
         maker = self.graph.ops[value.op]
-        made = f"{maker.type} {maker.name!r} makes {source}"
+        made = f"{maker.type} {maker.name!r} produces {source}"
         if reader is None:
             return f"{made}; the job returns it whole"
         wanted = zip(reader.inputs, self.selection.signatures[reader.name].inputs, strict=True)
         index = list(wanted).index((value, layout.sbp))
-        return f"{made}; {reader.type} {reader.name!r} wants {layout} as input {index}"
+        return f"{made}; {reader.type} {reader.name!r} requires {layout} as input {index}"
 
     def _fed(self, value: Value, layout: TensorLayout) -> TensorLayout:
         """Feed an array directly to the devices of a layout; return the layout of the feed."""

@@ -257,7 +257,9 @@ def _whole(state: _Phases, buffers: Buffers, parts: Sequence[Value]) -> int:
     owner, shift = state.storage.locate(parts[0])
     type_ = side_by_side([state.graph.type_of(value) for value in parts])
     if type_ is None:
-        raise GraphError(f"joining {parts[0]}", found="rows that do not fit together")
+        raise GraphError(
+            f"batching {parts[0]} over devices", found="rows that do not form one array"
+        )
     return buffers.view(parts[0], type_, state.storage.device(parts[0]), owner, shift)
 
 

@@ -216,8 +216,8 @@ class _Search:
     def _no_route(self) -> BoxingError:
         return BoxingError(
             f"boxing a tensor of shape {self.shape}",
-            found=f"no way from {self.source} to {self.target}",
-            allowed=f"ways of at most {MOST_STEPS} steps",
+            found=f"no route from {self.source} to {self.target}",
+            allowed=f"routes of at most {MOST_STEPS} steps",
         )
 
 

@@ -224,4 +224,4 @@ def _misplaced(
             have = selection.layouts[op.inputs[i]]
             want = TensorLayout(op.placement, candidate.inputs[i])
             if have != want:
-                yield f"input {i} is overwritten where it lies, {have}, not {want}"
+                yield f"input {i} is overwritten in its layout, {have}, not {want}"

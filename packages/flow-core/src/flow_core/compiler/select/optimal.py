@@ -189,7 +189,9 @@ def _program(net: Network, budget: SearchBudget, why: str) -> Answer:
         return Answer(net.decode(steps, [0] * len(net.sizes)), net.constant, "elimination")
     columns = ilp.columns(net, left)
     if not budget.allows(columns, COLUMN):
-        return Answer(None, None, f"{why}, an integer program have {columns:,} columns: {SPENT}")
+        return Answer(
+            None, None, f"{why}, an integer program would have {columns:,} columns: {SPENT}"
+        )
     budget.spend(columns, COLUMN)
     found = ilp.solve(net, left)
     if found.states is None:
