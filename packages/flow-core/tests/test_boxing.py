@@ -22,10 +22,9 @@ from flow_core.compiler.reshard.planner import (
     plan_boxing,
     plan_routes,
 )
-from flow_core.compiler.reshard.steps import is_there
-from flow_core.exchange import LOCAL, DevicePair, make_exchange
+from flow_core.compiler.reshard.steps import is_in_place
+from flow_core.exchange import COMBINE, LOCAL, DevicePair, make_exchange
 from flow_core.ir.graph import Value, tensor_type
-from flow_core.ops.data_movement.boxing import COMBINE
 from flow_core.plan import COLLECTIVES
 from flow_core.sharding.sbp import (
     B,
@@ -121,7 +120,7 @@ def run_hop(comm: InProcessComm, hop: ReshardStep, parts: list[Any]) -> list[Any
     out: dict[int, Any] = {
         rank: parts[hop.pieces[rank][0].source]
         for rank in range(len(hop.pieces))
-        if is_there(hop, rank)
+        if is_in_place(hop, rank)
     }
     type_ = tensor_type(hop.shape, float64)
     for part in groups_of(hop):

@@ -20,8 +20,7 @@ from flow_core.base.errors import DeviceUnavailableError, PlanError
 from flow_core.builtin.in_process import InProcessComm
 from flow_core.builtin.null_driver import NullComm
 from flow_core.device import Comm, Launch
-from flow_core.exchange import DevicePair, Exchange, check_arrays, exchanges, neutral
-from flow_core.ops.data_movement.boxing import COMBINE
+from flow_core.exchange import COMBINE, DevicePair, Exchange, check_arrays, exchanges, neutral
 from flow_core.plugins.host import Host
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import Available, CommSpec, Unavailable

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from flow_core.base.dtypes import float32
 from flow_core.base.errors import GraphError
-from flow_core.compiler.lower import tasks as lowering
-from flow_core.compiler.lower.tasks import CompileOptions, lower
-from flow_core.compiler.memory.device_batching import with_rows
+from flow_core.compiler.lower import ordering
+from flow_core.compiler.lower.inputs import CompileOptions
+from flow_core.compiler.lower.tasks import lower
+from flow_core.compiler.memory.device_batching import with_device_batching
 from flow_core.compiler.memory.replica_dedup import (
     MOST_WALKS,
     NO_DEDUP,
@@ -188,12 +189,12 @@ def test_rows_of_all_devices_are_made_at_once() -> None:
     """What is added is the same on all devices only if it is repeated along the rows."""
     made = program(3, [("negative", 2, 0), ("add", 0, 2), ("all_reduce", 1, 0)], [0, 1])
     graph, sharing = made.builder.build(), shared(made, made.builder.build())
-    found = with_rows(graph, sharing, registry().ops, registry().find_kernel)
-    assert [graph.ops[name].type for name in found.joined] == ["negative"]
-    (first,) = found.joined
-    assert found.within[first] == tuple(v.op for v in made.values[3][1:])
-    assert found.rows[made.values[0][0]] == tuple(made.values[0])
-    assert set(found.within[first]) <= found.idle()
+    found = with_device_batching(graph, sharing, registry().ops, registry().find_kernel)
+    assert [graph.ops[name].type for name in found.batched] == ["negative"]
+    (first,) = found.batched
+    assert found.executes[first] == tuple(v.op for v in made.values[3][1:])
+    assert found.adjacent[made.values[0][0]] == tuple(made.values[0])
+    assert set(found.executes[first]) <= found.idle()
 
 
 def test_ops_that_would_wait_for_themselves_are_not_joined(
@@ -201,10 +202,10 @@ def test_ops_that_would_wait_for_themselves_are_not_joined(
 ) -> None:
     made = program(2, [("negative", 2, 0), ("all_reduce", 0, 0), ("negative", 0, 0)], [0])
     graph = made.builder.build()
-    wrong = with_rows(graph, shared(made, graph), registry().ops, registry().find_kernel)
-    first, *_ = wrong.joined
-    circle = replace(wrong, within={**wrong.within, first: (made.values[-1][0].op,)})
-    monkeypatch.setattr(lowering, "with_rows", lambda *_: circle)
+    wrong = with_device_batching(graph, shared(made, graph), registry().ops, registry().find_kernel)
+    first, *_ = wrong.batched
+    circle = replace(wrong, executes={**wrong.executes, first: (made.values[-1][0].op,)})
+    monkeypatch.setattr(ordering, "with_device_batching", lambda *_: circle)
     options = CompileOptions(sharing=shared(made, graph), workers=1)
     plan = lower(graph, registry(), ["x"], "job", options)
     assert len([t for t in plan.tasks if t.type == "negative"]) == 2 + 1
@@ -214,13 +215,13 @@ def test_what_only_reads_weights_is_done_once() -> None:
     made = program(3, [("negative", 1, 0), ("add", 0, 1), ("update", 0, 0)], [0])
     sharing = shared(made, made.builder.build())
     assert len(sharing.merged) == 3 * 2
-    assert sharing.variables == {n for names in made.variables for n in names[1:]}
+    assert sharing.shared_variables == {n for names in made.variables for n in names[1:]}
 
 
 def test_the_sum_of_what_differs_is_the_same_on_all() -> None:
     made = program(3, [("all_reduce", 2, 0), ("update", 1, 0), ("update", 0, 0)], [0])
     sharing = shared(made, made.builder.build())
-    assert len(sharing.variables) == 4
+    assert len(sharing.shared_variables) == 4
     assert {value.index for value in sharing.same if value.op.startswith("all_reduce")} == {1, 2}
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from flow_core.base.dtypes import float32
 from flow_core.base.errors import GraphError, PlanError
-from flow_core.compiler.schedule.hazards import Access, find_waits
+from flow_core.base.hazards import Access, find_waits
 from flow_core.compiler.schedule.streams import (
     Timetable,
     micro_batches,

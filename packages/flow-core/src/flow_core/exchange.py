@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.alignment import ALIGNMENT
 from flow_core.base.dtypes import DType, as_dtype
 from flow_core.base.errors import PlanError
 from flow_core.base.shapes import Shape, balanced_range, num_elements
@@ -24,12 +25,13 @@ from flow_core.plan import COLLECTIVES, Buffer, Plan, Task
 from flow_core.sharding.topology import Device
 
 BOXING = "boxing"
-"""Type of the ops and tasks that are exchanges."""
+"""The type of ops and tasks that are exchanges."""
 
 LOCAL = ("slice", "zero_pad", "copy")
 """Collectives without transfers between devices."""
 
-COMBINES = ("sum", "max", "min")
+COMBINE: Mapping[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+"""The ufunc that combines partial results, by the operation of the partial SBP."""
 
 DevicePair = tuple[Device, Device]
 """The sender and the receiver of a transfer."""
@@ -41,11 +43,11 @@ class Block:
 
     Attributes:
         source: position of the input.
-        start: where the box starts in it.
+        start: the first element of the box in the input.
         target: position of the output.
-        at: where it starts there.
-        size: its shape, never empty.
-        first: whether it is copied; otherwise it is combined with the result of earlier blocks.
+        at: the first element of the box in the output.
+        size: the shape of the box, never empty.
+        first: whether it is copied; else it is combined with the contents of the output.
     """
 
     source: int
@@ -68,10 +70,10 @@ class Exchange:
         senders, receivers: the device of each input and output.
         blocks: what moves; blocks of one output either coincide or do not overlap.
         fills: (output, operation) of outputs that start with the operation's neutral element.
-        summed: members of an all-reduce whose inputs are a single array that holds the sum already:
-            devices that share their memory have computed it there.
-        member_names: names of the exchanges between the same devices that were fused into this
-            one, whose inputs and outputs are listed member by member; otherwise its own name.
+        summed: the members of an all-reduce whose inputs are one array that already holds the
+            sum, on devices that share a memory.
+        member_names: the names of the exchanges between the same devices that were fused into
+            this one, whose inputs and outputs follow member by member; else its own name.
     """
 
     name: str
@@ -94,7 +96,7 @@ class Exchange:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """All participating devices, in the same order in all processes."""
+        """All devices of the exchange, in the same order in all processes."""
         return tuple(dict.fromkeys((*self.senders, *self.receivers)))
 
     @property
@@ -103,7 +105,7 @@ class Exchange:
         return self.senders[: len(self.senders) // len(self.member_names)]
 
     def moves(self) -> Iterator[tuple[Device, Device, int, int]]:
-        """Yield (from, to, bytes, member) of each transfer between devices."""
+        """Yield (from, to, bytes, member) of all transfers between devices."""
         yield from self._reduced() if self.collective == "all_reduce" else self._moved()
 
     def _moved(self) -> Iterator[tuple[Device, Device, int, int]]:
@@ -125,17 +127,16 @@ class Exchange:
                         yield owner, other, nbytes, member
 
     def chunks(self) -> tuple[tuple[tuple[int, int, int], ...], ...]:
-        """Return the chunks that each device of an all-reduce sums: (member, start, stop).
+        """Return the (member, start, stop) ranges in elements that each device sums.
 
-        The members, flattened and concatenated, are split into balanced parts; positions count
-        elements.
+        The concatenation of all flattened members is split into balanced parts.
         """
         p = len(self.group)
         sizes = [self.inputs[m * p].size for m in range(len(self.member_names))]
         return tuple(tuple(_segments(sizes, p, rank)) for rank in range(p))
 
     def links(self, member: int | None = None) -> dict[DevicePair, int]:
-        """Return the bytes per (from, to): of all members, or of one member of a bucket."""
+        """Return bytes per link, by (from, to), of all members or of one member of a bucket."""
         found: dict[DevicePair, int] = {}
         for here, there, nbytes, of in self.moves():
             if member in (None, of):
@@ -174,7 +175,7 @@ def make_exchange(
     senders: tuple[Device, ...],
     receivers: tuple[Device, ...],
 ) -> Exchange:
-    """Return the exchange described by the attributes of a ``boxing`` op."""
+    """Make an exchange from the attributes of a ``boxing`` op."""
     return Exchange(
         name,
         attrs["collective"],
@@ -191,14 +192,14 @@ def make_exchange(
 
 
 def exchanges(plan: Plan, once: bool = False) -> Iterator[Exchange]:
-    """Yield the exchanges of a step, in order; or with ``once`` those of the prologue."""
+    """Yield the exchanges of each step of a plan, or those that run once, when it is loaded."""
     for task in plan.prologue if once else plan.tasks:
         if task.type == BOXING:
             yield exchange_of(task, plan.buffers)
 
 
 def links_of(found: Iterator[Exchange]) -> dict[DevicePair, int]:
-    """Return the bytes per (from, to) of several exchanges."""
+    """Return bytes per link, by (from, to), of several exchanges."""
     total: dict[DevicePair, int] = {}
     for exchange in found:
         for link, nbytes in exchange.links().items():
@@ -208,10 +209,10 @@ def links_of(found: Iterator[Exchange]) -> dict[DevicePair, int]:
 
 @dataclass(slots=True)
 class Steps:
-    """The steps of a plan, as counted by a comm whose launches only queue work.
+    """The step counter of a comm whose launches only queue work.
 
     Attributes:
-        done: number of finished steps.
+        done: the number of finished steps.
         running: whether a step is running.
     """
 
@@ -221,13 +222,13 @@ class Steps:
 
 @dataclass(slots=True)
 class Meter:
-    """What one exchange sends per launch, and its number of launches.
+    """The bytes that an exchange sends per launch, and its number of launches.
 
     Attributes:
         links: bytes per launch, by (from, to).
-        steps: steps of the plan.
-        launches: number of calls that queued it.
-        every_step: whether it is part of a step, so that a captured graph runs it without a call.
+        steps: the steps of the plan.
+        launches: the number of calls that queued it.
+        every_step: whether it is part of a step, and may be replayed in a graph without a call.
     """
 
     links: Counter[DevicePair] = field(default_factory=Counter)
@@ -242,12 +243,12 @@ class Meter:
 
     @property
     def times(self) -> int:
-        """How many times it ran."""
+        """The number of times it ran."""
         return self.steps.done if self.every_step else self.launches
 
 
 def sent_by(meters: Iterable[Meter]) -> dict[DevicePair, int]:
-    """Return the bytes sent so far, by (from, to), without entries that are zero.
+    """Return the bytes sent between devices so far, by (from, to), without zeros.
 
     >>> link = Device("gpu", 0, 0), Device("gpu", 0, 1)
     >>> meter = Meter(Counter({link: 8}))
@@ -287,7 +288,7 @@ def check_arrays(
     inputs: Sequence[Any],
     outputs: Sequence[Any],
 ) -> None:
-    """Refuse arrays that do not match an exchange; every comm calls this before it binds one.
+    """Check the arguments of `Comm.bind`; every comm calls this first.
 
     Args:
         exchange: the exchange to bind.
@@ -295,12 +296,12 @@ def check_arrays(
         inputs, outputs: an array per input and output; None on devices of other processes.
 
     Raises:
-        PlanError: the collective is unknown, or an array is missing or has another type.
+        PlanError: the collective is unknown, or an array is missing or of another type or shape.
     """
     _check(
         exchange, exchange.collective in COLLECTIVES, exchange.collective, ", ".join(COLLECTIVES)
     )
-    _check(exchange, exchange.combine in COMBINES, exchange.combine, ", ".join(COMBINES))
+    _check(exchange, exchange.combine in COMBINE, exchange.combine, ", ".join(COMBINE))
     rows = (
         ("input", exchange.inputs, exchange.senders, inputs),
         ("output", exchange.outputs, exchange.receivers, outputs),
@@ -330,10 +331,10 @@ def _check(exchange: Exchange, ok: bool, found: str, allowed: str) -> None:
 
 
 def pack(objects: Any) -> Any:
-    """Serialize tensors of changing shape into one message of bytes, for another process.
+    """Pack tensors of changing shape into one message of bytes for another process.
 
     Args:
-        objects: an array of arrays; an element is None if it has no value yet.
+        objects: an array of arrays; an element may be None, for a tensor not yet made.
 
     >>> message = pack(np.array([np.arange(3, dtype=np.int8), None], object))
     >>> message.dtype, [x if x is None else x.tolist() for x in unpack(message)]
@@ -342,29 +343,25 @@ def pack(objects: Any) -> Any:
     tensors = [None if x is None else np.asarray(x) for x in objects.reshape(-1)]
     rows = [None if x is None else [as_dtype(x.dtype).name, x.shape] for x in tensors]
     head = json.dumps(rows).encode()
-    head += b" " * (-len(head) % _ALIGN)
-    parts = [np.array([len(head)] + [0] * (_ALIGN // 8 - 1), np.int64).view(np.uint8)]
+    head += b" " * (-len(head) % ALIGNMENT)
+    parts = [np.array([len(head)] + [0] * (ALIGNMENT // 8 - 1), np.int64).view(np.uint8)]
     parts.append(np.frombuffer(head, np.uint8))
     for x in tensors:
         if x is not None:
             parts.append(np.ascontiguousarray(x).reshape(-1).view(np.uint8))
-            parts.append(np.zeros(-x.nbytes % _ALIGN, np.uint8))
+            parts.append(np.zeros(-x.nbytes % ALIGNMENT, np.uint8))
     return np.concatenate(parts)
 
 
 def unpack(message: Any) -> Any:
-    """Return the tensors of a message of `pack`, as views of it, in a flat array."""
-    start = _ALIGN + int(message[:8].view(np.int64)[0])
-    rows = json.loads(message[_ALIGN:start].tobytes())
+    """Unpack the tensors of a message by `pack`, as views of it, in a flat array."""
+    start = ALIGNMENT + int(message[:8].view(np.int64)[0])
+    rows = json.loads(message[ALIGNMENT:start].tobytes())
     found = np.empty(len(rows), object)
     for i, row in enumerate(rows):
         if row is not None:
             dtype, shape = as_dtype(row[0]).numpy, tuple(row[1])
             stop = start + num_elements(shape) * dtype.itemsize
             found[i] = message[start:stop].view(dtype).reshape(shape)
-            start = stop + -stop % _ALIGN
+            start = stop + -stop % ALIGNMENT
     return found
-
-
-_ALIGN = 64
-"""Alignment in bytes of the tensors in a message."""

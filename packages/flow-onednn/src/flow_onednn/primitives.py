@@ -11,12 +11,12 @@ from typing import Any, NoReturn
 import numpy as np
 
 from flow_core.authoring.backends import Launch
+from flow_core.base.alignment import aligned
 from flow_onednn import binding, threads
 from flow_onednn.library import Library, OneDnnError, library, status_text
 
 _LOG = logging.getLogger("flow_onednn")
 
-ALIGN = 64
 Md = Any
 """A memory descriptor: a cffi pointer that owns it or keeps its owner alive."""
 
@@ -67,11 +67,6 @@ def same_layout(a: Md, b: Md) -> bool:
 def nbytes(md: Md) -> int:
     """Return the size in bytes of the memory that a descriptor describes."""
     return int(library().lib.dnnl_memory_desc_get_size(md))
-
-
-def padded(size: int) -> int:
-    """Round a size in bytes up to whole cache lines."""
-    return -(-size // ALIGN) * ALIGN
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,7 +392,7 @@ class WorkspaceAllocator:
     def allocate(self, size: int) -> int:
         """Return the address of the next ``size`` bytes."""
         at = self.base + self.used
-        self.used += padded(size)
+        self.used += aligned(size)
         return at
 
 

@@ -9,5 +9,6 @@ Must not depend on the compiler, the runtime or the frontend; testing kits are `
 * `flow_core.authoring.backends`: protocols of drivers and communication backends;
 * `flow_core.authoring.pass_api`: passes and the graph rewriter;
 * `flow_core.authoring.layouts`: conversion to channels-last layouts;
+* `flow_core.authoring.collectives`: gather plans of collectives;
 * `flow_core.authoring.update_rules`: the rules of optimizer updates.
 """

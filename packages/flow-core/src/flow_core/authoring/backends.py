@@ -20,7 +20,7 @@ from flow_core.device import (
 )
 from flow_core.exchange import (
     BOXING,
-    COMBINES,
+    COMBINE,
     Block,
     DevicePair,
     Exchange,
@@ -47,7 +47,7 @@ from flow_core.plugins.trials import agree, factors, multiplications
 __all__ = [
     "ALIGN",
     "BOXING",
-    "COMBINES",
+    "COMBINE",
     "SLAB",
     "AgreedJob",
     "Arena",

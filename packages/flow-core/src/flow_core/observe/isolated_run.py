@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.compiler.lower.tasks import LEAVES, CompileOptions, lower
+from flow_core.compiler.lower.inputs import LEAVES, CompileOptions
+from flow_core.compiler.lower.tasks import lower
 from flow_core.device import Driver
 from flow_core.frontend.session.session import Session
 from flow_core.ir.graph import Graph, Value

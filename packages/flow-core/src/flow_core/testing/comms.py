@@ -15,7 +15,7 @@ from flow_core.base.dtypes import ALL, DType, as_dtype
 from flow_core.base.errors import PlanError
 from flow_core.base.shapes import Shape
 from flow_core.device import Comm
-from flow_core.exchange import Block, Exchange, links_of, neutral
+from flow_core.exchange import COMBINE, Block, Exchange, links_of, neutral
 from flow_core.ir.graph import tensor_type
 from flow_core.plugins.specs import Available, load
 from flow_core.sharding.topology import Device
@@ -23,10 +23,6 @@ from flow_core.testing.kit import Kit, Parameters
 
 Ends = Sequence[tuple[Device, Shape]]
 """Device and shape of each input or output."""
-
-COMBINE: dict[str, Callable[[Any, Any], Any]] = {
-    "sum": np.add, "max": np.maximum, "min": np.minimum
-}  # fmt: skip
 
 
 class CommKit(Kit):

@@ -21,7 +21,7 @@ from flow_cuda.device.hardware import Hardware
 from flow_cuda.device.launch import HostNumber, Queued, advance
 from flow_cuda.device.staging import Staging, Traffic
 from flow_cuda.driver.capture import Part, parts
-from flow_cuda.driver.stream_schedule import StreamSchedule, course
+from flow_cuda.driver.stream_schedule import StreamSchedule, schedule_streams
 
 CHUNK = 8 << 20
 """Bytes of a piece of pinned memory; larger copies are cut into such pieces."""
@@ -132,7 +132,7 @@ class Step:
         devices = {id(x): x for work in works for x in (work.hardware, *work.peers)}
         devices.pop(id(hardware), None)
         self._others = tuple(devices.values())
-        self._courses = [course(part.queued, hardware) for part in cut]
+        self._schedules = [schedule_streams(part.queued, hardware) for part in cut]
         self._numbers = numbers_of(works)
         self._calls = 0
         self._graphs: list[Any] = []
@@ -152,8 +152,8 @@ class Step:
         if self._calls == 1:
             self._graphs = [None] * len(self.parts)
         elif self._calls == 2:
-            self._graphs = list(map(self._captured, self.parts, self._courses))
-        for part, own, graph in zip(self.parts, self._courses, self._graphs, strict=True):
+            self._graphs = list(map(self._captured, self.parts, self._schedules))
+        for part, own, graph in zip(self.parts, self._schedules, self._graphs, strict=True):
             if part.queued:
                 self._run(own, graph)
             for call in part.calls:

@@ -9,7 +9,7 @@ from and to the CPU goes through page-locked memory, by calls of the host, which
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.authoring.backends import (
-    Block,
+    COMBINE,
     DevicePair,
     Exchange,
     Launch,
@@ -30,6 +30,7 @@ from flow_core.authoring.backends import (
     sent_by,
     strided,
 )
+from flow_core.authoring.collectives import BoxRef, GatherPlan, block_gathers, reductions
 from flow_core.authoring.specs import Available, Device, Unavailable
 from flow_cuda.device.hardware import Access, Hardware
 from flow_cuda.device.launch import CopyLaunch, HostNumber, Queued
@@ -50,8 +51,6 @@ Box = Any
 
 Part = tuple[Device, Box]
 """A box, and the device in whose memory it lies."""
-
-COMBINE: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
 def bootstrap(env: Mapping[str, str] = os.environ) -> Available | Unavailable:
@@ -208,31 +207,25 @@ class _Binding:
                 yield partial(out.fill, np.array(value, out.dtype))
             else:
                 yield from self.ends[exchange.receivers[index]].bench.fill(strided(out), value)
-        for blocks in _coinciding(exchange.blocks):
-            target = exchange.receivers[blocks[0].target]
-            there = _box(self.outputs[blocks[0].target], blocks[0].at, blocks[0].size)
-            parts = [
-                (exchange.senders[b.source], _box(self.inputs[b.source], b.start, b.size))
-                for b in blocks
-            ]
-            if not blocks[0].first:
-                parts.insert(0, (target, there))
-            yield from self._gather(parts, target, there)
+        for plan in block_gathers(exchange):
+            yield from self._planned(plan)
 
     def _all_reduce(self) -> Iterator[Any]:
         """Each device combines its chunk, in rank order, and all others fetch it."""
-        group = self.exchange.group
-        for owner, segments in enumerate(self.exchange.chunks()):
-            for member, low, high in segments:
-                ranks = [member * len(group) + r for r in range(len(group))]
-                rows = [_flat(self.inputs[i], low, high) for i in ranks]
-                parts = list(zip(group, rows, strict=True))
-                done = _flat(self.outputs[ranks[owner]], low, high)
-                yield from self._gather(parts, group[owner], done)
-                for rank, device in enumerate(group):
-                    if rank != owner:
-                        there = _flat(self.outputs[ranks[rank]], low, high)
-                        yield from self._bring((group[owner], done), device, there)
+        for reduction in reductions(self.exchange):
+            yield from self._planned(reduction.combine)
+            for copy in reduction.copies:
+                yield from self._planned(copy)
+
+    def _planned(self, plan: GatherPlan) -> Iterator[Any]:
+        """The work of a gather plan."""
+        (target, there), *parts = (self._located(ref) for ref in (plan.target, *plan.parts))
+        yield from self._gather(parts, target, there)
+
+    def _located(self, ref: BoxRef) -> Part:
+        array = ref.array(self.inputs, self.outputs)
+        box = ref.view(array if _is_host(array) else strided(array))
+        return ref.device(self.exchange), box
 
     def _gather(self, parts: Sequence[Part], target: Device, there: Box) -> Iterator[Any]:
         """Combines parts in their order; a single one is brought.
@@ -304,20 +297,3 @@ def _where(box: Box) -> int:
 def _is_row(box: Box) -> bool:
     contiguous = box.flags.c_contiguous if _is_host(box) else box.is_contiguous
     return bool(contiguous)
-
-
-def _box(array: Any, start: Iterable[int], size: Iterable[int]) -> Box:
-    window = tuple([slice(a, a + n) for a, n in zip(start, size, strict=True)])
-    return array[(*window, ...)] if _is_host(array) else strided(array)[window]
-
-
-def _flat(array: Any, low: int, high: int) -> Box:
-    return (array if _is_host(array) else strided(array)).reshape(-1)[low:high]
-
-
-def _coinciding(blocks: Sequence[Block]) -> Iterator[list[Block]]:
-    """Blocks that fill the same box, in their order."""
-    found: dict[Any, list[Block]] = {}
-    for block in blocks:
-        found.setdefault((block.target, block.at, block.size), []).append(block)
-    yield from found.values()

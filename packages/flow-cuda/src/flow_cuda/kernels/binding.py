@@ -10,14 +10,13 @@ import numpy as np
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
+from flow_core.base.alignment import aligned
 from flow_core.base.dtypes import DType
 from flow_cuda.codegen.program import C_TYPES
 from flow_cuda.device.arrays import DeviceArray
 
 Bind = Callable[[BindContext], Launch | Sequence[Launch]]
 Accepts = Callable[[KernelQuery], bool]
-
-ALIGN = 64
 
 
 def kernel(
@@ -44,15 +43,6 @@ def c_type(type_: TensorType | DType) -> str:
     return C_TYPES[(type_.dtype if isinstance(type_, TensorType) else type_).name]
 
 
-def padded(nbytes: int) -> int:
-    """Bytes with room up to the next multiple of `ALIGN`.
-
-    >>> padded(1), padded(64)
-    (64, 64)
-    """
-    return -(-nbytes // ALIGN) * ALIGN
-
-
 Room = tuple[tuple[int, ...], Any]
 """Shape and element type of an array in a workspace."""
 
@@ -63,7 +53,7 @@ def room_bytes(rooms: Sequence[Room]) -> int:
     >>> room_bytes([((3,), np.float32), ((1,), np.int64)])
     128
     """
-    return sum(padded(prod(shape) * np.dtype(dtype).itemsize) for shape, dtype in rooms)
+    return sum(aligned(prod(shape) * np.dtype(dtype).itemsize) for shape, dtype in rooms)
 
 
 def carve(workspace: DeviceArray, rooms: Sequence[Room]) -> Iterator[DeviceArray]:

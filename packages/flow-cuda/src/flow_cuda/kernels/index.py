@@ -13,10 +13,11 @@ from typing import Any
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
+from flow_core.base.alignment import aligned
 from flow_core.base.dtypes import DType, float32, int32
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.launch import Read, Struct, Written, ZeroLaunch, call, space, strides
-from flow_cuda.kernels.binding import c_type, kernel, listed, padded
+from flow_cuda.kernels.binding import c_type, kernel, listed
 from flow_cuda.kernels.move import UNSIGNED, contiguous, copied
 
 HEADER = "index.h"
@@ -35,7 +36,7 @@ def _sum_bytes(query: KernelQuery) -> int:
     """Room for the sums of a type that is not added to by itself."""
     out = query.outputs[0]
     wide = _summed(out.dtype)
-    return 0 if wide is out.dtype else padded(out.size * wide.itemsize)
+    return 0 if wide is out.dtype else aligned(out.size * wide.itemsize)
 
 
 def _sums(ctx: BindContext) -> DeviceArray:

@@ -15,12 +15,13 @@ import numpy as np
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
+from flow_core.base.alignment import aligned
 from flow_core.base.shapes import same_padding
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.config import allows_tf32
 from flow_cuda.device.hardware import Product
 from flow_cuda.device.launch import ProductLaunch, Read, Struct, Written, call, space, strides
-from flow_cuda.kernels.binding import c_type, kernel, listed, padded
+from flow_cuda.kernels.binding import c_type, kernel, listed
 from flow_cuda.kernels.matmul import is_floating
 from flow_cuda.kernels.move import UNSIGNED, contiguous
 
@@ -312,7 +313,7 @@ def _filter_grad(ctx: BindContext) -> Iterator[Launch]:
     columns, per = _columns(ctx, conv), conv.depth * conv.places
     filters = conv.y.channels // conv.groups
     shape = (conv.x.batch, dw.size)
-    own = ctx.workspace.part(padded(columns.nbytes), (prod(shape),), conv.dtype.numpy)
+    own = ctx.workspace.part(aligned(columns.nbytes), (prod(shape),), conv.dtype.numpy)
     yield _unfold(conv, x, columns)
     result = conv.y.channels * conv.places
     sizes = (filters, conv.depth, conv.places)
@@ -344,9 +345,9 @@ def _conv_bytes(big: str, small: str, query: KernelQuery) -> int:
     x, y = (_named(query, name) for name in (big, small))
     conv = conv_of(query, x, y)
     size = conv.dtype.itemsize
-    nbytes = padded(conv.columns_size * size)
+    nbytes = aligned(conv.columns_size * size)
     if query.op == "conv_filter_grad":
-        nbytes += padded(x.shape[0] * query.outputs[0].size * size)
+        nbytes += aligned(x.shape[0] * query.outputs[0].size * size)
     return nbytes
 
 

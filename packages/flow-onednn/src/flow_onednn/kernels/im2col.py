@@ -14,11 +14,12 @@ from typing import Any
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import AttrValue, BindContext, tensor_type
+from flow_core.base.alignment import aligned
 from flow_core.base.dtypes import float32
 from flow_onednn.kernels import matmul
 from flow_onednn.kernels.loops import FLOAT_BYTES
 from flow_onednn.native import compiler
-from flow_onednn.primitives import address, padded
+from flow_onednn.primitives import address
 from flow_onednn.recipes import Implementation, Problem
 
 X = 1
@@ -47,7 +48,7 @@ class Im2col:
 
     @property
     def _bytes(self) -> int:
-        return padded(FLOAT_BYTES * self.size)
+        return aligned(FLOAT_BYTES * self.size)
 
     @property
     def reorders(self) -> int:

@@ -9,10 +9,10 @@ from typing import Any
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
 from flow_core.authoring.update_rules import COMMON
+from flow_core.base.alignment import aligned
 from flow_onednn.kernels.loops import FLOAT_BYTES, PAIR_BYTES, loop_kernel, null, pointer
 from flow_onednn.native import compiler
 from flow_onednn.ops import JOINED, Joined
-from flow_onednn.primitives import padded
 from flow_onednn.threads import MAX_PARTITIONS
 
 STEP = 2
@@ -34,7 +34,7 @@ def _models(row: Joined, items: Sequence[Any]) -> Sequence[Any]:
 def _pairs_bytes(row: Joined, query: KernelQuery) -> int:
     if row.rule.type not in NORMS:
         return 0
-    return padded(len(_models(row, query.inputs)) * MAX_PARTITIONS * PAIR_BYTES)
+    return aligned(len(_models(row, query.inputs)) * MAX_PARTITIONS * PAIR_BYTES)
 
 
 def _bytes(row: Joined, query: KernelQuery) -> int:
@@ -42,7 +42,7 @@ def _bytes(row: Joined, query: KernelQuery) -> int:
     changes = (
         sum(t.size for t in _models(row, query.inputs)) if row.rule.type == "lamb_update" else 0
     )
-    return _pairs_bytes(row, query) + padded(FLOAT_BYTES * changes)
+    return _pairs_bytes(row, query) + aligned(FLOAT_BYTES * changes)
 
 
 def _bind(row: Joined, ctx: BindContext) -> Launch:

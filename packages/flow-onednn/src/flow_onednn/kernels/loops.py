@@ -11,11 +11,12 @@ from typing import Any
 from flow_core.authoring.backends import Launch, of_all
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
 from flow_core.authoring.update_rules import BY_TYPE, COMMON
+from flow_core.base.alignment import aligned
 from flow_core.base.errors import DataError
 from flow_onednn import threads
 from flow_onednn.kernels.upcast import with_upcast
 from flow_onednn.native import compiler
-from flow_onednn.primitives import address, padded
+from flow_onednn.primitives import address
 from flow_onednn.recipes import PRIORITY
 from flow_onednn.threads import partition_count
 
@@ -97,7 +98,7 @@ def _is_lars(query: KernelQuery) -> bool:
 
 
 def _lars_bytes(query: KernelQuery) -> int:
-    return padded(_norm_parts(query) * PAIR_BYTES)
+    return aligned(_norm_parts(query) * PAIR_BYTES)
 
 
 def _lars(ctx: BindContext) -> Launch:
@@ -112,7 +113,7 @@ def _lars(ctx: BindContext) -> Launch:
 
 
 def _lamb_bytes(query: KernelQuery) -> int:
-    return _lars_bytes(query) + padded(query.inputs[0].nbytes)
+    return _lars_bytes(query) + aligned(query.inputs[0].nbytes)
 
 
 def _lamb(ctx: BindContext) -> Launch:
@@ -193,7 +194,7 @@ def _sum_bytes(query: KernelQuery) -> int:
     form = _sum_form(query)
     if form is None or form[0] != "column":
         return 0
-    return padded(sum_partitions(form[2], form[3]) * form[3] * FLOAT_BYTES)
+    return aligned(sum_partitions(form[2], form[3]) * form[3] * FLOAT_BYTES)
 
 
 def _sum(ctx: BindContext) -> Launch:
@@ -302,7 +303,7 @@ def _layer_norm_grad(ctx: BindContext) -> Launch:
 
 def _gamma_bytes(query: KernelQuery) -> int:
     rows, columns = _rows(query)
-    return padded(sum_partitions(rows, columns) * columns * FLOAT_BYTES)
+    return aligned(sum_partitions(rows, columns) * columns * FLOAT_BYTES)
 
 
 def _layer_norm_gamma_grad(ctx: BindContext) -> Launch:

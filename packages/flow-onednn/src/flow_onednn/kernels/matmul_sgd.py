@@ -11,10 +11,10 @@ from functools import partial
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import AttrValue, BindContext, KernelSpec
+from flow_core.base.alignment import aligned
 from flow_onednn.kernels import matmul
 from flow_onednn.kernels.loops import FLOAT_BYTES, null, pointer
 from flow_onednn.native import compiler
-from flow_onednn.primitives import padded
 from flow_onednn.recipes import Implementation, Problem, is_float32, kernel
 
 
@@ -39,7 +39,7 @@ class MatmulSgd:
 
     @property
     def _bytes(self) -> int:
-        return padded(FLOAT_BYTES * self.size)
+        return aligned(FLOAT_BYTES * self.size)
 
     @property
     def reorders(self) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
+from flow_core.base.alignment import aligned
 from flow_onednn import binding
 from flow_onednn.kernels.loops import FLOAT_BYTES, pointer
 from flow_onednn.kernels.upcast import is_half, upcast_kernel, upcast_type
@@ -24,7 +25,6 @@ from flow_onednn.primitives import (
     create,
     launch,
     nbytes,
-    padded,
     plain,
 )
 from flow_onednn.recipes import PRIORITY, Problem, cached, problem
@@ -94,12 +94,12 @@ def _takes(make: Any) -> Any:
 
 
 def _vector_bytes(query: KernelQuery) -> int:
-    return padded(query.inputs[0].shape[-1] * FLOAT_BYTES)
+    return aligned(query.inputs[0].shape[-1] * FLOAT_BYTES)
 
 
 def _workspace(make: Any) -> Any:
     """Return the function of the workspace: the variance and the scratchpad."""
-    return lambda query: _vector_bytes(query) + padded(make(problem(query)).scratchpad)
+    return lambda query: _vector_bytes(query) + aligned(make(problem(query)).scratchpad)
 
 
 def _vector(ctx: BindContext) -> Any:

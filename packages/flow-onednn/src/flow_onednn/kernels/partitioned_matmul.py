@@ -24,6 +24,7 @@ import numpy as np
 
 from flow_core.authoring.backends import Launch, agree, factors, multiplications, of_first
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.base.alignment import aligned
 from flow_onednn import threads
 from flow_onednn.kernels import matmul
 from flow_onednn.kernels.concurrent import concurrent_launch, supported
@@ -39,7 +40,6 @@ from flow_onednn.primitives import (
     address,
     bind_primitive,
     create,
-    padded,
     plain,
 )
 from flow_onednn.recipes import (
@@ -86,7 +86,7 @@ class PartitionedMatmul:
     @property
     def workspace(self) -> int:
         """Bytes for the partial sums of all parts but the first, and for the scratchpads."""
-        return padded(self._bytes) + sum(padded(r.primitive.scratchpad) for r in self.parts)
+        return aligned(self._bytes) + sum(aligned(r.primitive.scratchpad) for r in self.parts)
 
     @property
     def _bytes(self) -> int:
@@ -116,13 +116,13 @@ class PartitionedMatmul:
     def _bound(self, ctx: BindContext) -> Iterator[BoundPrimitive]:
         """Bind the parts to the op's arrays, their partial sums and scratchpads."""
         at = 0 if ctx.workspace is None else address(ctx.workspace)
-        scratch = at + padded(self._bytes)
+        scratch = at + aligned(self._bytes)
         for number, part in enumerate(self.parts):
             tensors = {o.role: (o.md, _address(ctx, o)) for o in part.operands}
             if self.sums and number:
                 tensors["dst"] = (tensors["dst"][0], at + self._part_bytes * (number - 1))
             yield bind_primitive(part.primitive, tensors, scratch)
-            scratch += padded(part.primitive.scratchpad)
+            scratch += aligned(part.primitive.scratchpad)
 
     def _call(self, ctx: BindContext, *parts: Any) -> Callable[[], int]:
         """Return the C call that runs the parts and returns a status."""

@@ -14,10 +14,10 @@ from typing import Any
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import AttrValue, BindContext, TensorType, tensor_type
+from flow_core.base.alignment import aligned
 from flow_core.base.dtypes import float32
 from flow_onednn.kernels import matmul
 from flow_onednn.native import compiler
-from flow_onednn.primitives import padded
 from flow_onednn.recipes import Implementation, Problem
 
 Shape = tuple[int, ...]
@@ -48,7 +48,7 @@ class StridedProduct:
 
     @property
     def _bytes(self) -> int:
-        return padded(4 * prod(self.used))
+        return aligned(4 * prod(self.used))
 
     @property
     def reorders(self) -> int:

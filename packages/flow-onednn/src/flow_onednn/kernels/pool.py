@@ -13,11 +13,12 @@ from typing import Any
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
+from flow_core.base.alignment import aligned
 from flow_onednn import binding
 from flow_onednn.kernels.conv import LAST, first, image
 from flow_onednn.kernels.loops import null, pointer, thread_parts, upcast_loop_kernel
 from flow_onednn.native import compiler
-from flow_onednn.primitives import Primitive, create, dims, padded
+from flow_onednn.primitives import Primitive, create, dims
 from flow_onednn.recipes import Operand, Problem, Recipe, kernel, recipe
 
 Shape = tuple[int, ...]
@@ -145,7 +146,7 @@ def _accepts_max(query: KernelQuery) -> bool:
 def _buffer_bytes(query: KernelQuery) -> int:
     """Return the bytes of an input row per thread, for channels-first images."""
     (n, _, w, c, oh, *_) = _c_sizes(query, query.inputs[0], query.outputs[0]) or (0,) * 5
-    return padded(4 * w * thread_parts(n * oh)) if c == 1 else 0
+    return aligned(4 * w * thread_parts(n * oh)) if c == 1 else 0
 
 
 def _bind_max(ctx: BindContext) -> Launch:

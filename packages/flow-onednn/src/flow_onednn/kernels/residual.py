@@ -7,9 +7,9 @@ from math import prod
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.base.alignment import aligned
 from flow_onednn.kernels.loops import FLOAT_BYTES, loop_kernel, pointer, sum_partitions
 from flow_onednn.native import compiler
-from flow_onednn.primitives import padded
 
 STATISTICS = 4
 """Numbers per channel and part: mean and squared deviations, of the part and of a block."""
@@ -22,7 +22,7 @@ def _rows(query: KernelQuery) -> tuple[int, int]:
 
 def _bytes(query: KernelQuery) -> int:
     rows, channels = _rows(query)
-    return padded(STATISTICS * sum_partitions(rows, channels) * channels * FLOAT_BYTES)
+    return aligned(STATISTICS * sum_partitions(rows, channels) * channels * FLOAT_BYTES)
 
 
 def _bind(ctx: BindContext) -> Launch:

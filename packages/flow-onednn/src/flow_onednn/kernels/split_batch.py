@@ -15,6 +15,7 @@ import numpy as np
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, tensor_type
+from flow_core.base.alignment import aligned
 from flow_core.base.dtypes import float32
 from flow_onednn import threads
 from flow_onednn.kernels.concurrent import concurrent_launch, supported
@@ -26,7 +27,6 @@ from flow_onednn.primitives import (
     address,
     bind_primitive,
     nbytes,
-    padded,
     reorder,
     same_layout,
 )
@@ -62,7 +62,7 @@ class SplitBatch:
     def _sums(self) -> int:
         """Bytes of the partial sums of a part, rounded up to whole rows."""
         row = WIDTH * FLOAT_BYTES
-        return -(-sum(padded(nbytes(o.md)) for o in self._results()) // row) * row
+        return -(-sum(aligned(nbytes(o.md)) for o in self._results()) // row) * row
 
     def _results(self) -> tuple[Operand, ...]:
         """Return the outputs in the layouts of the primitive."""
@@ -89,7 +89,7 @@ class SplitBatch:
         for own, operand in zip(self._results(), self.given, strict=True):
             target = (operand.md, address(ctx.outputs[operand.index]))
             launches.append(reorder((own.md, at), target))
-            at += padded(nbytes(own.md))
+            at += aligned(nbytes(own.md))
         return launches
 
     def _prepared(self, ctx: BindContext, at: int) -> Iterator[BoundPrimitive]:
@@ -103,7 +103,7 @@ class SplitBatch:
             sums = at
             for own in self._results():
                 tensors[own.role] = (own.md, sums)
-                sums += padded(nbytes(own.md))
+                sums += aligned(nbytes(own.md))
             yield bind_primitive(part.primitive, tensors, scratch)
             at += self._sums
             scratch += _scratch(part)
@@ -118,7 +118,7 @@ class SplitBatch:
 
 
 def _scratch(part: Recipe) -> int:
-    return padded(part.primitive.scratchpad)
+    return aligned(part.primitive.scratchpad)
 
 
 def _own(part: Recipe, operand: Operand) -> object:

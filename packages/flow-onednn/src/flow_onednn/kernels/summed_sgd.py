@@ -16,6 +16,7 @@ import numpy as np
 
 from flow_core.authoring.backends import Launch, agree, factors, multiplications
 from flow_core.authoring.specs import Attrs, BindContext, KernelQuery, KernelSpec
+from flow_core.base.alignment import aligned
 from flow_onednn import binding
 from flow_onednn.kernels import matmul
 from flow_onednn.kernels.loops import null, pointer
@@ -30,13 +31,12 @@ from flow_onednn.primitives import (
     address,
     create,
     launch,
-    padded,
     plain,
 )
 from flow_onednn.recipes import Problem, Recipe, is_float32, kernel
 
 OP = "summed_sgd_update"
-NUMBER = padded(4)
+NUMBER = aligned(4)
 PRODUCT = ("transpose_a", "transpose_b", "alpha")
 PLAIN = ("l1", "l2", "weight_decay")
 """Attributes that must be 0: regularisation terms of the update."""
@@ -65,7 +65,7 @@ class SummedSgd:
     def workspace(self) -> int:
         """Bytes for the sum, the learning rate and the largest scratchpad."""
         used = (p.scratchpad for p in (self.first, self.adding, self.last))
-        return padded(self.nbytes) + NUMBER + max(used)
+        return aligned(self.nbytes) + NUMBER + max(used)
 
     @property
     def reorders(self) -> int:
@@ -83,7 +83,7 @@ class SummedSgd:
         model, rate, *rest = ctx.inputs
         operands, factor = rest[-2 * parts :], rest[: -2 * parts]
         at = address(ctx.workspace)
-        number, scratch = at + padded(self.nbytes), at + padded(self.nbytes) + NUMBER
+        number, scratch = at + aligned(self.nbytes), at + aligned(self.nbytes) + NUMBER
         launches: list[Launch] = [_rate(ctx, rate, factor, number)]
         whole: dict[str, Tensor] = {"operand 0": (self.total, at), "operand 1": (_one(), number)}
         for k in range(parts):

@@ -11,10 +11,11 @@ import numpy as np
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
 from flow_core.authoring.update_rules import INDEXED_PREFIX
+from flow_core.base.alignment import aligned
 from flow_onednn import threads
 from flow_onednn.kernels.loops import FLOAT_BYTES, loop_kernel, null, pointer, thread_parts
 from flow_onednn.native import compiler
-from flow_onednn.primitives import address, padded
+from flow_onednn.primitives import address
 
 
 def _indexed(query: KernelQuery) -> bool:
@@ -83,15 +84,15 @@ ADAM_PARTS = 4
 
 def _sparse_adam_bytes(query: KernelQuery) -> int:
     """Return the bytes of a slot number per table row and of the summed gradient rows."""
-    slots = padded(query.inputs[0].shape[0] * FLOAT_BYTES)
-    return slots + padded(query.inputs[2].nbytes)
+    slots = aligned(query.inputs[0].shape[0] * FLOAT_BYTES)
+    return slots + aligned(query.inputs[2].nbytes)
 
 
 def _sparse_adam(ctx: BindContext) -> Launch:
     model, _, data, rate, m, v, *factor = ctx.inputs
     where, count, width, first = _index(ctx)
     rows, columns = model.shape[0], prod(model.shape[1:])
-    sums = ctx.workspace[padded(rows * FLOAT_BYTES) :]
+    sums = ctx.workspace[aligned(rows * FLOAT_BYTES) :]
     numbers = [ctx.attrs[k] for k in ("scale", "beta1", "beta2", "epsilon")]
     return partial(
         compiler.native().sparse_adam,
@@ -131,7 +132,7 @@ def _lookups(query: KernelQuery) -> tuple[int, int, int]:
 def _by_rows_bytes(query: KernelQuery) -> int:
     """Return the bytes of a link per lookup and of a hash table per part."""
     count, capacity, parts = _lookups(query)
-    return padded((count + parts * capacity) * FLOAT_BYTES)
+    return aligned((count + parts * capacity) * FLOAT_BYTES)
 
 
 def _update_rows(ctx: BindContext) -> Launch:

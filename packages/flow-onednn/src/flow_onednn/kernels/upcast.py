@@ -18,10 +18,11 @@ from flow_core.authoring.specs import (
     load,
     tensor_type,
 )
+from flow_core.base.alignment import aligned
 from flow_core.base.dtypes import float32
 from flow_onednn.library import NO_AMX
 from flow_onednn.native import compiler
-from flow_onednn.primitives import address, padded
+from flow_onednn.primitives import address
 from flow_onednn.recipes import Build, is_product, kernel
 
 _LOG = logging.getLogger("flow_onednn")
@@ -119,7 +120,7 @@ def upcast_type(type_: TensorType) -> TensorType:
 
 
 def _upcast_bytes(query: KernelQuery) -> int:
-    return sum(padded(4 * t.size) for t in (*query.inputs, *query.outputs) if is_half(t))
+    return sum(aligned(4 * t.size) for t in (*query.inputs, *query.outputs) if is_half(t))
 
 
 def _bind(ctx: BindContext, bind: Any) -> list[Launch]:
@@ -142,7 +143,7 @@ def _float32_copies(ctx: BindContext) -> Iterator[Any]:
         if is_half(type_):
             size = 4 * type_.size
             yield ctx.workspace[at : at + size].view("float32").reshape(type_.shape)
-            at += padded(size)
+            at += aligned(size)
 
 
 def _swapped(

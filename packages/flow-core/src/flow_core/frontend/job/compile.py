@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from flow_core.base.errors import JobError, SourceLine
+from flow_core.compiler.lower.inputs import CompileOptions
 from flow_core.compiler.lower.physical_graph import Physical, to_physical
-from flow_core.compiler.lower.tasks import CompileOptions, lower
+from flow_core.compiler.lower.tasks import lower
 from flow_core.compiler.memory.replica_dedup import ReplicaDedup
-from flow_core.compiler.reshard.ledger import BoxingEntry, settled
+from flow_core.compiler.reshard.ledger import BoxingEntry, completed
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.compiler.reshard.plugin_steps import Ways
 from flow_core.compiler.select import Problem, Selector
@@ -292,7 +293,7 @@ def _planned(
         ),
     )
     shards = {n: (s.variable, s.region) for n, s in physical.shards.items()}
-    physical.ledger = settled(physical.ledger, plan)
+    physical.ledger = completed(physical.ledger, plan)
     ledger = tuple(map(_transfer, physical.ledger))
     plan = replace(plan, shards=shards, micro_batches=parts, ledger=ledger)
     timings = [*before.timings, splitting, *after.timings, lowering]
@@ -500,7 +501,7 @@ def _check_requests(build: JobBuild, graph: Graph) -> None:
 def _options(build: JobBuild, physical: Physical, sharing: ReplicaDedup) -> CompileOptions:
     config, session = build.config, build.session
 
-    def there(name: str, device: Device) -> bool:
+    def is_resident(name: str, device: Device) -> bool:
         shard = physical.shards.get(name)
         return bool(session.holds(name if shard is None else shard.variable, device))
 
@@ -511,7 +512,7 @@ def _options(build: JobBuild, physical: Physical, sharing: ReplicaDedup) -> Comp
         reuse=bool(config.get("enable_reused_mem")),
         workers=build.session.settings.stream_threads,
         memory_limit=session.free_memory,
-        there=there,
+        is_resident=is_resident,
         sharing=sharing,
         budget=build.session.budget,
         settings=kernel_settings(build),

@@ -40,7 +40,7 @@ def shared_by_devices(build: JobBuild, graph: Graph, physical: Physical) -> Repl
         wanted = _wanted(build, copies, updated)
         sharing = find_sharing(graph, session.registry.ops, wanted)
     for logical, groups in copies.items():
-        shared = groups[0][1] in sharing.variables
+        shared = groups[0][1] in sharing.shared_variables
         if session.sharing.setdefault(logical, shared) and not shared and logical in updated:
             raise _updated_apart(build, logical)
     return sharing

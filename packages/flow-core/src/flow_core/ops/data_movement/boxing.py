@@ -9,17 +9,14 @@ import numpy as np
 
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.shapes import Shape
-from flow_core.exchange import BOXING, COMBINES, Block, neutral
+from flow_core.exchange import BOXING, COMBINE, Block, neutral
 from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.plan import COLLECTIVES
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
 
-COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
-"""Combination of overlapping parts, by the operation of the partial SBP."""
-
 
 def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
-    ctx.check(ctx.attrs["combine"] in COMBINES, ctx.attrs["combine"], ", ".join(COMBINES))
+    ctx.check(ctx.attrs["combine"] in COMBINE, ctx.attrs["combine"], ", ".join(COMBINE))
     ctx.check(
         ctx.attrs["collective"] in COLLECTIVES, ctx.attrs["collective"], ", ".join(COLLECTIVES)
     )

@@ -1,26 +1,29 @@
-"""What tasks of different streams must wait for, from what they do to memory.
+"""Hazard analysis: the waits that keep the streams of a program in order where they share memory.
 
-The order of the plan is one in which everything is right.  A task of another stream may start
-as soon as the earlier tasks are over that wrote what it reads, that read what it writes, or
-that wrote what it overwrites.  Waits always go back in the order of the plan, so that they
-cannot make a circle, and whatever the speed of the streams, every task sees the same bytes.
+The tasks come in one order that is correct on a single stream.  A task must wait for the tasks of
+other streams that wrote what it reads (read after write), read what it overwrites (write after
+read), or wrote what it overwrites (write after write).  A vector clock per task, the last task of
+each stream that is known to be over, leaves out the waits that earlier waits imply.
+
+Invariants: the ranges of a space are sorted and disjoint; waits point backwards in the order, so
+they cannot form a cycle; no wait can be removed.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
 class Access:
-    """What a task does to a piece of memory.
+    """A read or write of a range of memory.
 
     Attributes:
-        space: identifies the memory: the arena's device, or a device and the name of a variable.
-        low, high: bytes.
-        writes: whether it changes them.
+        space: identifies the memory: an arena's device, or a device and the name of a variable.
+        low, high: the first byte, and the one behind the last.
+        writes: whether it changes the bytes.
     """
 
     space: Hashable
@@ -31,7 +34,7 @@ class Access:
 
 @dataclass(slots=True)
 class _Range:
-    """Bytes with one history: who wrote them last, and who has read them since, by stream."""
+    """Bytes with one history: the last writer, and the last reader since then of each stream."""
 
     low: int
     high: int
@@ -43,14 +46,14 @@ class _Range:
 
 
 class _Space:
-    """The history of one piece of memory, as ranges in order that do not overlap."""
+    """The history of an address space, as ranges in order that do not overlap."""
 
     def __init__(self) -> None:
         self.ranges: list[_Range] = []
         self.lows: list[int] = []
 
     def cover(self, low: int, high: int) -> tuple[int, int]:
-        """Makes ranges that lie exactly between ``low`` and ``high``; gives them, by index."""
+        """Cut ranges at ``low`` and ``high`` and fill gaps; return the indices in between."""
         self._split(low)
         self._split(high)
         at = low
@@ -72,25 +75,26 @@ class _Space:
             self.lows.insert(i + 1, at)
 
     def replace(self, first: int, last: int, new: _Range) -> None:
-        """Puts one range in the place of several."""
+        """Put one range in the place of several."""
         self.ranges[first:last] = [new]
         self.lows[first:last] = [new.low]
 
 
 def find_waits(
-    streams: Sequence[int], accesses: Sequence[Sequence[Access]]
+    streams: Sequence[int], accesses: Sequence[Iterable[Access]]
 ) -> list[tuple[int, ...]]:
-    """Per task, the tasks of other streams that must be over before it starts.
+    """Return, per task, the tasks of other streams that must be over before it starts.
 
-    They are those that wrote what it reads, and those that used memory that it writes; none
-    that the waits before it in its own stream imply.
+    >>> write, read = Access("arena", 0, 8, True), Access("arena", 4, 8, False)
+    >>> find_waits([0, 1, 1, 0], [[write], [read], [read], [write]])
+    [(), (0,), (), (2,)]
 
     Args:
-        streams: the stream of each task, in the order of the plan.
-        accesses: what each task does to memory.
+        streams: the stream of each task, in the order of the program.
+        accesses: the reads and writes of each task.
     """
     spaces: dict[Hashable, _Space] = {}
-    known: list[tuple[int, ...]] = []
+    known: list[tuple[int, ...]] = []  # the vector clock at the end of each task
     last = [-1] * (max(streams, default=0) + 1)
     waits: list[tuple[int, ...]] = []
     for task, (stream, touched) in enumerate(zip(streams, accesses, strict=True)):
@@ -99,7 +103,7 @@ def find_waits(
             needed |= _conflicts(spaces.setdefault(access.space, _Space()), access, task, stream)
         clock = list(known[last[stream]]) if last[stream] >= 0 else [-1] * len(last)
         found = []
-        for other in sorted(needed, reverse=True):
+        for other in sorted(needed, reverse=True):  # late tasks may imply earlier ones
             if streams[other] != stream and clock[streams[other]] < other:
                 found.append(other)
                 clock = list(map(max, clock, known[other]))
@@ -111,7 +115,7 @@ def find_waits(
 
 
 def _conflicts(space: _Space, access: Access, task: int, stream: int) -> set[int]:
-    """The tasks that an access comes after; takes note of the access."""
+    """Return the tasks that an access must come after, and record the access."""
     if access.low >= access.high:
         return set()
     first, last = space.cover(access.low, access.high)
