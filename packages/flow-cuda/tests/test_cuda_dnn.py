@@ -204,7 +204,7 @@ def test_a_library_that_does_not_start_is_told_of(monkeypatch: pytest.MonkeyPatc
             raise RuntimeError("CUDNN_STATUS_NOT_INITIALIZED")
 
     fake_libraries(monkeypatch, Broken())
-    with pytest.warns(RuntimeWarning, match="cuDNN does not start.*NOT_INITIALIZED"):
+    with pytest.warns(RuntimeWarning, match="cuDNN failed to initialize.*NOT_INITIALIZED"):
         assert cupy_hardware.dnn_plans(0) is None
     fake_libraries(monkeypatch, None)  # such a module is not found
     assert cupy_hardware.dnn_plans(0) is None

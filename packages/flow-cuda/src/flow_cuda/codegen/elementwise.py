@@ -14,16 +14,16 @@ from flow_cuda.codegen.expressions import TABLE, computed
 from flow_cuda.codegen.program import C_TYPES, Kernel, Scalars, named
 
 AXES = 8
-"""Axes that `source/prelude.h` has room for; neighbouring axes are joined where they can be."""
+"""Maximum rank of `source/prelude.h`; adjacent axes are collapsed where possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One member of a group.
+    """One op of a group.
 
     Attributes:
-        op: its type.
-        refs: arguments: steps, or ``-1 - k`` for input k.
+        op: op type.
+        refs: arguments: step indices, or ``-1 - k`` for input k.
         attrs: attributes.
         types: types of the arguments.
         result: type of the result.
@@ -38,13 +38,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group as it is compiled.
+    """A group of ops to compile as one kernel.
 
     Attributes:
-        steps: the members.
-        stored: which steps are outputs.
+        steps: the ops.
+        stored: indices of the steps that are outputs.
         inputs: types of the inputs.
-        shape: the shape of all results.
+        shape: the common shape of all results.
     """
 
     steps: tuple[Step, ...]
@@ -54,7 +54,7 @@ class Group:
 
     @property
     def forms(self) -> tuple[str, ...]:
-        """How each input is read: "each" element, "one" for all, or at a "place"."""
+        """How each input is indexed: "each" element, "one" scalar, or broadcast at a "place"."""
         return tuple(_form(t.shape, self.shape) for t in self.inputs)
 
 
@@ -65,7 +65,7 @@ def _form(shape: tuple[int, ...], space: tuple[int, ...]) -> str:
 
 
 def group_of(query: KernelQuery) -> Group:
-    """The group that a ``fused`` op, or one elementwise op, is."""
+    """Return the group of a ``fused`` op or of one elementwise op."""
     if query.op != "fused":
         refs = tuple(-1 - k for k in range(len(query.inputs)))
         step = Step(query.op, refs, query.attrs, query.inputs, query.outputs[0])
@@ -80,7 +80,7 @@ def group_of(query: KernelQuery) -> Group:
 
 
 def is_known(query: KernelQuery) -> bool:
-    """Whether all members have an expression, for numbers."""
+    """Whether all ops have a C++ expression and numeric types."""
     group = group_of(query)
     types = (*query.inputs, *(s.result for s in group.steps))
     return (
@@ -91,7 +91,7 @@ def is_known(query: KernelQuery) -> bool:
 
 
 def joined(group: Group) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Sizes of as few axes as possible, and per placed input its strides along them.
+    """Collapse adjacent axes; return the sizes and the strides of each broadcast input.
 
     >>> from flow_core.base.dtypes import float32
     >>> row = tensor_type((4,), float32)
@@ -116,7 +116,7 @@ def joined(group: Group) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
 
 
 def broadcast_strides(shape: Sequence[int], space: Sequence[int]) -> tuple[int, ...]:
-    """Strides, in elements, of a C-contiguous array seen as a larger space.
+    """Return the strides, in elements, of a C-contiguous array broadcast to a larger shape.
 
     >>> broadcast_strides((3, 1), (2, 3, 4))
     (0, 1, 0)
@@ -129,9 +129,9 @@ def broadcast_strides(shape: Sequence[int], space: Sequence[int]) -> tuple[int, 
 
 
 def write(group: Group) -> tuple[Kernel, list[int | float]]:
-    """The kernel of a group, and the scalars that it takes after its other arguments.
+    """Return the kernel of a group, and the scalars passed after its other arguments.
 
-    Sizes and scalars are parameters, so that all shapes of a form and all scalars share a kernel.
+    Sizes and scalars are parameters, so that groups that differ only in these share a kernel.
     """
     scalars = Scalars()
     elements = "\n".join(_element(group, scalars))
@@ -151,7 +151,7 @@ def write(group: Group) -> tuple[Kernel, list[int | float]]:
 
 
 def _element(group: Group, scalars: Scalars) -> Iterator[str]:
-    """One element: all inputs are read before an output is written, which may be in place."""
+    """The code of one element: all inputs are read before any output is written, for in-place."""
     forms = group.forms
     if "place" in forms:
         yield "i64 at[8]; unravel(i, space, at);"

@@ -1,4 +1,4 @@
-"""Elementwise ops as C++ expressions: one table for single ops and for groups."""
+"""Elementwise ops as C++ expressions: one table for single ops and for fused groups."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from flow_cuda.codegen.program import C_TYPES, Scalars
 
 Attrs = Mapping[str, Any]
 Expression = Callable[[Sequence[str], Attrs, Sequence[TensorType], TensorType, Scalars], str]
-"""C++ of an op, from the names of its arguments, attributes, types in and out, and the kernel's
-scalars, to which it adds the attributes that it computes with."""
+"""Writes the C++ of an op, given the names of its arguments, the attributes, the input types, the
+output type, and the kernel's scalars, to which it adds the attributes that it uses."""
 
 
 def computed(dtype: DType) -> str:
-    """What elements of a type are computed with, in C++."""
+    """The C++ type in which elements of a type are computed."""
     return C_TYPES[dtype.accumulate.name]
 
 
 def scalar(value: Any, dtype: DType, scalars: Scalars) -> str:
-    """The parameter for a number as elements of a type take it: truncated for integers.
+    """Add a scalar parameter, converted to the computation type of ``dtype``; return its name.
 
     >>> from flow_core.base.dtypes import float32, int8
     >>> scalars = Scalars()
@@ -35,10 +35,10 @@ def scalar(value: Any, dtype: DType, scalars: Scalars) -> str:
 
 
 def _of(pattern: str, *attrs: str) -> Expression:
-    """An expression of ``{0}``, ``{1}`` ..., attributes after the inputs, and ``V``.
+    """Make an expression from a pattern of inputs ``{0}``, ``{1}`` ..., then attributes, and ``V``.
 
-    ``V`` and the attributes have the type that the first floating (else first) input is
-    computed with.
+    ``V`` and the attributes have the computation type of the first floating-point input, or of
+    the first input if none is.
     """
 
     def write(
@@ -77,7 +77,7 @@ def _limits(back: bool) -> Expression:
 
 
 def _ends(attrs: Attrs, dtype: DType) -> tuple[float, float] | tuple[int, int]:
-    """The limits of a clip op, those of the type where there is none."""
+    """The limits of a clip op; defaults to those of the type."""
     if dtype.is_floating:
         low, high = attrs.get("floating_min"), attrs.get("floating_max")
         return -np.inf if low is None else float(low), np.inf if high is None else float(high)
@@ -101,7 +101,7 @@ def _fused_cast_scale(
 
 
 def _where(keeps: bool) -> Expression:
-    """A choice whose other side is a number."""
+    """A selection with a scalar as the other operand."""
 
     def write(
         names: Sequence[str],
@@ -170,7 +170,7 @@ FUNCTIONS = (
     "erf", "erfc", "exp", "expm1", "floor", "gelu", "lgamma", "log", "log1p", "rint", "sigmoid",
     "sign", "sin", "sinh", "softplus", "sqrt", "tan", "tanh",
 )  # fmt: skip
-"""Ops that are a function of the prelude, of the same name."""
+"""Ops implemented by the prelude function of the same name."""
 
 _MASKED = _of("({0} * ({V}){1} * {2})", "scale")
 _SIGMOID_SLOPE = "({1} * {0} * (({V})1 - {0}))"
@@ -239,4 +239,4 @@ TABLE: Mapping[str, Expression] = {
     "smooth_l1_loss_grad": _smooth_slope,
     "l1_l2_regularize_gradient": _of("({1} + {2} * sign_({0}) + {3} * {0})", "l1", "l2"),
 }
-"""C++ of each elementwise op."""
+"""C++ expression of each elementwise op."""

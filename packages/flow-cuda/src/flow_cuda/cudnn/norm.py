@@ -1,4 +1,4 @@
-"""Batch normalisation in training as cuDNN has it, with sum and relu; and that of layers."""
+"""Batch normalization in training with fused addition and ReLU, and layer normalization."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ STATISTICS = ("moving_mean", "moving_variance")
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """The forward pass.
+    """The forward pass of batch normalization.
 
     Attributes:
-        x: the input, which the result lies like.
-        epsilon: what is added to the variance.
-        momentum: what moving statistics keep.
-        adds: whether something of x's sizes is added.
-        relu: whether what is negative becomes 0 then.
-        compute: in what it sums.
+        x: the input; the result has the same layout.
+        epsilon: added to the variance.
+        momentum: decay of the moving statistics.
+        adds: whether a tensor of x's shape is added.
+        relu: whether ReLU is applied last.
+        compute: the accumulation type.
     """
 
     x: Laid
@@ -33,13 +33,13 @@ class Norm:
 
     @property
     def title(self) -> str:
-        """Such as "norm add relu"."""
+        """Name for reports, such as "norm add relu"."""
         more = (name for name, has in (("add", self.adds), ("relu", self.relu)) if has)
         return " ".join(("norm", *more))
 
     @property
     def reads(self) -> Mapping[str, Laid]:
-        """In the op's order."""
+        """The inputs in the op's order."""
         row = _row(self.x)
         names = (*STATISTICS, "gamma", "beta")
         addend = {"addend": self.x} if self.adds else {}
@@ -53,11 +53,11 @@ class Norm:
 
     @property
     def scalars(self) -> Mapping[str, float]:
-        """Numbers: the library's momentum is what moving statistics take up."""
+        """Epsilon and momentum; cuDNN's momentum is the weight of the new statistics."""
         return {"epsilon": self.epsilon, "momentum": 1 - self.momentum}
 
     def build(self, graph: Any, types: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The normalisation, then sum and relu."""
+        """Add the normalization, then addition and ReLU."""
         t = inputs
         y, mean, inverse, next_mean, next_variance = graph.batchnorm(
             input=t["x"], scale=t["gamma"], bias=t["beta"], in_running_mean=t["moving_mean"],
@@ -71,11 +71,11 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class NormGrad:
-    """The gradients by x, gamma and beta.
+    """The gradients with respect to x, gamma and beta.
 
     Attributes:
         x: the input.
-        compute: in what it sums.
+        compute: the accumulation type.
     """
 
     x: Laid
@@ -83,18 +83,18 @@ class NormGrad:
 
     @property
     def title(self) -> str:
-        """For reports."""
+        """Name for reports."""
         return "norm grad"
 
     @property
     def reads(self) -> Mapping[str, Laid]:
-        """In the op's order."""
+        """The inputs in the op's order."""
         rows = dict.fromkeys(("mean", "inverse", "gamma"), _row(self.x))
         return {"x": self.x, "dy": self.x, **rows}
 
     @property
     def writes(self) -> Mapping[str, Laid]:
-        """In the op's order."""
+        """The outputs in the op's order."""
         return {"dx": self.x, **dict.fromkeys(("dgamma", "dbeta"), _row(self.x))}
 
     @property
@@ -103,7 +103,7 @@ class NormGrad:
         return {}
 
     def build(self, graph: Any, types: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """One node."""
+        """Add one node."""
         t = inputs
         made = graph.batchnorm_backward(
             grad=t["dy"], input=t["x"], scale=t["gamma"], mean=t["mean"],
@@ -114,14 +114,14 @@ class NormGrad:
 
 @dataclass(frozen=True, slots=True)
 class LayerNorm:
-    """Normalisation of rows outside of training, where nobody reads the statistics.
+    """Layer normalization for inference, where the statistics are not used.
 
     Attributes:
-        rows, size: how many rows, of how many numbers.
-        dtype: element type of the input and of the result.
-        of_params: that of factor and summand.
-        epsilon: what is added to the variance.
-        compute: in what it sums.
+        rows, size: number of rows, and elements per row.
+        dtype: element type of input and result.
+        of_params: element type of gamma and beta.
+        epsilon: added to the variance.
+        compute: the accumulation type.
     """
 
     rows: int
@@ -133,12 +133,12 @@ class LayerNorm:
 
     @property
     def title(self) -> str:
-        """For reports."""
+        """Name for reports."""
         return "layer norm"
 
     @property
     def reads(self) -> Mapping[str, Laid]:
-        """In the op's order."""
+        """The inputs in the op's order."""
         row = _lines(1, self.size, self.of_params)
         return {"x": _lines(self.rows, self.size, self.dtype), "beta": row, "gamma": row}
 
@@ -149,11 +149,11 @@ class LayerNorm:
 
     @property
     def scalars(self) -> Mapping[str, float]:
-        """What is added to the variance."""
+        """Epsilon."""
         return {"epsilon": self.epsilon}
 
     def build(self, graph: Any, types: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """One node."""
+        """Add one node."""
         t = inputs
         y, _, _ = graph.layernorm(
             norm_forward_phase=types["inference"], input=t["x"], scale=t["gamma"],

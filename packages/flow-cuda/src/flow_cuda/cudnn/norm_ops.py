@@ -1,4 +1,4 @@
-"""The ops of batch normalisation that cuDNN computes; see `flow_cuda.cudnn.ops`."""
+"""The normalization ops computed by cuDNN; see `flow_cuda.cudnn.ops`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _row(ctx: InferContext) -> TensorType:
 
 
 def _axes(x: Any, axis: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The axes that are summed over, and the shape of a row along the axis."""
+    """Return the axes to reduce, and the shape that broadcasts a row along ``axis``."""
     others = tuple(i for i in range(x.ndim) if i != axis)
     return others, tuple(n if i == axis else 1 for i, n in enumerate(x.shape))
 
@@ -89,7 +89,7 @@ OPS: tuple[OpSpec, ...] = (
         mutates=(1, 2),
         reference=_norm,
         samples=_samples,
-        doc="Batch normalisation in training, then a sum and relu.",
+        doc="Batch normalization in training, then optional addition and ReLU.",
     ),
     OpSpec(
         type="cudnn_norm_grad",
@@ -99,7 +99,7 @@ OPS: tuple[OpSpec, ...] = (
         attrs=ATTRS,
         reference=_grad,
         samples=_grad_samples,
-        doc="The gradients of batch normalisation.",
+        doc="The gradients of batch normalization.",
     ),
     OpSpec(
         type="cudnn_layer_norm",
@@ -109,6 +109,6 @@ OPS: tuple[OpSpec, ...] = (
         attrs={**PLAN, "begin": REQUIRED, "epsilon": 1e-5},
         reference=_layer_norm,
         samples=_layer_samples,
-        doc="Normalisation of what lies from the axis ``begin`` on, without statistics.",
+        doc="Layer normalization over the axes from ``begin`` on, without statistics.",
     ),
 )

@@ -1,7 +1,7 @@
-"""The ops that stand for graphs of cuDNN: convolutions with the plan that was chosen for them.
+"""Ops that run cuDNN graphs with a chosen execution plan: convolutions.
 
-They have no gradients and no SBP rules: a pass makes them after differentiation, one per device.
-References go tap by tap, on tensors whose channels come second.
+They have no gradients and no SBP rules: a pass creates them after differentiation, one per device.
+The NumPy references iterate over kernel positions, on tensors in channels-first layout.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ Attrs = Mapping[str, Any]
 Ints = tuple[int, ...]
 
 PLAN = {"plan": "", "workspace": 0}
-"""The library's name of the plan, and its bytes.  Without a name it is whatever the library likes
-best in so many bytes."""
+"""The plan name in the library and its workspace in bytes.  An empty name selects the library's
+first choice that fits the workspace."""
 
 ROOM = 1 << 20
-"""Bytes of workspace that are enough for a plan of any sample."""
+"""A workspace size in bytes that is enough for any plan of the samples."""
 
 WINDOW = {
     "data_format": REQUIRED, "kernel_size": REQUIRED, "strides": REQUIRED,
     "padding_before": REQUIRED, "dilation_rate": REQUIRED, "groups": 1, "compute": "", **PLAN,
 }  # fmt: skip
-"""Without a type to sum in it is float32 or float64."""
+"""An empty ``compute`` stands for float32, or float64 for float64 tensors."""
 
 
 # --- types
 
 
 def _first(shape: Sequence[int], attrs: Attrs) -> Ints:
-    """Sizes with channels second."""
+    """Return the shape in channels-first order."""
     if attrs["data_format"] == "channels_first":
         return tuple(shape)
     return (shape[0], shape[-1], *shape[1:-1])
 
 
 def _shaped(like: TensorType, sizes: Ints, attrs: Attrs) -> TensorType:
-    """The type of sizes with channels second, as the layout has them."""
+    """Return the type with the given channels-first sizes, in the layout of the attributes."""
     if attrs["data_format"] == "channels_last":
         sizes = (sizes[0], *sizes[2:], sizes[1])
     return tensor_type(sizes, like.dtype)
@@ -85,7 +85,7 @@ def _products(y: TensorType, weight: TensorType) -> float:
 
 
 def _work(ctx: SbpContext) -> float:
-    """Two operations per product of a tap."""
+    """Two floating-point operations per multiplication with a weight."""
     if "activation" in ctx.attrs:
         return _products(ctx.outputs[0], ctx.inputs[1])
     other = ctx.inputs[1] if "space" in ctx.attrs else ctx.outputs[0]
@@ -104,7 +104,7 @@ def _as_given(x: Any, attrs: Attrs) -> Any:
 
 
 def _taps(attrs: Attrs, out: Ints) -> Iterator[tuple[Ints, tuple[Any, ...]]]:
-    """Each position of a kernel, and what it sees of a padded input."""
+    """Yield each kernel position, and the slice of the padded input that it reads."""
     for tap in itertools.product(*map(range, attrs["kernel_size"])):
         rows = zip(tap, attrs["dilation_rate"], attrs["strides"], out, strict=True)
         part = tuple(slice(i * d, i * d + (n - 1) * s + 1, s) for i, d, s, n in rows)
@@ -112,7 +112,7 @@ def _taps(attrs: Attrs, out: Ints) -> Iterator[tuple[Ints, tuple[Any, ...]]]:
 
 
 def _room(space: Ints, attrs: Attrs, out: Ints) -> tuple[Ints, tuple[Any, ...]]:
-    """Sizes of a padded input, and where the input lies in it."""
+    """Return the shape of the padded input, and the slice that the input occupies."""
     rows = zip(
         space, attrs["kernel_size"], attrs["strides"], attrs["dilation_rate"],
         attrs["padding_before"], out, strict=True,
@@ -123,7 +123,7 @@ def _room(space: Ints, attrs: Attrs, out: Ints) -> tuple[Ints, tuple[Any, ...]]:
 
 
 def _by_groups(x: Any, w: Any, groups: int) -> Any:
-    """The product of channels and one tap's weights, group by group."""
+    """Multiply channels with the weights of one kernel position, group by group."""
     inputs, filters = np.split(x, groups, 1), np.split(w, groups, 0)
     parts = (np.einsum("nc...,fc->nf...", a, b) for a, b in zip(inputs, filters, strict=True))
     return np.concatenate(list(parts), 1)
@@ -200,7 +200,7 @@ _CASES: tuple[tuple[Ints, int, dict[str, Any]], ...] = (
 
 
 def _cases(rng: Any) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
-    """Input, weights, bias and attributes, in both layouts."""
+    """Yield input, weights, bias and attributes, in both layouts."""
     for shape, filters, given in _CASES:
         dims = len(shape) - 2
         attrs: dict[str, Any] = {
@@ -228,7 +228,7 @@ def _conv_samples(rng: Any) -> Iterator[Sample]:
 
 
 def _sums_samples(rng: Any) -> Iterator[Sample]:
-    """Channels that come in eights, as the library wants them."""
+    """Samples with channel counts in multiples of eight, as cuDNN requires."""
     for size, strides, pads in ((3, (1, 1), (1, 1)), (3, (2, 1), (0, 2)), (1, (2, 2), (0, 0))):
         x, w = rng.uniform(-1, 1, (2, 9, 7, 8)), rng.uniform(-1, 1, (16, size, size, 8))
         attrs = {
@@ -240,7 +240,7 @@ def _sums_samples(rng: Any) -> Iterator[Sample]:
 
 
 def _case_grads(rng: Any) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
-    """Input, weights, gradient of the output, and attributes that gradients have."""
+    """Yield input, weights, output gradient, and the attributes of the gradient ops."""
     for x, w, _, attrs in _cases(rng):
         shape = _conv(x, w, activation="", **attrs).shape
         yield x, w, rng.uniform(-1, 1, shape), {k: v for k, v in attrs.items() if k in WINDOW}
@@ -267,7 +267,7 @@ OPS: tuple[OpSpec, ...] = (
         reference=_conv,
         samples=_conv_samples,
         work=_work,
-        doc="A convolution with bias, sum and activation.",
+        doc="A convolution with optional bias, addition and activation.",
     ),
     OpSpec(
         type="cudnn_conv_sums",
@@ -278,7 +278,7 @@ OPS: tuple[OpSpec, ...] = (
         reference=_conv_sums,
         samples=_sums_samples,
         work=_work,
-        doc="A convolution, the sums of its result by channels, and those of its squares.",
+        doc="A convolution, and the sums of its result and of its squares per channel.",
     ),
     OpSpec(
         type="cudnn_conv_data_grad",
@@ -289,7 +289,7 @@ OPS: tuple[OpSpec, ...] = (
         reference=_data_grad,
         samples=_data_grad_samples,
         work=_work,
-        doc="The gradient by its input, which has ``space`` as sizes of space.",
+        doc="The gradient with respect to the input, whose spatial sizes are ``space``.",
     ),
     OpSpec(
         type="cudnn_conv_filter_grad",
@@ -300,6 +300,6 @@ OPS: tuple[OpSpec, ...] = (
         reference=_filter_grad,
         samples=_filter_grad_samples,
         work=_work,
-        doc="The gradient by its weights.",
+        doc="The gradient with respect to the weights.",
     ),
 )

@@ -1,7 +1,7 @@
-"""Launches of one kind on many arrays become one: the updates of all variables of a plan.
+"""Merge kernel launches of the same kind into one, such as the updates of all variables of a plan.
 
-The arguments of each call are a row of a table in device memory.  A block finds its row by its
-number, and then is one of the blocks that share that row's array.
+The arguments of each original launch form a row of a table in device memory.  A block looks up its
+row by its block index and is one of the blocks that process that row's array.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from flow_cuda.device.hardware import Access, Hardware, Span
 from flow_cuda.device.launch import Arguments, KernelLaunch, Queued, Shared
 
 ITEMS = 4
-"""Elements per thread, so that small arrays take few blocks."""
+"""Elements per thread; several, so that small arrays need few blocks."""
 MOST_BLOCKS = 512
 
 
 def joined(launches: Sequence[Launch]) -> list[Launch]:
-    """Launches with those of one kind in one, where the first of them stood.
+    """Merge launches of the same kind; the merged launch takes the position of the first.
 
-    One is moved forward only over launches that touch nothing of what it touches.
+    A launch is moved forward only past launches that access none of the same memory.
     """
     groups: list[list[Launch]] = []
     for launch in launches:
@@ -39,7 +39,7 @@ def joined(launches: Sequence[Launch]) -> list[Launch]:
 
 
 def _home(groups: Sequence[list[Launch]], launch: Launch) -> int | None:
-    """The group that a launch can join."""
+    """Return the index of the group that a launch can join."""
     if not isinstance(launch, KernelLaunch) or launch.shared is None:
         return None
     for index in range(len(groups) - 1, -1, -1):
@@ -61,7 +61,7 @@ def _alike(first: Launch, launch: KernelLaunch) -> bool:
 
 
 def _conflict(a: Launch, b: KernelLaunch) -> bool:
-    """Whether the order of two launches matters; nothing is known of calls of the host."""
+    """Whether the order of two launches matters; host calls conflict with everything."""
     if not isinstance(a, Queued):
         return True
     touched = a.touched()
@@ -77,7 +77,7 @@ def _overlap(a: Span, b: Span) -> bool:
 
 
 def _batch(group: Sequence[Any]) -> KernelLaunch:
-    """One launch for calls of one kind."""
+    """Merge launches of the same kind into one."""
     hardware, shared = group[0].hardware, group[0].shared
     blocks = [_blocks(launch) for launch in group]
     starts = [0, *accumulate(blocks)]
@@ -111,13 +111,13 @@ def _blocks(launch: Any) -> int:
 
 
 def _words(launch: Any) -> Iterator[int]:
-    """The packed arguments, as numbers of 8 bytes."""
+    """Yield the packed arguments as 8-byte integers."""
     for kept in launch.arguments.packed:
         yield from np.frombuffer(bytes(kept).ljust(8, b"\0"), np.uint64).tolist()
 
 
 def batch_kernel(shared: Shared) -> Kernel:
-    """The kernel that does a call per row of a table."""
+    """Return the kernel that runs one call per row of a table."""
     at, given = 1, []
     own = "part" if shared.blocks else "threads_of(part)"
     for kind in shared.kinds:
@@ -134,11 +134,11 @@ def batch_kernel(shared: Shared) -> Kernel:
 
 
 _SIZES = {"Terms": 4}
-"""Structs, in numbers of 8 bytes."""
+"""Sizes of structs in 8-byte words."""
 
 
 def _argument(kind: str, at: int) -> str:
-    """An argument out of a row."""
+    """The C++ expression that reads an argument from a row."""
     if kind.endswith("*"):
         return f"({kind})row[{at}]"
     if kind in _SIZES:

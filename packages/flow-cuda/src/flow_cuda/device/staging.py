@@ -1,4 +1,4 @@
-"""Copies between the host's memory and a device's, through pieces of pinned memory."""
+"""Copies between host and device memory through pinned staging buffers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from flow_cuda.device.hardware import Hardware
 
 
 class Staging:
-    """A stream for copies and the pinned memory that they go through.
+    """A copy stream and its pinned staging buffers.
 
-    A piece is written or read by the host only when the last copy through it is done.
+    The host reads or writes a buffer only after the last copy through it has completed.
 
     Args:
         hardware: the device.
-        name: of the stream.
-        chunk: bytes of a piece.
-        stream: where copies are queued; default: a stream of its own.
-        slots: number of pieces.
+        name: name of the stream.
+        chunk: size of a buffer in bytes.
+        stream: the stream for copies; default: a new stream.
+        slots: number of buffers.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Staging:
         self._next = 0
 
     def _slot(self) -> int:
-        """A piece that nobody uses."""
+        """Return a free buffer; wait for one if necessary."""
         if len(self._pieces) < self._slots:
             self._pieces.append(self._hardware.pinned(self._chunk))
             self._events.append(None)
@@ -44,7 +44,7 @@ class Staging:
         return slot
 
     def upload(self, target: int, source: Any) -> None:
-        """Queues a copy of bytes of the host; they may change when this returns."""
+        """Queue a copy of host bytes; the source may change when this returns."""
         for start in range(0, source.size, self._chunk):
             part = source[start : start + self._chunk]
             slot = self._slot()
@@ -56,7 +56,7 @@ class Staging:
             self._events[slot] = self._hardware.record(self.stream)
 
     def download(self, source: int, target: Any) -> None:
-        """Copies bytes of the device into an array of the host, and waits for them."""
+        """Copy device bytes to a host array and wait for completion."""
         waiting: list[tuple[int, int, int]] = []
         for start in range(0, target.size, self._chunk):
             size = min(self._chunk, target.size - start)
@@ -79,11 +79,11 @@ class Staging:
 
 
 class Traffic:
-    """Copies between arrays of the host and of a device, in line with what the device computes.
+    """Copies between host and device arrays, synchronized with the compute stream.
 
     Args:
         hardware: the device.
-        chunk: bytes of a piece of pinned memory; larger copies are cut into such pieces.
+        chunk: size of a staging buffer in bytes; larger copies are split.
     """
 
     def __init__(self, hardware: Hardware, chunk: int) -> None:
@@ -92,9 +92,9 @@ class Traffic:
         self._back = Staging(hardware, "d2h", chunk)
 
     def bring(self, target: DeviceArray, source: Any) -> None:
-        """Copies a host array to the device, behind all that computes with the old numbers.
+        """Copy a host array to the device, after all queued work that reads the old values.
 
-        The source may change as soon as this returns; the copy itself may still be under way.
+        The source may change as soon as this returns; the copy itself may still be in progress.
         """
         host = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
         if not host.size:
@@ -105,7 +105,7 @@ class Traffic:
         hardware.wait(hardware.compute, hardware.record(self._to.stream))
 
     def fetch(self, source: DeviceArray, target: Any) -> None:
-        """Fills a contiguous host array with the numbers that all queued work leaves."""
+        """Fill a contiguous host array with the values after all queued work."""
         if source.nbytes:
             hardware = self._hardware
             hardware.wait(self._back.stream, hardware.record(hardware.compute))

@@ -1,9 +1,9 @@
-"""The comm between the devices of one process: copies between them, sums where they are needed.
+"""Communication between the devices of one process by peer copies and local reductions.
 
-A GPU fetches what it needs from the memory of another one; only copies go from device to device,
-so that it works on machines whose GPUs cannot read one another's memory, too.  All of it is work of
-the devices' own streams beside those that compute, and becomes part of a captured step.  What goes
-from and to the CPU goes through page-locked memory, by calls of the host, which cut the step.
+A GPU copies what it needs from another GPU's memory; kernels read local memory only, so that
+machines without peer access work as well.  The work runs on a separate stream of each device and
+is captured with the step.  Transfers from and to the CPU go through page-locked memory by host
+calls, which split the captured step.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from flow_cuda.device.staging import Traffic
 from flow_cuda.driver.workbench import GpuWorkbench, row_of
 
 LANE = "boxing"
-"""The stream of each device on which exchanges run."""
+"""Name of the stream of each device on which exchanges run."""
 
 SIZES = ("FLOW_DIST_SIZE", "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-"""Variables in which launchers tell a process how many they started."""
+"""Environment variables in which launchers set the number of processes."""
 
 CHUNK = 1 << 20
-"""Bytes of a piece of page-locked memory."""
+"""Size of a page-locked staging buffer in bytes."""
 
 Box = Any
-"""A `Strided` of a GPU's memory, or a view of the host's."""
+"""A `Strided` of GPU memory, or a view of a host array."""
 
 Part = tuple[str, Box]
-"""A box, and the device in whose memory it lies."""
+"""A device, and a box in its memory."""
 
 COMBINE: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
 def bootstrap(env: Mapping[str, str] = os.environ) -> Available | Unavailable:
-    """Whether this process is the only one of its program."""
+    """Available if this process is the only one of its program."""
     several = next((f"{name}={env[name]}" for name in SIZES if env.get(name, "1") != "1"), "")
     if several:
         return Unavailable(
-            f"the program has several processes ({several})",
+            f"the program runs in several processes ({several})",
             "install NCCL: uv add 'flow-dist[cu12]' (or flow-dist[cu13])",
         )
     return Available(1, "the devices of this process")
@@ -63,11 +63,11 @@ def bootstrap(env: Mapping[str, str] = os.environ) -> Available | Unavailable:
 
 @dataclass(frozen=True, eq=False)
 class SideStreamWork(Queued):
-    """Work that a step has on another stream than the one that computes.
+    """Work of a step on a stream other than the compute stream.
 
     Attributes:
-        work: it.
-        counts: called whenever it is queued; None where others count.
+        work: the wrapped work.
+        counts: called whenever it is queued, to count bytes; None if not counted.
     """
 
     work: Queued
@@ -81,7 +81,7 @@ class SideStreamWork(Queued):
 
     @property
     def numbers(self) -> tuple[HostNumber, ...]:  # type: ignore[override]
-        """What the work reads of the host."""
+        """The host numbers that the work reads."""
         return self.work.numbers
 
     @property
@@ -90,24 +90,24 @@ class SideStreamWork(Queued):
         return self.work.peers
 
     def queue(self, stream: Any) -> None:
-        """Queues it on a stream."""
+        """Queue the work on a stream."""
         if self.counts is not None:
             self.counts()
         self.work.queue(stream)
 
     def touched(self) -> Access:
-        """What the work touches."""
+        """The access of the wrapped work."""
         return self.work.touched()
 
 
 class PeerComm:
-    """Joins the devices of this process.
+    """Communication between the devices of this process.
 
     Args:
-        devices: text forms of all devices.
+            devices: names of all devices.
 
     Attributes:
-        devices, local: all of them.
+        devices, local: names of all devices.
     """
 
     name = "peers"
@@ -121,10 +121,10 @@ class PeerComm:
     def bind(
         self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]
     ) -> Sequence[Launch]:
-        """The launches of an exchange between fixed arrays.
+        """Return the launches of an exchange between fixed arrays.
 
         Raises:
-            PlanError: the arrays are not what the exchange says.
+            PlanError: the arrays do not match the exchange.
         """
         check_arrays(exchange, self.local, inputs, outputs)
         binding = _Binding(exchange, inputs, outputs, self._ends, Meter(steps=self._steps))
@@ -138,24 +138,24 @@ class PeerComm:
         return [count, *works]
 
     def sent(self) -> Mapping[tuple[str, str], int]:
-        """Bytes that went from device to device so far, by (from, to)."""
+        """Return the bytes transferred so far, by (source, destination) device."""
         return sent_by(self._meters)
 
     def before_step(self) -> None:
-        """A step begins."""
+        """Mark the beginning of a step."""
         self._steps.running = True
 
     def after_step(self) -> None:
-        """A step is over."""
+        """Mark the end of a step."""
         self._steps.done += 1
         self._steps.running = False
 
 
 class _End:
-    """A GPU: its memory for parts on their way, which exchanges take turns to use, and its copies.
+    """A GPU endpoint: scratch memory, reused by successive exchanges, and host copies.
 
     Args:
-        bench: the device's.
+        bench: the device's workbench.
     """
 
     def __init__(self, bench: GpuWorkbench) -> None:
@@ -165,18 +165,18 @@ class _End:
 
     @property
     def traffic(self) -> Traffic:
-        """Copies from and to the host."""
+        """Staged copies from and to the host."""
         self._traffic = self._traffic or Traffic(self.bench.hardware, CHUNK)
         return self._traffic
 
     def like(self, box: Box) -> Strided:
-        """Room for the elements of a box, in a row."""
+        """Return contiguous scratch memory for the elements of a box."""
         return self.scratch.row(int(box.size), box.dtype).reshape(tuple(box.shape))
 
 
 @dataclass(slots=True)
 class _Binding:
-    """One exchange while it is bound: every part that crosses devices tells the meter."""
+    """The lowering of one exchange to launches; transfers between devices are metered."""
 
     exchange: Exchange
     inputs: Sequence[Any]
@@ -185,7 +185,7 @@ class _Binding:
     meter: Meter
 
     def works(self) -> Iterator[Any]:
-        """Its launches, in order."""
+        """Yield the launches, in order."""
         exchange = self.exchange
         places = (*exchange.senders, *exchange.receivers)
         arrays = zip(places, (*self.inputs, *self.outputs), strict=True)
@@ -216,7 +216,7 @@ class _Binding:
             yield from self._gather(parts, target, there)
 
     def _all_reduce(self) -> Iterator[Any]:
-        """Each device combines its chunk, in rank order, and all others fetch it."""
+        """Reduce-scatter, then all-gather: each device reduces its chunk in rank order."""
         group = self.exchange.group
         for owner, segments in enumerate(self.exchange.chunks()):
             for member, low, high in segments:
@@ -231,9 +231,9 @@ class _Binding:
                         yield from self._bring((group[owner], done), device, there)
 
     def _gather(self, parts: Sequence[Part], target: str, there: Box) -> Iterator[Any]:
-        """Combines parts in their order; a single one is brought.
+        """Reduce parts in order into the target; copy a single part.
 
-        The target may be one of the parts: then the first two are added up before it is read.
+        The target may be one of the parts; the first two are then added before it is overwritten.
         """
         if len(parts) == 1:
             yield from self._bring(parts[0], target, there)
@@ -255,7 +255,7 @@ class _Binding:
             left = there
 
     def _bring(self, part: Part, target: str, there: Box) -> Iterator[Any]:
-        """A copy; between devices it is one of rows: others are packed before and behind it."""
+        """Copy a box; between devices, pack it into contiguous memory, copy, and unpack."""
         source, box = part
         if source == target:
             on_host = (partial(np.copyto, there, box),) if _is_host(there) else None
@@ -276,7 +276,7 @@ class _Binding:
             yield from self._bring((target, end), target, there)
 
     def _across(self, source: str, row: Box, target: str, end: Box) -> Launch:
-        """What copies a row from device to device."""
+        """Build the copy of contiguous memory from device to device."""
         if _is_host(end):
             if _is_host(row):
                 return partial(np.copyto, end, row)
@@ -291,7 +291,7 @@ def _is_host(array: Any) -> bool:
 
 
 def _where(box: Box) -> int:
-    """The address of the first element."""
+    """Return the address of the first element."""
     if _is_host(box):
         return int(box.ctypes.data)
     return int(box.array.address + box.offset * box.dtype.itemsize)
@@ -312,7 +312,7 @@ def _flat(array: Any, low: int, high: int) -> Box:
 
 
 def _coinciding(blocks: Sequence[Block]) -> Iterator[list[Block]]:
-    """Blocks that fill the same box, in their order."""
+    """Group the blocks that are added into the same target box."""
     found: dict[Any, list[Block]] = {}
     for block in blocks:
         found.setdefault((block.target, block.at, block.size), []).append(block)

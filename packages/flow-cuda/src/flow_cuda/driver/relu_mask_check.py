@@ -1,7 +1,7 @@
-"""Whether the library's masks of relu are the bits that our kernels read and write.
+"""Check that cuBLASLt's ReLU masks have the bit order that our kernels use.
 
-Forward and backward products of one layer may be done by the library and by our kernels: then both
-must mean the same by a mask, and the library's documentation does not say which bit is which.
+The forward product of a layer may run in cuBLASLt and the backward one in our kernels, or the other
+way round, and the documentation of cuBLASLt does not specify the bit order of the mask.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ M, N, K = 8, 136, 16
 
 
 def masks_are_ours(hardware: Hardware) -> bool:
-    """Asks the device to do one small product, and compares its mask with ours."""
+    """Run one small product on the device and compare its mask with the expected bits."""
     driver, rng = GpuDriver(hardware), np.random.default_rng(0)
     product = Product(M, N, K, False, False, "float32", epilogue="relu_bias_saved")
     a, b, bias = (rng.normal(size=s).astype(np.float32) for s in ((M, K), (K, N), (N,)))

@@ -1,9 +1,8 @@
-"""Work of several streams, of one device or of several, in the order that the plan has it in.
+"""Schedule work on several streams of one or more devices, in a given sequential order.
 
-All work comes in one order, in which it would be right on one stream.  Each piece goes to its own
-stream, and waits for those pieces of other streams before it that touch the same bytes, as far as
-its earlier waits do not imply that.  So the waits follow from the addresses alone: of data that
-travel, and of memory that is used again.
+The input order is valid on a single stream.  Each item goes to its own stream and waits for the
+earlier items on other streams that access the same bytes, unless an earlier wait already implies
+it.  All waits follow from address ranges, and so cover data dependencies and memory reuse.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from flow_cuda.device.launch import Queued
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A stream of a device.
+    """A named stream of a device.
 
     Attributes:
         hardware: the device.
-        name: of the stream; empty for the one that computes.
+        name: name of the stream; empty for the compute stream.
     """
 
     hardware: Hardware
@@ -32,19 +31,19 @@ class Lane:
 
     @property
     def stream(self) -> Any:
-        """The stream."""
+        """The native stream."""
         return self.hardware.lane(self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledWork:
-    """A piece of work in its place.
+    """An item of work with its stream and dependencies.
 
     Attributes:
         work: what is queued.
-        lane: where, by position in `Course.lanes`.
-        waits: turns before it, by position, that must be over first.
-        is_awaited: whether later ones wait for it.
+        lane: index in `StreamSchedule.lanes`.
+        waits: indices of earlier items that must complete first.
+        is_awaited: whether later items wait for it.
     """
 
     work: Queued
@@ -55,7 +54,7 @@ class ScheduledWork:
 
 @dataclass(frozen=True, slots=True)
 class StreamSchedule:
-    """Work on its lanes, forked from the first lane and joined to it again.
+    """Work on streams that fork from the first one and join it at the end.
 
     Attributes:
         lanes: the streams; the first one is the caller's.
@@ -66,7 +65,7 @@ class StreamSchedule:
     turns: tuple[ScheduledWork, ...]
 
     def queue(self) -> None:
-        """Queues the work; what is queued on the first lane later comes after all of it."""
+        """Queue the work; work queued later on the first stream runs after all of it."""
         streams = [lane.stream for lane in self.lanes]
         first, others = self.lanes[0].hardware, range(1, len(streams))
         if others:
@@ -86,10 +85,10 @@ class StreamSchedule:
 
 
 def course(works: Sequence[Queued], first: Hardware) -> StreamSchedule:
-    """The course of some work, which begins and ends where a device computes.
+    """Return the schedule of some work, which starts and ends on a device's compute stream.
 
     Args:
-        works: in an order in which it would be right on one stream.
+        works: the work, in an order that is valid on a single stream.
         first: the device.
     """
     lanes: dict[tuple[int, str], int] = {(id(first), ""): 0}
@@ -107,7 +106,7 @@ def course(works: Sequence[Queued], first: Hardware) -> StreamSchedule:
 
 
 def _waits(works: Sequence[Queued], lanes: Sequence[int], count: int) -> list[tuple[int, ...]]:
-    """The turns that each turn waits for."""
+    """Return, for each item, the items that it waits for."""
     accesses = [work.touched() for work in works]
     pieces = _Pieces(_shared([(*a.reads, *a.writes) for a in accesses], lanes, count))
     known: list[list[int]] = []
@@ -116,7 +115,7 @@ def _waits(works: Sequence[Queued], lanes: Sequence[int], count: int) -> list[tu
     for position, (access, lane) in enumerate(zip(accesses, lanes, strict=True)):
         needed = set(pieces.turns_before(access.reads, access.writes))
         clock, waits = list(now[lane]), []
-        for other in sorted(needed, reverse=True):  # late ones may imply early ones
+        for other in sorted(needed, reverse=True):  # later items may imply earlier ones
             if clock[lanes[other]] < other:
                 waits.append(other)
                 clock = list(map(max, clock, known[other]))
@@ -129,7 +128,7 @@ def _waits(works: Sequence[Queued], lanes: Sequence[int], count: int) -> list[tu
 
 
 def _shared(spans: Sequence[Iterable[Span]], lanes: Sequence[int], count: int) -> list[Span]:
-    """The pieces of memory that several lanes touch, in order, cut wherever a span ends."""
+    """Return the address ranges that several streams access, sorted, split at every boundary."""
     of_lane: list[list[Span]] = [[] for _ in range(count)]
     for row, lane in zip(spans, lanes, strict=True):
         of_lane[lane].extend(row)
@@ -144,7 +143,7 @@ def _shared(spans: Sequence[Iterable[Span]], lanes: Sequence[int], count: int) -
 
 
 def _union(spans: Iterable[Span]) -> Iterator[Span]:
-    """The same bytes as spans that do not meet."""
+    """Merge overlapping and adjacent ranges."""
     low = high = -1
     for start, stop in sorted(spans):
         if start > high:
@@ -158,12 +157,12 @@ def _union(spans: Iterable[Span]) -> Iterator[Span]:
 
 @dataclass(slots=True)
 class _Pieces:
-    """Who touched each piece of shared memory last.
+    """The last accesses of each shared address range.
 
     Attributes:
-        pieces: from where to where each is, in order.
-        writers: the turn that wrote each.
-        readers: turns that read it since, the last one per lane.
+        pieces: the ranges, sorted.
+        writers: the last item that wrote each.
+        readers: items that read it since, the last one per stream.
     """
 
     pieces: list[Span]
@@ -171,7 +170,7 @@ class _Pieces:
     readers: dict[int, dict[int, int]] = field(default_factory=dict)
 
     def turns_before(self, reads: Iterable[Span], writes: Iterable[Span]) -> Iterator[int]:
-        """The turns that matter for a new one."""
+        """Yield the items that a new item depends on."""
         for piece in self._of((*reads, *writes)):
             if piece in self.writers:
                 yield self.writers[piece]
@@ -181,7 +180,7 @@ class _Pieces:
     def touch(
         self, position: int, lane: int, reads: Iterable[Span], writes: Iterable[Span]
     ) -> None:
-        """Takes note of a new turn."""
+        """Record the accesses of a new item."""
         for piece in self._of(writes):
             self.writers[piece] = position
             self.readers[piece] = {}
@@ -189,7 +188,7 @@ class _Pieces:
             self.readers.setdefault(piece, {})[lane] = position
 
     def _of(self, spans: Iterable[Span]) -> Iterator[int]:
-        """The pieces that some spans are made of, as far as they are shared."""
+        """Yield the shared ranges contained in some ranges."""
         for start, stop in spans:
             first = bisect_left(self.pieces, (start, start))
             yield from range(first, bisect_left(self.pieces, (stop, stop)))
