@@ -334,7 +334,7 @@ def test_a_plan_from_elsewhere_is_an_error() -> None:
             if name != "dnn":
                 super().__setattr__(name, value)
 
-    with pytest.raises(DnnError, match="no cuDNN here"):
+    with pytest.raises(DnnError, match="cuDNN is not available"):
         bound(Without(), "eng0", 0)
 
 

@@ -1,4 +1,4 @@
-"""What the passes have in common that have cuDNN plan what they find."""
+"""Base class and helpers of the passes that replace ops by cuDNN graphs."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.cudnn.problems import Choice, Search
 
 Form = tuple[Op, tuple[Op, ...], Op]
-"""The op in whose place a new one stands, the ops that go, and the new one."""
+"""The op that is replaced, the ops that are removed, and the new op."""
 
 
 @dataclass(frozen=True)
 class CudnnPass(ABC):
-    """A pass.
+    """A pass that replaces ops by cuDNN ops.
 
     Attributes:
-        plans: gives what chooses plans; None where there is no cuDNN.
-        device: the device type whose ops it replaces.
+        plans: returns the planner; None if cuDNN is not available.
+        device: the device type of the ops to replace.
     """
 
     plans: Callable[[], DnnPlans | None]
     device: str = "gpu"
 
     def apply(self, graph: Graph, context: Any) -> Graph:
-        """The graph with ops of cuDNN; the library is started only for what it may take."""
+        """Return the graph with cuDNN ops; the library is loaded only if there are candidates."""
         found = self.find(graph)
         wanted = context.options.get("cudnn", {}).get("enable_cudnn", True)
         plans = self.plans() if found and wanted else None
@@ -36,22 +36,22 @@ class CudnnPass(ABC):
 
     @abstractmethod
     def find(self, graph: Graph) -> Sequence[Any]:
-        """What may become ops of cuDNN."""
+        """Return the candidates for replacement."""
 
     @abstractmethod
     def rewritten(
         self, graph: Graph, found: Sequence[Any], plans: DnnPlans, options: Mapping[str, Any]
     ) -> Graph:
-        """The graph with ops of cuDNN in place of what was found, as far as there are plans."""
+        """Return the graph with the candidates replaced for which a plan exists."""
 
     def of(self, graph: Graph, *types: str) -> list[Op]:
-        """The ops of some types on the device."""
+        """Return the ops of some types on the device."""
         ops = (op for type_ in types for op in graph.of_type(type_))
         return [op for op in ops if op.placement.device_type == self.device]
 
 
 def search(options: Mapping[str, Any], **more: Any) -> Search:
-    """Which plans a job allows, by OneFlow's settings that are for all problems."""
+    """Return the plans that a job allows, from the OneFlow settings that apply to all problems."""
     wishes: Mapping[str, Any] = options.get("cudnn", {})
     return Search(
         deterministic=bool(wishes.get("cudnn_conv_use_deterministic_algo_only", False)),
@@ -61,24 +61,24 @@ def search(options: Mapping[str, Any], **more: Any) -> Search:
 
 
 def new_op(op: Op, type_: str, inputs: tuple[Value, ...], **attrs: Any) -> Op:
-    """An op of another type with the name and place of one that is there."""
+    """Return an op of another type with the name and placement of an existing one."""
     return Op(op.name, type_, inputs, Attrs(attrs), op.placement, control=op.control)
 
 
 def with_attrs(op: Op, **attrs: Any) -> Op:
-    """An op with some attributes changed."""
+    """Return an op with some attributes changed."""
     return new_op(op, op.type, op.inputs, **{**op.attrs, **attrs})
 
 
 def planned(op: Op, choice: Choice) -> Op:
-    """An op with the plan that was chosen for it."""
+    """Return an op with the chosen plan."""
     return with_attrs(op, plan=choice.plan, workspace=choice.workspace)
 
 
 def only_reader(
     graph: Graph, readers: Mapping[Value, Sequence[Op]], value: Value, type_: str
 ) -> Op | None:
-    """The op of a type that alone reads a value, which is no result."""
+    """Return the only reader of a value if it has the given type and the value is no result."""
     found = readers.get(value, ())
     alone = len(found) == 1 and found[0].type == type_ and value not in graph.results
     return found[0] if alone else None

@@ -246,9 +246,9 @@ class DnnPlans:
         if found is None:
             raise DnnError(
                 f"building {problem.title}",
-                    found=f"no plan {plan!r} in cuDNN {self.library.backend_version()} on this device",
-                    allowed="the device and cuDNN version that the program was compiled for",
-                    hint="compile the program on this machine",
+                found=f"no plan {plan!r} on this device (cuDNN {self.library.backend_version()})",
+                allowed="the device and cuDNN version that the program was compiled for",
+                hint="compile the program on this machine",
             )
         return found
 

@@ -67,7 +67,7 @@ class GpuDriver:
 
     Args:
         hardware: the device.
-            chunk: size of a staging buffer in bytes.
+        chunk: size of a staging buffer in bytes.
 
     Attributes:
         queues: launches only queue work; calling them from several threads gains nothing.

@@ -104,7 +104,7 @@ class PeerComm:
     """Communication between the devices of this process.
 
     Args:
-            devices: names of all devices.
+        devices: names of all devices.
 
     Attributes:
         devices, local: names of all devices.

@@ -1,4 +1,4 @@
-"""Helpers that make records of kernels."""
+"""Helpers to define kernel specs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def kernel(
     accepts: Accepts | None = None,
     workspace: Callable[[KernelQuery], int] | None = None,
 ) -> KernelSpec:
-    """The record of a kernel; it takes numbers only."""
+    """Build the spec of a GPU kernel, restricted to numeric types."""
 
     def takes(query: KernelQuery) -> bool:
         return are_numbers(query) and (accepts is None or accepts(query))
@@ -36,17 +36,17 @@ def kernel(
 
 
 def are_numbers(query: KernelQuery) -> bool:
-    """Whether all types have elements that C++ knows."""
+    """Whether all element types have a C++ type."""
     return all(dtype.name in C_TYPES for dtype in query.dtypes)
 
 
 def c_type(type_: TensorType | DType) -> str:
-    """Elements of a type in C++."""
+    """Return the C++ element type."""
     return C_TYPES[(type_.dtype if isinstance(type_, TensorType) else type_).name]
 
 
 def padded(nbytes: int) -> int:
-    """Bytes with room up to the next multiple of `ALIGN`.
+    """Round a size in bytes up to the next multiple of `ALIGN`.
 
     >>> padded(1), padded(64)
     (64, 64)
@@ -59,7 +59,7 @@ Room = tuple[tuple[int, ...], Any]
 
 
 def room_bytes(rooms: Sequence[Room]) -> int:
-    """Bytes of arrays side by side.
+    """Return the total size in bytes of consecutive, aligned arrays.
 
     >>> room_bytes([((3,), np.float32), ((1,), np.int64)])
     128
@@ -68,7 +68,7 @@ def room_bytes(rooms: Sequence[Room]) -> int:
 
 
 def carve(workspace: DeviceArray, rooms: Sequence[Room]) -> Iterator[DeviceArray]:
-    """The arrays that lie side by side in a workspace."""
+    """Split a workspace into consecutive arrays."""
     offset = 0
     for shape, dtype in rooms:
         yield workspace.part(offset, shape, dtype)
@@ -76,5 +76,5 @@ def carve(workspace: DeviceArray, rooms: Sequence[Room]) -> Iterator[DeviceArray
 
 
 def listed(bind: Callable[[BindContext], Iterator[Launch]]) -> Bind:
-    """A bind that collects what another one yields."""
+    """Wrap a generator of launches as a bind function."""
     return lambda ctx: tuple(bind(ctx))

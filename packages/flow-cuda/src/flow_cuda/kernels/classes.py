@@ -1,4 +1,4 @@
-"""Samples of the classes of a very wide classifier."""
+"""Class sampling for classifiers with very many classes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INDEX = "index.h"
 
 
 def _extent(query: KernelQuery, rows: int) -> tuple[int, int, int, int]:
-    """Ranges of this device, their size, their share of the sample, and the first class."""
+    """Number of ranges on this device, their size, samples per range, and the first class."""
     attrs: Any = query.attrs
     size = (rows if attrs["classes"] is None else attrs["classes"]) // attrs["parts"]
     return rows // size, size, attrs["num_sample"] // attrs["parts"], attrs["first"]
@@ -61,7 +61,7 @@ def _sample(ctx: BindContext) -> Iterator[Launch]:
 def _rows(
     ctx: BindContext, weight: DeviceArray, chosen: DeviceArray, rows: DeviceArray, first: int
 ) -> Iterator[Launch]:
-    """The weights of the chosen classes."""
+    """Gather the weights of the sampled classes."""
     unit = UNSIGNED[weight.itemsize]
     extent = (1, weight.shape[0], prod(weight.shape[1:]), chosen.size, first, 0)
     if rows.size:
@@ -71,7 +71,7 @@ def _rows(
 
 
 def _grad(ctx: BindContext) -> Iterator[Launch]:
-    """Sampled rows go to where they came from, each to its own: all are distinct."""
+    """Scatter the gradients of sampled rows to their sources; all indices are distinct."""
     (dy, chosen, _), (dx,) = ctx.inputs, ctx.outputs
     ranges, size, share, first = _extent(ctx.query, dx.shape[0])
     unit = UNSIGNED[dx.itemsize]

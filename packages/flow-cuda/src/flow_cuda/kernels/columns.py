@@ -1,4 +1,4 @@
-"""Sums over the rows of a matrix, by column, in two steps: blocks take stretches of rows."""
+"""Column sums of a matrix in two steps: partial sums of row ranges per block, then their sum."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from flow_cuda.kernels.binding import c_type
 
 HEADER = "columns.h"
 LEAST = 16
-"""Rows from which on this is worth two launches; below, a thread does a column."""
+"""Minimum number of rows for two launches; with fewer, one thread sums a column."""
 MOST_ACROSS = 32
-"""Columns that a block takes side by side."""
+"""Maximum number of columns per block."""
 STRETCH, MOST_PARTS = 128, 64
-"""Rows that a block takes at least where there are many, and stretches at most."""
+"""Minimum number of rows per part of a tall matrix, and maximum number of parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A tensor as rows and columns.
+    """A tensor viewed as a matrix.
 
     Attributes:
         rows, columns: sizes.
-        dtype: of its elements.
+        dtype: element type.
     """
 
     rows: int
@@ -40,7 +40,7 @@ class Matrix:
 
     @classmethod
     def of(cls, type_: TensorType, columns: int) -> Matrix:
-        """A tensor whose last axes have so many elements together."""
+        """View a tensor as a matrix whose rows have ``columns`` elements."""
         return cls(type_.size // max(1, columns), columns, type_.dtype)
 
     @property
@@ -50,23 +50,23 @@ class Matrix:
 
     @property
     def parts(self) -> int:
-        """Stretches of rows, on every device the same."""
+        """Number of row ranges; the same on every device, so that rounding is reproducible."""
         return max(1, min(self.rows // STRETCH, MOST_PARTS))
 
     @property
     def wide(self) -> Any:
-        """In what it is summed, for numpy."""
+        """The accumulation type in NumPy."""
         return np.float64 if self.dtype.name == "float64" else np.float32
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the sums of stretches; 0 where there are none."""
+        """Size of the partial sums in bytes; 0 if there are none."""
         sums = self.parts * self.columns * np.dtype(self.wide).itemsize
         return sums if self.tall else 0
 
 
 def leading(type_: TensorType, axes: Sequence[int]) -> Matrix | None:
-    """The matrix whose rows a reduction over the first axes sums; None where others go.
+    """Return the matrix whose rows a reduction over the leading axes sums; None for other axes.
 
     >>> from flow_core.base.dtypes import float32
     >>> from flow_core.ir.graph import tensor_type
@@ -86,16 +86,16 @@ def column_sums(
     room: DeviceArray,
     n: int = 1,
 ) -> Iterator[Launch]:
-    """Launches that sum over rows.
+    """Yield launches that sum over rows.
 
     Args:
         how: "Own", "Times" or "TimesNormal" of `source/columns.h`.
-        matrix: what is summed.
-        operands: the matrix, another one like it, means and inverse deviations of rows, as far
-            as they are needed.
-        out: the sums and their type.
-        room: bytes of the workspace.
-        n: elements of a row that has a mean.
+        matrix: the matrix.
+        operands: the matrix and, as ``how`` requires, a second one of the same shape, row means
+            and inverse standard deviations.
+        out: the sums, and their type.
+        room: the workspace.
+        n: elements per row mean.
     """
     kind, wide = c_type(matrix.dtype), c_type_of(matrix.wide)
     statistic = c_type_of(operands[2].dtype) if len(operands) > 2 else wide
@@ -120,5 +120,5 @@ def column_sums(
 
 
 def c_type_of(dtype: Any) -> str:
-    """Elements of numpy's type in C++."""
+    """Return the C++ type of a NumPy type."""
     return c_type(as_dtype(dtype))

@@ -1,4 +1,4 @@
-"""Lists whose length is known only while a step runs, and updates of the rows with an index."""
+"""Outputs whose length is known only at run time, and updates of indexed rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEADERS = ("order.h", "counted.h")
 
 
 def _place_rooms(size: int) -> tuple[Room, ...]:
-    """Counts of parts, and the places of elements."""
+    """Counts per part, and the output positions of elements."""
     return ((parts_of(size),), np.int32), ((size,), np.int32)
 
 
@@ -33,7 +33,7 @@ def _places(
     total: DeviceArray,
     index: str,
 ) -> Iterator[Launch]:
-    """How many elements before each one are not zero, and how many there are."""
+    """Compute the number of nonzero elements before each element (exclusive scan), and in total."""
     extent, (sums, places) = (x.size, parts_of(x.size)), rooms
     yield call(
         "count_parts", HEADERS, (kind,), Read(x), sums, *extent, items=extent[1], blocks=True
@@ -69,15 +69,15 @@ def _resize(ctx: BindContext) -> Iterator[Launch]:
         yield call("keep_first", HEADERS, types, *values, items=y.size)
 
 
-# --- distinct values
+# --- unique values
 
 
 class Distinct:
-    """Sorted keys of numbers, and the places of distinct ones by first appearance.
+    """Sorts keys and numbers the distinct ones by first appearance.
 
     Args:
-        x: the numbers.
-        type_: their type.
+        x: the input.
+        type_: its type.
         workspace: memory for `rooms`.
     """
 
@@ -90,11 +90,11 @@ class Distinct:
 
     @property
     def runs(self) -> tuple[Read, Read]:
-        """Keys and order as arguments."""
+        """Keys and order as kernel arguments."""
         return Read(self.keys, self.how.kind), Read(self.order)
 
     def find(self, total: DeviceArray, index: str) -> Iterator[Launch]:
-        """Finds the places, and how many distinct values there are."""
+        """Yield launches that number the distinct values and count them."""
         n, kind = self.how.n, self.how.kind
         yield from self.sort
         yield call("mark_first", HEADERS, (kind,), *self.runs, self.marks, n, items=n)
@@ -103,7 +103,7 @@ class Distinct:
     def listed(
         self, y: DeviceArray, index: DeviceArray | None, count: DeviceArray | None, kind: str
     ) -> Launch:
-        """Lists the values, where each element went, and how often each value appears."""
+        """Write the values, the position of each element's value, and the count of each value."""
         unit, n = UNSIGNED[self.x.itemsize], self.how.n
         lists = (Written(y, unit), Written(index, kind), Written(count, kind))
         values = (Read(self.x, unit), *self.runs, Read(self.places), *lists, n)
@@ -148,14 +148,14 @@ def _sum_rows(ctx: BindContext) -> Iterator[Launch]:
         yield call("sum_equal", HEADERS, types, *given, inner, items=sums.size)
 
 
-# --- updates of rows
+# --- row updates
 
 RULES: dict[str, tuple[str, tuple[str, ...]]] = {
     "indexed_slices_sgd_update": ("RowSgd", ()),
     "indexed_slices_momentum_update": ("RowMomentum", ("beta",)),
     "indexed_slices_adam_update": ("RowAdam", ("beta1", "beta2", "epsilon")),
 }
-"""The rule of each update, and its attributes."""
+"""The C++ rule of each update op, and its attributes."""
 
 
 def _indices(query: KernelQuery) -> tuple[Sorting, tuple[Room, ...]]:
@@ -185,7 +185,7 @@ def _update_rows(ctx: BindContext) -> Iterator[Launch]:
     )  # fmt: skip
 
 
-# --- numbers for tokens
+# --- token encoding
 
 
 def _encode(ctx: BindContext) -> Iterator[Launch]:

@@ -1,4 +1,4 @@
-"""Ops that cuDNN computes: each is bound to the plan that a pass has chosen for it."""
+"""Kernels of the cuDNN ops; each is bound to the execution plan that a pass chose."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flow_cuda.kernels.matmul import is_floating
 
 
 def conv_problem(query: KernelQuery) -> Convolution:
-    """The problem of an op of a convolution, of core's or of ours."""
+    """Return the problem of a convolution op of flow-core or flow-cuda."""
     kind, (x, w, y) = tensors(query)
     attrs = query.attrs
     bias, adds = (len(query.inputs) > n for n in (2, 3))
@@ -32,7 +32,7 @@ def conv_problem(query: KernelQuery) -> Convolution:
 
 
 def tensors(query: KernelQuery) -> tuple[str, tuple[TensorType, TensorType, TensorType]]:
-    """What an op computes, and the types of input, weights and output."""
+    """Return the kind of convolution, and the types of input, weights and output."""
     given, made = query.inputs, query.outputs[0]
     if query.op == "cudnn_conv_data_grad":
         return "data_grad", (made, given[1], given[0])
@@ -51,7 +51,7 @@ def bound(
     outputs: tuple[DeviceArray, ...],
     workspace: DeviceArray | None,
 ) -> Launch:
-    """A launch of a problem, whose tensors are the op's in their order."""
+    """Build the launch of a problem whose tensors are the op's, in order."""
     hardware = outputs[0].hardware
     room = 0 if workspace is None else workspace.nbytes
     plan = _plan(hardware.dnn, problem, ctx.attrs, room)
@@ -61,13 +61,13 @@ def bound(
 
 
 def _plan(plans: Any, problem: Problem, attrs: Mapping[str, Any], room: int) -> str:
-    """The name of the plan, which is built and fits."""
+    """Build the plan of the op, check its workspace size, and return its name."""
     if plans is None:
         raise DnnError(
             f"binding {problem.title}",
-            found="a plan of cuDNN's, and no cuDNN here",
-            allowed="machines that have it",
-            hint="uv add 'flow-cuda[cu12]' (or [cu13]), or compile the program here",
+            found="a cuDNN execution plan, but cuDNN is not available",
+            allowed="machines with cuDNN",
+            hint="uv add 'flow-cuda[cu12]' (or [cu13]), or compile the program on this machine",
         )
     name = str(attrs["plan"])
     if not name:
@@ -78,8 +78,8 @@ def _plan(plans: Any, problem: Problem, attrs: Mapping[str, Any], room: int) -> 
         raise DnnError(
             f"binding {problem.title} by {name!r}",
             found=f"{needed} bytes of workspace on this device, {room} in the plan",
-            allowed="devices of the kind that the program was compiled for",
-            hint="compile the program here",
+            allowed="the kind of device that the program was compiled for",
+            hint="compile the program on this machine",
         )
     return name
 
@@ -90,18 +90,18 @@ def _room(query: KernelQuery) -> int:
 
 
 def _takes_conv(query: KernelQuery) -> bool:
-    """Floating types; cuDNN adds no bias in float64."""
+    """Accept floating-point types; cuDNN does not fuse a bias in float64."""
     wide = query.outputs[0].dtype.name == "float64"
     return is_floating(query) and not (wide and len(query.inputs) > 2)
 
 
 def takes_sums(query: KernelQuery) -> bool:
-    """The type that cuDNN has it for."""
+    """Accept float16, the only type that cuDNN supports for it."""
     return query.inputs[0].dtype.name == "float16"
 
 
 def attention_problem(query: KernelQuery) -> Attention | AttentionGrad:
-    """The problem of an op of attention."""
+    """Return the problem of an attention op."""
     attrs, rank = query.attrs, len(query.inputs[0].shape)
     scale: Any = attrs["scale"]
     q, k, v, *rest = (rows(t, rank) for t in query.inputs)
@@ -117,13 +117,13 @@ def _attention(ctx: BindContext) -> Launch:
 
 
 def _is_half(query: KernelQuery) -> bool:
-    """Whether all but the sums of exponentials is of one half type."""
+    """Whether all tensors but the log-sum-exp have the same 16-bit type."""
     kinds = {t.dtype.name for t in (*query.inputs, *query.outputs) if t.shape[-1:] != (1,)}
     return kinds in ({"float16"}, {"bfloat16"}) and all(t.size for t in query.inputs)
 
 
 def norm_problem(query: KernelQuery) -> Norm | NormGrad:
-    """The problem of an op of batch normalisation, of core's or of ours."""
+    """Return the problem of a batch-normalization op of flow-core or flow-cuda."""
     attrs, x = query.attrs, query.inputs[0]
     axis: Any = attrs["axis"]
     first = axis % len(x.shape) == 1
@@ -137,7 +137,7 @@ def norm_problem(query: KernelQuery) -> Norm | NormGrad:
 
 
 def _norm(ctx: BindContext) -> Iterator[Launch]:
-    """New moving statistics lie in the workspace, until those that are read can be overwritten."""
+    """Write new moving statistics to the workspace, then copy them over the old ones."""
     row = ctx.inputs[1]
     rooms = (((_room(ctx.query),), np.uint8), *((row.shape, np.float32) for _ in STATISTICS))
     workspace, *fresh = carve(ctx.workspace, rooms)
@@ -157,7 +157,7 @@ def _norm_grad(ctx: BindContext) -> Launch:
 
 
 def takes_norm(query: KernelQuery) -> bool:
-    """Parameters and statistics of float32, and channels on one of two axes."""
+    """Require float32 parameters and statistics, and channels on axis 1 or the last axis."""
     x, axis = query.inputs[0], query.attrs["axis"]
     rows = [t for t in (*query.inputs, *query.outputs) if len(t.shape) == 1]
     floats = x.dtype.name in ("float32", "float16", "bfloat16")
@@ -166,7 +166,7 @@ def takes_norm(query: KernelQuery) -> bool:
 
 
 def layer_norm_problem(query: KernelQuery) -> LayerNorm:
-    """The problem of an op of ours."""
+    """Return the problem of a ``cudnn_layer_norm`` op."""
     x, _, gamma = query.inputs
     attrs: Any = query.attrs
     size = prod(x.shape[attrs["begin"] :])
@@ -179,7 +179,7 @@ def _layer_norm(ctx: BindContext) -> Launch:
 
 
 def takes_layer_norm(query: KernelQuery) -> bool:
-    """Parameters of the normalised axes, of float32 or of the input's type."""
+    """Require parameters of the shape of the normalized axes, in one type."""
     x, beta, gamma = query.inputs
     begin: Any = query.attrs["begin"]
     floats = x.dtype.name in ("float32", "float16", "bfloat16")

@@ -1,4 +1,4 @@
-"""Random numbers: a function of seed, step and element (decision 0007)."""
+"""Random numbers as a function of seed, step and element index (decision 0007)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEADER = "random.h"
 
 
 def _box(ctx: BindContext) -> tuple[Any, ...]:
-    """The box, its strides in the logical tensor, and its first logical element."""
+    """Return the local box, its strides in the logical tensor, and its first logical element."""
     shape = ctx.query.outputs[0].shape
     place: Any = ctx.attrs["place"]
     whole, low = place or (shape, (0,) * len(shape))
@@ -24,7 +24,7 @@ def _box(ctx: BindContext) -> tuple[Any, ...]:
 
 
 def key(seed: int | None) -> Bits:
-    """The key of draws, from a seed."""
+    """Return the generator key of a seed."""
     return Bits((seed or 0) & (1 << 64) - 1)
 
 

@@ -1,4 +1,4 @@
-"""Elementwise ops and groups of them: one launch each."""
+"""Elementwise ops and fused groups: one launch each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flow_cuda.kernels.binding import kernel as kernel_spec
 
 
 def bind(ctx: BindContext) -> Launch:
-    """The launch of a group."""
+    """Bind a fused group to one launch."""
     group = group_of(ctx.query)
     sizes, steps = joined(group)
     size = space(sizes)
@@ -25,7 +25,7 @@ def bind(ctx: BindContext) -> Launch:
 
 
 def _bias_add(ctx: BindContext) -> Launch:
-    """A sum in which the second input has one axis of the first one."""
+    """Bind an addition in which the second input spans one axis of the first."""
     (x, bias), out = ctx.query.inputs, ctx.query.outputs[0]
     axis: int = ctx.attrs["axis"]
     shape = tuple(n if i == axis % len(x.shape) else 1 for i, n in enumerate(x.shape))
@@ -44,7 +44,7 @@ def _single(
     result: TensorType,
     inputs: tuple[Any, ...],
 ) -> Launch:
-    """The launch of one op of the table in place of another one."""
+    """Bind an op as another elementwise op."""
     query = replace(ctx.query, op=op, inputs=types, outputs=(result,))
     return bind(replace(ctx, query=query, inputs=inputs))
 

@@ -1,7 +1,7 @@
-"""Tables: looked up by index, and added to.
+"""Gather, scatter and segment sums.
 
-Sums go to float32 (or the type itself where it is as wide) in an order that the device decides:
-with repeated indices their last bit may change from step to step.
+Sums are accumulated with atomics in float32 (or in the type itself if it has atomics), in an order
+that the device decides: with repeated indices, the last bits may differ from run to run.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from flow_cuda.kernels.move import UNSIGNED, contiguous, copied
 
 HEADER = "index.h"
 ADDED = ("float32", "float64", "int32", "int64")
-"""Types that a device adds to in one step."""
+"""Types with atomic addition."""
 
 
 def _summed(dtype: DType) -> DType:
-    """The type in which sums of a type are made."""
+    """The accumulation type."""
     if dtype.name in ADDED:
         return dtype
     return float32 if dtype.is_floating else int32
 
 
 def _sum_bytes(query: KernelQuery) -> int:
-    """Room for the sums of a type that is not added to by itself."""
+    """Return the workspace size for sums in a type without atomic addition."""
     out = query.outputs[0]
     wide = _summed(out.dtype)
     return 0 if wide is out.dtype else padded(out.size * wide.itemsize)
 
 
 def _sums(ctx: BindContext) -> DeviceArray:
-    """Where sums are made: the output, or the workspace."""
+    """Return the array for accumulation: the output or the workspace."""
     out, wide = ctx.outputs[0], _summed(ctx.query.outputs[0].dtype)
     found: DeviceArray = out
     if wide is not ctx.query.outputs[0].dtype:
@@ -61,7 +61,7 @@ def _cleared(sums: DeviceArray) -> Iterator[Launch]:
 
 
 def _extent(ctx: BindContext, batched: bool, table: TensorType) -> tuple[int, ...]:
-    """Outer, rows, inner, count, first, batched."""
+    """Return outer, rows, inner, count, first, batched."""
     index = ctx.query.inputs[1].shape
     axis: Any = len(index) - 1 if batched else ctx.attrs["axis"]
     shape = table.shape
@@ -90,7 +90,7 @@ def _segments(batched: bool, ctx: BindContext) -> Iterator[Launch]:
 def _added(
     ctx: BindContext, function: str, x: DeviceArray, index: DeviceArray, at: int, *rest: Any
 ) -> Iterator[Launch]:
-    """Adds elements of x to cleared sums; ``at`` says which input the index is."""
+    """Add elements of x to zeroed sums; ``at`` is the position of the index among the inputs."""
     sums = _sums(ctx)
     yield from _cleared(sums)
     yield from _adding(ctx, function, sums, x, index, at, *rest)
@@ -114,7 +114,7 @@ def _adding(
 
 
 def _dim(ctx: BindContext, table: TensorType, index: TensorType) -> tuple[Any, ...]:
-    """The space of the indices, the table's strides beside the axis, and the axis."""
+    """Return the space of the indices, the table's strides without the axis, and the axis."""
     dim: Any = ctx.attrs["dim"]
     steps = contiguous(table.shape)
     others = [0 if i == dim else s for i, s in enumerate(steps)]
@@ -139,7 +139,7 @@ def _dim_scatter(ctx: BindContext) -> Iterator[Launch]:
 
 
 def _nd(ctx: BindContext, table: TensorType, index: TensorType) -> tuple[Any, ...]:
-    """How many positions, elements of a slice, and the indexed axes."""
+    """Return the number of positions, the elements per slice, and the indexed axes."""
     depth = index.shape[-1]
     first: Any = ctx.attrs["first"]
     return (

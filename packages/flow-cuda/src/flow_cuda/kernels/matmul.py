@@ -1,4 +1,4 @@
-"""Matrix products: the library's, with bias, activation and sums in the same pass where it can."""
+"""Matrix products by cuBLASLt, with fused bias, activation and sums where it supports them."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from flow_cuda.kernels.binding import c_type, kernel, listed
 
 HEADER = "finish.h"
 LARGE, ROOM = 1 << 24, 32 << 20
-"""From so many multiplications on, algorithms may have so many bytes for partial results."""
+"""Products with at least ``LARGE`` multiplications get a workspace of ``ROOM`` bytes."""
 ACTIVATIONS = ("", "relu", "gelu")
 
 
 def is_floating(query: KernelQuery) -> bool:
-    """Whether all types are one floating type."""
+    """Whether all types are the same floating-point type."""
     return query.outputs[0].dtype.is_floating and len(set(query.dtypes)) == 1
 
 
 def product_of(query: KernelQuery) -> Product:
-    """The product of an op, with its epilogue."""
+    """Return the product of an op, with its epilogue."""
     a, c, attrs = query.inputs[0], query.outputs[0], query.attrs
     t_a, t_b = bool(attrs["transpose_a"]), bool(attrs["transpose_b"])
     m, n = c.shape[-2:]
@@ -49,7 +49,7 @@ def product_of(query: KernelQuery) -> Product:
 
 
 def _epilogue(query: KernelQuery) -> str:
-    """The name of what is done besides."""
+    """Return the name of the epilogue."""
     attrs = query.attrs
     if query.op == "cuda_matmul":
         name = f"{attrs['activation']}_bias" if attrs["activation"] else "bias"
@@ -60,7 +60,7 @@ def _epilogue(query: KernelQuery) -> str:
 
 
 def room(query: KernelQuery) -> int:
-    """Bytes for partial results; none for small products."""
+    """Return the workspace size in bytes; 0 for small products."""
     p = product_of(query)
     return ROOM if p.m * p.n * p.k * p.batch >= LARGE else 0
 
@@ -74,7 +74,7 @@ def _matmul(ctx: BindContext) -> Launch:
 
 
 def _finished(ctx: BindContext) -> Iterator[Launch]:
-    """A product with an epilogue, or one and what does the same behind it."""
+    """Yield a product with a fused epilogue, or a product and a kernel for the epilogue."""
     (a, b, *more), (c, *made) = ctx.inputs, ctx.outputs
     product, forward = product_of(ctx.query), ctx.query.op == "cuda_matmul"
     bias, saved = (*more, *made, None)[:2] if forward else (*made, None)[:1] + (*more, None)[:1]
@@ -95,7 +95,7 @@ def _finished(ctx: BindContext) -> Iterator[Launch]:
 def _finish(
     ctx: BindContext, product: Product, c: DeviceArray, bias: Any, saved: DeviceArray | None
 ) -> Launch:
-    """Bias and activation, or the slope of one."""
+    """Apply bias and activation, or an activation gradient."""
     activation: Any = ctx.attrs["activation"]
     kind, extent = c_type(ctx.query.outputs[0]), (product.m, product.n, product.saved_lead)
     mask, numbers = (saved, None) if activation == "relu" else (None, saved)
@@ -111,7 +111,7 @@ def _finish(
 def _operand_sum(
     ctx: BindContext, p: Product, a: DeviceArray, b: DeviceArray, out: DeviceArray
 ) -> Launch:
-    """The sum over k of one operand."""
+    """Sum one operand over k."""
     kind = c_type(ctx.query.outputs[0])
     if ctx.attrs["side"] == "a":
         kept, gone = ((p.m, 1), (p.k, p.m)) if p.transpose_a else ((p.m, p.k), (p.k, 1))
@@ -123,7 +123,7 @@ def _operand_sum(
 def _summed(
     x: DeviceArray, y: DeviceArray, kept: tuple[int, int], gone: tuple[int, int], kind: str
 ) -> Launch:
-    """A launch that sums over one of two axes, each given by its size and step."""
+    """Sum over one of two axes, each given by its size and stride."""
     spaces = tuple(
         struct
         for size, step in (kept, gone)
@@ -134,7 +134,7 @@ def _summed(
 
 
 def can_finish(query: KernelQuery) -> bool:
-    """Whether a product with an epilogue is of types and sizes that kernels take."""
+    """Whether the kernels support the types and sizes of a product with an epilogue."""
     out = query.outputs[0]
     floats = {t.dtype for t in (*query.inputs, *query.outputs) if t.dtype.is_floating}
     large = all(t.size for t in (*query.inputs, *query.outputs))

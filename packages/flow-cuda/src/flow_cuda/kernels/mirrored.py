@@ -1,4 +1,4 @@
-"""Between the views, where one device plays all of them; and stale values of variables."""
+"""Casts between consistent and mirrored view on one device; and ring buffers of old values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEADER = "move.h"
 
 
 def _parts(shape: Sequence[int], attrs: Any, kind: type) -> Iterator[tuple[bool, Region]]:
-    """Per device: whether it is the first along all dimensions of a kind, and its region."""
+    """Yield, per rank, whether it is first along all dimensions of an SBP kind, and its region."""
     nd, hierarchy = parse_nd_sbp(attrs["sbp"]), attrs["hierarchy"]
     for rank in range(prod(hierarchy)):
         where = coordinates(rank, hierarchy)
@@ -39,7 +39,7 @@ def _start(region: Region, steps: Sequence[int]) -> int:
 
 
 def _to(ctx: BindContext) -> Iterator[Launch]:
-    """Parts; partial results are all of it on the first device and zeros elsewhere."""
+    """Copy parts; partial sums go to the first rank, the others get zeros."""
     (x,) = ctx.inputs
     steps = contiguous(x.shape)
     for y, (first, region) in zip(ctx.outputs, _parts(x.shape, ctx.attrs, Partial), strict=True):
@@ -51,7 +51,7 @@ def _to(ctx: BindContext) -> Iterator[Launch]:
 
 
 def _from(ctx: BindContext) -> Iterator[Launch]:
-    """The sum of what lies anywhere, each copy taken once."""
+    """Assemble the regions; sum partial results, and take each broadcast copy once."""
     (y,) = ctx.outputs
     steps = contiguous(y.shape)
     yield from filled(y, 0)

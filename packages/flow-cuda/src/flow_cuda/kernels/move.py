@@ -1,4 +1,4 @@
-"""Ops that only move elements: by their size, whatever their type."""
+"""Ops that only move elements, by element size, independent of the type."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NUMPY = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a C-contiguous array, in elements."""
+    """Return the strides of a C-contiguous array, in elements."""
     return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
@@ -45,13 +45,13 @@ def moved(
     steps: tuple[Sequence[int], Sequence[int]],
     first: tuple[int, int] = (0, 0),
 ) -> Iterator[Launch]:
-    """A launch that moves a box; none for an empty one.
+    """Yield a launch that copies a box; none for an empty one.
 
     Args:
-        source, target: arrays of one element size.
-        sizes: of the box.
+        source, target: arrays of the same element size.
+        sizes: shape of the box.
         steps: strides in the source and in the target.
-        first: the box's first element in both.
+        first: offset of the box in both.
     """
     count = prod(sizes)
     if not count:
@@ -69,13 +69,13 @@ def moved(
 
 
 def copied(source: DeviceArray, target: DeviceArray) -> Iterator[Launch]:
-    """A copy of a whole array; none where both are the same memory, or empty."""
+    """Yield a copy of a whole array; none if source and target are the same memory or empty."""
     if source.nbytes and source.address != target.address:
         yield CopyLaunch(source.hardware, target, source)
 
 
 def filled(target: DeviceArray, value: Any) -> Iterator[Launch]:
-    """A launch that fills an array with a number, as its type takes it."""
+    """Yield a launch that fills an array with a number, converted to its type."""
     bits = bits_of(value, target.dtype)
     if not target.nbytes:
         return
@@ -89,7 +89,7 @@ def filled(target: DeviceArray, value: Any) -> Iterator[Launch]:
 
 
 def bits_of(value: Any, dtype: Any) -> int:
-    """The bits of a number in a type.
+    """Return the bit pattern of a number in a type.
 
     >>> hex(bits_of(1.0, np.float32))
     '0x3f800000'
@@ -104,7 +104,7 @@ def _copy(ctx: BindContext) -> Iterator[Launch]:
 
 
 def turns(shape: Sequence[int], perm: Sequence[int]) -> tuple[int, int, int] | None:
-    """Matrices, rows and columns, where a transposition swaps the sides of matrices.
+    """Return batch, rows and columns if a permutation is a batched matrix transposition.
 
     >>> turns((8, 64, 5, 7), (0, 2, 3, 1)), turns((2, 6, 3), (1, 0, 2))
     ((8, 64, 35), None)
@@ -127,7 +127,7 @@ def turns(shape: Sequence[int], perm: Sequence[int]) -> tuple[int, int, int] | N
 
 
 TILE = 32
-"""Rows and columns that a block turns around at a time."""
+"""Rows and columns of the tile that a block transposes."""
 
 
 def _transpose(ctx: BindContext) -> Iterator[Launch]:
@@ -154,7 +154,7 @@ def _broadcast(ctx: BindContext) -> Iterator[Launch]:
 def _with_axes(
     shape: tuple[int, ...], out: tuple[int, ...], axes: Sequence[int]
 ) -> tuple[int, ...]:
-    """A shape with the axes put in that it lacks.
+    """Insert size-1 axes for the broadcast axes.
 
     >>> _with_axes((4, 3), (4, 5, 3), (1,)), _with_axes((3,), (4, 3), ())
     ((4, 1, 3), (3,))
@@ -177,7 +177,7 @@ def _offsets(sizes: Sequence[int]) -> list[int]:
 def _parts(
     whole: DeviceArray, parts: Sequence[DeviceArray], axis: int
 ) -> Iterator[tuple[DeviceArray, int]]:
-    """Each part and its first element in the whole."""
+    """Yield each part and its offset in the whole array."""
     inner = prod(whole.shape[axis + 1 :])
     starts = _offsets([part.shape[axis] for part in parts])
     for part, start in zip(parts, starts, strict=True):
@@ -206,12 +206,12 @@ def _axis(ctx: BindContext) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """What a slice takes of a tensor's part, and where that lies in the slice.
+    """The elements of a slice in the local part of a tensor, and their position in the slice.
 
     Attributes:
-        sizes: elements taken, by axis.
-        own: first element and step per axis, in the tensor.
-        part: first element per axis, in the slice.
+        sizes: number of elements per axis.
+        own: start and step per axis, in the tensor.
+        part: start per axis, in the slice.
     """
 
     sizes: tuple[int, ...]
@@ -219,19 +219,19 @@ class Box:
     part: tuple[int, ...]
 
     def in_tensor(self, shape: Sequence[int]) -> tuple[int, list[int]]:
-        """First element and strides in the tensor."""
+        """Return offset and strides in the tensor."""
         steps = contiguous(shape)
         first = sum(s * start for s, (start, _) in zip(steps, self.own, strict=True))
         return first, [s * step for s, (_, step) in zip(steps, self.own, strict=True)]
 
     def in_slice(self, shape: Sequence[int]) -> tuple[int, list[int]]:
-        """First element and strides in the slice."""
+        """Return offset and strides in the slice."""
         steps = contiguous(shape)
         return sum(s * p for s, p in zip(steps, self.part, strict=True)), list(steps)
 
 
 def box_of(shape: tuple[int, ...], attrs: Any) -> Box:
-    """The box of a slice op on a tensor, or on the window of it that a device has.
+    """Return the box of a slice op on a tensor, or on a device's window of it.
 
     >>> rows = {"start": (4,), "stop": (-6,), "step": (-2,), "window": None}
     >>> box_of((5,), rows)
@@ -246,7 +246,7 @@ def box_of(shape: tuple[int, ...], attrs: Any) -> Box:
 def _axis_of(
     start: int, stop: int, step: int, low: int, high: int, whole: int
 ) -> tuple[int, tuple[int, int], int]:
-    """Elements taken of one axis, their start and step in the window, and the first's number."""
+    """Return, for one axis, the count, start and step in the window, and start in the slice."""
     first, last = min(max(start, -whole), whole - 1), min(max(stop, -whole - 1), whole)
     taken = range(first + whole * (first < 0), last + whole * (last < 0), step)
     numbers = [i for i, at in enumerate(taken) if low <= at < high] if whole else []
@@ -258,7 +258,7 @@ def _axis_of(
 def _take(
     tensor: DeviceArray, part: DeviceArray, attrs: Any, into_tensor: bool
 ) -> Iterator[Launch]:
-    """Moves the elements of a slice, from the tensor or into it."""
+    """Copy the elements of a slice, from the tensor or into it."""
     box = box_of(tensor.shape, attrs)
     (a, a_steps), (b, b_steps) = box.in_tensor(tensor.shape), box.in_slice(part.shape)
     if into_tensor:
@@ -315,7 +315,7 @@ def _pad_grad(ctx: BindContext) -> Iterator[Launch]:
 
 
 def _reflection(ctx: BindContext) -> tuple[int, ...]:
-    """Planes, sizes of a plane, padding left and above, sizes of a padded plane."""
+    """Return planes, sizes of a plane, padding left and top, sizes of a padded plane."""
     small, large = ctx.query.inputs[0].shape, ctx.query.outputs[0].shape
     if small[-1] > large[-1] or small[-2] > large[-2]:
         small, large = large, small
@@ -344,7 +344,7 @@ def _constant(ctx: BindContext) -> Iterator[Launch]:
 
 
 def _literal(ctx: BindContext) -> Iterator[Launch]:
-    """The numbers wait in page-locked memory."""
+    """Upload the values from page-locked memory."""
     (out,) = ctx.outputs
     if out.nbytes:
         pinned = out.hardware.pinned(out.nbytes)
@@ -384,7 +384,7 @@ def _tril(ctx: BindContext) -> Iterator[Launch]:
 
 
 def _chosen(attrs: Any, kind: str, default: float) -> float:
-    """The floating or the integer one of two attributes."""
+    """Return the floating-point or the integer variant of an attribute."""
     if f"floating_{kind}_value" not in attrs:
         return default
     chosen = "floating" if attrs[f"is_floating_{kind}_value"] else "integer"

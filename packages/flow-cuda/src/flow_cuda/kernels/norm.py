@@ -1,4 +1,4 @@
-"""Layer and batch normalisation."""
+"""Layer and batch normalization."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _axis(ctx: BindContext, name: str) -> int:
 
 
 def _cut(ctx: BindContext, name: str) -> tuple[int, int]:
-    """Elements before and from an axis on."""
+    """Return the number of elements before and from an axis on."""
     shape, axis = ctx.query.inputs[0].shape, _axis(ctx, name)
     return prod(shape[:axis]), prod(shape[axis:])
 
@@ -48,7 +48,7 @@ def _layer_norm_grad(ctx: BindContext) -> Launch:
 
 
 def _params(query: KernelQuery) -> Matrix:
-    """A row per use of the parameters."""
+    """View the input as a matrix with one row per use of the parameters."""
     x, axis = query.inputs[0], query.attrs["begin_params_axis"]
     return Matrix.of(x, prod(x.shape[axis:]))
 
@@ -70,7 +70,7 @@ def _gamma_grad(ctx: BindContext) -> Launch | Sequence[Launch]:
 
 
 def _param_grad(ctx: BindContext) -> Sequence[Launch]:
-    """The sums come first: dy * gamma may overwrite dy."""
+    """Compute the sums first: dy * gamma may overwrite dy."""
     dy, normalized, gamma = ctx.inputs
     scaled, d_beta, d_gamma = ctx.outputs
     size, period = dy.size, _cut(ctx, "begin_params_axis")[1]
@@ -86,7 +86,7 @@ def _param_grad(ctx: BindContext) -> Sequence[Launch]:
 
 
 def product(ctx: BindContext, x: object, y: object, out: object) -> Launch:
-    """A launch of ``out = x * y`` for the first and third input of an op."""
+    """Build a launch of ``out = x * y`` for the first and third input of an op."""
     types = (ctx.query.inputs[0], ctx.query.inputs[2])
     result = ctx.query.outputs[0]
     group = Group((Step("multiply", (-1, -2), {}, types, result),), (0,), types, result.shape)

@@ -1,4 +1,4 @@
-"""Sorting: numbers become keys, and keys are put in order."""
+"""Sorting: numbers are mapped to unsigned keys, and keys are sorted by rank or radix sort."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from flow_cuda.kernels.move import UNSIGNED
 
 HEADER = "order.h"
 SHORT = 1024
-"""Rows up to this length are ranked: each element is compared with all others."""
+"""Maximum row length for rank sort, which compares each element with all others."""
 PART, MOST_PARTS = 4096, 128
 DIGITS, DIGIT_BITS = 256, 8
 Ordered = tuple[list[Launch], DeviceArray, DeviceArray]
-"""Launches, and where they leave sorted keys and their order."""
+"""Launches, then the arrays in which they leave the sorted keys and their original positions."""
 _NUMPY: dict[str, Any] = {"u32": np.uint32, "u64": np.uint64}
 
 
 @dataclass(frozen=True, slots=True)
 class Sorting:
-    """How rows of keys are put in order.
+    """How rows of keys are sorted.
 
     Attributes:
-        rows, n: how many rows, and their length.
+        rows, n: number of rows, and their length.
         kind: C++ type of the keys.
-        bits: how many of their low bits differ.
+        bits: number of significant low bits.
     """
 
     rows: int
@@ -45,17 +45,17 @@ class Sorting:
 
     @property
     def parts(self) -> int:
-        """Blocks that share a long row."""
+        """Number of blocks per long row."""
         return max(1, min(-(-self.n // PART), MOST_PARTS))
 
     @property
     def passes(self) -> int:
-        """How often keys move; none where rows are ranked."""
+        """Number of radix passes; 0 for rank sort."""
         return 0 if self.n <= SHORT else -(-self.bits // DIGIT_BITS)
 
     @property
     def rooms(self) -> tuple[Room, ...]:
-        """Keys, orders and counts, as `order` takes them."""
+        """Workspace arrays for keys, positions and counts, as `order` takes them."""
         shape, kind = (self.rows * self.n,), _NUMPY[self.kind]
         pair: tuple[Room, ...] = ((shape, kind), (shape, np.int32))
         if not self.passes:
@@ -63,10 +63,10 @@ class Sorting:
         return (*pair, *pair, ((self.rows * DIGITS * self.parts,), np.uint32))
 
     def order(self, rooms: tuple[DeviceArray, ...]) -> Ordered:
-        """Launches, and where they leave sorted keys and their order.
+        """Return the launches that sort, the sorted keys and their original positions.
 
         Args:
-            rooms: arrays for `rooms`; the first one has the keys, which are overwritten.
+            rooms: the arrays of `rooms`; the first one holds the keys and is overwritten.
         """
         if not self.passes:
             return self._ranked(*rooms)
@@ -92,7 +92,7 @@ class Sorting:
         to_order: DeviceArray,
         counts: DeviceArray,
     ) -> Iterator[Launch]:
-        """One digit: counted in each part, placed, and moved."""
+        """One radix pass: count digits per part, scan the counts, scatter."""
         extent = (self.rows, self.n, self.parts, number * DIGIT_BITS)
         blocks = self.rows * self.parts
         read, types = Read(keys, self.kind), (self.kind,)
@@ -111,18 +111,18 @@ class Sorting:
 
 
 def key_kind(dtype: DType) -> str:
-    """The type of keys for numbers of a type."""
+    """Return the C++ key type for a type."""
     return "u64" if dtype.itemsize == 8 else "u32"
 
 
 def sorting(rows: int, n: int, dtype: DType) -> Sorting:
-    """How rows of numbers of a type are put in order."""
+    """Return how rows of numbers of a type are sorted."""
     bits = dtype.accumulate.itemsize * 8 if dtype.is_floating else dtype.itemsize * 8
     return Sorting(rows, n, key_kind(dtype), bits)
 
 
 def keys_of(x: DeviceArray, keys: DeviceArray, dtype: DType, descending: bool) -> Launch:
-    """A launch that makes keys of numbers."""
+    """Build a launch that maps numbers to keys."""
     kind = key_kind(dtype)
     values = (Read(x), Written(keys, kind), x.size, int(descending))
     return call("keys_of", HEADER, (c_type(dtype), kind), *values, items=x.size)
@@ -138,7 +138,7 @@ def _room(query: KernelQuery) -> int:
 
 
 def ordered(ctx: BindContext, how: Sorting, descending: bool) -> Ordered:
-    """Launches that sort the first input: with the keys, and the order."""
+    """Return launches that sort the first input, the sorted keys and their positions."""
     rooms = tuple(carve(ctx.workspace, how.rooms))
     launches, keys, order = how.order(rooms)
     made = keys_of(ctx.inputs[0], rooms[0], ctx.query.inputs[0].dtype, descending)
@@ -146,7 +146,7 @@ def ordered(ctx: BindContext, how: Sorting, descending: bool) -> Ordered:
 
 
 def _arg_sort(ctx: BindContext) -> Iterator[Launch]:
-    """Also top_k: the first places of an order."""
+    """Bind argsort, and top_k as its first columns."""
     how, (out,) = _sorting(ctx.query), ctx.outputs
     descending = ctx.attrs.get("direction", "DESCENDING") == "DESCENDING"
     if not out.size:
@@ -190,11 +190,11 @@ def _in_top_k(ctx: BindContext) -> Iterator[Launch]:
         yield call("in_top_k", HEADER, types, *values, items=rows, blocks=True)
 
 
-# --- permutations: an order of random bits
+# --- permutations: the sort order of random keys
 
 
 def _permuted(query: KernelQuery) -> tuple[Sorting, int]:
-    """How the keys are sorted, and how many of 48 bits are cut off."""
+    """Return how the keys are sorted, and how many of their 48 random bits are dropped."""
     count = query.outputs[0].size
     cut = max(0, 48 - (63 - max(1, (count - 1).bit_length())))
     return Sorting(1, count, "u64", 48 - cut), cut

@@ -1,4 +1,4 @@
-"""Reductions over axes, and sums over everything."""
+"""Reductions over axes, and reductions of whole tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flow_cuda.kernels.columns import Matrix, column_sums, leading
 
 HEADER = "reduce.h"
 WIDE = 128
-"""From so many elements per result on, a block works on a result."""
+"""Minimum number of elements per result for one block per result."""
 PART = 4096
 MOST_PARTS = 512
 
@@ -31,7 +31,7 @@ REDUCTIONS = {
     "reduce_all": ("All", "NotZero"),
     "reduce_any": ("Any", "NotZero"),
 }
-"""How results become one, and what happens to elements first."""
+"""The C++ combination and the map applied to elements first, per op."""
 
 
 def _axes(query: KernelQuery) -> tuple[int, ...]:
@@ -47,7 +47,7 @@ def _fits(query: KernelQuery) -> bool:
 
 
 def _spaces(query: KernelQuery) -> tuple[Any, ...]:
-    """The kept axes and those that go, each with its strides."""
+    """Return the kept and the reduced axes, each with its strides."""
     shape, gone = query.inputs[0].shape, _axes(query)
     steps = [prod(shape[i + 1 :]) for i in range(len(shape))]
     kept = [i for i in range(len(shape)) if i not in gone]
@@ -62,7 +62,7 @@ def _spaces(query: KernelQuery) -> tuple[Any, ...]:
 
 
 def _columns(query: KernelQuery) -> Matrix | None:
-    """The matrix whose columns are summed, where that is done in two steps."""
+    """Return the matrix whose columns are summed, if this is done in two steps."""
     found = leading(query.inputs[0], _axes(query)) if REDUCTIONS[query.op] == SUM else None
     return found if found is not None and found.tall else None
 
@@ -101,7 +101,7 @@ def _product_grad(ctx: BindContext) -> Launch:
 
 
 def parts_of(size: int) -> int:
-    """Into how many parts a sum of so many elements is cut, on every device."""
+    """Return the number of parts of a sum; the same on every device."""
     return max(1, min(-(-size // PART), MOST_PARTS))
 
 
@@ -110,7 +110,7 @@ def _sums(how: str, ctx: BindContext) -> Sequence[Launch]:
 
 
 def _each_sum(how: str, ctx: BindContext) -> Iterator[Launch]:
-    """Partial sums of each input, side by side in the workspace, then their sum."""
+    """Compute partial sums of each input into the workspace, then their sum."""
     wide = ctx.query.outputs[0].dtype.accumulate
     kind, done = c_type(wide), 0
     workspace: DeviceArray = ctx.workspace

@@ -1,7 +1,7 @@
-"""Updates of variables, and the numbers that change from step to step.
+"""Optimizer updates of variables, and kernels for per-step scalars.
 
-An update reads the learning rate, a factor and whether to skip from device memory: a captured step
-never changes.
+Updates read the learning rate, the scale factor and the skip flag from device memory, so that a
+captured step never changes.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MODEL, DIFF, RATE = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One update op.
+    """Description of an update op.
 
     Attributes:
-        states: how many states of the model's shape it has.
-        extra: attributes beyond the common ones, as its kernels take them.
-        inputs: how many inputs are always there.
-        function: the kernel, of those that are one kernel.
+        states: number of optimizer states of the model's shape.
+        extra: attributes beyond the common ones, in the order of kernel arguments.
+        inputs: number of required inputs.
+        function: kernel function, for updates that are a single kernel.
     """
 
     states: int
@@ -54,7 +54,7 @@ UPDATES = {
 
 
 class Bound:
-    """An update op's arguments."""
+    """The arguments of an update op."""
 
     def __init__(self, ctx: BindContext) -> None:
         self.row = UPDATES[ctx.query.op]
@@ -76,7 +76,7 @@ class Bound:
 
 
 def _simple(ctx: BindContext) -> Launch:
-    """Updates of (model, diff, states, rate, factor, skip, size, terms, numbers)."""
+    """Bind updates of (model, diff, states, rate, factor, skip, size, terms, numbers)."""
     b = Bound(ctx)
     first = RATE + 1
     states = list(ctx.inputs[first : first + b.row.states])
@@ -89,9 +89,10 @@ def _simple(ctx: BindContext) -> Launch:
 
 
 def _sums(b: Bound) -> tuple[DeviceArray, int]:
-    """Room for a pair of sums per part, and the number of parts.
+    """Return memory for a pair of partial sums per part, and the number of parts.
 
-    Not in the plan's workspace, which updates share: those of many variables could not be joined.
+    It is not part of the plan's workspace, which updates share: updates of many variables could
+    then not be merged into one launch.
     """
     parts, hardware = parts_of(b.size), b.model.hardware
     memory = hardware.allocate(2 * parts * b.wide.itemsize)

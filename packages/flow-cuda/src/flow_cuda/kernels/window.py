@@ -1,6 +1,6 @@
-"""Pooling and convolution over one to three axes of space.
+"""Pooling and convolution over one to three spatial axes.
 
-A convolution is unfolded into a matrix product.  The unfolded input lies in the workspace.
+Convolutions are lowered to matrix products (im2col); the unfolded input lies in the workspace.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Ints = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class WindowLayout:
-    """A tensor of batch, channels and space.
+    """A tensor with batch, channel and spatial axes.
 
     Attributes:
         batch, channels: sizes.
-        space: sizes of space, three of them.
-        steps: strides along batch, channels and space, in elements.
+        space: three spatial sizes.
+        steps: strides of batch, channels and spatial axes, in elements.
     """
 
     batch: int
@@ -46,17 +46,17 @@ class WindowLayout:
 
     @property
     def elements(self) -> Struct:
-        """All elements, batch first."""
+        """The index space of all elements, batch first."""
         return Struct("Space", space((self.batch, self.channels, *self.space)))
 
     @property
     def strides(self) -> Struct:
-        """Their strides."""
+        """The strides as a kernel argument."""
         return Struct("Strides", strides(self.steps))
 
 
 def layout(type_: TensorType, data_format: str) -> WindowLayout:
-    """How a tensor lies; missing axes of space have size 1.
+    """Describe the layout of a tensor; missing spatial axes have size 1.
 
     >>> from flow_core.base.dtypes import float32
     >>> from flow_core.ir.graph import tensor_type
@@ -92,7 +92,7 @@ def _window(
 
 
 def _before(attrs: Any, axis: int, size: int) -> int:
-    """Padding before one axis of space."""
+    """Return the padding before one spatial axis."""
     kernel, stride, padding = attrs["pool_size"][axis], attrs["strides"][axis], attrs["padding"]
     if padding == "valid":
         return 0
@@ -140,16 +140,16 @@ def _averages(query: KernelQuery) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Conv:
-    """A convolution as products of matrices.
+    """A convolution as matrix products.
 
     Attributes:
         x, y: the larger and the smaller tensor.
-        window: which elements meet.
-        groups: how many.
-        taps: elements of a filter's window.
+        window: the window parameters.
+        groups: number of groups.
+        kernel: window sizes.
         last: whether channels come last.
         dtype: element type.
-        tf32: whether float32 may be rounded to 10 bits of mantissa.
+        tf32: whether float32 may be rounded to TF32 (10 mantissa bits).
     """
 
     x: WindowLayout
@@ -163,22 +163,22 @@ class Conv:
 
     @property
     def depth(self) -> int:
-        """What a product sums over: elements of a window, for the channels of one group."""
+        """Reduction size of a product: window elements times channels per group."""
         return self.x.channels // self.groups * prod(self.kernel)
 
     @property
     def places(self) -> int:
-        """Windows per tensor of the batch."""
+        """Number of window positions per sample."""
         return prod(self.y.space)
 
     @property
     def columns_size(self) -> int:
-        """Elements of the unfolded input."""
+        """Number of elements of the unfolded input."""
         return self.x.batch * self.groups * self.depth * self.places
 
     @property
     def column_steps(self) -> Ints:
-        """Strides of the unfolded input: batch, channel of a group, taps, places."""
+        """Strides of the unfolded input: batch, channel of a group, window elements, positions."""
         taps, k = prod(self.kernel), contiguous(_three(self.kernel, 1))
         o, per = contiguous(self.y.space), self.groups * self.per_group
         if not self.last:
@@ -188,23 +188,23 @@ class Conv:
 
     @property
     def per_group(self) -> int:
-        """Elements of the unfolded input for a group of channels of one tensor."""
+        """Elements of the unfolded input per group and sample."""
         return self.depth * self.places
 
     @property
     def group(self) -> tuple[int, int]:
-        """Channels of a group, and the distance of groups in the unfolded input."""
+        """Channels per group, and the stride of groups in the unfolded input."""
         return self.x.channels // self.groups, self.per_group
 
     @property
     def column_space(self) -> Struct:
-        """The unfolded input's elements: batch, channels, taps, places."""
+        """The index space of the unfolded input: batch, channels, window elements, positions."""
         sizes = (self.x.batch, self.x.channels, *_three(self.kernel, 1), *self.y.space)
         return Struct("Space", space(sizes))
 
 
 def conv_of(query: KernelQuery, x: TensorType, y: TensorType) -> Conv:
-    """The convolution between a larger and a smaller tensor."""
+    """Return the convolution between a larger and a smaller tensor."""
     attrs: Any = query.attrs
     big, small = (layout(t, attrs["data_format"]) for t in (x, y))
     window = _window(
@@ -233,7 +233,7 @@ def _fold(conv: Conv, columns: DeviceArray, x: DeviceArray) -> Launch:
 
 
 def _part(array: DeviceArray, first: int) -> DeviceArray:
-    """The array from an element on; products know how much of it they touch."""
+    """The array from an element on; products know their extent."""
     return array.part(first * array.itemsize, (array.size - first,), array.dtype)
 
 
@@ -245,14 +245,14 @@ def _products(
     steps: tuple[Ints, Ints],
     leads: tuple[int, int, int] = (0, 0, 0),
 ) -> Iterator[Launch]:
-    """A product per group, batched over the batch.
+    """Yield one product per group, batched over samples.
 
     Args:
         sizes: m, n, k.
-        transposed: of the first and the second operand.
+        transposed: flags of the first and the second operand.
         arrays: operands and result.
-        steps: elements between neighbours of the batch, and between groups, of each array.
-        leads: elements between rows that are parts of wider ones.
+        steps: strides of samples and of groups, in elements, for each array.
+        leads: leading dimensions, for rows that are parts of wider ones.
     """
     product = Product(
         *sizes, *transposed, conv.dtype.name, conv.x.batch, 1.0, steps[0], conv.tf32,  # type: ignore[arg-type]
@@ -307,7 +307,7 @@ def _data_grad(ctx: BindContext) -> Iterator[Launch]:
 
 
 def _filter_grad(ctx: BindContext) -> Iterator[Launch]:
-    """A gradient per tensor of the batch, then their sum."""
+    """Compute one gradient per sample, then their sum."""
     (dy, x), (dw,) = ctx.inputs, ctx.outputs
     conv = conv_of(ctx.query, ctx.query.inputs[1], ctx.query.inputs[0])
     columns, per = _columns(ctx, conv), conv.depth * conv.places
@@ -330,7 +330,7 @@ def _filter_grad(ctx: BindContext) -> Iterator[Launch]:
 
 
 def batch_sum(x: DeviceArray, y: DeviceArray, shape: tuple[int, int], kind: str) -> Launch:
-    """A launch that sums over the first of two axes."""
+    """Build a launch that sums over the first of two axes."""
     rows, columns = shape
     spaces = (
         Struct("Space", space((columns,))), Struct("Strides", strides((1,))),
@@ -341,7 +341,7 @@ def batch_sum(x: DeviceArray, y: DeviceArray, shape: tuple[int, int], kind: str)
 
 
 def _conv_bytes(big: str, small: str, query: KernelQuery) -> int:
-    """The unfolded input, and for a filter's gradient one such gradient per tensor."""
+    """Return the size of the unfolded input, plus one filter gradient per sample if needed."""
     x, y = (_named(query, name) for name in (big, small))
     conv = conv_of(query, x, y)
     size = conv.dtype.itemsize

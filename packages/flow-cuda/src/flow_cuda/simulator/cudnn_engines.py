@@ -1,4 +1,4 @@
-"""Engines of simulated graphs: which they take, what they need, what they cost."""
+"""Engines of simulated graphs: supported graphs, workspace sizes and costs."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from flow_cuda.simulator.cudnn_tensors import FakeNode, FakeTensor
 
 
 class Graph(Protocol):
-    """What engines look at: `flow_cuda.simulator.cudnn.FakeGraph`."""
+    """The graph interface that engines use: `flow_cuda.simulator.cudnn.FakeGraph`."""
 
     nodes: list[FakeNode]
     given: list[FakeTensor]
 
     def tensors(self) -> Iterator[FakeTensor]:
-        """All of them."""
+        """Yield all tensors."""
 
     def named(self, tensor: FakeTensor) -> str:
-        """Our name of a tensor's element type."""
+        """Return our name of a tensor's element type."""
 
     def itemsize(self, tensor: FakeTensor) -> int:
-        """Bytes of its elements."""
+        """Return the element size of a tensor in bytes."""
 
     def convolved(self, node: FakeNode) -> tuple[FakeTensor, FakeTensor, FakeTensor]:
-        """Input, weights and output of a convolution, forward or backward."""
+        """Return input, weights and output of a convolution, forward or backward."""
 
 
 @dataclass(frozen=True)
 class FakeEngine:
-    """A way to compute a graph.
+    """A simulated engine.
 
     Attributes:
-        name: as plans show it.
+        name: name in plans.
         notes: its numerical notes.
-        cost: how long it takes, in place of a clock.
-        takes: whether it can do a graph.
-        room: bytes of workspace for a graph.
-        compiles: whether its plans are compiled when they are built.
+        cost: simulated run time.
+        takes: whether it supports a graph.
+        room: workspace size for a graph in bytes.
+        compiles: whether building its plans requires a compilation.
     """
 
     name: str
@@ -64,7 +64,7 @@ def _is_conv(graph: Graph) -> bool:
 
 
 def _sums(graph: Graph) -> bool:
-    """Of a convolution with its sums: float16, channels last."""
+    """A convolution with its sums: float16, channels last."""
     x, y = graph.given[0], graph.nodes[0].outputs[0]
     if [node.kind for node in graph.nodes] != ["conv_fprop", "genstats"]:
         return False
@@ -72,7 +72,7 @@ def _sums(graph: Graph) -> bool:
 
 
 def _in_general(graph: Graph) -> bool:
-    """Of a convolution, of float64 without anything behind it."""
+    """A convolution; in float64 without fused operations."""
     wide = any(graph.named(t) == "float64" for t in graph.given)
     return _is_conv(graph) and not (wide and len(graph.nodes) > 1)
 
@@ -83,7 +83,7 @@ def _on_tensor_cores(graph: Graph) -> bool:
 
 
 def _unstrided(graph: Graph) -> bool:
-    """Of a convolution without strides and groups."""
+    """A convolution without strides, dilation and groups."""
     if not _is_conv(graph):
         return False
     params = graph.nodes[0].params
@@ -100,19 +100,19 @@ def _gradient(graph: Graph) -> bool:
 
 
 def _attends(graph: Graph) -> bool:
-    """Of attention; two runs of the fast engine for gradients may differ."""
+    """Attention; for gradients, without the guarantee of reproducible results."""
     node = graph.nodes[0]
     return node.kind.startswith("sdpa") and not node.params.get("repeats")
 
 
 def _normalises(graph: Graph) -> bool:
-    """Of batch normalisation, of channels that come in eights."""
+    """Batch normalization with channels in multiples of eight."""
     node = graph.nodes[0]
     return node.kind.startswith("batchnorm") and node.inputs["input"].dim[1] % 8 == 0
 
 
 def _normalises_rows(graph: Graph) -> bool:
-    """Of layers, of rows that come in eights."""
+    """Layer normalization with row lengths in multiples of eight."""
     node = graph.nodes[0]
     return node.kind == "layernorm" and node.inputs["input"].dim[1] % 8 == 0
 
@@ -136,4 +136,4 @@ ENGINES: tuple[FakeEngine, ...] = (
     FakeEngine("eng6", ("WINOGRAD",), 1, _three_wide, lambda g: 2 * _nbytes(g)),
     FakeEngine("eng4_k1=2", ("FFT",), 4, _unstrided, lambda g: 8 * _nbytes(g)),
 )
-"""In the order of the heuristics, which is not that of cost."""
+"""The engines in the order of the heuristics, which differs from the order of cost."""
