@@ -10,7 +10,7 @@ from typing import Any
 from flow_core.base.dtypes import as_dtype
 from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.plugins.specs import KernelQuery
-from flow_cuda.codegen.expressions import TABLE, computed
+from flow_cuda.codegen.expressions import TABLE, computation_type
 from flow_cuda.codegen.program import C_TYPES, Kernel, Scalars, named
 
 AXES = 8
@@ -86,11 +86,11 @@ def is_known(query: KernelQuery) -> bool:
     return (
         all(s.op in TABLE and s.result.shape == group.shape for s in group.steps)
         and all(t.dtype.name in C_TYPES for t in types)
-        and len(joined(group)[0]) <= AXES
+        and len(collapse_axes(group)[0]) <= AXES
     )
 
 
-def joined(group: Group) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+def collapse_axes(group: Group) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
     """Collapse adjacent axes; return the sizes and the strides of each broadcast input.
 
     >>> from flow_core.base.dtypes import float32
@@ -157,12 +157,12 @@ def _element(group: Group, scalars: Scalars) -> Iterator[str]:
         yield "i64 at[8]; unravel(i, space, at);"
     where = {"each": "i", "one": "0", "place": "offset(at, space, s{})"}
     for k, (type_, form) in enumerate(zip(group.inputs, forms, strict=True)):
-        kind = computed(type_.dtype)
+        kind = computation_type(type_.dtype)
         yield f"{kind} a{k} = load(x{k} + {where[form].format(k)});"
     for m, step in enumerate(group.steps):
         names = [f"v{r}" if r >= 0 else f"a{-1 - r}" for r in step.refs]
         text = TABLE[step.op](names, step.attrs, step.types, step.result, scalars)
         kind = C_TYPES[step.result.dtype.name]
-        yield f"{computed(step.result.dtype)} v{m} = as<{kind}>({text});"
+        yield f"{computation_type(step.result.dtype)} v{m} = as<{kind}>({text});"
     for k, m in enumerate(group.stored):
         yield f"store(y{k} + i, v{m});"

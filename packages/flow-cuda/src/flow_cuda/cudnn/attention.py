@@ -13,10 +13,10 @@ from math import prod
 from typing import Any
 
 from flow_core.ir.graph import TensorType
-from flow_cuda.cudnn.problems import Laid
+from flow_cuda.cudnn.problems import TensorLayout
 
 
-def rows(type_: TensorType, rank: int = 0) -> Laid:
+def rows(type_: TensorType, rank: int = 0) -> TensorLayout:
     """Describe a tensor of rank 3 or 4, left-padded to ``rank``, as (batch, heads, rows, columns).
 
     >>> from flow_core.base.dtypes import float16
@@ -27,13 +27,13 @@ def rows(type_: TensorType, rank: int = 0) -> Laid:
     shape = (*(1,) * (rank - len(type_.shape)), *type_.shape)
     sizes = (shape[0], 1, *shape[1:]) if len(shape) == 3 else shape
     steps = tuple(prod(sizes[i + 1 :]) for i in range(4))
-    return Laid(sizes, steps, type_.dtype.name)
+    return TensorLayout(sizes, steps, type_.dtype.name)
 
 
-def statistic(q: Laid) -> Laid:
+def statistic(q: TensorLayout) -> TensorLayout:
     """The log-sum-exp tensor of q: one float32 per row."""
     sizes = (*q.sizes[:3], 1)
-    return Laid(sizes, tuple(prod(sizes[i + 1 :]) for i in range(4)), "float32")
+    return TensorLayout(sizes, tuple(prod(sizes[i + 1 :]) for i in range(4)), "float32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,12 @@ class _Operands:
         mask: additive mask; None for none.
     """
 
-    q: Laid
-    k: Laid
-    v: Laid
-    o: Laid
+    q: TensorLayout
+    k: TensorLayout
+    v: TensorLayout
+    o: TensorLayout
     scale: float
-    mask: Laid | None = None
+    mask: TensorLayout | None = None
 
     @property
     def compute(self) -> str:
@@ -63,7 +63,7 @@ class _Operands:
         """None: the scale is an attribute of the node."""
         return {}
 
-    def _read(self, *more: str) -> Mapping[str, Laid]:
+    def _read(self, *more: str) -> Mapping[str, TensorLayout]:
         """Return the operands, further tensors by name, and the mask."""
         known = {"o": self.o, "do": self.o, "stats": statistic(self.q)}
         given = {"q": self.q, "k": self.k, "v": self.v} | {name: known[name] for name in more}
@@ -92,12 +92,12 @@ class Attention(_Operands):
         return "attention"
 
     @property
-    def reads(self) -> Mapping[str, Laid]:
+    def reads(self) -> Mapping[str, TensorLayout]:
         """The operands, and the mask."""
         return self._read()
 
     @property
-    def writes(self) -> Mapping[str, Laid]:
+    def writes(self) -> Mapping[str, TensorLayout]:
         """The result, and the log-sum-exp if saved."""
         return {"o": self.o, "stats": statistic(self.q)} if self.saves else {"o": self.o}
 
@@ -123,12 +123,12 @@ class AttentionGrad(_Operands):
         return "attention grad"
 
     @property
-    def reads(self) -> Mapping[str, Laid]:
+    def reads(self) -> Mapping[str, TensorLayout]:
         """The inputs and outputs of the forward pass, and the gradient of its result."""
         return self._read("o", "do", "stats")
 
     @property
-    def writes(self) -> Mapping[str, Laid]:
+    def writes(self) -> Mapping[str, TensorLayout]:
         """The gradients."""
         return {"dq": self.q, "dk": self.k, "dv": self.v}
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flow_cuda.cudnn.problems import Laid, vector
+from flow_cuda.cudnn.problems import TensorLayout, vector
 
 STATISTICS = ("moving_mean", "moving_variance")
 
@@ -24,7 +24,7 @@ class Norm:
         compute: the accumulation type.
     """
 
-    x: Laid
+    x: TensorLayout
     epsilon: float
     momentum: float
     adds: bool = False
@@ -38,7 +38,7 @@ class Norm:
         return " ".join(("norm", *more))
 
     @property
-    def reads(self) -> Mapping[str, Laid]:
+    def reads(self) -> Mapping[str, TensorLayout]:
         """The inputs in the op's order."""
         row = _row(self.x)
         names = (*STATISTICS, "gamma", "beta")
@@ -46,7 +46,7 @@ class Norm:
         return {"x": self.x, **dict.fromkeys(names, row), **addend}
 
     @property
-    def writes(self) -> Mapping[str, Laid]:
+    def writes(self) -> Mapping[str, TensorLayout]:
         """The op's outputs, then the new moving statistics."""
         names = ("mean", "inverse", *(f"next_{name}" for name in STATISTICS))
         return {"y": self.x, **dict.fromkeys(names, _row(self.x))}
@@ -78,7 +78,7 @@ class NormGrad:
         compute: the accumulation type.
     """
 
-    x: Laid
+    x: TensorLayout
     compute: str = "float32"
 
     @property
@@ -87,13 +87,13 @@ class NormGrad:
         return "norm grad"
 
     @property
-    def reads(self) -> Mapping[str, Laid]:
+    def reads(self) -> Mapping[str, TensorLayout]:
         """The inputs in the op's order."""
         rows = dict.fromkeys(("mean", "inverse", "gamma"), _row(self.x))
         return {"x": self.x, "dy": self.x, **rows}
 
     @property
-    def writes(self) -> Mapping[str, Laid]:
+    def writes(self) -> Mapping[str, TensorLayout]:
         """The outputs in the op's order."""
         return {"dx": self.x, **dict.fromkeys(("dgamma", "dbeta"), _row(self.x))}
 
@@ -137,13 +137,13 @@ class LayerNorm:
         return "layer norm"
 
     @property
-    def reads(self) -> Mapping[str, Laid]:
+    def reads(self) -> Mapping[str, TensorLayout]:
         """The inputs in the op's order."""
         row = _lines(1, self.size, self.of_params)
         return {"x": _lines(self.rows, self.size, self.dtype), "beta": row, "gamma": row}
 
     @property
-    def writes(self) -> Mapping[str, Laid]:
+    def writes(self) -> Mapping[str, TensorLayout]:
         """The result."""
         return {"y": _lines(self.rows, self.size, self.dtype)}
 
@@ -162,9 +162,9 @@ class LayerNorm:
         return {"y": y}
 
 
-def _lines(rows: int, size: int, dtype: str) -> Laid:
-    return Laid((rows, size, 1, 1), (size, 1, size, size), dtype)
+def _lines(rows: int, size: int, dtype: str) -> TensorLayout:
+    return TensorLayout((rows, size, 1, 1), (size, 1, size, size), dtype)
 
 
-def _row(x: Laid) -> Laid:
+def _row(x: TensorLayout) -> TensorLayout:
     return vector(x.sizes[1], len(x.sizes), "float32")

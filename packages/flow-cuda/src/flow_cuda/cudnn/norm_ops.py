@@ -10,7 +10,7 @@ import numpy as np
 from flow_core.base.dtypes import float32
 from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
-from flow_cuda.cudnn.ops import PLAN, ROOM
+from flow_cuda.cudnn.ops import PLAN, WORKSPACE
 
 Types = tuple[TensorType, ...]
 ATTRS = {"axis": REQUIRED, **PLAN}
@@ -54,7 +54,7 @@ def _samples(rng: Any) -> Iterator[Sample]:
     for i, (shape, axis) in enumerate(SHAPES):
         rows = [rng.uniform(0.5, 1.5, shape[axis]) for _ in range(4)]
         addend = (rng.normal(0, 1, shape),) if i % 2 else ()
-        attrs = {"axis": axis, "activation": ("", "relu")[i % 2], "workspace": ROOM}
+        attrs = {"axis": axis, "activation": ("", "relu")[i % 2], "workspace": WORKSPACE}
         yield Sample((rng.normal(0.5, 1.5, shape), *rows, *addend), attrs, gradient=False)
 
 
@@ -62,7 +62,7 @@ def _grad_samples(rng: Any) -> Iterator[Sample]:
     for shape, axis in SHAPES:
         rows = [rng.uniform(0.5, 1.5, shape[axis]) for _ in range(3)]
         arrays = (rng.normal(0, 1, shape), rng.normal(0, 1, shape), *rows)
-        yield Sample(arrays, {"axis": axis, "workspace": ROOM}, gradient=False)
+        yield Sample(arrays, {"axis": axis, "workspace": WORKSPACE}, gradient=False)
 
 
 def _layer_norm(x: Any, beta: Any, gamma: Any, *, begin: int, epsilon: float, **_: Any) -> Any:
@@ -75,7 +75,7 @@ def _layer_norm(x: Any, beta: Any, gamma: Any, *, begin: int, epsilon: float, **
 def _layer_samples(rng: Any) -> Iterator[Sample]:
     for shape, begin in (((5, 8), 1), ((2, 3, 16), 2), ((3, 2, 4), 1), ((1, 3, 2, 12), 2)):
         rows = (rng.normal(1, 0.5, shape[begin:]) for _ in range(2))
-        attrs = {"begin": begin, "workspace": ROOM}
+        attrs = {"begin": begin, "workspace": WORKSPACE}
         yield Sample((rng.normal(0.5, 1.5, shape), *rows), attrs, gradient=False)
 
 

@@ -25,7 +25,7 @@ PLAN = {"plan": "", "workspace": 0}
 """The plan name in the library and its workspace in bytes.  An empty name selects the library's
 first choice that fits the workspace."""
 
-ROOM = 1 << 20
+WORKSPACE = 1 << 20
 """A workspace size in bytes that is enough for any plan of the samples."""
 
 WINDOW = {
@@ -111,7 +111,7 @@ def _taps(attrs: Attrs, out: Ints) -> Iterator[tuple[Ints, tuple[Any, ...]]]:
         yield tap, (slice(None), slice(None), *part)
 
 
-def _room(space: Ints, attrs: Attrs, out: Ints) -> tuple[Ints, tuple[Any, ...]]:
+def _padded_extent(space: Ints, attrs: Attrs, out: Ints) -> tuple[Ints, tuple[Any, ...]]:
     """Return the shape of the padded input, and the slice that the input occupies."""
     rows = zip(
         space, attrs["kernel_size"], attrs["strides"], attrs["dilation_rate"],
@@ -136,7 +136,7 @@ def _conv(x: Any, weight: Any, *more: Any, **attrs: Any) -> Any:
         x.shape[2:], w.shape[2:], attrs["strides"], pads, attrs["dilation_rate"], strict=True
     )
     out = tuple(window_output(*row) for row in rows)
-    sizes, inside = _room(x.shape[2:], attrs, out)
+    sizes, inside = _padded_extent(x.shape[2:], attrs, out)
     padded = np.zeros((*x.shape[:2], *sizes), x.dtype)
     padded[inside] = x
     y = sum(
@@ -158,7 +158,7 @@ def _conv_sums(x: Any, weight: Any, **attrs: Any) -> Any:
 
 def _data_grad(dy: Any, weight: Any, **attrs: Any) -> Any:
     dy, w, groups = _to_first(dy, attrs), _to_first(weight, attrs), attrs["groups"]
-    sizes, inside = _room(attrs["space"], attrs, dy.shape[2:])
+    sizes, inside = _padded_extent(attrs["space"], attrs, dy.shape[2:])
     padded = np.zeros((len(dy), w.shape[1] * groups, *sizes), dy.dtype)
     for tap, part in _taps(attrs, dy.shape[2:]):
         blocks = np.split(w[(..., *tap)], groups, 0)
@@ -169,7 +169,7 @@ def _data_grad(dy: Any, weight: Any, **attrs: Any) -> Any:
 
 def _filter_grad(dy: Any, x: Any, **attrs: Any) -> Any:
     dy, x, groups = _to_first(dy, attrs), _to_first(x, attrs), attrs["groups"]
-    sizes, inside = _room(x.shape[2:], attrs, dy.shape[2:])
+    sizes, inside = _padded_extent(x.shape[2:], attrs, dy.shape[2:])
     padded = np.zeros((*x.shape[:2], *sizes), x.dtype)
     padded[inside] = x
     filters, channels = dy.shape[1] // groups, x.shape[1] // groups
@@ -218,9 +218,9 @@ def _cases(rng: Any) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
 
 def _conv_samples(rng: Any) -> Iterator[Sample]:
     for i, (x, w, bias, attrs) in enumerate(_cases(rng)):
-        room = {"workspace": (0, ROOM)[i % 2]}
-        yield Sample((x, w), {**attrs, "activation": "", **room}, gradient=False)
-        more = {"activation": ("relu", "")[i % 2], "workspace": ROOM}
+        workspace = {"workspace": (0, WORKSPACE)[i % 2]}
+        yield Sample((x, w), {**attrs, "activation": "", **workspace}, gradient=False)
+        more = {"activation": ("relu", "")[i % 2], "workspace": WORKSPACE}
         yield Sample((x, w, bias), attrs | more, gradient=False)
         if attrs["data_format"] == "channels_last" and x.ndim == 4 and attrs["groups"] == 1:
             addend = rng.uniform(-1, 1, _conv(x, w, activation="", **attrs).shape)
@@ -234,7 +234,7 @@ def _sums_samples(rng: Any) -> Iterator[Sample]:
         attrs = {
             "kernel_size": (size, size), "strides": strides, "dilation_rate": (1, 1),
             "padding_before": pads, "padding_after": pads, "data_format": "channels_last",
-            "activation": "", "workspace": ROOM,
+            "activation": "", "workspace": WORKSPACE,
         }  # fmt: skip
         yield Sample((x, w), attrs, gradient=False)
 
@@ -249,13 +249,13 @@ def _case_grads(rng: Any) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
 def _data_grad_samples(rng: Any) -> Iterator[Sample]:
     for x, w, dy, attrs in _case_grads(rng):
         space = _first(x.shape, attrs)[2:]
-        room = {"space": space, "workspace": ROOM}
-        yield Sample((dy, w), attrs | room, gradient=False)
+        more = {"space": space, "workspace": WORKSPACE}
+        yield Sample((dy, w), attrs | more, gradient=False)
 
 
 def _filter_grad_samples(rng: Any) -> Iterator[Sample]:
     for x, _, dy, attrs in _case_grads(rng):
-        yield Sample((dy, x), attrs | {"workspace": ROOM}, gradient=False)
+        yield Sample((dy, x), attrs | {"workspace": WORKSPACE}, gradient=False)
 
 
 OPS: tuple[OpSpec, ...] = (

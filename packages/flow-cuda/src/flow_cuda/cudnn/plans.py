@@ -106,7 +106,7 @@ class Planned:
         )  # fmt: skip
 
 
-def _at(problem: Problem, graph: Any, index: int) -> Planned:
+def _planned_at(problem: Problem, graph: Any, index: int) -> Planned:
     """Describe a built plan of a graph."""
     numbers = np.array(list(problem.scalars.values()), np.float32)
     return Planned(graph, index, graph.get_workspace_size_plan_at_index(index), numbers)
@@ -153,24 +153,24 @@ class DnnPlans:
         """Return the plan of a problem, the same in all runs; None if the library has none."""
         key = (problem, search)
         if key not in self._choices:
-            self._choices[key] = self._within(lambda: self._remembered(problem, search))
+            self._choices[key] = self._within(lambda: self._cached_choice(problem, search))
         return self._choices[key]
 
-    def _remembered(self, problem: Problem, search: Search) -> Choice | None:
+    def _cached_choice(self, problem: Problem, search: Search) -> Choice | None:
         """Return the cached choice; choose again if there is none or its plan no longer exists."""
         if self._cache is None:
-            return self._searched(problem, search)
+            return self._search(problem, search)
         content = repr(problem), repr(search), *self._origin
-        for kept in _decoded(self._cache.read(content)):
+        for kept in _decode(self._cache.read(content)):
             found = None if kept is None else self._find(problem, kept.plan)
             if kept is None or (found is not None and found.workspace == kept.workspace):
                 return kept
-        choice = self._searched(problem, search)
+        choice = self._search(problem, search)
         text = json.dumps(None if choice is None else asdict(choice))
         self._cache.write(content, text.encode())
         return choice
 
-    def _searched(self, problem: Problem, search: Search) -> Choice | None:
+    def _search(self, problem: Problem, search: Search) -> Choice | None:
         """Return the first plan that can be built, or the fastest of all."""
         graph = self._graph(problem)
         if graph is None:
@@ -180,10 +180,10 @@ class DnnPlans:
         index = self._fastest(problem, graph, found) if search.measured else next(found, None)
         if index is None:
             return None
-        planned = _at(problem, graph, index)
+        planned = _planned_at(problem, graph, index)
         choice = Choice(graph.get_plan_name_at_index(index), planned.workspace)
         self._planned[problem, choice.plan] = planned
-        self._keep(problem, choice.plan, planned)
+        self._cache_plan(problem, choice.plan, planned)
         return choice
 
     def _forbid(self, graph: Any, problem: Problem, search: Search) -> None:
@@ -219,10 +219,10 @@ class DnnPlans:
     def _fastest(self, problem: Problem, graph: Any, found: Iterator[int]) -> int | None:
         tensors = (*problem.reads.values(), *problem.writes.values())
         nbytes = [t.nbytes for t in tensors]
-        self._on(self._bench.stream)
+        self._set_stream(self._bench.stream)
 
         def seconds(index: int) -> float:
-            planned = _at(problem, graph, index)
+            planned = _planned_at(problem, graph, index)
 
             def run(addresses: Sequence[int]) -> None:
                 *given, workspace = addresses
@@ -256,24 +256,24 @@ class DnnPlans:
         """Return a plan by name, ready to execute: deserialized from the cache, or built."""
         key = (problem, plan)
         if key not in self._planned:
-            found = self._loaded(problem, plan) or self._built(problem, plan)
+            found = self._load_plan(problem, plan) or self._build_plan(problem, plan)
             if found is None:
                 return None
             self._planned[key] = found
         return self._planned[key]
 
-    def _built(self, problem: Problem, plan: str) -> Planned | None:
+    def _build_plan(self, problem: Problem, plan: str) -> Planned | None:
         graph = self._graph(problem)
         count = 0 if graph is None else graph.get_execution_plan_count()
         names = [graph.get_plan_name_at_index(i) for i in range(count)]
         index = names.index(plan) if plan in names else None
         if index is None or not self._builds(graph, index):
             return None
-        planned = _at(problem, graph, index)
-        self._keep(problem, plan, planned)
+        planned = _planned_at(problem, graph, index)
+        self._cache_plan(problem, plan, planned)
         return planned
 
-    def _loaded(self, problem: Problem, plan: str) -> Planned | None:
+    def _load_plan(self, problem: Problem, plan: str) -> Planned | None:
         """Return the plan from the cache, if the library accepts it."""
         data = None if self._compiled is None else self._compiled.read(self._key(problem, plan))
         if data is None:
@@ -281,13 +281,13 @@ class DnnPlans:
         graph = self._empty(problem)
         try:
             graph.deserialize(self._handle, list(data))
-            return _at(problem, graph, 0)
+            return _planned_at(problem, graph, 0)
         except self._refusals as error:
             text = f"cuDNN rejects the cached plan for {problem.title}; building it again: {error}"
             warnings.warn(text, CacheWarning, stacklevel=2)
             return None
 
-    def _keep(self, problem: Problem, plan: str, planned: Planned) -> None:
+    def _cache_plan(self, problem: Problem, plan: str, planned: Planned) -> None:
         """Cache a plan that required a compilation, if it can be serialized."""
         graph, note = planned.graph, self.library.behavior_note.RUNTIME_COMPILATION
         if self._compiled is None:
@@ -307,7 +307,7 @@ class DnnPlans:
 
     def _graph(self, problem: Problem) -> Any:
         """Return the graph of a problem with all plans, not yet built; None if not supported."""
-        library, graph = self.library, self._described(problem)
+        library, graph = self.library, self._build_graph(problem)
         try:
             graph.validate()
             graph.build_operation_graph()
@@ -323,7 +323,7 @@ class DnnPlans:
             compute_data_type=types[problem.compute], handle=self._handle,
         )  # fmt: skip
 
-    def _described(self, problem: Problem) -> Any:
+    def _build_graph(self, problem: Problem) -> Any:
         """Return the graph of a problem; tensor uids from 1: inputs, outputs, scalars."""
         types, wide, graph = self._types, self._types["float32"], self._empty(problem)
         given = {
@@ -350,16 +350,16 @@ class DnnPlans:
         self, problem: Problem, plan: str, addresses: Sequence[int], workspace: int, stream: int
     ) -> None:
         """Queue a problem with a plan, given the addresses of inputs and outputs."""
-        self._on(stream)
+        self._set_stream(stream)
         self.planned(problem, plan).execute(self._handle, addresses, workspace)
 
-    def _on(self, stream: int) -> None:
+    def _set_stream(self, stream: int) -> None:
         if stream != self._stream:
             self.library.set_stream(self._handle, stream)
             self._stream = stream
 
 
-def _decoded(text: bytes | None) -> tuple[Choice | None, ...]:
+def _decode(text: bytes | None) -> tuple[Choice | None, ...]:
     """Decode a cache entry to a 1-tuple of the choice; empty if missing or invalid."""
     try:
         kept = json.loads(text or b"")

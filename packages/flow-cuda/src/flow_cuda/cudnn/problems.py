@@ -20,7 +20,7 @@ SUMS = ("sum", "squares")
 
 
 @dataclass(frozen=True, slots=True)
-class Laid:
+class TensorLayout:
     """A tensor as the library describes it.
 
     Attributes:
@@ -39,13 +39,13 @@ class Laid:
         return prod(self.sizes) * as_dtype(self.dtype).itemsize
 
 
-def laid(type_: TensorType, data_format: str) -> Laid:
+def tensor_layout(type_: TensorType, data_format: str) -> TensorLayout:
     """Describe the layout of a contiguous tensor.
 
     >>> from flow_core.base.dtypes import float32
     >>> from flow_core.ir.graph import tensor_type
-    >>> laid(tensor_type((2, 5, 3), float32), "channels_last")
-    Laid(sizes=(2, 3, 5, 1), steps=(15, 1, 3, 3), dtype='float32')
+    >>> tensor_layout(tensor_type((2, 5, 3), float32), "channels_last")
+    TensorLayout(sizes=(2, 3, 5, 1), steps=(15, 1, 3, 3), dtype='float32')
     """
     shape = type_.shape
     steps = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
@@ -55,17 +55,17 @@ def laid(type_: TensorType, data_format: str) -> Laid:
     sizes, strides = (tuple(row[i] for i in order) for row in (shape, steps))
     if len(shape) == 3:
         sizes, strides = (*sizes, 1), (*strides, strides[2])
-    return Laid(sizes, strides, type_.dtype.name)
+    return TensorLayout(sizes, strides, type_.dtype.name)
 
 
-def vector(channels: int, rank: int, dtype: str) -> Laid:
+def vector(channels: int, rank: int, dtype: str) -> TensorLayout:
     """Describe a tensor with one element per channel.
 
     >>> vector(3, 4, "float32").sizes
     (1, 3, 1, 1)
     """
     rest = (1,) * (rank - 2)
-    return Laid((1, channels, *rest), (channels, 1, *rest), dtype)
+    return TensorLayout((1, channels, *rest), (channels, 1, *rest), dtype)
 
 
 class Problem(Protocol):
@@ -80,11 +80,11 @@ class Problem(Protocol):
         """The computation type."""
 
     @property
-    def reads(self) -> Mapping[str, Laid]:
+    def reads(self) -> Mapping[str, TensorLayout]:
         """The inputs, in order."""
 
     @property
-    def writes(self) -> Mapping[str, Laid]:
+    def writes(self) -> Mapping[str, TensorLayout]:
         """The outputs, in order."""
 
     @property
@@ -117,9 +117,9 @@ class Convolution:
     """
 
     kind: str
-    x: Laid
-    w: Laid
-    y: Laid
+    x: TensorLayout
+    w: TensorLayout
+    y: TensorLayout
     before: Ints
     after: Ints
     strides: Ints
@@ -137,7 +137,7 @@ class Convolution:
         return " ".join(("conv", self.kind.replace("_", " "), *more))
 
     @property
-    def reads(self) -> Mapping[str, Laid]:
+    def reads(self) -> Mapping[str, TensorLayout]:
         """The other two of x, w and y, the bias, and the addend."""
         bias = {"bias": vector(self.y.sizes[1], len(self.y.sizes), self.y.dtype)}
         table = {
@@ -149,7 +149,7 @@ class Convolution:
         return table[self.kind] | (bias if self.bias else {}) | addend
 
     @property
-    def writes(self) -> Mapping[str, Laid]:
+    def writes(self) -> Mapping[str, TensorLayout]:
         """One of x, w and y, and the sums."""
         name = {"forward": "y", "data_grad": "x", "filter_grad": "w"}[self.kind]
         row = vector(self.y.sizes[1], len(self.y.sizes), "float32")
@@ -200,7 +200,7 @@ def convolution(
             ``compute``.
         bias, relu, adds, sums: fused operations, as in `Convolution`.
     """
-    x, w, y = (laid(t, attrs["data_format"]) for t in types)
+    x, w, y = (tensor_layout(t, attrs["data_format"]) for t in types)
     before, strides, dilation = (
         _two(attrs[name], default)
         for name, default in (("padding_before", 0), ("strides", 1), ("dilation_rate", 1))

@@ -16,42 +16,42 @@ from flow_core.device import Launch
 from flow_cuda.codegen.program import Kernel, named
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.hardware import Access, Hardware, Span
-from flow_cuda.device.launch import Arguments, KernelLaunch, Queued, Shared
+from flow_cuda.device.launch import Arguments, KernelLaunch, MergeableCall, Queued
 
 ITEMS = 4
 """Elements per thread; several, so that small arrays need few blocks."""
-MOST_BLOCKS = 512
+MAX_BLOCKS = 512
 
 
-def joined(launches: Sequence[Launch]) -> list[Launch]:
+def merge_launches(launches: Sequence[Launch]) -> list[Launch]:
     """Merge launches of the same kind; the merged launch takes the position of the first.
 
     A launch is moved forward only past launches that access none of the same memory.
     """
     groups: list[list[Launch]] = []
     for launch in launches:
-        home = _home(groups, launch)
-        if home is None:
+        index = _group_index(groups, launch)
+        if index is None:
             groups.append([launch])
         else:
-            groups[home].append(launch)
-    return [_batch(group) if len(group) > 1 else group[0] for group in groups]
+            groups[index].append(launch)
+    return [_merge(group) if len(group) > 1 else group[0] for group in groups]
 
 
-def _home(groups: Sequence[list[Launch]], launch: Launch) -> int | None:
+def _group_index(groups: Sequence[list[Launch]], launch: Launch) -> int | None:
     """Return the index of the group that a launch can join."""
     if not isinstance(launch, KernelLaunch) or launch.shared is None:
         return None
     for index in range(len(groups) - 1, -1, -1):
         group = groups[index]
-        if _alike(group[0], launch) and not any(_conflict(x, launch) for x in group):
+        if _same_kernel(group[0], launch) and not any(_conflict(x, launch) for x in group):
             return index
         if any(_conflict(other, launch) for other in group):
             return None
     return None
 
 
-def _alike(first: Launch, launch: KernelLaunch) -> bool:
+def _same_kernel(first: Launch, launch: KernelLaunch) -> bool:
     return (
         isinstance(first, KernelLaunch)
         and first.shared is not None
@@ -76,13 +76,13 @@ def _overlap(a: Span, b: Span) -> bool:
     return a[0] < b[1] and b[0] < a[1]
 
 
-def _batch(group: Sequence[Any]) -> KernelLaunch:
+def _merge(group: Sequence[Any]) -> KernelLaunch:
     """Merge launches of the same kind into one."""
     hardware, shared = group[0].hardware, group[0].shared
     blocks = [_blocks(launch) for launch in group]
     starts = [0, *accumulate(blocks)]
     rows = [[start, *_words(launch)] for start, launch in zip(starts, group, strict=False)]
-    table = _on_device(hardware, np.array(rows, np.uint64))
+    table = _upload(hardware, np.array(rows, np.uint64))
     kernel = batch_kernel(shared)
     values = (table, len(group))
     access = Access(
@@ -105,9 +105,9 @@ def _batch(group: Sequence[Any]) -> KernelLaunch:
 def _blocks(launch: Any) -> int:
     items: int = launch.shared.items
     if launch.shared.blocks:
-        return min(items, MOST_BLOCKS)
+        return min(items, MAX_BLOCKS)
     per_block: int = ITEMS * launch.hardware.threads
-    return max(1, min(-(-items // per_block), MOST_BLOCKS))
+    return max(1, min(-(-items // per_block), MAX_BLOCKS))
 
 
 def _words(launch: Any) -> Iterator[int]:
@@ -116,7 +116,7 @@ def _words(launch: Any) -> Iterator[int]:
         yield from np.frombuffer(bytes(kept).ljust(8, b"\0"), np.uint64).tolist()
 
 
-def batch_kernel(shared: Shared) -> Kernel:
+def batch_kernel(shared: MergeableCall) -> Kernel:
     """Return the kernel that runs one call per row of a table."""
     at, given = 1, []
     own = "part" if shared.blocks else "threads_of(part)"
@@ -146,7 +146,7 @@ def _argument(kind: str, at: int) -> str:
     return f"bits_as<{kind}>(row[{at}])"
 
 
-def _on_device(hardware: Hardware, values: Any) -> DeviceArray:
+def _upload(hardware: Hardware, values: Any) -> DeviceArray:
     memory = hardware.allocate(values.nbytes)
     array = DeviceArray(memory, memory.address, values.shape, values.dtype, hardware)
     pinned = hardware.pinned(values.nbytes)

@@ -102,7 +102,7 @@ class Operands:
         a, b, c: the matrices.
         bias: row added to each row of c, or destination of the sum.
         saved: tensor saved for the backward pass; written or read.
-        workspace, room: address of the workspace, and its size in bytes.
+        workspace, workspace_bytes: address and size of the workspace.
     """
 
     a: int
@@ -111,10 +111,10 @@ class Operands:
     bias: int = 0
     saved: int = 0
     workspace: int = 0
-    room: int = 0
+    workspace_bytes: int = 0
 
 
-def touched_by(p: Product, o: Operands) -> Access:
+def product_access(p: Product, o: Operands) -> Access:
     """Return the address ranges that a product reads and writes.
 
     >>> touched_by(Product(2, 3, 4, False, False, "float32"), Operands(0, 100, 200)).reads
@@ -143,7 +143,7 @@ def touched_by(p: Product, o: Operands) -> Access:
             nbytes = p.m * p.saved_lead // 8
         (writes if "saved" in p.epilogue else reads).append((o.saved, o.saved + nbytes))
     if o.workspace:
-        writes.append((o.workspace, o.workspace + o.room))
+        writes.append((o.workspace, o.workspace + o.workspace_bytes))
     return Access(tuple(reads), tuple(writes))
 
 
@@ -180,7 +180,7 @@ class Hardware(Protocol):
     index: int
     architecture: str
     threads: int
-    most_blocks: int
+    max_blocks: int
     compute: Any
     numbers: dict[int, Any]
     uploads: Any
@@ -227,8 +227,8 @@ class Hardware(Protocol):
     def zero(self, stream: Any, target: int, nbytes: int) -> None:
         """Queue setting memory to zero."""
 
-    def supports(self, product: Product, room: int) -> bool:
-        """Whether one kernel can compute the product with a workspace of ``room`` bytes."""
+    def supports(self, product: Product, workspace_bytes: int) -> bool:
+        """Whether one kernel can compute the product with a workspace of that size."""
 
     def product(self, stream: Any, product: Product, operands: Operands) -> None:
         """Queue a matrix product."""

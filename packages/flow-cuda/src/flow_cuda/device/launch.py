@@ -21,7 +21,7 @@ from flow_cuda.device.hardware import (
     Hardware,
     Operands,
     Product,
-    touched_by,
+    product_access,
 )
 
 AXES = 8
@@ -149,7 +149,7 @@ class HostNumber:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class MergeableCall:
     """A call of a device function that can share a launch; see `flow_cuda.device.batch`.
 
     Attributes:
@@ -190,7 +190,7 @@ class KernelLaunch(Queued):
     access: Access
     kept: tuple[Any, ...] = ()
     numbers: tuple[HostNumber, ...] = ()
-    shared: Shared | None = None
+    shared: MergeableCall | None = None
 
     def queue(self, stream: Any) -> None:
         """Queue the launch on a stream."""
@@ -284,13 +284,13 @@ class ProductLaunch(Queued):
 
     def touched(self) -> Access:
         """The matrices, and the operands of the epilogue."""
-        return touched_by(self.product, self._operands())
+        return product_access(self.product, self._operands())
 
     def _operands(self) -> Operands:
         given = (self.a, self.b, self.c, self.bias, self.saved, self.workspace)
         a, b, c, bias, saved, workspace = (0 if x is None else x.address for x in given)
-        room = 0 if self.workspace is None else self.workspace.nbytes
-        return Operands(a, b, c, bias, saved, workspace, room)
+        nbytes = 0 if self.workspace is None else self.workspace.nbytes
+        return Operands(a, b, c, bias, saved, workspace, nbytes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -313,15 +313,15 @@ class DnnLaunch(Queued):
     def queue(self, stream: Any) -> None:
         """Queue the graph on a stream."""
         addresses = tuple(x.address for x in (*self.reads.values(), *self.writes.values()))
-        room = 0 if self.workspace is None else self.workspace.address
-        call = DnnCall(self.problem, self.plan, addresses, room)
+        workspace = 0 if self.workspace is None else self.workspace.address
+        call = DnnCall(self.problem, self.plan, addresses, workspace)
         self.hardware.dnn_call(stream, call, self.touched())
 
     def touched(self) -> Access:
         """The inputs, the outputs and the workspace."""
-        room = () if self.workspace is None else (self.workspace.span,)
+        workspace = () if self.workspace is None else (self.workspace.span,)
         made = tuple(x.span for x in self.writes.values())
-        return Access(tuple(x.span for x in self.reads.values()), (*made, *room))
+        return Access(tuple(x.span for x in self.reads.values()), (*made, *workspace))
 
 
 def _hardware(values: Sequence[Any]) -> Hardware:
@@ -331,24 +331,24 @@ def _hardware(values: Sequence[Any]) -> Hardware:
     raise ValueError("no argument of the kernel is a device array")
 
 
-def each(
+def launch_threads(
     kernel: Kernel, items: int, *values: Any, numbers: tuple[HostNumber, ...] = ()
 ) -> KernelLaunch:
     """Launch a kernel with ``items`` distributed over threads."""
     hardware = _hardware(values)
-    blocks = max(1, min(-(-items // hardware.threads), hardware.most_blocks))
-    return _bound(hardware, kernel, blocks, values, numbers)
+    blocks = max(1, min(-(-items // hardware.threads), hardware.max_blocks))
+    return _bind_launch(hardware, kernel, blocks, values, numbers)
 
 
-def each_block(
+def launch_blocks(
     kernel: Kernel, items: int, *values: Any, numbers: tuple[HostNumber, ...] = ()
 ) -> KernelLaunch:
     """Launch a kernel with ``items`` distributed over blocks."""
     hardware = _hardware(values)
-    return _bound(hardware, kernel, max(1, min(items, hardware.most_blocks)), values, numbers)
+    return _bind_launch(hardware, kernel, max(1, min(items, hardware.max_blocks)), values, numbers)
 
 
-def _bound(
+def _bind_launch(
     hardware: Hardware,
     kernel: Kernel,
     blocks: int,
@@ -381,7 +381,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class Write:
     """A kernel argument that is written, with C++ element type ``kind``; None if absent."""
 
     array: DeviceArray | None
@@ -406,7 +406,7 @@ def _typed(value: Any) -> tuple[str, Any]:
     if isinstance(value, Read):
         own = value.kind or C_TYPES[as_dtype(value.array.dtype).name]  # type: ignore[union-attr]
         return f"const {own} *", value.array
-    if isinstance(value, Written):
+    if isinstance(value, Write):
         return f"{value.kind} *", value.array
     if isinstance(value, DeviceArray):
         return f"{C_TYPES[as_dtype(value.dtype).name]} *", value
@@ -414,13 +414,13 @@ def _typed(value: Any) -> tuple[str, Any]:
         return value.kind, value.packed
     if isinstance(value, Bits):
         return "u64", value.value
-    if isinstance(value, Single):
+    if isinstance(value, Float32):
         return "float", value.value
     return ("i64", value) if isinstance(value, bool | int) else ("double", value)
 
 
 @dataclass(frozen=True, slots=True)
-class Single:
+class Float32:
     """A float32 kernel argument."""
 
     value: Any
@@ -441,7 +441,7 @@ def call(
     items: int,
     blocks: bool = False,
     numbers: tuple[HostNumber, ...] = (),
-    joins: bool = False,
+    mergeable: bool = False,
 ) -> KernelLaunch:
     """Build a launch of a function in ``flow_cuda/source``.
 
@@ -461,12 +461,12 @@ def call(
     body = f"{function}{template}({', '.join(name for _, name in parameters)});"
     headers = (header,) if isinstance(header, str) else header
     kernel = named(function, parameters, body, headers, barriers=blocks)
-    bind = each_block if blocks else each
+    bind = launch_blocks if blocks else launch_threads
     launch = bind(kernel, items, *(value for _, value in typed), numbers=numbers)
-    if not joins:
+    if not mergeable:
         return launch
     kinds = tuple(kind for kind, _ in typed)
-    return replace(launch, shared=Shared(function + template, headers, kinds, items, blocks))
+    return replace(launch, shared=MergeableCall(function + template, headers, kinds, items, blocks))
 
 
 def advance(number: HostNumber) -> KernelLaunch:

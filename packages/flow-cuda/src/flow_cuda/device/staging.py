@@ -78,7 +78,7 @@ class Staging:
         np.copyto(target[start : start + size], piece[:size])
 
 
-class Traffic:
+class HostCopies:
     """Copies between host and device arrays, synchronized with the compute stream.
 
     Args:
@@ -91,7 +91,7 @@ class Traffic:
         self._to = Staging(hardware, "h2d", chunk)
         self._back = Staging(hardware, "d2h", chunk)
 
-    def bring(self, target: DeviceArray, source: Any) -> None:
+    def upload(self, target: DeviceArray, source: Any) -> None:
         """Copy a host array to the device, after all queued work that reads the old values.
 
         The source may change as soon as this returns; the copy itself may still be in progress.
@@ -104,7 +104,7 @@ class Traffic:
         self._to.upload(target.address, host)
         hardware.wait(hardware.compute, hardware.record(self._to.stream))
 
-    def fetch(self, source: DeviceArray, target: Any) -> None:
+    def download(self, source: DeviceArray, target: Any) -> None:
         """Fill a contiguous host array with the values after all queued work."""
         if source.nbytes:
             hardware = self._hardware

@@ -18,7 +18,7 @@ TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 IN_FLOAT32, IN_FLOAT64, IN_TF32 = 68, 70, 77
 TRANSA, TRANSB, EPILOGUE, BIAS, SAVED, SAVED_LEAD = 3, 4, 7, 8, 11, 12
 BATCH_COUNT, BATCH_STEP = 5, 6
-MOST_ROOM = 1
+MAX_WORKSPACE = 1
 
 CODES = {
     "": 1, "bias": 4, "relu_bias": 6, "relu_bias_saved": 134, "gelu_bias": 36,
@@ -29,7 +29,7 @@ CODES = {
 
 RESULT = np.dtype(
     [
-        ("algorithm", np.uint64, 8), ("room", np.uint64), ("state", np.int32),
+        ("algorithm", np.uint64, 8), ("workspace", np.uint64), ("state", np.int32),
         ("waves", np.float32), ("reserved", np.int32, 4),
     ]
 )  # fmt: skip
@@ -92,7 +92,7 @@ class Library(Protocol):
         d_layout: int,
         algorithm: int,
         workspace: int,
-        room: int,
+        workspace_bytes: int,
         stream: int,
         /,
     ) -> None:
@@ -130,16 +130,16 @@ class LtProducts:
         self._handle = library.create()
         self._plans: dict[tuple[Product, int], Planned | None] = {}
 
-    def plan(self, product: Product, room: int) -> Planned | None:
+    def plan(self, product: Product, workspace_bytes: int) -> Planned | None:
         """Return the plan of a product; None if no algorithm computes it in one kernel."""
-        key = (product, room)
+        key = (product, workspace_bytes)
         if key not in self._plans:
-            self._plans[key] = self._made(product, room)
+            self._plans[key] = self._create_plan(product, workspace_bytes)
         return self._plans[key]
 
     def queue(self, product: Product, operands: Operands, stream: int) -> None:
         """Queue a product that has a plan."""
-        o, plan = operands, self.plan(product, operands.room)
+        o, plan = operands, self.plan(product, operands.workspace_bytes)
         if plan is None:
             raise ValueError(f"no cuBLASLt algorithm for {product}")
         for attr, address in ((BIAS, o.bias), (SAVED, o.saved)):
@@ -148,10 +148,10 @@ class LtProducts:
         self._library.matmul(
             self._handle, plan.desc, plan.alpha.ctypes.data, o.b, plan.a, o.a, plan.b,
             plan.beta.ctypes.data, o.c, plan.c, o.c, plan.c, plan.result.ctypes.data,
-            o.workspace, o.room, stream,
+            o.workspace, o.workspace_bytes, stream,
         )  # fmt: skip
 
-    def _made(self, product: Product, room: int) -> Planned | None:
+    def _create_plan(self, product: Product, workspace_bytes: int) -> Planned | None:
         p, library = product, self._library
         wide = np.float64 if p.dtype == "float64" else np.float32
         desc = library.matmul_desc_create(compute_type(p), TYPES[np.dtype(wide).name])
@@ -163,7 +163,7 @@ class LtProducts:
         a = self._layout(p, (p.k, p.n) if p.transpose_b else (p.n, p.k), 1)
         b = self._layout(p, (p.m, p.k) if p.transpose_a else (p.k, p.m), 0)
         c = self._layout(p, (p.n, p.m), 2)
-        result = self._algorithm(desc, (a, b, c), room)
+        result = self._algorithm(desc, (a, b, c), workspace_bytes)
         if result is None:
             return None
         alpha, beta = (np.array([x], wide) for x in (p.alpha, 0))
@@ -181,10 +181,13 @@ class LtProducts:
                 self._library.matrix_layout_set_attribute(made, attr, kept.ctypes.data, kept.nbytes)
         return made
 
-    def _algorithm(self, desc: int, layouts: tuple[int, int, int], room: int) -> Any:
+    def _algorithm(self, desc: int, layouts: tuple[int, int, int], workspace_bytes: int) -> Any:
         library, (a, b, c) = self._library, layouts
-        preference, most = library.matmul_preference_create(), np.array([room], np.uint64)
-        library.matmul_preference_set_attribute(preference, MOST_ROOM, most.ctypes.data, 8)
+        preference, most = (
+            library.matmul_preference_create(),
+            np.array([workspace_bytes], np.uint64),
+        )
+        library.matmul_preference_set_attribute(preference, MAX_WORKSPACE, most.ctypes.data, 8)
         results, found = np.zeros(1, RESULT), np.zeros(1, np.int32)
         try:
             library.matmul_algo_get_heuristic(

@@ -20,12 +20,12 @@ from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.device.hardware import Access, DnnCall, Operands, Product, Span
 from flow_cuda.driver.cublaslt import TYPES, LtProducts, compute_type
 from flow_cuda.driver.gpu import GpuDriver
-from flow_cuda.driver.relu_mask_check import masks_are_ours
+from flow_cuda.driver.relu_mask_check import masks_match
 from flow_cuda.driver.workbench import GpuWorkbench
 
 _DEFAULT_ALGORITHM = -1
 _ALREADY_ENABLED = 704  # cudaErrorPeerAccessAlreadyEnabled
-PART = 24
+KERNELS_PER_MODULE = 24
 """Number of kernels per compilation unit in `CupyHardware.preload`."""
 
 
@@ -55,7 +55,7 @@ class CupyHardware:
     """
 
     threads = 256
-    most_blocks = 4096
+    max_blocks = 4096
 
     def __init__(self, index: int) -> None:
         import cupy
@@ -73,8 +73,8 @@ class CupyHardware:
         self.compute = self.stream("compute")
         with self._device:
             self._blas = self._device.cublas_handle
-            self._lt = _lt()
-        self._our_masks: bool | None = None
+            self._lt = _load_cublaslt()
+        self._mask_check: bool | None = None
 
     def allocate(self, nbytes: int) -> CupyMemory:
         """Allocate with ``cudaMalloc``, outside of CuPy's memory pool."""
@@ -102,7 +102,9 @@ class CupyHardware:
     def preload(self, kernels: Sequence[Kernel]) -> None:
         """Compile many kernels in parallel on all cores, and load them."""
         wanted = [k for k in kernels if k.name not in self._functions]
-        parts = [wanted[i : i + PART] for i in range(0, len(wanted), PART)]
+        parts = [
+            wanted[i : i + KERNELS_PER_MODULE] for i in range(0, len(wanted), KERNELS_PER_MODULE)
+        ]
         with ThreadPoolExecutor() as pool:
             codes = list(pool.map(lambda part: nvrtc.compiled(part, self.architecture), parts))
         for part, code in zip(parts, codes, strict=True):
@@ -165,25 +167,28 @@ class CupyHardware:
         with self._device:
             self._cupy.cuda.runtime.memsetAsync(target, 0, nbytes, stream.ptr)
 
-    def supports(self, product: Product, room: int) -> bool:
+    def supports(self, product: Product, workspace_bytes: int) -> bool:
         """Whether an algorithm exists; ReLU masks must have the bit order of our kernels."""
         if self._lt is None:
             return not product.epilogue
         with self._device:
-            found = self._lt.plan(product, room) is not None
+            found = self._lt.plan(product, workspace_bytes) is not None
         masked = product.epilogue.startswith("relu") and product.epilogue != "relu_bias"
-        return found and (not masked or self._has_our_masks())
+        return found and (not masked or self._masks_match())
 
-    def _has_our_masks(self) -> bool:
+    def _masks_match(self) -> bool:
         """Check the bit order of cuBLASLt's masks on the device, once."""
-        if self._our_masks is None:
-            self._our_masks = masks_are_ours(self)
-        return self._our_masks
+        if self._mask_check is None:
+            self._mask_check = masks_match(self)
+        return self._mask_check
 
     def product(self, stream: Any, product: Product, operands: Operands) -> None:
         """Queue a matrix product; cuBLAS computes those that cuBLASLt has no algorithm for."""
         with self._device:
-            if self._lt is not None and self._lt.plan(product, operands.room) is not None:
+            if (
+                self._lt is not None
+                and self._lt.plan(product, operands.workspace_bytes) is not None
+            ):
                 self._lt.queue(product, operands, stream.ptr)
             else:
                 self._plain_product(stream, product, operands)
@@ -272,7 +277,7 @@ class CupyHardware:
             return call()
 
 
-def _lt() -> LtProducts | None:
+def _load_cublaslt() -> LtProducts | None:
     """Return cuBLASLt if its Python bindings are installed."""
     try:
         from nvmath.bindings import cublasLt

@@ -16,12 +16,12 @@ import numpy as np
 
 from flow_core.device import Launch
 from flow_cuda.device.arrays import DeviceArray, GpuArena
-from flow_cuda.device.batch import joined
+from flow_cuda.device.batch import merge_launches
 from flow_cuda.device.hardware import Hardware
 from flow_cuda.device.launch import HostNumber, Queued, advance
-from flow_cuda.device.staging import Staging, Traffic
+from flow_cuda.device.staging import HostCopies, Staging
 from flow_cuda.driver.capture import Part, parts
-from flow_cuda.driver.stream_schedule import StreamSchedule, course
+from flow_cuda.driver.stream_schedule import StreamSchedule, schedule
 
 CHUNK = 8 << 20
 """Size of a staging buffer in pinned memory, in bytes; larger copies are split."""
@@ -77,7 +77,7 @@ class GpuDriver:
 
     def __init__(self, hardware: Hardware, chunk: int = CHUNK) -> None:
         self.hardware = hardware
-        self._traffic = Traffic(hardware, chunk)
+        self._host_copies = HostCopies(hardware, chunk)
         hardware.uploads = Staging(hardware, "numbers", 64, stream=hardware.compute, slots=64)
 
     def allocate(self, nbytes: int) -> GpuArena:
@@ -89,13 +89,13 @@ class GpuDriver:
         return GpuStream(self.hardware, self.hardware.stream(name))
 
     def copy_in(self, target: DeviceArray, source: Any) -> None:
-        """Copy a host array to the device; see `flow_cuda.device.staging.Traffic.bring`."""
-        self._traffic.bring(target, source)
+        """Copy a host array to the device; see `flow_cuda.device.staging.HostCopies.upload`."""
+        self._host_copies.upload(target, source)
 
     def copy_out(self, source: DeviceArray) -> Any:
         """Return a new host array with the values after all queued work."""
         result = np.empty(source.shape, source.dtype)
-        self._traffic.fetch(source, result)
+        self._host_copies.download(source, result)
         return result
 
     def compile(self, launches: Sequence[Launch]) -> Launch:
@@ -104,7 +104,7 @@ class GpuDriver:
         The launches may belong to several devices of the process, in a valid execution order.
         """
         counts = [advance(number) for number in numbers_of(launches)]
-        return Step(self, parts(joined([*launches, *counts])))
+        return Step(self, parts(merge_launches([*launches, *counts])))
 
     def memory(self) -> int | None:
         """Return the number of bytes that can still be allocated."""
@@ -132,7 +132,7 @@ class Step:
         devices = {id(x): x for work in works for x in (work.hardware, *work.peers)}
         devices.pop(id(hardware), None)
         self._others = tuple(devices.values())
-        self._courses = [course(part.queued, hardware) for part in cut]
+        self._schedules = [schedule(part.queued, hardware) for part in cut]
         self._numbers = numbers_of(works)
         self._calls = 0
         self._graphs: list[Any] = []
@@ -152,8 +152,8 @@ class Step:
         if self._calls == 1:
             self._graphs = [None] * len(self.parts)
         elif self._calls == 2:
-            self._graphs = list(map(self._captured, self.parts, self._courses))
-        for part, own, graph in zip(self.parts, self._courses, self._graphs, strict=True):
+            self._graphs = list(map(self._captured, self.parts, self._schedules))
+        for part, own, graph in zip(self.parts, self._schedules, self._graphs, strict=True):
             if part.queued:
                 self._run(own, graph)
             for call in part.calls:

@@ -29,8 +29,8 @@ from flow_core.exchange import (
 from flow_core.plugins.specs import Available, Unavailable
 from flow_cuda.device.hardware import Access, Hardware
 from flow_cuda.device.launch import CopyLaunch, HostNumber, Queued
-from flow_cuda.device.staging import Traffic
-from flow_cuda.driver.workbench import GpuWorkbench, row_of
+from flow_cuda.device.staging import HostCopies
+from flow_cuda.driver.workbench import GpuWorkbench, contiguous_array
 
 LANE = "boxing"
 """Name of the stream of each device on which exchanges run."""
@@ -114,7 +114,7 @@ class PeerComm:
 
     def __init__(self, devices: Sequence[str]) -> None:
         self.devices = self.local = tuple(devices)
-        self._ends: dict[str, _End] = {}
+        self._ends: dict[str, _Endpoint] = {}
         self._meters: list[Meter] = []
         self._steps = Steps()
 
@@ -151,7 +151,7 @@ class PeerComm:
         self._steps.running = False
 
 
-class _End:
+class _Endpoint:
     """A GPU endpoint: scratch memory, reused by successive exchanges, and host copies.
 
     Args:
@@ -161,13 +161,13 @@ class _End:
     def __init__(self, bench: GpuWorkbench) -> None:
         self.bench = bench
         self.scratch = Scratch(bench)
-        self._traffic: Traffic | None = None
+        self._host_copies: HostCopies | None = None
 
     @property
-    def traffic(self) -> Traffic:
+    def host_copies(self) -> HostCopies:
         """Staged copies from and to the host."""
-        self._traffic = self._traffic or Traffic(self.bench.hardware, CHUNK)
-        return self._traffic
+        self._host_copies = self._host_copies or HostCopies(self.bench.hardware, CHUNK)
+        return self._host_copies
 
     def like(self, box: Box) -> Strided:
         """Return contiguous scratch memory for the elements of a box."""
@@ -181,7 +181,7 @@ class _Binding:
     exchange: Exchange
     inputs: Sequence[Any]
     outputs: Sequence[Any]
-    ends: dict[str, _End]
+    ends: dict[str, _Endpoint]
     meter: Meter
 
     def works(self) -> Iterator[Any]:
@@ -191,7 +191,7 @@ class _Binding:
         arrays = zip(places, (*self.inputs, *self.outputs), strict=True)
         benches = {d: array.workbench for d, array in arrays if not _is_host(array)}
         for device, bench in benches.items():
-            self.ends.setdefault(device, _End(bench)).scratch.reuse()
+            self.ends.setdefault(device, _Endpoint(bench)).scratch.reuse()
             for other in benches.values():
                 bench.hardware.reach(other.hardware.index)
         yield from self._all_reduce() if exchange.collective == "all_reduce" else self._moves()
@@ -204,7 +204,7 @@ class _Binding:
                 yield partial(out.fill, np.array(value, out.dtype))
             else:
                 yield from self.ends[exchange.receivers[index]].bench.fill(strided(out), value)
-        for blocks in _coinciding(exchange.blocks):
+        for blocks in _by_target(exchange.blocks):
             target = exchange.receivers[blocks[0].target]
             there = _box(self.outputs[blocks[0].target], blocks[0].at, blocks[0].size)
             parts = [
@@ -228,7 +228,7 @@ class _Binding:
                 for rank, device in enumerate(group):
                     if rank != owner:
                         there = _flat(self.outputs[ranks[rank]], low, high)
-                        yield from self._bring((group[owner], done), device, there)
+                        yield from self._copy_box((group[owner], done), device, there)
 
     def _gather(self, parts: Sequence[Part], target: str, there: Box) -> Iterator[Any]:
         """Reduce parts in order into the target; copy a single part.
@@ -236,15 +236,17 @@ class _Binding:
         The target may be one of the parts; the first two are then added before it is overwritten.
         """
         if len(parts) == 1:
-            yield from self._bring(parts[0], target, there)
+            yield from self._copy_box(parts[0], target, there)
             return
         near: list[Box] = []
         for position, (source, part) in enumerate(parts):
             is_host, late = _is_host(there), position > 1  # when the target holds a sum already
-            if source != target or (late and _where(part) == _where(there)):
-                room = np.empty(part.shape, part.dtype) if is_host else self.ends[target].like(part)
-                yield from self._bring((source, part), target, room)
-                part = room
+            if source != target or (late and _address(part) == _address(there)):
+                scratch = (
+                    np.empty(part.shape, part.dtype) if is_host else self.ends[target].like(part)
+                )
+                yield from self._copy_box((source, part), target, scratch)
+                part = scratch
             near.append(part)
         if not _is_host(there):
             yield from self.ends[target].bench.combine(self.exchange.combine, there, near)
@@ -254,7 +256,7 @@ class _Binding:
             yield partial(COMBINE[self.exchange.combine], left, right, out=there)
             left = there
 
-    def _bring(self, part: Part, target: str, there: Box) -> Iterator[Any]:
+    def _copy_box(self, part: Part, target: str, there: Box) -> Iterator[Any]:
         """Copy a box; between devices, pack it into contiguous memory, copy, and unpack."""
         source, box = part
         if source == target:
@@ -268,36 +270,38 @@ class _Binding:
         if not _is_host(box) and not box.is_contiguous:
             row = self.ends[source].like(box)
             yield from self.ends[source].bench.copy(row, box)
-        if not _is_row(there):
+        if not _is_contiguous(there):
             is_host = _is_host(there)
             end = np.empty(box.shape, box.dtype) if is_host else self.ends[target].like(there)
-        yield self._across(source, row, target, end)
+        yield self._copy_contiguous(source, row, target, end)
         if end is not there:
-            yield from self._bring((target, end), target, there)
+            yield from self._copy_box((target, end), target, there)
 
-    def _across(self, source: str, row: Box, target: str, end: Box) -> Launch:
+    def _copy_contiguous(self, source: str, row: Box, target: str, end: Box) -> Launch:
         """Build the copy of contiguous memory from device to device."""
         if _is_host(end):
             if _is_host(row):
                 return partial(np.copyto, end, row)
-            return partial(self.ends[source].traffic.fetch, row_of(row), end)
+            return partial(self.ends[source].host_copies.download, contiguous_array(row), end)
         if _is_host(row):
-            return partial(self.ends[target].traffic.bring, row_of(end), row)
-        return CopyLaunch(self.ends[target].bench.hardware, row_of(end), row_of(row))
+            return partial(self.ends[target].host_copies.upload, contiguous_array(end), row)
+        return CopyLaunch(
+            self.ends[target].bench.hardware, contiguous_array(end), contiguous_array(row)
+        )
 
 
 def _is_host(array: Any) -> bool:
     return isinstance(array, np.ndarray)
 
 
-def _where(box: Box) -> int:
+def _address(box: Box) -> int:
     """Return the address of the first element."""
     if _is_host(box):
         return int(box.ctypes.data)
     return int(box.array.address + box.offset * box.dtype.itemsize)
 
 
-def _is_row(box: Box) -> bool:
+def _is_contiguous(box: Box) -> bool:
     contiguous = box.flags.c_contiguous if _is_host(box) else box.is_contiguous
     return bool(contiguous)
 
@@ -311,7 +315,7 @@ def _flat(array: Any, low: int, high: int) -> Box:
     return (array if _is_host(array) else strided(array)).reshape(-1)[low:high]
 
 
-def _coinciding(blocks: Sequence[Block]) -> Iterator[list[Block]]:
+def _by_target(blocks: Sequence[Block]) -> Iterator[list[Block]]:
     """Group the blocks that are added into the same target box."""
     found: dict[Any, list[Block]] = {}
     for block in blocks:

@@ -18,20 +18,20 @@ from flow_cuda.driver.gpu import GpuDriver
 M, N, K = 8, 136, 16
 
 
-def masks_are_ours(hardware: Hardware) -> bool:
+def masks_match(hardware: Hardware) -> bool:
     """Run one small product on the device and compare its mask with the expected bits."""
     driver, rng = GpuDriver(hardware), np.random.default_rng(0)
     product = Product(M, N, K, False, False, "float32", epilogue="relu_bias_saved")
     a, b, bias = (rng.normal(size=s).astype(np.float32) for s in ((M, K), (K, N), (N,)))
     c, mask = np.zeros((M, N), np.float32), np.zeros((M, product.saved_lead // 8), np.uint8)
-    given = [_on_device(driver, x) for x in (a, b, c, bias, mask)]
+    given = [_upload(driver, x) for x in (a, b, c, bias, mask)]
     ProductLaunch(hardware, product, *given)()
     value = driver.copy_out(given[2])
     found = np.unpackbits(driver.copy_out(given[4]), axis=1, bitorder="little")[:, :N]
     return bool(np.array_equal(found, value > 0))
 
 
-def _on_device(driver: Any, values: Any) -> DeviceArray:
+def _upload(driver: Any, values: Any) -> DeviceArray:
     array: DeviceArray = driver.allocate(values.nbytes).view(0, values.shape, values.dtype)
     driver.copy_in(array, values)
     return array

@@ -58,11 +58,11 @@ class StreamSchedule:
 
     Attributes:
         lanes: the streams; the first one is the caller's.
-        turns: the work, in order.
+        items: the work, in order.
     """
 
     lanes: tuple[Lane, ...]
-    turns: tuple[ScheduledWork, ...]
+    items: tuple[ScheduledWork, ...]
 
     def queue(self) -> None:
         """Queue the work; work queued later on the first stream runs after all of it."""
@@ -73,18 +73,18 @@ class StreamSchedule:
             for i in others:
                 self.lanes[i].hardware.wait(streams[i], start)
         events: dict[int, Any] = {}
-        for position, turn in enumerate(self.turns):
-            stream, hardware = streams[turn.lane], turn.work.hardware
-            for other in turn.waits:
+        for position, item in enumerate(self.items):
+            stream, hardware = streams[item.lane], item.work.hardware
+            for other in item.waits:
                 hardware.wait(stream, events[other])
-            turn.work.queue(stream)
-            if turn.is_awaited:
+            item.work.queue(stream)
+            if item.is_awaited:
                 events[position] = hardware.record(stream)
         for i in others:
             first.wait(streams[0], self.lanes[i].hardware.record(streams[i]))
 
 
-def course(works: Sequence[Queued], first: Hardware) -> StreamSchedule:
+def schedule(works: Sequence[Queued], first: Hardware) -> StreamSchedule:
     """Return the schedule of some work, which starts and ends on a device's compute stream.
 
     Args:
@@ -113,7 +113,7 @@ def _waits(works: Sequence[Queued], lanes: Sequence[int], count: int) -> list[tu
     now = [[-1] * count for _ in range(count)]
     found: list[tuple[int, ...]] = []
     for position, (access, lane) in enumerate(zip(accesses, lanes, strict=True)):
-        needed = set(pieces.turns_before(access.reads, access.writes))
+        needed = set(pieces.dependencies(access.reads, access.writes))
         clock, waits = list(now[lane]), []
         for other in sorted(needed, reverse=True):  # later items may imply earlier ones
             if clock[lanes[other]] < other:
@@ -169,7 +169,7 @@ class _Pieces:
     writers: dict[int, int] = field(default_factory=dict)
     readers: dict[int, dict[int, int]] = field(default_factory=dict)
 
-    def turns_before(self, reads: Iterable[Span], writes: Iterable[Span]) -> Iterator[int]:
+    def dependencies(self, reads: Iterable[Span], writes: Iterable[Span]) -> Iterator[int]:
         """Yield the items that a new item depends on."""
         for piece in self._of((*reads, *writes)):
             if piece in self.writers:

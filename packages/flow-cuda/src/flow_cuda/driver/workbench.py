@@ -18,15 +18,15 @@ from flow_cuda.device.launch import (
     Queued,
     Read,
     Struct,
-    Written,
+    Write,
     ZeroLaunch,
     call,
     space,
     strides,
 )
-from flow_cuda.kernels.move import UNSIGNED, bits_of, moved
+from flow_cuda.kernels.move import UNSIGNED, bits_of, move_box
 
-HOW = {"sum": 0, "max": 1, "min": 2}
+COMBINE_CODES = {"sum": 0, "max": 1, "min": 2}
 Result = TypeVar("Result")
 
 
@@ -79,10 +79,10 @@ class GpuWorkbench:
         if not target.size:
             return ()
         if target.is_contiguous and source.is_contiguous:
-            return (CopyLaunch(self.hardware, row_of(target), row_of(source)),)
+            return (CopyLaunch(self.hardware, contiguous_array(target), contiguous_array(source)),)
         steps = (source.strides, target.strides)
         first = (source.offset, target.offset)
-        return tuple(moved(source.array, target.array, target.shape, steps, first))
+        return tuple(move_box(source.array, target.array, target.shape, steps, first))
 
     def combine(
         self, operation: str, target: Strided, parts: Sequence[Strided]
@@ -90,18 +90,18 @@ class GpuWorkbench:
         """Reduce boxes pairwise, with one kernel per addition, so that rounding matches NumPy."""
         if not target.size:
             return ()
-        return tuple(_combined(HOW[operation], target, parts))
+        return tuple(_combine_pairwise(COMBINE_CODES[operation], target, parts))
 
     def fill(self, target: Strided, value: Any) -> Sequence[Launch]:
         """Fill a contiguous box."""
         if not target.size:
             return ()
-        array, kind = row_of(target), UNSIGNED[int(target.dtype.itemsize)]
+        array, kind = contiguous_array(target), UNSIGNED[int(target.dtype.itemsize)]
         bits = bits_of(value, array.dtype)
         if bits == 0:
             return (ZeroLaunch(self.hardware, array),)
         size = array.size
-        made = call("fill", "move.h", (kind,), Written(array, kind), size, Bits(bits), items=size)
+        made = call("fill", "move.h", (kind,), Write(array, kind), size, Bits(bits), items=size)
         return (made,)
 
     def foreign(
@@ -126,33 +126,33 @@ class GpuWorkbench:
         return found
 
 
-def row_of(box: Strided) -> DeviceArray:
+def contiguous_array(box: Strided) -> DeviceArray:
     """Return a contiguous box as an array."""
     array: DeviceArray = box.array
     return array.part(box.offset * array.itemsize, (box.size,), array.dtype)
 
 
 def _span(box: Strided) -> Span:
-    return row_of(box).span
+    return contiguous_array(box).span
 
 
-def _combined(how: int, target: Strided, parts: Sequence[Strided]) -> Iterator[Launch]:
+def _combine_pairwise(how: int, target: Strided, parts: Sequence[Strided]) -> Iterator[Launch]:
     """Combine the first two into the target, then each further one."""
     kind = C_TYPES[as_dtype(target.dtype).name]
     left = parts[0]
     for right in parts[1:]:
         boxes = [
-            box.reshape(-1) if _all_rows(left, right, target) else box
+            box.reshape(-1) if _all_contiguous(left, right, target) else box
             for box in (left, right, target)
         ]
         where = [x for box in boxes for x in (Struct("Strides", strides(box.strides)), box.offset)]
         yield call(
             "combine", "boxes.h", (kind,), Read(left.array), Read(right.array),
-            Written(target.array, kind), how, Struct("Space", space(boxes[0].shape)), *where,
+            Write(target.array, kind), how, Struct("Space", space(boxes[0].shape)), *where,
             items=prod(boxes[0].shape),
         )  # fmt: skip
         left = target
 
 
-def _all_rows(*boxes: Strided) -> bool:
+def _all_contiguous(*boxes: Strided) -> bool:
     return all(box.is_contiguous for box in boxes)

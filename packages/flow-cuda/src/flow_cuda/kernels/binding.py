@@ -54,27 +54,27 @@ def padded(nbytes: int) -> int:
     return -(-nbytes // ALIGN) * ALIGN
 
 
-Room = tuple[tuple[int, ...], Any]
+BufferSpec = tuple[tuple[int, ...], Any]
 """Shape and element type of an array in a workspace."""
 
 
-def room_bytes(rooms: Sequence[Room]) -> int:
+def buffer_bytes(buffers: Sequence[BufferSpec]) -> int:
     """Return the total size in bytes of consecutive, aligned arrays.
 
     >>> room_bytes([((3,), np.float32), ((1,), np.int64)])
     128
     """
-    return sum(padded(prod(shape) * np.dtype(dtype).itemsize) for shape, dtype in rooms)
+    return sum(padded(prod(shape) * np.dtype(dtype).itemsize) for shape, dtype in buffers)
 
 
-def carve(workspace: DeviceArray, rooms: Sequence[Room]) -> Iterator[DeviceArray]:
+def split_workspace(workspace: DeviceArray, buffers: Sequence[BufferSpec]) -> Iterator[DeviceArray]:
     """Split a workspace into consecutive arrays."""
     offset = 0
-    for shape, dtype in rooms:
+    for shape, dtype in buffers:
         yield workspace.part(offset, shape, dtype)
-        offset += room_bytes([(shape, dtype)])
+        offset += buffer_bytes([(shape, dtype)])
 
 
-def listed(bind: Callable[[BindContext], Iterator[Launch]]) -> Bind:
+def collect_launches(bind: Callable[[BindContext], Iterator[Launch]]) -> Bind:
     """Wrap a generator of launches as a bind function."""
     return lambda ctx: tuple(bind(ctx))

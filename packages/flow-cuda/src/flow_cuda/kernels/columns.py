@@ -83,7 +83,7 @@ def column_sums(
     matrix: Matrix,
     operands: Sequence[DeviceArray],
     out: tuple[DeviceArray, TensorType],
-    room: DeviceArray,
+    workspace: DeviceArray,
     n: int = 1,
 ) -> Iterator[Launch]:
     """Yield launches that sum over rows.
@@ -94,7 +94,7 @@ def column_sums(
         operands: the matrix and, as ``how`` requires, a second one of the same shape, row means
             and inverse standard deviations.
         out: the sums, and their type.
-        room: the workspace.
+        workspace: memory for the partial sums.
         n: elements per row mean.
     """
     kind, wide = c_type(matrix.dtype), c_type_of(matrix.wide)
@@ -103,8 +103,8 @@ def column_sums(
     arrays = [*operands, *[None] * (4 - len(operands))]
     given = [Read(x, k) for x, k in zip(arrays, kinds, strict=True)]
     shape = (matrix.parts, matrix.columns)
-    sums = room.part(0, shape, matrix.wide)
-    threads = room.hardware.threads
+    sums = workspace.part(0, shape, matrix.wide)
+    threads = workspace.hardware.threads
     across = MOST_ACROSS if threads >= 2 * MOST_ACROSS else threads // 4  # as the kernel has it
     yield call(
         "column_parts", HEADER, (how, kind, statistic, wide),

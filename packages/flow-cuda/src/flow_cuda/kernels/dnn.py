@@ -14,10 +14,10 @@ from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_cuda.cudnn.attention import Attention, AttentionGrad, rows
 from flow_cuda.cudnn.norm import STATISTICS, LayerNorm, Norm, NormGrad
 from flow_cuda.cudnn.plans import DnnError
-from flow_cuda.cudnn.problems import Convolution, Problem, Search, convolution, laid
+from flow_cuda.cudnn.problems import Convolution, Problem, Search, convolution, tensor_layout
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.launch import CopyLaunch, DnnLaunch
-from flow_cuda.kernels.binding import carve, kernel, listed, room_bytes
+from flow_cuda.kernels.binding import buffer_bytes, collect_launches, kernel, split_workspace
 from flow_cuda.kernels.matmul import is_floating
 
 
@@ -53,14 +53,14 @@ def bound(
 ) -> Launch:
     """Build the launch of a problem whose tensors are the op's, in order."""
     hardware = outputs[0].hardware
-    room = 0 if workspace is None else workspace.nbytes
-    plan = _plan(hardware.dnn, problem, ctx.attrs, room)
+    workspace_bytes = 0 if workspace is None else workspace.nbytes
+    plan = _plan(hardware.dnn, problem, ctx.attrs, workspace_bytes)
     reads = dict(zip(problem.reads, ctx.inputs, strict=True))
     writes = dict(zip(problem.writes, outputs, strict=True))
     return DnnLaunch(hardware, problem, plan, reads, writes, workspace)
 
 
-def _plan(plans: Any, problem: Problem, attrs: Mapping[str, Any], room: int) -> str:
+def _plan(plans: Any, problem: Problem, attrs: Mapping[str, Any], workspace_bytes: int) -> str:
     """Build the plan of the op, check its workspace size, and return its name."""
     if plans is None:
         raise DnnError(
@@ -71,20 +71,20 @@ def _plan(plans: Any, problem: Problem, attrs: Mapping[str, Any], room: int) -> 
         )
     name = str(attrs["plan"])
     if not name:
-        choice = plans.choose(problem, Search(limit=room))
+        choice = plans.choose(problem, Search(limit=workspace_bytes))
         name = "" if choice is None else choice.plan
     needed = plans.planned(problem, name).workspace
-    if needed > room:
+    if needed > workspace_bytes:
         raise DnnError(
             f"binding {problem.title} by {name!r}",
-            found=f"{needed} bytes of workspace on this device, {room} in the plan",
+            found=f"{needed} bytes of workspace on this device, {workspace_bytes} in the plan",
             allowed="the kind of device that the program was compiled for",
             hint="compile the program on this machine",
         )
     return name
 
 
-def _room(query: KernelQuery) -> int:
+def _workspace_bytes(query: KernelQuery) -> int:
     size: Any = query.attrs["workspace"]
     return int(size)
 
@@ -127,7 +127,7 @@ def norm_problem(query: KernelQuery) -> Norm | NormGrad:
     attrs, x = query.attrs, query.inputs[0]
     axis: Any = attrs["axis"]
     first = axis % len(x.shape) == 1
-    form = laid(x, "channels_first" if first else "channels_last")
+    form = tensor_layout(x, "channels_first" if first else "channels_last")
     if query.op == "cudnn_norm_grad":
         return NormGrad(form)
     numbers: Any = [attrs[name] for name in ("epsilon", "momentum")]
@@ -139,17 +139,22 @@ def norm_problem(query: KernelQuery) -> Norm | NormGrad:
 def _norm(ctx: BindContext) -> Iterator[Launch]:
     """Write new moving statistics to the workspace, then copy them over the old ones."""
     row = ctx.inputs[1]
-    rooms = (((_room(ctx.query),), np.uint8), *((row.shape, np.float32) for _ in STATISTICS))
-    workspace, *fresh = carve(ctx.workspace, rooms)
+    buffers = (
+        ((_workspace_bytes(ctx.query),), np.uint8),
+        *((row.shape, np.float32) for _ in STATISTICS),
+    )
+    workspace, *fresh = split_workspace(ctx.workspace, buffers)
     outputs = (*ctx.outputs, *fresh)
     yield bound(ctx, norm_problem(ctx.query), outputs, workspace if workspace.size else None)
     for target, source in zip(ctx.inputs[1:3], fresh, strict=True):
         yield CopyLaunch(row.hardware, target, source)
 
 
-def _norm_room(query: KernelQuery) -> int:
+def _norm_workspace(query: KernelQuery) -> int:
     row = query.inputs[1].shape
-    return room_bytes((((_room(query),), np.uint8), *((row, np.float32) for _ in STATISTICS)))
+    return buffer_bytes(
+        (((_workspace_bytes(query),), np.uint8), *((row, np.float32) for _ in STATISTICS))
+    )
 
 
 def _norm_grad(ctx: BindContext) -> Launch:
@@ -188,15 +193,15 @@ def takes_layer_norm(query: KernelQuery) -> bool:
 
 KERNELS: tuple[KernelSpec, ...] = (
     *(
-        kernel(op, _conv, _takes_conv, _room)
+        kernel(op, _conv, _takes_conv, _workspace_bytes)
         for op in ("cudnn_conv", "cudnn_conv_data_grad", "cudnn_conv_filter_grad")
     ),
     *(
-        kernel(op, _attention, _is_half, _room)
+        kernel(op, _attention, _is_half, _workspace_bytes)
         for op in ("cudnn_attention", "cudnn_attention_grad")
     ),
-    kernel("cudnn_conv_sums", _conv, takes_sums, _room),
-    kernel("cudnn_norm", listed(_norm), takes_norm, _norm_room),
-    kernel("cudnn_norm_grad", _norm_grad, takes_norm, _room),
-    kernel("cudnn_layer_norm", _layer_norm, takes_layer_norm, _room),
+    kernel("cudnn_conv_sums", _conv, takes_sums, _workspace_bytes),
+    kernel("cudnn_norm", collect_launches(_norm), takes_norm, _norm_workspace),
+    kernel("cudnn_norm_grad", _norm_grad, takes_norm, _workspace_bytes),
+    kernel("cudnn_layer_norm", _layer_norm, takes_layer_norm, _workspace_bytes),
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelSpec
-from flow_cuda.device.launch import Bits, Read, Single, Struct, call, host_number, space, strides
+from flow_cuda.device.launch import Bits, Float32, Read, Struct, call, host_number, space, strides
 from flow_cuda.kernels.binding import c_type, kernel
 from flow_cuda.kernels.move import contiguous
 
@@ -32,7 +32,7 @@ def _mask(ctx: BindContext) -> Launch:
     (keep,), seed = ctx.outputs, ctx.attrs["seed"]
     step = host_number(keep.hardware, ctx.step)
     bits = key(ctx.seed if seed is None else seed)
-    values = (Read(step.device), keep, *_box(ctx), bits, Single(ctx.attrs["rate"]))
+    values = (Read(step.device), keep, *_box(ctx), bits, Float32(ctx.attrs["rate"]))
     return call("random_mask", HEADER, (), *values, items=keep.size, numbers=(step,))
 
 

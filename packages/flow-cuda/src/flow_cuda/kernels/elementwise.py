@@ -8,20 +8,20 @@ from typing import Any
 from flow_core.device import Launch
 from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.plugins.specs import BindContext, KernelSpec
-from flow_cuda.codegen.elementwise import group_of, is_known, joined, write
+from flow_cuda.codegen.elementwise import collapse_axes, group_of, is_known, write
 from flow_cuda.codegen.expressions import TABLE
-from flow_cuda.device.launch import each, space, strides
+from flow_cuda.device.launch import launch_threads, space, strides
 from flow_cuda.kernels.binding import kernel as kernel_spec
 
 
 def bind(ctx: BindContext) -> Launch:
     """Bind a fused group to one launch."""
     group = group_of(ctx.query)
-    sizes, steps = joined(group)
+    sizes, steps = collapse_axes(group)
     size = space(sizes)
     kernel, scalars = write(group)
     arrays = (*ctx.inputs, *ctx.outputs)
-    return each(kernel, int(size[0]), *arrays, size, *map(strides, steps), *scalars)
+    return launch_threads(kernel, int(size[0]), *arrays, size, *map(strides, steps), *scalars)
 
 
 def _bias_add(ctx: BindContext) -> Launch:

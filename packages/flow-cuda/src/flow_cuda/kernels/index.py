@@ -16,9 +16,9 @@ from flow_core.device import Launch
 from flow_core.ir.graph import TensorType
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_cuda.device.arrays import DeviceArray
-from flow_cuda.device.launch import Read, Struct, Written, ZeroLaunch, call, space, strides
-from flow_cuda.kernels.binding import c_type, kernel, listed, padded
-from flow_cuda.kernels.move import UNSIGNED, contiguous, copied
+from flow_cuda.device.launch import Read, Struct, Write, ZeroLaunch, call, space, strides
+from flow_cuda.kernels.binding import c_type, collect_launches, kernel, padded
+from flow_cuda.kernels.move import UNSIGNED, contiguous, copy_array
 
 HEADER = "index.h"
 ADDED = ("float32", "float64", "int32", "int64")
@@ -77,7 +77,7 @@ def _gather(batched: bool, ctx: BindContext) -> Iterator[Launch]:
     kind = UNSIGNED[x.itemsize]
     types = (kind, c_type(ctx.query.inputs[1]))
     if y.size:
-        values = (Read(x, kind), Read(index), Written(y, kind), *extent)
+        values = (Read(x, kind), Read(index), Write(y, kind), *extent)
         yield call("gather", HEADER, types, *values, items=y.size)
 
 
@@ -128,7 +128,7 @@ def _dim_gather(ctx: BindContext) -> Iterator[Launch]:
     (x, index), (y,) = ctx.inputs, ctx.outputs
     kind = UNSIGNED[x.itemsize]
     types = (kind, c_type(ctx.query.inputs[1]))
-    values = (Read(x, kind), Read(index), Written(y, kind), *_dim(ctx, *ctx.query.inputs))
+    values = (Read(x, kind), Read(index), Write(y, kind), *_dim(ctx, *ctx.query.inputs))
     yield call("dim_gather", HEADER, types, *values, items=y.size)
 
 
@@ -155,7 +155,7 @@ def _gather_nd(ctx: BindContext) -> Iterator[Launch]:
     kind = UNSIGNED[x.itemsize]
     types = (kind, c_type(ctx.query.inputs[1]))
     if y.size:
-        values = (Read(x, kind), Read(index), Written(y, kind), *_nd(ctx, *ctx.query.inputs))
+        values = (Read(x, kind), Read(index), Write(y, kind), *_nd(ctx, *ctx.query.inputs))
         yield call("gather_nd", HEADER, types, *values, items=y.size)
 
 
@@ -170,7 +170,7 @@ def _scatter_add(ctx: BindContext) -> Iterator[Launch]:
     rest = _nd(ctx, ctx.query.outputs[0], ctx.query.inputs[2])
     sums = _sums(ctx)
     if sums is out:
-        yield from copied(table, out)
+        yield from copy_array(table, out)
     elif out.size:
         type_ = ctx.query.outputs[0].dtype
         types = (c_type(type_), c_type(_summed(type_)))
@@ -183,10 +183,10 @@ def _scatter_update(ctx: BindContext) -> Iterator[Launch]:
     (table, updates, index), (out,) = ctx.inputs, ctx.outputs
     kind = UNSIGNED[out.itemsize]
     types = (kind, c_type(ctx.query.inputs[2]))
-    yield from copied(table, out)
+    yield from copy_array(table, out)
     if updates.size and out.size:
         rest = _nd(ctx, ctx.query.outputs[0], ctx.query.inputs[2])
-        values = (Read(updates, kind), Read(index), Written(out, kind), *rest)
+        values = (Read(updates, kind), Read(index), Write(out, kind), *rest)
         yield call("scatter_nd_write", HEADER, types, *values, items=updates.size)
 
 
@@ -208,6 +208,6 @@ MOVES: dict[str, Callable[[BindContext], Iterator[Launch]]] = {
 }
 
 KERNELS: tuple[KernelSpec, ...] = (
-    *(kernel(op, listed(bind), None, _sum_bytes) for op, bind in SUMS.items()),
-    *(kernel(op, listed(bind)) for op, bind in MOVES.items()),
+    *(kernel(op, collect_launches(bind), None, _sum_bytes) for op, bind in SUMS.items()),
+    *(kernel(op, collect_launches(bind)) for op, bind in MOVES.items()),
 )

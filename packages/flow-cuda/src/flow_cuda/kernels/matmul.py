@@ -16,17 +16,17 @@ from flow_cuda.device.launch import (
     ProductLaunch,
     Read,
     Struct,
-    Written,
+    Write,
     ZeroLaunch,
     call,
     space,
     strides,
 )
-from flow_cuda.kernels.binding import c_type, kernel, listed
+from flow_cuda.kernels.binding import c_type, collect_launches, kernel
 
 HEADER = "finish.h"
-LARGE, ROOM = 1 << 24, 32 << 20
-"""Products with at least ``LARGE`` multiplications get a workspace of ``ROOM`` bytes."""
+LARGE, WORKSPACE = 1 << 24, 32 << 20
+"""Products with at least ``LARGE`` multiplications get a workspace of ``WORKSPACE`` bytes."""
 ACTIVATIONS = ("", "relu", "gelu")
 
 
@@ -59,10 +59,10 @@ def _epilogue(query: KernelQuery) -> str:
     return f"sum_{attrs['side']}" if query.op == "cuda_matmul_sum" else ""
 
 
-def room(query: KernelQuery) -> int:
+def workspace_bytes(query: KernelQuery) -> int:
     """Return the workspace size in bytes; 0 for small products."""
     p = product_of(query)
-    return ROOM if p.m * p.n * p.k * p.batch >= LARGE else 0
+    return WORKSPACE if p.m * p.n * p.k * p.batch >= LARGE else 0
 
 
 def _matmul(ctx: BindContext) -> Launch:
@@ -101,7 +101,7 @@ def _finish(
     mask, numbers = (saved, None) if activation == "relu" else (None, saved)
     if ctx.query.op == "cuda_matmul":
         number = ACTIVATIONS.index(activation)
-        lists = (Written(mask, "u8"), Written(numbers, kind))
+        lists = (Write(mask, "u8"), Write(numbers, kind))
         values = (c, Read(bias), *lists, *extent, number)
         return call("finish", HEADER, (kind,), *values, items=c.size)
     given = (Read(mask, "u8"), Read(numbers, kind))
@@ -142,10 +142,10 @@ def can_finish(query: KernelQuery) -> bool:
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    kernel("matmul", _matmul, is_floating, room),
-    kernel("batch_matmul", _matmul, is_floating, room),
+    kernel("matmul", _matmul, is_floating, workspace_bytes),
+    kernel("batch_matmul", _matmul, is_floating, workspace_bytes),
     *(
-        kernel(op, listed(_finished), can_finish, room)
+        kernel(op, collect_launches(_finished), can_finish, workspace_bytes)
         for op in ("cuda_matmul", "cuda_matmul_grad", "cuda_matmul_sum")
     ),
 )

@@ -20,13 +20,13 @@ from flow_cuda.device.launch import (
     Read,
     Struct,
     UploadLaunch,
-    Written,
+    Write,
     ZeroLaunch,
     call,
     space,
     strides,
 )
-from flow_cuda.kernels.binding import c_type, kernel, listed
+from flow_cuda.kernels.binding import c_type, collect_launches, kernel
 
 HEADER = "move.h"
 UNSIGNED = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
@@ -38,7 +38,7 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
-def moved(
+def move_box(
     source: DeviceArray,
     target: DeviceArray,
     sizes: Sequence[int],
@@ -62,19 +62,19 @@ def moved(
     kind = UNSIGNED[source.itemsize]
     yield call(
         "move", HEADER, (kind,),
-        Read(source, kind), Written(target, kind), Struct("Space", space(sizes)),
+        Read(source, kind), Write(target, kind), Struct("Space", space(sizes)),
         Struct("Strides", strides(a)), first[0], Struct("Strides", strides(b)), first[1],
         items=count,
     )  # fmt: skip
 
 
-def copied(source: DeviceArray, target: DeviceArray) -> Iterator[Launch]:
+def copy_array(source: DeviceArray, target: DeviceArray) -> Iterator[Launch]:
     """Yield a copy of a whole array; none if source and target are the same memory or empty."""
     if source.nbytes and source.address != target.address:
         yield CopyLaunch(source.hardware, target, source)
 
 
-def filled(target: DeviceArray, value: Any) -> Iterator[Launch]:
+def fill_array(target: DeviceArray, value: Any) -> Iterator[Launch]:
     """Yield a launch that fills an array with a number, converted to its type."""
     bits = bits_of(value, target.dtype)
     if not target.nbytes:
@@ -84,7 +84,7 @@ def filled(target: DeviceArray, value: Any) -> Iterator[Launch]:
         return
     kind = UNSIGNED[target.itemsize]
     yield call(
-        "fill", HEADER, (kind,), Written(target, kind), target.size, Bits(bits), items=target.size
+        "fill", HEADER, (kind,), Write(target, kind), target.size, Bits(bits), items=target.size
     )
 
 
@@ -100,14 +100,14 @@ def bits_of(value: Any, dtype: Any) -> int:
 
 def _copy(ctx: BindContext) -> Iterator[Launch]:
     for x, y in zip(ctx.inputs, ctx.outputs, strict=False):
-        yield from copied(x, y)
+        yield from copy_array(x, y)
 
 
-def turns(shape: Sequence[int], perm: Sequence[int]) -> tuple[int, int, int] | None:
+def matrix_transposition(shape: Sequence[int], perm: Sequence[int]) -> tuple[int, int, int] | None:
     """Return batch, rows and columns if a permutation is a batched matrix transposition.
 
-    >>> turns((8, 64, 5, 7), (0, 2, 3, 1)), turns((2, 6, 3), (1, 0, 2))
-    ((8, 64, 35), None)
+    >>> matrix_transposition((8, 64, 5, 7), (0, 2, 3, 1))
+    (8, 64, 35)
     """
     longer = [axis for axis in perm if shape[axis] != 1]
     place = {axis: i for i, axis in enumerate(sorted(longer))}
@@ -133,22 +133,22 @@ TILE = 32
 def _transpose(ctx: BindContext) -> Iterator[Launch]:
     (x,), (y,) = ctx.inputs, ctx.outputs
     perm: Any = ctx.attrs["perm"]
-    turned = turns(x.shape, perm)
+    turned = matrix_transposition(x.shape, perm)
     if turned and min(turned[1:]) >= TILE and y.size:
         kind, (count, rows, columns) = UNSIGNED[x.itemsize], turned
         tiles = count * -(-rows // TILE) * -(-columns // TILE)
-        values = (Read(x, kind), Written(y, kind), *turned)
+        values = (Read(x, kind), Write(y, kind), *turned)
         yield call("turn", HEADER, (kind,), *values, items=tiles, blocks=True)
         return
     steps = contiguous(x.shape)
-    yield from moved(x, y, y.shape, ([steps[p] for p in perm], contiguous(y.shape)))
+    yield from move_box(x, y, y.shape, ([steps[p] for p in perm], contiguous(y.shape)))
 
 
 def _broadcast(ctx: BindContext) -> Iterator[Launch]:
     x, y = ctx.inputs[0], ctx.outputs[0]
     axes: Any = ctx.attrs.get("broadcast_axes", ())
     shape = _with_axes(x.shape, y.shape, axes)
-    yield from moved(x, y, y.shape, (broadcast_strides(shape, y.shape), contiguous(y.shape)))
+    yield from move_box(x, y, y.shape, (broadcast_strides(shape, y.shape), contiguous(y.shape)))
 
 
 def _with_axes(
@@ -187,13 +187,13 @@ def _parts(
 def _concat(ctx: BindContext) -> Iterator[Launch]:
     (y,), axis = ctx.outputs, _axis(ctx)
     for x, first in _parts(y, ctx.inputs, axis):
-        yield from moved(x, y, x.shape, (contiguous(x.shape), contiguous(y.shape)), (0, first))
+        yield from move_box(x, y, x.shape, (contiguous(x.shape), contiguous(y.shape)), (0, first))
 
 
 def _split(ctx: BindContext) -> Iterator[Launch]:
     x, axis = ctx.inputs[0], _axis(ctx)
     for y, first in _parts(x, ctx.outputs, axis):
-        yield from moved(x, y, y.shape, (contiguous(x.shape), contiguous(y.shape)), (first, 0))
+        yield from move_box(x, y, y.shape, (contiguous(x.shape), contiguous(y.shape)), (first, 0))
 
 
 def _axis(ctx: BindContext) -> int:
@@ -262,27 +262,27 @@ def _take(
     box = box_of(tensor.shape, attrs)
     (a, a_steps), (b, b_steps) = box.in_tensor(tensor.shape), box.in_slice(part.shape)
     if into_tensor:
-        yield from moved(part, tensor, box.sizes, (b_steps, a_steps), (b, a))
+        yield from move_box(part, tensor, box.sizes, (b_steps, a_steps), (b, a))
     else:
-        yield from moved(tensor, part, box.sizes, (a_steps, b_steps), (a, b))
+        yield from move_box(tensor, part, box.sizes, (a_steps, b_steps), (a, b))
 
 
 def _slice(ctx: BindContext) -> Iterator[Launch]:
     (x,), (y,) = ctx.inputs, ctx.outputs
     if prod(box_of(x.shape, ctx.attrs).sizes) != y.size:
-        yield from filled(y, 0)
+        yield from fill_array(y, 0)
     yield from _take(x, y, ctx.attrs, into_tensor=False)
 
 
 def _slice_grad(ctx: BindContext) -> Iterator[Launch]:
     dy, (dx,) = ctx.inputs[0], ctx.outputs
-    yield from filled(dx, 0)
+    yield from fill_array(dx, 0)
     yield from _take(dx, dy, ctx.attrs, into_tensor=True)
 
 
 def _slice_update(ctx: BindContext) -> Iterator[Launch]:
     (x, update), (y,) = ctx.inputs, ctx.outputs
-    yield from copied(x, y)
+    yield from copy_array(x, y)
     yield from _take(y, update, ctx.attrs, into_tensor=True)
 
 
@@ -297,13 +297,13 @@ def _slice_assign(ctx: BindContext) -> Iterator[Launch]:
 def _pad(ctx: BindContext) -> Iterator[Launch]:
     (x,), (y,) = ctx.inputs, ctx.outputs
     whole = ctx.query.inputs[0].dtype.kind in "iub"
-    yield from filled(
+    yield from fill_array(
         y, ctx.attrs["integral_constant_value" if whole else "floating_constant_value"]
     )
     before: Any = ctx.attrs["padding_before"]
     steps = contiguous(y.shape)
     first = sum(s * b for s, b in zip(steps, before, strict=True))
-    yield from moved(x, y, x.shape, (contiguous(x.shape), steps), (0, first))
+    yield from move_box(x, y, x.shape, (contiguous(x.shape), steps), (0, first))
 
 
 def _pad_grad(ctx: BindContext) -> Iterator[Launch]:
@@ -311,7 +311,7 @@ def _pad_grad(ctx: BindContext) -> Iterator[Launch]:
     before: Any = ctx.attrs["padding_before"]
     steps = contiguous(dy.shape)
     first = sum(s * b for s, b in zip(steps, before, strict=True))
-    yield from moved(dy, dx, dx.shape, (steps, contiguous(dx.shape)), (first, 0))
+    yield from move_box(dy, dx, dx.shape, (steps, contiguous(dx.shape)), (first, 0))
 
 
 def _reflection(ctx: BindContext) -> tuple[int, ...]:
@@ -326,7 +326,7 @@ def _reflection(ctx: BindContext) -> tuple[int, ...]:
 def _reflect(ctx: BindContext) -> Iterator[Launch]:
     (x,), (y,) = ctx.inputs, ctx.outputs
     kind = UNSIGNED[x.itemsize]
-    values = (Read(x, kind), Written(y, kind), *_reflection(ctx))
+    values = (Read(x, kind), Write(y, kind), *_reflection(ctx))
     yield call("reflect", HEADER, (kind,), *values, items=y.size)
 
 
@@ -340,7 +340,7 @@ def _reflect_grad(ctx: BindContext) -> Iterator[Launch]:
 
 
 def _constant(ctx: BindContext) -> Iterator[Launch]:
-    yield from filled(ctx.outputs[0], ctx.attrs["value"])
+    yield from fill_array(ctx.outputs[0], ctx.attrs["value"])
 
 
 def _literal(ctx: BindContext) -> Iterator[Launch]:
@@ -354,7 +354,7 @@ def _literal(ctx: BindContext) -> Iterator[Launch]:
 
 
 def _zeros(ctx: BindContext) -> Iterator[Launch]:
-    yield from filled(ctx.outputs[0], 0)
+    yield from fill_array(ctx.outputs[0], 0)
 
 
 def _range(ctx: BindContext) -> Iterator[Launch]:
@@ -370,7 +370,7 @@ def _one_hot(ctx: BindContext) -> Iterator[Launch]:
     on, off = (Bits(bits_of(attrs[f"{prefix}_{k}_value"], y.dtype)) for k in ("on", "off"))
     kind = UNSIGNED[y.itemsize]
     types = (kind, c_type(ctx.query.inputs[0]))
-    values = (Read(index), Written(y, kind), y.size, y.shape[-1], attrs["first"], on, off)
+    values = (Read(index), Write(y, kind), y.size, y.shape[-1], attrs["first"], on, off)
     yield call("one_hot", HEADER, types, *values, items=y.size)
 
 
@@ -433,5 +433,5 @@ _BINDS: dict[str, Callable[[BindContext], Iterator[Launch]]] = {
 }
 
 KERNELS: tuple[KernelSpec, ...] = tuple(
-    kernel(op, listed(bind), _few_axes) for op, bind in _BINDS.items()
+    kernel(op, collect_launches(bind), _few_axes) for op, bind in _BINDS.items()
 )

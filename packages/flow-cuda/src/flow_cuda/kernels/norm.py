@@ -7,8 +7,8 @@ from math import prod
 
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
-from flow_cuda.codegen.elementwise import Group, Step, joined, write
-from flow_cuda.device.launch import Read, call, each, space, strides
+from flow_cuda.codegen.elementwise import Group, Step, collapse_axes, write
+from flow_cuda.device.launch import Read, call, launch_threads, space, strides
 from flow_cuda.kernels.binding import c_type, kernel
 from flow_cuda.kernels.columns import Matrix, column_sums
 
@@ -90,9 +90,11 @@ def product(ctx: BindContext, x: object, y: object, out: object) -> Launch:
     types = (ctx.query.inputs[0], ctx.query.inputs[2])
     result = ctx.query.outputs[0]
     group = Group((Step("multiply", (-1, -2), {}, types, result),), (0,), types, result.shape)
-    sizes, steps = joined(group)
+    sizes, steps = collapse_axes(group)
     made, scalars = write(group)
-    return each(made, result.size, x, y, out, space(sizes), *map(strides, steps), *scalars)
+    return launch_threads(
+        made, result.size, x, y, out, space(sizes), *map(strides, steps), *scalars
+    )
 
 
 def _channels(ctx: BindContext) -> tuple[int, int, int]:

@@ -13,8 +13,15 @@ from flow_core.base.dtypes import DType
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_cuda.device.arrays import DeviceArray
-from flow_cuda.device.launch import Read, Written, call, host_number
-from flow_cuda.kernels.binding import Room, c_type, carve, kernel, listed, room_bytes
+from flow_cuda.device.launch import Read, Write, call, host_number
+from flow_cuda.kernels.binding import (
+    BufferSpec,
+    buffer_bytes,
+    c_type,
+    collect_launches,
+    kernel,
+    split_workspace,
+)
 from flow_cuda.kernels.draw import key
 from flow_cuda.kernels.move import UNSIGNED
 
@@ -54,23 +61,23 @@ class Sorting:
         return 0 if self.n <= SHORT else -(-self.bits // DIGIT_BITS)
 
     @property
-    def rooms(self) -> tuple[Room, ...]:
+    def buffers(self) -> tuple[BufferSpec, ...]:
         """Workspace arrays for keys, positions and counts, as `order` takes them."""
         shape, kind = (self.rows * self.n,), _NUMPY[self.kind]
-        pair: tuple[Room, ...] = ((shape, kind), (shape, np.int32))
+        pair: tuple[BufferSpec, ...] = ((shape, kind), (shape, np.int32))
         if not self.passes:
             return (pair[0], *pair)
         return (*pair, *pair, ((self.rows * DIGITS * self.parts,), np.uint32))
 
-    def order(self, rooms: tuple[DeviceArray, ...]) -> Ordered:
+    def order(self, buffers: tuple[DeviceArray, ...]) -> Ordered:
         """Return the launches that sort, the sorted keys and their original positions.
 
         Args:
-            rooms: the arrays of `rooms`; the first one holds the keys and is overwritten.
+            buffers: the arrays of `buffers`; the first one holds the keys and is overwritten.
         """
         if not self.passes:
-            return self._ranked(*rooms)
-        keys, order, to_keys, to_order, counts = rooms
+            return self._ranked(*buffers)
+        keys, order, to_keys, to_order, counts = buffers
         launches: list[Launch] = []
         for number in range(self.passes):
             given = order if number else None
@@ -79,7 +86,7 @@ class Sorting:
         return launches, keys, order
 
     def _ranked(self, keys: DeviceArray, to_keys: DeviceArray, order: DeviceArray) -> Ordered:
-        values = (Read(keys, self.kind), Written(to_keys, self.kind), order, self.rows, self.n)
+        values = (Read(keys, self.kind), Write(to_keys, self.kind), order, self.rows, self.n)
         launch = call("rank_keys", HEADER, (self.kind,), *values, items=self.rows * self.n)
         return [launch], to_keys, order
 
@@ -97,15 +104,15 @@ class Sorting:
         blocks = self.rows * self.parts
         read, types = Read(keys, self.kind), (self.kind,)
         yield call(
-            "count_digits", HEADER, types, read, Written(counts, "u32"), *extent,
+            "count_digits", HEADER, types, read, Write(counts, "u32"), *extent,
             items=blocks, blocks=True,
         )  # fmt: skip
         yield call(
-            "place_digits", HEADER, (), Written(counts, "u32"), self.rows, DIGITS * self.parts,
+            "place_digits", HEADER, (), Write(counts, "u32"), self.rows, DIGITS * self.parts,
             items=self.rows, blocks=True,
         )  # fmt: skip
         yield call(
-            "move_digits", HEADER, types, read, Read(order, "i32"), Written(to_keys, self.kind),
+            "move_digits", HEADER, types, read, Read(order, "i32"), Write(to_keys, self.kind),
             to_order, Read(counts, "u32"), *extent, items=blocks, blocks=True,
         )  # fmt: skip
 
@@ -124,7 +131,7 @@ def sorting(rows: int, n: int, dtype: DType) -> Sorting:
 def keys_of(x: DeviceArray, keys: DeviceArray, dtype: DType, descending: bool) -> Launch:
     """Build a launch that maps numbers to keys."""
     kind = key_kind(dtype)
-    values = (Read(x), Written(keys, kind), x.size, int(descending))
+    values = (Read(x), Write(keys, kind), x.size, int(descending))
     return call("keys_of", HEADER, (c_type(dtype), kind), *values, items=x.size)
 
 
@@ -133,15 +140,15 @@ def _sorting(query: KernelQuery) -> Sorting:
     return sorting(prod(x.shape[:-1]), x.shape[-1], x.dtype)
 
 
-def _room(query: KernelQuery) -> int:
-    return room_bytes(_sorting(query).rooms)
+def _workspace_bytes(query: KernelQuery) -> int:
+    return buffer_bytes(_sorting(query).buffers)
 
 
 def ordered(ctx: BindContext, how: Sorting, descending: bool) -> Ordered:
     """Return launches that sort the first input, the sorted keys and their positions."""
-    rooms = tuple(carve(ctx.workspace, how.rooms))
-    launches, keys, order = how.order(rooms)
-    made = keys_of(ctx.inputs[0], rooms[0], ctx.query.inputs[0].dtype, descending)
+    buffers = tuple(split_workspace(ctx.workspace, how.buffers))
+    launches, keys, order = how.order(buffers)
+    made = keys_of(ctx.inputs[0], buffers[0], ctx.query.inputs[0].dtype, descending)
     return [made, *launches], keys, order
 
 
@@ -168,7 +175,7 @@ def _sort(ctx: BindContext) -> Iterator[Launch]:
     launches, _, order = ordered(ctx, how, ctx.attrs["direction"] == "DESCENDING")
     yield from launches
     unit = UNSIGNED[x.itemsize]
-    values = (Read(x, unit), Read(order), Written(y, unit), how.rows, how.n)
+    values = (Read(x, unit), Read(order), Write(y, unit), how.rows, how.n)
     yield call("take_sorted", HEADER, (unit,), *values, items=y.size)
 
 
@@ -204,23 +211,26 @@ def _permutation(ctx: BindContext) -> Iterator[Launch]:
     (out,), (how, cut) = ctx.outputs, _permuted(ctx.query)
     if not out.size:
         return
-    rooms = tuple(carve(ctx.workspace, how.rooms))
-    launches, _, order = how.order(rooms)
+    buffers = tuple(split_workspace(ctx.workspace, how.buffers))
+    launches, _, order = how.order(buffers)
     step = host_number(out.hardware, ctx.step)
     seed: Any = ctx.attrs["seed"] if ctx.attrs["has_seed"] else ctx.seed
-    values = (Read(step.device), Written(rooms[0], "u64"), how.n, key(seed), cut)
+    values = (Read(step.device), Write(buffers[0], "u64"), how.n, key(seed), cut)
     yield call("permutation_keys", "random.h", (), *values, items=how.n, numbers=(step,))
     yield from launches
     yield _taken(order, out, how)
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    *(kernel(op, listed(_arg_sort), None, _room) for op in ("arg_sort", "top_k")),
-    kernel("sort", listed(_sort), None, _room),
-    kernel("argmax", listed(_argmax)),
-    kernel("in_top_k", listed(_in_top_k)),
+    *(
+        kernel(op, collect_launches(_arg_sort), None, _workspace_bytes)
+        for op in ("arg_sort", "top_k")
+    ),
+    kernel("sort", collect_launches(_sort), None, _workspace_bytes),
+    kernel("argmax", collect_launches(_argmax)),
+    kernel("in_top_k", collect_launches(_in_top_k)),
     kernel(
-        "generate_random_batch_permutation_indices", listed(_permutation), None,
-        lambda query: room_bytes(_permuted(query)[0].rooms),
+        "generate_random_batch_permutation_indices", collect_launches(_permutation), None,
+        lambda query: buffer_bytes(_permuted(query)[0].buffers),
     ),
 )  # fmt: skip

@@ -15,9 +15,9 @@ import numpy as np
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelSpec
 from flow_cuda.device.arrays import DeviceArray
-from flow_cuda.device.launch import Read, Struct, Written, call, each
-from flow_cuda.kernels.binding import c_type, kernel, listed
-from flow_cuda.kernels.move import copied
+from flow_cuda.device.launch import Read, Struct, Write, call, launch_threads
+from flow_cuda.kernels.binding import c_type, collect_launches, kernel
+from flow_cuda.kernels.move import copy_array
 from flow_cuda.kernels.reduce import parts_of
 from flow_cuda.kernels.schedule import rate_kernel
 
@@ -82,10 +82,12 @@ def _simple(ctx: BindContext) -> Launch:
     states = list(ctx.inputs[first : first + b.row.states])
     kinds = [c_type(t) for t in ctx.query.inputs[first : first + min(1, b.row.states)]]
     if b.row.function == "rmsprop" and b.row.states == 1:
-        states.append(Written(None, kinds[0]))
+        states.append(Write(None, kinds[0]))
     values = (b.model, Read(b.diff), *states, Read(b.rate), b.factor, b.skip, b.size)
     types = (*b.kinds, *kinds, b.factor_type)
-    return call(b.row.function, HEADER, types, *values, b.terms, *b.extra, items=b.size, joins=True)
+    return call(
+        b.row.function, HEADER, types, *values, b.terms, *b.extra, items=b.size, mergeable=True
+    )
 
 
 def _sums(b: Bound) -> tuple[DeviceArray, int]:
@@ -107,13 +109,13 @@ def _lars(ctx: BindContext) -> Iterator[Launch]:
     yield call(
         "norms", HEADER, (*b.kinds, b.factor_type, wide),
         Read(b.model), Read(b.diff), b.factor, sums, b.size, parts, b.terms,
-        items=parts, blocks=True, joins=True,
+        items=parts, blocks=True, mergeable=True,
     )  # fmt: skip
     kinds = (*b.kinds, c_type(ctx.query.inputs[RATE + 2]), b.factor_type, wide)
     yield call(
         "lars", HEADER, kinds,
         b.model, Read(b.diff), momentum, Read(b.rate), Read(step), b.factor, b.skip, Read(sums),
-        b.size, parts, b.terms, *b.extra, items=b.size, joins=True,
+        b.size, parts, b.terms, *b.extra, items=b.size, mergeable=True,
     )  # fmt: skip
 
 
@@ -126,16 +128,16 @@ def _lamb(ctx: BindContext) -> Iterator[Launch]:
     yield call(
         "lamb_norms", HEADER, (*b.kinds, state, b.factor_type, wide),
         Read(b.model), Read(b.diff), m, v, power1, power2, b.factor, b.skip, sums, b.size, parts,
-        b.terms, *b.extra, items=parts, blocks=True, joins=True,
+        b.terms, *b.extra, items=parts, blocks=True, mergeable=True,
     )  # fmt: skip
     yield call(
         "lamb_step", HEADER, (b.kinds[0], state, wide),
         b.model, Read(m), Read(v), power1, power2, Read(sums), Read(b.rate), b.skip, b.size, parts,
-        float(ctx.attrs["weight_decay"]), *b.extra, items=b.size, joins=True,
+        float(ctx.attrs["weight_decay"]), *b.extra, items=b.size, mergeable=True,
     )  # fmt: skip
     yield call(
         "grow_powers", HEADER, (c_type(ctx.query.inputs[RATE + 3]),), *powers, b.skip,
-        *b.extra[:2], items=1, joins=True,
+        *b.extra[:2], items=1, mergeable=True,
     )  # fmt: skip
 
 
@@ -164,18 +166,18 @@ def _clip_factor(ctx: BindContext) -> Launch:
 
 def _rate(ctx: BindContext) -> Launch:
     kernel, scalars = rate_kernel(ctx.attrs)
-    return each(kernel, 1, ctx.inputs[0], ctx.outputs[0], *scalars)
+    return launch_threads(kernel, 1, ctx.inputs[0], ctx.outputs[0], *scalars)
 
 
 def _assign(ctx: BindContext) -> tuple[Launch, ...]:
     ref, value = ctx.inputs
-    return tuple(copied(value, ref))
+    return tuple(copy_array(value, ref))
 
 
 KERNELS: tuple[KernelSpec, ...] = (
     *(kernel(op, _simple) for op, row in UPDATES.items() if row.function),
-    kernel("lars_update", listed(_lars)),
-    kernel("lamb_update", listed(_lamb)),
+    kernel("lars_update", collect_launches(_lars)),
+    kernel("lamb_update", collect_launches(_lamb)),
     kernel("advance_step", _advance),
     kernel("adam_bias_correction_learning_rate", _corrected),
     kernel("dynamic_loss_scale_schedule", _adapt),

@@ -20,8 +20,8 @@ from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.config import allows_tf32
 from flow_cuda.device.hardware import Product
-from flow_cuda.device.launch import ProductLaunch, Read, Struct, Written, call, space, strides
-from flow_cuda.kernels.binding import c_type, kernel, listed, padded
+from flow_cuda.device.launch import ProductLaunch, Read, Struct, Write, call, space, strides
+from flow_cuda.kernels.binding import c_type, collect_launches, kernel, padded
 from flow_cuda.kernels.matmul import is_floating
 from flow_cuda.kernels.move import UNSIGNED, contiguous
 
@@ -218,7 +218,7 @@ def conv_of(query: KernelQuery, x: TensorType, y: TensorType) -> Conv:
 
 def _unfold(conv: Conv, x: DeviceArray, columns: DeviceArray) -> Launch:
     kind = UNSIGNED[x.itemsize]
-    values = (Read(x, kind), Written(columns, kind), conv.column_space, conv.x.strides)
+    values = (Read(x, kind), Write(columns, kind), conv.column_space, conv.x.strides)
     steps = Struct("Strides", strides(conv.column_steps))
     return call(
         "unfold", HEADER, (kind,), *values, steps, *conv.group, conv.window, items=conv.columns_size
@@ -366,13 +366,19 @@ KERNELS: tuple[KernelSpec, ...] = (
     *(kernel(f"avg_pool_{d}d", partial(_pool, "avg"), _averages) for d in DIMS),
     *(kernel(f"{m}_pool_{d}d_grad", partial(_pool_grad, m)) for m in ("max", "avg") for d in DIMS),
     *(
-        kernel(f"conv{d}d", listed(_forward), _takes, partial(_conv_bytes, "0", "out"))
+        kernel(f"conv{d}d", collect_launches(_forward), _takes, partial(_conv_bytes, "0", "out"))
         for d in DIMS
     ),
     *(
-        kernel(f"deconv{d}d", listed(_data_grad), _takes, partial(_conv_bytes, "out", "0"))
+        kernel(
+            f"deconv{d}d", collect_launches(_data_grad), _takes, partial(_conv_bytes, "out", "0")
+        )
         for d in DIMS
     ),
-    kernel("conv_data_grad", listed(_data_grad), _takes, partial(_conv_bytes, "out", "0")),
-    kernel("conv_filter_grad", listed(_filter_grad), _takes, partial(_conv_bytes, "1", "0")),
+    kernel(
+        "conv_data_grad", collect_launches(_data_grad), _takes, partial(_conv_bytes, "out", "0")
+    ),
+    kernel(
+        "conv_filter_grad", collect_launches(_filter_grad), _takes, partial(_conv_bytes, "1", "0")
+    ),
 )

@@ -156,7 +156,7 @@ class FakeGraph:
     def genstats(self, *, input: FakeTensor, compute_data_type: Any) -> list[Any]:
         """Add the sums of values and of squares per channel."""
         row = (1, input.dim[1], *(1 for _ in input.dim[2:]))
-        return [self._add("genstats", {"input": input}, row), self._more(row)]
+        return [self._add("genstats", {"input": input}, row), self._extra_output(row)]
 
     def bias(self, *, input: FakeTensor, bias: FakeTensor) -> Any:
         """Add a broadcast addition."""
@@ -181,7 +181,7 @@ class FakeGraph:
             "in_running_var": in_running_var, "epsilon": epsilon, "momentum": momentum,
         }  # fmt: skip
         y = self._add("batchnorm", given, input.dim)
-        return [y, *(self._more(scale.dim) for _ in range(4))]
+        return [y, *(self._extra_output(scale.dim) for _ in range(4))]
 
     def batchnorm_backward(
         self, *, grad: FakeTensor, input: FakeTensor, scale: FakeTensor, mean: FakeTensor,
@@ -193,7 +193,7 @@ class FakeGraph:
             "inv_variance": inv_variance,
         }  # fmt: skip
         dx = self._add("batchnorm_backward", given, input.dim)
-        return [dx, self._more(scale.dim), self._more(scale.dim)]
+        return [dx, self._extra_output(scale.dim), self._extra_output(scale.dim)]
 
     def layernorm(
         self, *, norm_forward_phase: Any, input: FakeTensor, scale: FakeTensor, bias: FakeTensor,
@@ -214,7 +214,7 @@ class FakeGraph:
         out = self._add("sdpa", given, (*q.dim[:3], v.dim[3]), attn_scale=attn_scale)
         if not generate_stats:
             return [out, None]
-        return [out, self._more((*q.dim[:3], 1))]
+        return [out, self._extra_output((*q.dim[:3], 1))]
 
     def sdpa_backward(
         self, *, q: FakeTensor, k: FakeTensor, v: FakeTensor, o: FakeTensor, dO: FakeTensor,
@@ -228,9 +228,9 @@ class FakeGraph:
             "sdpa_backward", given, q.dim, attn_scale=attn_scale,
             repeats=use_deterministic_algorithm,
         )  # fmt: skip
-        return [dq, self._more(k.dim), self._more(v.dim)]
+        return [dq, self._extra_output(k.dim), self._extra_output(v.dim)]
 
-    def _more(self, dim: Ints) -> FakeTensor:
+    def _extra_output(self, dim: Ints) -> FakeTensor:
         """Add another output to the last node."""
         node = self.nodes[-1]
         out = FakeTensor(f"{node.kind}::more", dim, data_type=self.intermediate_data_type)
@@ -245,13 +245,13 @@ class FakeGraph:
         for node in self.nodes:
             yield from node.outputs
 
-    def named(self, tensor: FakeTensor) -> str:
+    def type_name(self, tensor: FakeTensor) -> str:
         """Return our name of a tensor's element type."""
         return _NAMES[tensor.data_type.name]
 
     def itemsize(self, tensor: FakeTensor) -> int:
         """Return the element size of a tensor in bytes."""
-        return as_dtype(self.named(tensor)).itemsize
+        return as_dtype(self.type_name(tensor)).itemsize
 
     def convolved(self, node: FakeNode) -> tuple[FakeTensor, FakeTensor, FakeTensor]:
         """Return input, weights and output of a convolution, forward or backward."""
@@ -264,7 +264,7 @@ class FakeGraph:
 
     def validate(self) -> None:
         """Check tensors and nodes."""
-        self._at(Stage.OPEN, "validate")
+        self._require_stage(Stage.OPEN, "validate")
         outside = [t for t in self.tensors() if not t.virtual]
         for tensor in outside:
             _check_tensor(tensor)
@@ -279,7 +279,7 @@ class FakeGraph:
             self._check_attention(node)
         if node.kind.startswith("batchnorm"):
             rows = [t for name, t in node.inputs.items() if name not in ("input", "grad")]
-            if {self.named(t) for t in rows} != {"float32"}:
+            if {self.type_name(t) for t in rows} != {"float32"}:
                 raise NotSupportedError("parameters must be float32")
         if node.kind == "layernorm":
             t = node.inputs
@@ -300,10 +300,10 @@ class FakeGraph:
         """Require 16-bit types with contiguous features, and a float32 log-sum-exp."""
         t = dict(node.inputs)
         stats, mask = t.pop("stats", None), t.pop("bias", None)
-        kinds = {self.named(x) for x in t.values()}
+        kinds = {self.type_name(x) for x in t.values()}
         if kinds not in ({"float16"}, {"bfloat16"}) or any(x.stride[3] != 1 for x in t.values()):
             raise NotSupportedError(f"attention in {kinds}")
-        if stats is not None and self.named(stats) != "float32":
+        if stats is not None and self.type_name(stats) != "float32":
             raise NotSupportedError("the log-sum-exp must be float32")
         if any(x.dim[3] % 8 for x in t.values()):
             raise NotSupportedError("head sizes must be multiples of 8")
@@ -313,18 +313,18 @@ class FakeGraph:
         if not (wide and same and t["q"].dim[:2] == t["k"].dim[:2]):
             raise NotSupportedError("inconsistent sizes of attention operands")
 
-    def _at(self, stage: Stage, what: str) -> None:
+    def _require_stage(self, stage: Stage, what: str) -> None:
         if self.stage is not stage:
             raise MisuseError(f"{what} on a graph in state {self.stage.name.lower()}")
 
     def build_operation_graph(self) -> None:
         """Lower the graph to the backend."""
-        self._at(Stage.VALID, "build_operation_graph")
+        self._require_stage(Stage.VALID, "build_operation_graph")
         self.stage = Stage.DESCRIBED
 
     def create_execution_plans(self, modes: Sequence[Any]) -> None:
         """Query the heuristics for plans."""
-        self._at(Stage.DESCRIBED, "create_execution_plans")
+        self._require_stage(Stage.DESCRIBED, "create_execution_plans")
         title = " ".join(node.kind for node in self.nodes)
         self.plans = [e for e in self.library.engines if e.takes(self)]
         if title in self.library.refuses or not self.plans or not modes:
@@ -334,7 +334,7 @@ class FakeGraph:
     # -------------------------------------------------------------------------------- plans
 
     def _filter(self, notes: Sequence[Any], keep: bool) -> None:
-        self._at(Stage.PLANNED, "a filter by notes")
+        self._require_stage(Stage.PLANNED, "a filter by notes")
         for note in notes:
             for i, plan in enumerate(self.plans):
                 if (note.name in plan.notes) != keep:
@@ -352,19 +352,19 @@ class FakeGraph:
         """Exclude plans that need a larger workspace."""
         self.limit = limit
 
-    def _unloaded(self, what: str) -> None:
-        self._at(Stage.PLANNED, what)
+    def _require_plan_list(self, what: str) -> None:
+        self._require_stage(Stage.PLANNED, what)
         if self.loaded:
             raise MisuseError(f"{what} on a graph that was deserialized")
 
     def get_execution_plan_count(self) -> int:
         """Return the number of plans, including excluded ones."""
-        self._unloaded("get_execution_plan_count")
+        self._require_plan_list("get_execution_plan_count")
         return len(self.plans)
 
     def get_plan_name_at_index(self, index: int) -> str:
         """Return the engine and knobs of a plan."""
-        self._unloaded("get_plan_name_at_index")
+        self._require_plan_list("get_plan_name_at_index")
         return self.plans[index].name
 
     def get_behavior_notes_for_plan_at_index(self, index: int) -> list[Any]:
@@ -374,8 +374,8 @@ class FakeGraph:
 
     def build_plan_at_index(self, index: int) -> None:
         """Build a plan."""
-        self._unloaded("build_plan_at_index")
-        if index in self.barred or self.plans[index].room(self) > self.limit:
+        self._require_plan_list("build_plan_at_index")
+        if index in self.barred or self.plans[index].workspace(self) > self.limit:
             raise NotSupportedError("the plan was deselected")
         self.library.compiled += self.plans[index].compiles and index not in self.built
         self.built.add(index)
@@ -392,7 +392,7 @@ class FakeGraph:
 
     def deserialize(self, handle: int, data: Sequence[int]) -> None:
         """Load a serialized graph; its plan has index 0."""
-        self._at(Stage.OPEN, "deserialize")
+        self._require_stage(Stage.OPEN, "deserialize")
         if not isinstance(data, list) or handle not in self.library.streams:
             raise MisuseError("the arguments are not a handle and a list of numbers")
         try:
@@ -411,7 +411,7 @@ class FakeGraph:
         """Return the workspace size of a built plan in bytes."""
         if index not in self.built:
             raise MisuseError("the plan is not built, its workspace size is unknown")
-        return self.plans[index].room(self)
+        return self.plans[index].workspace(self)
 
     # ---------------------------------------------------------------------------- execution
 
@@ -425,13 +425,13 @@ class FakeGraph:
         if pack.keys() != outside.keys():
             raise MisuseError(f"tensors {sorted(pack)}, expected {sorted(outside)}")
         plan = self.plans[index]
-        room = plan.room(self)
+        nbytes = plan.workspace(self)
         addresses = [pack[uid] for uid, t in outside.items() if not t.by_value]
-        addresses += [workspace] if room else []
+        addresses += [workspace] if nbytes else []
         if any(address % ALIGN or not address for address in addresses):
             raise MisuseError(f"memory is not aligned to {ALIGN} bytes")
-        if room:
-            ctypes.memset(workspace, 0xEE, room)
+        if nbytes:
+            ctypes.memset(workspace, 0xEE, nbytes)
         arrays = {uid: self._array(t, pack[uid]) for uid, t in outside.items()}
         self._compute(arrays)
         self.library.calls += 1
@@ -440,7 +440,7 @@ class FakeGraph:
     def _array(self, tensor: FakeTensor, address: int) -> Any:
         """Return a view of a tensor's memory."""
         last = sum((n - 1) * s for n, s in zip(tensor.dim, tensor.stride, strict=True))
-        flat = array_at(address, last + 1, self.named(tensor))
+        flat = array_at(address, last + 1, self.type_name(tensor))
         strides = tuple(s * flat.dtype.itemsize for s in tensor.stride)
         return np.lib.stride_tricks.as_strided(flat, tensor.dim, strides)
 

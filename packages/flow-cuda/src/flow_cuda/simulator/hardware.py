@@ -21,7 +21,7 @@ from flow_core.base.errors import FlowError
 from flow_cuda.codegen.host_compiler import HostCompiler, HostFunction
 from flow_cuda.codegen.program import Kernel
 from flow_cuda.cudnn.plans import DnnPlans
-from flow_cuda.device.hardware import Access, DnnCall, Operands, Product, Span, touched_by
+from flow_cuda.device.hardware import Access, DnnCall, Operands, Product, Span, product_access
 from flow_cuda.driver.cublaslt import LtProducts
 from flow_cuda.driver.workbench import GpuWorkbench
 from flow_cuda.simulator.cublaslt import SimulatedLt
@@ -91,7 +91,7 @@ class Capture:
     before: dict[FakeStream, Clock] = field(default_factory=dict)
     steps: list[Work] = field(default_factory=list)
 
-    def draw_in(self, stream: FakeStream) -> None:
+    def join(self, stream: FakeStream) -> None:
         """Add a stream to the capture."""
         self.before[stream] = stream.clock
         stream.clock, stream.recording = {}, self
@@ -153,7 +153,7 @@ class Machine:
         self.lost: list[str] = []
         self.count = 0
 
-    def named(self, name: str) -> str:
+    def unique_name(self, name: str) -> str:
         """Return a unique name."""
         self.count += 1
         return f"{name}#{self.count}"
@@ -201,7 +201,7 @@ class Machine:
                     allowed="a wait for an event recorded after it",
                 )
 
-    def reach(self, clock: Clock) -> None:
+    def run_before(self, clock: Clock) -> None:
         """Run the work that precedes a point which the host has waited for, and nothing else.
 
         Raises:
@@ -245,7 +245,7 @@ class Simulator:
 
     architecture = "sm_90"
     threads = 16
-    most_blocks = 7
+    max_blocks = 7
 
     def __init__(
         self,
@@ -295,7 +295,7 @@ class Simulator:
 
     def stream(self, name: str) -> FakeStream:
         """Create a queue."""
-        return FakeStream(self.machine.named(name), self.index)
+        return FakeStream(self.machine.unique_name(name), self.index)
 
     def lane(self, name: str) -> FakeStream:
         """Return the queue of a name."""
@@ -316,7 +316,7 @@ class Simulator:
         """Order later work of the stream after the event."""
         self.log.append(f"{stream.name} waits")
         if stream.recording is None and event.capture is not None:
-            event.capture.draw_in(stream)
+            event.capture.join(stream)
         if stream.recording is not event.capture:
             raise SimulatorError(
                 f"a wait of {stream.name}",
@@ -332,7 +332,7 @@ class Simulator:
             raise SimulatorError(
                 "waiting for an event", found="an event of a stream that is being captured"
             )
-        self.machine.reach(event.clock)
+        self.machine.run_before(event.clock)
 
     def host_writes(self, spans: Sequence[Span]) -> None:
         """Check that no pending operation accesses the pinned memory."""
@@ -417,15 +417,15 @@ class Simulator:
         if nbytes:
             self._add(stream, "zero", _Call(ctypes.memset, target, 0, nbytes), access)
 
-    def supports(self, product: Product, room: int) -> bool:
+    def supports(self, product: Product, workspace_bytes: int) -> bool:
         """Whether the library has an algorithm."""
-        return self.products.plan(product, room) is not None
+        return self.products.plan(product, workspace_bytes) is not None
 
     def product(self, stream: Any, product: Product, operands: Operands) -> None:
         """Queue a matrix product."""
         run = _Call(self.products.queue, product, operands, 0)
         name = f"product {product.epilogue}".strip()
-        self._add(stream, name, run, touched_by(product, operands))
+        self._add(stream, name, run, product_access(product, operands))
 
     def dnn_call(self, stream: Any, call: DnnCall, access: Access) -> None:
         """Queue a cuDNN graph."""
@@ -440,7 +440,7 @@ class Simulator:
     def begin_capture(self, stream: Any) -> None:
         """Begin graph capture."""
         self.log.append("begin capture")
-        Capture(stream).draw_in(stream)
+        Capture(stream).join(stream)
 
     def end_capture(self, stream: Any) -> FakeGraph:
         """End the capture and return the graph."""
@@ -452,7 +452,7 @@ class Simulator:
                 found=f"work on {', '.join(late)}, which it does not wait for",
                 allowed="streams joined to the one where the capture began",
             )
-        return FakeGraph(self.machine.named("graph"), tuple(capture.steps))
+        return FakeGraph(self.machine.unique_name("graph"), tuple(capture.steps))
 
     def replay(self, stream: Any, graph: Any) -> None:
         """Queue a captured graph; each captured stream runs on a stream of the graph."""
