@@ -95,7 +95,7 @@ def collapse_axes(group: Group) -> tuple[tuple[int, ...], tuple[tuple[int, ...],
 
     >>> from flow_core.base.dtypes import float32
     >>> row = tensor_type((4,), float32)
-    >>> joined(Group((), (), (row,), (2, 3, 4)))
+    >>> collapse_axes(Group((), (), (row,), (2, 3, 4)))
     ((6, 4), ((0, 1),))
     """
     placed = [t for t, f in zip(group.inputs, group.forms, strict=True) if f == "place"]

@@ -117,7 +117,7 @@ class Operands:
 def product_access(p: Product, o: Operands) -> Access:
     """Return the address ranges that a product reads and writes.
 
-    >>> touched_by(Product(2, 3, 4, False, False, "float32"), Operands(0, 100, 200)).reads
+    >>> product_access(Product(2, 3, 4, False, False, "float32"), Operands(0, 100, 200)).reads
     ((0, 32), (100, 148))
     """
     size = as_dtype(p.dtype).itemsize

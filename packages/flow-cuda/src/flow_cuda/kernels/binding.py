@@ -61,7 +61,7 @@ BufferSpec = tuple[tuple[int, ...], Any]
 def buffer_bytes(buffers: Sequence[BufferSpec]) -> int:
     """Return the total size in bytes of consecutive, aligned arrays.
 
-    >>> room_bytes([((3,), np.float32), ((1,), np.int64)])
+    >>> buffer_bytes([((3,), np.float32), ((1,), np.int64)])
     128
     """
     return sum(padded(prod(shape) * np.dtype(dtype).itemsize) for shape, dtype in buffers)

@@ -1,4 +1,4 @@
-"""Exchanges as kernels: of host work in groups, such as loaders, which no comm runs."""
+"""Exchanges as kernels, for host work in groups (such as loaders), which no comm runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flow_core.exchange import make_exchange
 from flow_core.plugins.specs import BindContext, KernelSpec
 
 HERE = "cpu:0:0"
-"""All inputs and outputs are in host memory: it does not matter whose they are."""
+"""The device of all inputs and outputs, which are in host memory whatever their placement."""
 
 
 def _bind(ctx: BindContext) -> Sequence[Launch]:
