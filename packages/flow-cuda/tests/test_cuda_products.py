@@ -64,7 +64,7 @@ def test_masks_are_asked_for() -> None:
 
         def matmul(self, *args: Any) -> None:
             super().matmul(*args)
-            product = self._made[args[1] - 1]
+            product = self._objects[args[1] - 1]
             mask = array_at(product[SAVED], 8 * 256 // 8, "uint8")
             mask[:] = np.packbits(np.unpackbits(mask, bitorder="little"), bitorder="big")
 

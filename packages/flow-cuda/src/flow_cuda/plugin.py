@@ -63,12 +63,12 @@ class Facts:
 
 def facts() -> Facts:
     """Query the machine; initializes NVIDIA's driver library."""
-    problem, version, devices = _ask_driver()
+    problem, version, devices = _query_driver()
     has_driver = importlib.util.find_spec(DRIVER) is not None
     return Facts(problem, version, devices, _cupy(), has_driver)
 
 
-def _ask_driver() -> tuple[str, tuple[int, int], int]:
+def _query_driver() -> tuple[str, tuple[int, int], int]:
     """Return (problem, CUDA version, number of devices) from NVIDIA's driver library."""
     try:
         cuda = ctypes.CDLL(LIBRARY)
@@ -263,12 +263,12 @@ def flow_doctor() -> list[str]:
         f"NVIDIA driver: {found.problem or f'up to {_cuda(found)}'}",
         f"CUDA devices: {found.devices}",
         f"CuPy: {cupy}",
-        f"cuBLASLt: {_products_by()}",
-        f"cuDNN: {_convolutions_by()}",
+        f"cuBLASLt: {_cublaslt_version()}",
+        f"cuDNN: {_cudnn_version()}",
     ]
 
 
-def _products_by() -> str:
+def _cublaslt_version() -> str:
     try:
         return f"nvmath-python {metadata.version('nvmath-python')}"
     except metadata.PackageNotFoundError:
@@ -279,7 +279,7 @@ CUDNN = ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
 """The wheels of cuDNN; a system-wide installation is possible as well."""
 
 
-def _convolutions_by() -> str:
+def _cudnn_version() -> str:
     try:
         found = f"cudnn-frontend {metadata.version('nvidia-cudnn-frontend')}"
     except metadata.PackageNotFoundError:

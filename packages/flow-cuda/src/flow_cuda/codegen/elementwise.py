@@ -11,7 +11,7 @@ from flow_core.base.dtypes import as_dtype
 from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.plugins.specs import KernelQuery
 from flow_cuda.codegen.expressions import TABLE, computation_type
-from flow_cuda.codegen.program import C_TYPES, Kernel, Scalars, named
+from flow_cuda.codegen.program import C_TYPES, Kernel, Scalars, make_kernel
 
 AXES = 8
 """Maximum rank of `source/prelude.h`; adjacent axes are collapsed where possible."""
@@ -64,7 +64,7 @@ def _form(shape: tuple[int, ...], space: tuple[int, ...]) -> str:
     return "one" if prod(shape) == 1 else "place"
 
 
-def group_of(query: KernelQuery) -> Group:
+def make_group(query: KernelQuery) -> Group:
     """Return the group of a ``fused`` op or of one elementwise op."""
     if query.op != "fused":
         refs = tuple(-1 - k for k in range(len(query.inputs)))
@@ -79,9 +79,9 @@ def group_of(query: KernelQuery) -> Group:
     return Group(tuple(steps), tuple(stored), query.inputs, steps[-1].result.shape)
 
 
-def is_known(query: KernelQuery) -> bool:
+def is_supported(query: KernelQuery) -> bool:
     """Whether all ops have a C++ expression and numeric types."""
-    group = group_of(query)
+    group = make_group(query)
     types = (*query.inputs, *(s.result for s in group.steps))
     return (
         all(s.op in TABLE and s.result.shape == group.shape for s in group.steps)
@@ -147,7 +147,7 @@ def write(group: Group) -> tuple[Kernel, list[int | float]]:
     ]
     stem = group.steps[0].op if len(group.steps) == 1 else f"group_of_{len(group.steps)}"
     body = "EACH(i, space.size) {\n" + elements + "\n}"
-    return named(stem, parameters, body), scalars.values
+    return make_kernel(stem, parameters, body), scalars.values
 
 
 def _element(group: Group, scalars: Scalars) -> Iterator[str]:

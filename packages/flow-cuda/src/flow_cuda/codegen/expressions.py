@@ -102,7 +102,7 @@ def _fused_cast_scale(
     return f"(as<{C_TYPES[out.dtype.name]}>({names[0]}) * {names[1]})"
 
 
-def _where(keeps: bool) -> Expression:
+def _scalar_where(keeps: bool) -> Expression:
     """A selection with a scalar as the other operand."""
 
     def write(
@@ -211,8 +211,8 @@ TABLE: Mapping[str, Expression] = {
     **{f"clip_by_scalar{side}": _limits(False) for side in ("", "_min", "_max")},
     **{f"clip_by_scalar{side}_grad": _limits(True) for side in ("", "_min", "_max")},
     "where": _expression("({0} != 0 ? {1} : {2})"),
-    "where_scalar_y": _where(True),
-    "where_scalar_x": _where(False),
+    "where_scalar_y": _scalar_where(True),
+    "where_scalar_x": _scalar_where(False),
     "cast": _cast,
     "fused_cast_scale": _fused_cast_scale,
     "relu": _expression("max_({0}, ({V})0)"),

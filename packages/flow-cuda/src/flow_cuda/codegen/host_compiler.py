@@ -19,7 +19,7 @@ from typing import Any
 
 from flow_core.base.disk_cache import DiskCache, user_folder
 from flow_core.base.errors import FlowError
-from flow_cuda.codegen.program import Kernel, unit
+from flow_cuda.codegen.program import Kernel, translation_unit
 
 SETTING = "FLOW_CUDA_CXX"
 # -O0 compiles three times as fast as -O1, and kernels on the host only process small arrays
@@ -80,7 +80,7 @@ class HostCompiler:
                 found=f"no C++ compiler {os.environ.get(SETTING, 'c++')!r}",
                 hint=f"install one, or name it in {SETTING}",
             )
-        text = unit(wanted, host=True)
+        text = translation_unit(wanted, host=True)
         file = self._cache.path((text, _version(path), *FLAGS), lambda: _compile(path, text))
         library = ctypes.CDLL(str(file))
         for kernel in wanted:

@@ -8,7 +8,7 @@ from typing import Any
 
 from flow_core.base.disk_cache import DiskCache, user_folder
 from flow_core.base.errors import FlowError
-from flow_cuda.codegen.program import Kernel, unit
+from flow_cuda.codegen.program import Kernel, translation_unit
 
 OPTIONS = ("--std=c++17", "--disable-warnings")
 
@@ -39,16 +39,18 @@ def library() -> Any:
 
 def version() -> tuple[int, int]:
     """Return the major and minor version of NVRTC."""
-    major, minor = _checked("querying the NVRTC version", library().nvrtcVersion())
+    major, minor = _check("querying the NVRTC version", library().nvrtcVersion())
     return major, minor
 
 
 def architectures() -> tuple[int, ...]:
     """Return the supported compute capabilities, such as 90 for sm_90."""
-    return tuple(_checked("querying architectures", library().nvrtcGetSupportedArchs())[0])
+    return tuple(_check("querying architectures", library().nvrtcGetSupportedArchs())[0])
 
 
-def compiled(kernels: Sequence[Kernel], architecture: str, cache: DiskCache | None = None) -> bytes:
+def compile_kernels(
+    kernels: Sequence[Kernel], architecture: str, cache: DiskCache | None = None
+) -> bytes:
     """Compile kernels to one cubin.
 
     Args:
@@ -59,7 +61,7 @@ def compiled(kernels: Sequence[Kernel], architecture: str, cache: DiskCache | No
     Raises:
         NvrtcError: compilation failed; contains the log of NVRTC.
     """
-    text = unit(kernels)
+    text = translation_unit(kernels)
     toolkit = ".".join(map(str, version()))
     content = (text, toolkit, architecture, *OPTIONS)
     kept = cache or DiskCache(user_folder("flow-cuda") / f"cuda-{toolkit}-{architecture}", ".cubin")
@@ -70,27 +72,27 @@ def compile_text(text: str, architecture: str) -> bytes:
     """Compile CUDA C++ to a cubin, or to PTX for virtual architectures such as "compute_80"."""
     nvrtc = library()
     doing = f"compiling CUDA C++ for {architecture}"
-    (program,) = _checked(doing, nvrtc.nvrtcCreateProgram(text.encode(), b"flow.cu", 0, [], []))
+    (program,) = _check(doing, nvrtc.nvrtcCreateProgram(text.encode(), b"flow.cu", 0, [], []))
     options = [o.encode() for o in (f"--gpu-architecture={architecture}", *OPTIONS)]
     (code,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
     if code != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         raise NvrtcError(doing, found=f"{code.name}\n{_log(nvrtc, program)[:4000]}")
     kind = "PTX" if architecture.startswith("compute") else "CUBIN"
-    (size,) = _checked(doing, getattr(nvrtc, f"nvrtcGet{kind}Size")(program))
+    (size,) = _check(doing, getattr(nvrtc, f"nvrtcGet{kind}Size")(program))
     made = bytearray(size)
-    _checked(doing, getattr(nvrtc, f"nvrtcGet{kind}")(program, made))
+    _check(doing, getattr(nvrtc, f"nvrtcGet{kind}")(program, made))
     nvrtc.nvrtcDestroyProgram(program)
     return bytes(made)
 
 
 def _log(nvrtc: Any, program: Any) -> str:
-    (size,) = _checked("reading the log", nvrtc.nvrtcGetProgramLogSize(program))
+    (size,) = _check("reading the log", nvrtc.nvrtcGetProgramLogSize(program))
     text = bytearray(size)
-    _checked("reading the log", nvrtc.nvrtcGetProgramLog(program, text))
+    _check("reading the log", nvrtc.nvrtcGetProgramLog(program, text))
     return text.decode(errors="replace").strip("\0")
 
 
-def _checked(doing: str, answer: tuple[Any, ...]) -> tuple[Any, ...]:
+def _check(doing: str, answer: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the results that follow the status code.
 
     Raises:

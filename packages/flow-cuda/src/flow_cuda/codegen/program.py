@@ -83,7 +83,7 @@ class Scalars:
         return name
 
 
-def named(
+def make_kernel(
     stem: str,
     parameters: Iterable[tuple[str, str]],
     body: str,
@@ -107,7 +107,7 @@ def source(name: str) -> str:
     return (resources.files("flow_cuda.source") / name).read_text()
 
 
-def unit(kernels: Sequence[Kernel], host: bool = False) -> str:
+def translation_unit(kernels: Sequence[Kernel], host: bool = False) -> str:
     """Return one translation unit with the headers and kernels."""
     headers = dict.fromkeys(h for kernel in kernels for h in kernel.headers)
     files = (*(("host.h",) if host else ()), "prelude.h", *headers)

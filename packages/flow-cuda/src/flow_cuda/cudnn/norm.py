@@ -40,7 +40,7 @@ class Norm:
     @property
     def reads(self) -> Mapping[str, TensorLayout]:
         """The inputs in the op's order."""
-        row = _row(self.x)
+        row = _channel_layout(self.x)
         names = (*STATISTICS, "gamma", "beta")
         addend = {"addend": self.x} if self.adds else {}
         return {"x": self.x, **dict.fromkeys(names, row), **addend}
@@ -49,7 +49,7 @@ class Norm:
     def writes(self) -> Mapping[str, TensorLayout]:
         """The op's outputs, then the new moving statistics."""
         names = ("mean", "inverse", *(f"next_{name}" for name in STATISTICS))
-        return {"y": self.x, **dict.fromkeys(names, _row(self.x))}
+        return {"y": self.x, **dict.fromkeys(names, _channel_layout(self.x))}
 
     @property
     def scalars(self) -> Mapping[str, float]:
@@ -89,13 +89,13 @@ class NormGrad:
     @property
     def reads(self) -> Mapping[str, TensorLayout]:
         """The inputs in the op's order."""
-        rows = dict.fromkeys(("mean", "inverse", "gamma"), _row(self.x))
+        rows = dict.fromkeys(("mean", "inverse", "gamma"), _channel_layout(self.x))
         return {"x": self.x, "dy": self.x, **rows}
 
     @property
     def writes(self) -> Mapping[str, TensorLayout]:
         """The outputs in the op's order."""
-        return {"dx": self.x, **dict.fromkeys(("dgamma", "dbeta"), _row(self.x))}
+        return {"dx": self.x, **dict.fromkeys(("dgamma", "dbeta"), _channel_layout(self.x))}
 
     @property
     def scalars(self) -> Mapping[str, float]:
@@ -139,13 +139,13 @@ class LayerNorm:
     @property
     def reads(self) -> Mapping[str, TensorLayout]:
         """The inputs in the op's order."""
-        row = _lines(1, self.size, self.of_params)
-        return {"x": _lines(self.rows, self.size, self.dtype), "beta": row, "gamma": row}
+        row = _row_layout(1, self.size, self.of_params)
+        return {"x": _row_layout(self.rows, self.size, self.dtype), "beta": row, "gamma": row}
 
     @property
     def writes(self) -> Mapping[str, TensorLayout]:
         """The result."""
-        return {"y": _lines(self.rows, self.size, self.dtype)}
+        return {"y": _row_layout(self.rows, self.size, self.dtype)}
 
     @property
     def scalars(self) -> Mapping[str, float]:
@@ -162,9 +162,9 @@ class LayerNorm:
         return {"y": y}
 
 
-def _lines(rows: int, size: int, dtype: str) -> TensorLayout:
+def _row_layout(rows: int, size: int, dtype: str) -> TensorLayout:
     return TensorLayout((rows, size, 1, 1), (size, 1, size, size), dtype)
 
 
-def _row(x: TensorLayout) -> TensorLayout:
+def _channel_layout(x: TensorLayout) -> TensorLayout:
     return vector(x.sizes[1], len(x.sizes), "float32")

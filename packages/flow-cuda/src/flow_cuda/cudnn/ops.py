@@ -38,14 +38,14 @@ WINDOW = {
 # --- types
 
 
-def _first(shape: Sequence[int], attrs: Attrs) -> Ints:
+def _channels_first_shape(shape: Sequence[int], attrs: Attrs) -> Ints:
     """Return the shape in channels-first order."""
     if attrs["data_format"] == "channels_first":
         return tuple(shape)
     return (shape[0], shape[-1], *shape[1:-1])
 
 
-def _shaped(like: TensorType, sizes: Ints, attrs: Attrs) -> TensorType:
+def _with_sizes(like: TensorType, sizes: Ints, attrs: Attrs) -> TensorType:
     """Return the type with the given channels-first sizes, in the layout of the attributes."""
     if attrs["data_format"] == "channels_last":
         sizes = (sizes[0], *sizes[2:], sizes[1])
@@ -54,13 +54,13 @@ def _shaped(like: TensorType, sizes: Ints, attrs: Attrs) -> TensorType:
 
 def _conv_type(ctx: InferContext) -> Types:
     attrs, (x, w) = ctx.attrs, ctx.inputs[:2]
-    sizes, filters = _first(x.shape, attrs), w.shape[0]
+    sizes, filters = _channels_first_shape(x.shape, attrs), w.shape[0]
     pads = zip(attrs["padding_before"], attrs["padding_after"], strict=True)
     rows = zip(
         sizes[2:], attrs["kernel_size"], attrs["strides"], pads, attrs["dilation_rate"], strict=True
     )
     space = tuple(window_output(*row) for row in rows)
-    return (_shaped(x, (sizes[0], filters, *space), attrs),)
+    return (_with_sizes(x, (sizes[0], filters, *space), attrs),)
 
 
 def _sums_type(ctx: InferContext) -> Types:
@@ -70,14 +70,14 @@ def _sums_type(ctx: InferContext) -> Types:
 
 def _data_grad_type(ctx: InferContext) -> Types:
     dy, w = ctx.inputs
-    channels = _first(w.shape, ctx.attrs)[1] * ctx.attrs["groups"]
-    return (_shaped(dy, (dy.shape[0], channels, *ctx.attrs["space"]), ctx.attrs),)
+    channels = _channels_first_shape(w.shape, ctx.attrs)[1] * ctx.attrs["groups"]
+    return (_with_sizes(dy, (dy.shape[0], channels, *ctx.attrs["space"]), ctx.attrs),)
 
 
 def _filter_grad_type(ctx: InferContext) -> Types:
-    dy, x = (_first(t.shape, ctx.attrs) for t in ctx.inputs)
+    dy, x = (_channels_first_shape(t.shape, ctx.attrs) for t in ctx.inputs)
     sizes = (dy[1], x[1] // ctx.attrs["groups"], *ctx.attrs["kernel_size"])
-    return (_shaped(ctx.inputs[0], sizes, ctx.attrs),)
+    return (_with_sizes(ctx.inputs[0], sizes, ctx.attrs),)
 
 
 def _products(y: TensorType, weight: TensorType) -> float:
@@ -95,11 +95,11 @@ def _work(ctx: SbpContext) -> float:
 # --- references
 
 
-def _to_first(x: Any, attrs: Attrs) -> Any:
+def _to_channels_first(x: Any, attrs: Attrs) -> Any:
     return x if attrs["data_format"] == "channels_first" else np.moveaxis(x, -1, 1)
 
 
-def _as_given(x: Any, attrs: Attrs) -> Any:
+def _from_channels_first(x: Any, attrs: Attrs) -> Any:
     return x if attrs["data_format"] == "channels_first" else np.moveaxis(x, 1, -1)
 
 
@@ -122,7 +122,7 @@ def _padded_extent(space: Ints, attrs: Attrs, out: Ints) -> tuple[Ints, tuple[An
     return sizes, (slice(None), slice(None), *(slice(b, b + n) for b, n in inside))
 
 
-def _by_groups(x: Any, w: Any, groups: int) -> Any:
+def _grouped_product(x: Any, w: Any, groups: int) -> Any:
     """Multiply channels with the weights of one kernel position, group by group."""
     inputs, filters = np.split(x, groups, 1), np.split(w, groups, 0)
     parts = (np.einsum("nc...,fc->nf...", a, b) for a, b in zip(inputs, filters, strict=True))
@@ -130,7 +130,7 @@ def _by_groups(x: Any, w: Any, groups: int) -> Any:
 
 
 def _conv(x: Any, weight: Any, *more: Any, **attrs: Any) -> Any:
-    x, w = _to_first(x, attrs), _to_first(weight, attrs)
+    x, w = _to_channels_first(x, attrs), _to_channels_first(weight, attrs)
     pads = zip(attrs["padding_before"], attrs["padding_after"], strict=True)
     rows = zip(
         x.shape[2:], w.shape[2:], attrs["strides"], pads, attrs["dilation_rate"], strict=True
@@ -140,35 +140,40 @@ def _conv(x: Any, weight: Any, *more: Any, **attrs: Any) -> Any:
     padded = np.zeros((*x.shape[:2], *sizes), x.dtype)
     padded[inside] = x
     y = sum(
-        _by_groups(padded[part], w[(..., *tap)], attrs["groups"]) for tap, part in _taps(attrs, out)
+        _grouped_product(padded[part], w[(..., *tap)], attrs["groups"])
+        for tap, part in _taps(attrs, out)
     )
     if more:
         y = y + more[0].reshape(1, -1, *(1,) * len(out))
-    y = _as_given(y, attrs)
+    y = _from_channels_first(y, attrs)
     y = y + more[1] if len(more) > 1 else y
     return np.maximum(y, 0) if attrs["activation"] else y
 
 
 def _conv_sums(x: Any, weight: Any, **attrs: Any) -> Any:
     y = _conv(x, weight, **attrs)
-    first = _to_first(y, attrs)
+    first = _to_channels_first(y, attrs)
     others = (0, *range(2, first.ndim))
     return y, first.sum(others), np.square(first).sum(others)
 
 
 def _data_grad(dy: Any, weight: Any, **attrs: Any) -> Any:
-    dy, w, groups = _to_first(dy, attrs), _to_first(weight, attrs), attrs["groups"]
+    dy, w, groups = (
+        _to_channels_first(dy, attrs),
+        _to_channels_first(weight, attrs),
+        attrs["groups"],
+    )
     sizes, inside = _padded_extent(attrs["space"], attrs, dy.shape[2:])
     padded = np.zeros((len(dy), w.shape[1] * groups, *sizes), dy.dtype)
     for tap, part in _taps(attrs, dy.shape[2:]):
         blocks = np.split(w[(..., *tap)], groups, 0)
         across = np.concatenate([b.T for b in blocks], 0)
-        padded[part] += _by_groups(dy, across, groups)
-    return _as_given(padded[inside], attrs)
+        padded[part] += _grouped_product(dy, across, groups)
+    return _from_channels_first(padded[inside], attrs)
 
 
 def _filter_grad(dy: Any, x: Any, **attrs: Any) -> Any:
-    dy, x, groups = _to_first(dy, attrs), _to_first(x, attrs), attrs["groups"]
+    dy, x, groups = _to_channels_first(dy, attrs), _to_channels_first(x, attrs), attrs["groups"]
     sizes, inside = _padded_extent(x.shape[2:], attrs, dy.shape[2:])
     padded = np.zeros((*x.shape[:2], *sizes), x.dtype)
     padded[inside] = x
@@ -178,7 +183,7 @@ def _filter_grad(dy: Any, x: Any, **attrs: Any) -> Any:
         shapes = (len(dy), groups, filters, -1), (len(dy), groups, channels, -1)
         grads, seen = (a.reshape(s) for a, s in zip((dy, padded[part]), shapes, strict=True))
         dw[(..., *tap)] = np.einsum("ngfp,ngcp->gfc", grads, seen).reshape(dw.shape[:2])
-    return _as_given(dw, attrs)
+    return _from_channels_first(dw, attrs)
 
 
 # --- samples
@@ -212,7 +217,7 @@ def _cases(rng: Any) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
         bias = rng.uniform(-1, 1, filters)
         for form in ("channels_first", "channels_last"):
             attrs = attrs | {"data_format": form}
-            arrays = (np.ascontiguousarray(_as_given(a, attrs)) for a in (x, w))
+            arrays = (np.ascontiguousarray(_from_channels_first(a, attrs)) for a in (x, w))
             yield (*arrays, bias, attrs)
 
 
@@ -248,7 +253,7 @@ def _case_grads(rng: Any) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
 
 def _data_grad_samples(rng: Any) -> Iterator[Sample]:
     for x, w, dy, attrs in _case_grads(rng):
-        space = _first(x.shape, attrs)[2:]
+        space = _channels_first_shape(x.shape, attrs)[2:]
         more = {"space": space, "workspace": WORKSPACE}
         yield Sample((dy, w), attrs | more, gradient=False)
 

@@ -175,7 +175,7 @@ class DnnPlans:
         graph = self._graph(problem)
         if graph is None:
             return None
-        self._forbid(graph, problem, search)
+        self._restrict(graph, problem, search)
         found = self._buildable(graph)
         index = self._fastest(problem, graph, found) if search.measured else next(found, None)
         if index is None:
@@ -186,7 +186,7 @@ class DnnPlans:
         self._cache_plan(problem, choice.plan, planned)
         return choice
 
-    def _forbid(self, graph: Any, problem: Problem, search: Search) -> None:
+    def _restrict(self, graph: Any, problem: Problem, search: Search) -> None:
         """Exclude the plans that a search does not allow."""
         note, family = self.library.numerical_note, FAMILIES[search.family]
         refused = dict.fromkeys(family.refuses)

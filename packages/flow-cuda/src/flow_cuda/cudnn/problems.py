@@ -202,7 +202,7 @@ def convolution(
     """
     x, w, y = (tensor_layout(t, attrs["data_format"]) for t in types)
     before, strides, dilation = (
-        _two(attrs[name], default)
+        _pad_to_two(attrs[name], default)
         for name, default in (("padding_before", 0), ("strides", 1), ("dilation_rate", 1))
     )
     rows = zip(x.sizes[2:], w.sizes[2:], y.sizes[2:], strides, dilation, before, strict=True)
@@ -212,7 +212,7 @@ def convolution(
     return Convolution(kind, x, w, y, before, after, strides, dilation, compute, *behind)
 
 
-def _two(values: Sequence[int], default: int) -> Ints:
+def _pad_to_two(values: Sequence[int], default: int) -> Ints:
     """Pad values per spatial axis to at least two."""
     return (*values, *(default,) * (2 - len(values)))
 

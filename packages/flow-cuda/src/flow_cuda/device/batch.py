@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.device import Launch
-from flow_cuda.codegen.program import Kernel, named
+from flow_cuda.codegen.program import Kernel, make_kernel
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.hardware import Access, Hardware, Span
 from flow_cuda.device.launch import Arguments, KernelLaunch, MergeableCall, Queued
@@ -65,10 +65,10 @@ def _conflict(a: Launch, b: KernelLaunch) -> bool:
     if not isinstance(a, Queued):
         return True
     touched = a.touched()
-    return _meet(touched, b.access) or _meet(b.access, touched)
+    return _writes_overlap(touched, b.access) or _writes_overlap(b.access, touched)
 
 
-def _meet(a: Access, b: Access) -> bool:
+def _writes_overlap(a: Access, b: Access) -> bool:
     return any(_overlap(x, y) for x in a.writes for y in (*b.reads, *b.writes))
 
 
@@ -81,7 +81,7 @@ def _merge(group: Sequence[Any]) -> KernelLaunch:
     hardware, shared = group[0].hardware, group[0].shared
     blocks = [_blocks(launch) for launch in group]
     starts = [0, *accumulate(blocks)]
-    rows = [[start, *_words(launch)] for start, launch in zip(starts, group, strict=False)]
+    rows = [[start, *_packed_words(launch)] for start, launch in zip(starts, group, strict=False)]
     table = _upload(hardware, np.array(rows, np.uint64))
     kernel = batch_kernel(shared)
     values = (table, len(group))
@@ -110,7 +110,7 @@ def _blocks(launch: Any) -> int:
     return max(1, min(-(-items // per_block), MAX_BLOCKS))
 
 
-def _words(launch: Any) -> Iterator[int]:
+def _packed_words(launch: Any) -> Iterator[int]:
     """Yield the packed arguments as 8-byte integers."""
     for kept in launch.arguments.packed:
         yield from np.frombuffer(bytes(kept).ljust(8, b"\0"), np.uint64).tolist()
@@ -130,7 +130,7 @@ def batch_kernel(shared: MergeableCall) -> Kernel:
     )
     stem = f"many_{shared.function.partition('<')[0]}"
     parameters = (("const u64 *", "table"), ("i64", "rows"))
-    return named(stem, parameters, body, shared.headers, barriers=shared.blocks)
+    return make_kernel(stem, parameters, body, shared.headers, barriers=shared.blocks)
 
 
 _SIZES = {"Terms": 4}

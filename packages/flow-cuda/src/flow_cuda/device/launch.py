@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.dtypes import as_dtype
-from flow_cuda.codegen.program import C_TYPES, Kernel, named
+from flow_cuda.codegen.program import C_TYPES, Kernel, make_kernel
 from flow_cuda.cudnn.problems import Problem
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.hardware import (
@@ -33,15 +33,15 @@ def space(sizes: Sequence[int]) -> Any:
     >>> space((2, 3))[:4].tolist()
     [6, 2, 2, 3]
     """
-    return np.array([int(np.prod(sizes)), len(sizes), *_row(sizes)], np.int64)
+    return np.array([int(np.prod(sizes)), len(sizes), *_pad_row(sizes)], np.int64)
 
 
 def strides(steps: Sequence[int]) -> Any:
     """Return a ``Strides`` struct of `source/prelude.h`."""
-    return np.array(_row(steps), np.int64)
+    return np.array(_pad_row(steps), np.int64)
 
 
-def _row(values: Sequence[int]) -> list[int]:
+def _pad_row(values: Sequence[int]) -> list[int]:
     if len(values) > AXES:
         raise ValueError(f"{len(values)} axes, the maximum is {AXES}")
     return [*values, *[0] * (AXES - len(values))]
@@ -63,7 +63,7 @@ class Arguments:
                 f"{kernel.name} takes {len(kernel.parameters)} arguments, got {len(values)}"
             )
         self.packed = [
-            _packed(kind, v) for (kind, _), v in zip(kernel.parameters, values, strict=True)
+            _pack(kind, v) for (kind, _), v in zip(kernel.parameters, values, strict=True)
         ]
         self.pointers = (ctypes.c_void_p * max(1, len(self.packed)))(
             *(ctypes.addressof(kept) for kept in self.packed)
@@ -82,7 +82,7 @@ _NUMBERS: Mapping[str, Any] = {
 }
 
 
-def _packed(kind: str, value: Any) -> Any:
+def _pack(kind: str, value: Any) -> Any:
     if kind.endswith("*"):
         return ctypes.c_void_p(0 if value is None else value.address)
     if isinstance(value, np.ndarray):
@@ -401,7 +401,7 @@ class Struct:
     packed: Any
 
 
-def _typed(value: Any) -> tuple[str, Any]:
+def _c_argument(value: Any) -> tuple[str, Any]:
     """Return the C++ type of an argument and the value to pack."""
     if isinstance(value, Read):
         own = value.kind or C_TYPES[as_dtype(value.array.dtype).name]  # type: ignore[union-attr]
@@ -455,12 +455,12 @@ def call(
         numbers: host numbers that it reads.
         joins: whether the function takes a ``Part``, so that launches can be merged.
     """
-    typed = [_typed(value) for value in values]
+    typed = [_c_argument(value) for value in values]
     parameters = [(kind, f"a{i}") for i, (kind, _) in enumerate(typed)]
     template = f"<{', '.join(types)}>" if types else ""
     body = f"{function}{template}({', '.join(name for _, name in parameters)});"
     headers = (header,) if isinstance(header, str) else header
-    kernel = named(function, parameters, body, headers, barriers=blocks)
+    kernel = make_kernel(function, parameters, body, headers, barriers=blocks)
     bind = launch_blocks if blocks else launch_threads
     launch = bind(kernel, items, *(value for _, value in typed), numbers=numbers)
     if not mergeable:

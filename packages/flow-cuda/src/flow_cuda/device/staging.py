@@ -32,7 +32,7 @@ class Staging:
         self._events: list[Any] = []
         self._next = 0
 
-    def _slot(self) -> int:
+    def _free_slot(self) -> int:
         """Return a free buffer; wait for one if necessary."""
         if len(self._pieces) < self._slots:
             self._pieces.append(self._hardware.pinned(self._chunk))
@@ -47,7 +47,7 @@ class Staging:
         """Queue a copy of host bytes; the source may change when this returns."""
         for start in range(0, source.size, self._chunk):
             part = source[start : start + self._chunk]
-            slot = self._slot()
+            slot = self._free_slot()
             piece = self._pieces[slot]
             address = piece.ctypes.data
             self._hardware.host_writes([(address, address + part.size)])
@@ -61,16 +61,16 @@ class Staging:
         for start in range(0, target.size, self._chunk):
             size = min(self._chunk, target.size - start)
             if len(waiting) == self._slots:
-                self._take(target, *waiting.pop(0))
-            slot = self._slot()
+                self._finish_download(target, *waiting.pop(0))
+            slot = self._free_slot()
             address = self._pieces[slot].ctypes.data
             self._hardware.copy(self.stream, address, source + start, size)
             self._events[slot] = self._hardware.record(self.stream)
             waiting.append((slot, start, size))
         for piece in waiting:
-            self._take(target, *piece)
+            self._finish_download(target, *piece)
 
-    def _take(self, target: Any, slot: int, start: int, size: int) -> None:
+    def _finish_download(self, target: Any, slot: int, start: int, size: int) -> None:
         self._hardware.synchronize(self._events[slot])
         piece = self._pieces[slot]
         address = piece.ctypes.data
@@ -88,8 +88,8 @@ class HostCopies:
 
     def __init__(self, hardware: Hardware, chunk: int) -> None:
         self._hardware = hardware
-        self._to = Staging(hardware, "h2d", chunk)
-        self._back = Staging(hardware, "d2h", chunk)
+        self._to_device = Staging(hardware, "h2d", chunk)
+        self._to_host = Staging(hardware, "d2h", chunk)
 
     def upload(self, target: DeviceArray, source: Any) -> None:
         """Copy a host array to the device, after all queued work that reads the old values.
@@ -100,13 +100,13 @@ class HostCopies:
         if not host.size:
             return
         hardware = self._hardware
-        hardware.wait(self._to.stream, hardware.record(hardware.compute))
-        self._to.upload(target.address, host)
-        hardware.wait(hardware.compute, hardware.record(self._to.stream))
+        hardware.wait(self._to_device.stream, hardware.record(hardware.compute))
+        self._to_device.upload(target.address, host)
+        hardware.wait(hardware.compute, hardware.record(self._to_device.stream))
 
     def download(self, source: DeviceArray, target: Any) -> None:
         """Fill a contiguous host array with the values after all queued work."""
         if source.nbytes:
             hardware = self._hardware
-            hardware.wait(self._back.stream, hardware.record(hardware.compute))
-            self._back.download(source.address, target.reshape(-1).view(np.uint8))
+            hardware.wait(self._to_host.stream, hardware.record(hardware.compute))
+            self._to_host.download(source.address, target.reshape(-1).view(np.uint8))

@@ -96,7 +96,7 @@ class CupyHardware:
     def function(self, kernel: Kernel) -> CupyFunction:
         """Return a loaded kernel; compile it or read it from the cache on first use."""
         if kernel.name not in self._functions:
-            self._load([kernel], nvrtc.compiled([kernel], self.architecture))
+            self._load([kernel], nvrtc.compile_kernels([kernel], self.architecture))
         return self._functions[kernel.name]
 
     def preload(self, kernels: Sequence[Kernel]) -> None:
@@ -106,7 +106,9 @@ class CupyHardware:
             wanted[i : i + KERNELS_PER_MODULE] for i in range(0, len(wanted), KERNELS_PER_MODULE)
         ]
         with ThreadPoolExecutor() as pool:
-            codes = list(pool.map(lambda part: nvrtc.compiled(part, self.architecture), parts))
+            codes = list(
+                pool.map(lambda part: nvrtc.compile_kernels(part, self.architecture), parts)
+            )
         for part, code in zip(parts, codes, strict=True):
             self._load(part, code)
 
@@ -191,9 +193,9 @@ class CupyHardware:
             ):
                 self._lt.queue(product, operands, stream.ptr)
             else:
-                self._plain_product(stream, product, operands)
+                self._cublas_product(stream, product, operands)
 
-    def _plain_product(self, stream: Any, p: Product, o: Operands) -> None:
+    def _cublas_product(self, stream: Any, p: Product, o: Operands) -> None:
         """Compute with cuBLAS on the transposed matrices: its columns are our rows."""
         wide = np.float64 if p.dtype == "float64" else np.float32
         alpha, beta = np.array(p.alpha, wide), np.array(0, wide)
@@ -302,7 +304,7 @@ def dnn_plans(index: int) -> DnnPlans | None:
         with device:
             return call()
 
-    def started() -> DnnPlans:
+    def start() -> DnnPlans:
         import cudnn
 
         units = device.attributes["MultiProcessorCount"]
@@ -312,7 +314,7 @@ def dnn_plans(index: int) -> DnnPlans | None:
         return DnnPlans(cudnn, architecture, CupyBench(device), caches[0], within, caches[1])
 
     try:
-        found: DnnPlans = within(started)
+        found: DnnPlans = within(start)
     except (ImportError, OSError, RuntimeError) as error:
         if not isinstance(error, ModuleNotFoundError):
             text = f"cuDNN failed to initialize; the kernels of flow-cuda replace it: {error}"
@@ -346,9 +348,9 @@ class CupyBench:
                 self._cupy.cuda.runtime.memsetAsync(memory.ptr, 0, memory.size, self.stream)
             addresses = [memory.ptr for memory in kept]
             run(addresses)
-            return min(self._timed(run, addresses) for _ in range(self.times))
+            return min(self._time_run(run, addresses) for _ in range(self.times))
 
-    def _timed(self, run: Callable[[Sequence[int]], None], addresses: Sequence[int]) -> float:
+    def _time_run(self, run: Callable[[Sequence[int]], None], addresses: Sequence[int]) -> float:
         start, stop = (self._cupy.cuda.Event() for _ in range(2))
         start.record(self._queue)
         run(addresses)

@@ -152,14 +152,14 @@ class Step:
         if self._calls == 1:
             self._graphs = [None] * len(self.parts)
         elif self._calls == 2:
-            self._graphs = list(map(self._captured, self.parts, self._schedules))
+            self._graphs = list(map(self._capture, self.parts, self._schedules))
         for part, own, graph in zip(self.parts, self._schedules, self._graphs, strict=True):
             if part.queued:
                 self._run(own, graph)
             for call in part.calls:
                 call()
 
-    def _captured(self, part: Part, own: StreamSchedule) -> Any:
+    def _capture(self, part: Part, own: StreamSchedule) -> Any:
         if not part.captured:
             return None
         first = self._first

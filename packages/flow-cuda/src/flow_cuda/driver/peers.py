@@ -169,7 +169,7 @@ class _Endpoint:
         self._host_copies = self._host_copies or HostCopies(self.bench.hardware, CHUNK)
         return self._host_copies
 
-    def like(self, box: Box) -> Strided:
+    def scratch_like(self, box: Box) -> Strided:
         """Return contiguous scratch memory for the elements of a box."""
         return self.scratch.row(int(box.size), box.dtype).reshape(tuple(box.shape))
 
@@ -213,7 +213,7 @@ class _Binding:
             ]
             if not blocks[0].first:
                 parts.insert(0, (target, there))
-            yield from self._gather(parts, target, there)
+            yield from self._reduce_parts(parts, target, there)
 
     def _all_reduce(self) -> Iterator[Any]:
         """Reduce-scatter, then all-gather: each device reduces its chunk in rank order."""
@@ -224,13 +224,13 @@ class _Binding:
                 rows = [_flat(self.inputs[i], low, high) for i in ranks]
                 parts = list(zip(group, rows, strict=True))
                 done = _flat(self.outputs[ranks[owner]], low, high)
-                yield from self._gather(parts, group[owner], done)
+                yield from self._reduce_parts(parts, group[owner], done)
                 for rank, device in enumerate(group):
                     if rank != owner:
                         there = _flat(self.outputs[ranks[rank]], low, high)
                         yield from self._copy_box((group[owner], done), device, there)
 
-    def _gather(self, parts: Sequence[Part], target: str, there: Box) -> Iterator[Any]:
+    def _reduce_parts(self, parts: Sequence[Part], target: str, there: Box) -> Iterator[Any]:
         """Reduce parts in order into the target; copy a single part.
 
         The target may be one of the parts; the first two are then added before it is overwritten.
@@ -240,11 +240,9 @@ class _Binding:
             return
         near: list[Box] = []
         for position, (source, part) in enumerate(parts):
-            is_host, late = _is_host(there), position > 1  # when the target holds a sum already
+            late = position > 1  # the target already holds a sum
             if source != target or (late and _address(part) == _address(there)):
-                scratch = (
-                    np.empty(part.shape, part.dtype) if is_host else self.ends[target].like(part)
-                )
+                scratch = self._scratch(target, there, part)
                 yield from self._copy_box((source, part), target, scratch)
                 part = scratch
             near.append(part)
@@ -268,14 +266,19 @@ class _Binding:
             return
         row, end = box, there
         if not _is_host(box) and not box.is_contiguous:
-            row = self.ends[source].like(box)
+            row = self.ends[source].scratch_like(box)
             yield from self.ends[source].bench.copy(row, box)
         if not _is_contiguous(there):
-            is_host = _is_host(there)
-            end = np.empty(box.shape, box.dtype) if is_host else self.ends[target].like(there)
+            end = self._scratch(target, there, box)
         yield self._copy_contiguous(source, row, target, end)
         if end is not there:
             yield from self._copy_box((target, end), target, there)
+
+    def _scratch(self, target: str, there: Box, box: Box) -> Box:
+        """Return scratch memory for a box, on the host if ``there`` is."""
+        if _is_host(there):
+            return np.empty(box.shape, box.dtype)
+        return self.ends[target].scratch_like(box)
 
     def _copy_contiguous(self, source: str, row: Box, target: str, end: Box) -> Launch:
         """Build the copy of contiguous memory from device to device."""

@@ -108,7 +108,7 @@ def schedule(works: Sequence[Queued], first: Hardware) -> StreamSchedule:
 def _waits(works: Sequence[Queued], lanes: Sequence[int], count: int) -> list[tuple[int, ...]]:
     """Return, for each item, the items that it waits for."""
     accesses = [work.touched() for work in works]
-    pieces = _Pieces(_shared([(*a.reads, *a.writes) for a in accesses], lanes, count))
+    pieces = _Pieces(_shared_ranges([(*a.reads, *a.writes) for a in accesses], lanes, count))
     known: list[list[int]] = []
     now = [[-1] * count for _ in range(count)]
     found: list[tuple[int, ...]] = []
@@ -123,11 +123,11 @@ def _waits(works: Sequence[Queued], lanes: Sequence[int], count: int) -> list[tu
         now[lane] = clock
         known.append(clock)
         found.append(tuple(waits))
-        pieces.touch(position, lane, access.reads, access.writes)
+        pieces.record(position, lane, access.reads, access.writes)
     return found
 
 
-def _shared(spans: Sequence[Iterable[Span]], lanes: Sequence[int], count: int) -> list[Span]:
+def _shared_ranges(spans: Sequence[Iterable[Span]], lanes: Sequence[int], count: int) -> list[Span]:
     """Return the address ranges that several streams access, sorted, split at every boundary."""
     of_lane: list[list[Span]] = [[] for _ in range(count)]
     for row, lane in zip(spans, lanes, strict=True):
@@ -171,23 +171,23 @@ class _Pieces:
 
     def dependencies(self, reads: Iterable[Span], writes: Iterable[Span]) -> Iterator[int]:
         """Yield the items that a new item depends on."""
-        for piece in self._of((*reads, *writes)):
+        for piece in self._indices_of((*reads, *writes)):
             if piece in self.writers:
                 yield self.writers[piece]
-        for piece in self._of(writes):
+        for piece in self._indices_of(writes):
             yield from self.readers.get(piece, {}).values()
 
-    def touch(
+    def record(
         self, position: int, lane: int, reads: Iterable[Span], writes: Iterable[Span]
     ) -> None:
         """Record the accesses of a new item."""
-        for piece in self._of(writes):
+        for piece in self._indices_of(writes):
             self.writers[piece] = position
             self.readers[piece] = {}
-        for piece in self._of(reads):
+        for piece in self._indices_of(reads):
             self.readers.setdefault(piece, {})[lane] = position
 
-    def _of(self, spans: Iterable[Span]) -> Iterator[int]:
+    def _indices_of(self, spans: Iterable[Span]) -> Iterator[int]:
         """Yield the shared ranges contained in some ranges."""
         for start, stop in spans:
             first = bisect_left(self.pieces, (start, start))

@@ -65,7 +65,7 @@ class Matrix:
         return sums if self.tall else 0
 
 
-def leading(type_: TensorType, axes: Sequence[int]) -> Matrix | None:
+def leading_matrix(type_: TensorType, axes: Sequence[int]) -> Matrix | None:
     """Return the matrix whose rows a reduction over the leading axes sums; None for other axes.
 
     >>> from flow_core.base.dtypes import float32

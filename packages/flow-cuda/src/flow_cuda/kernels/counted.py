@@ -23,14 +23,14 @@ from flow_cuda.kernels.binding import (
 )
 from flow_cuda.kernels.move import UNSIGNED, fill_array
 from flow_cuda.kernels.order import Sorting, keys_of, sorting
-from flow_cuda.kernels.reduce import parts_of
+from flow_cuda.kernels.reduce import part_count
 
 HEADERS = ("order.h", "counted.h")
 
 
 def _place_buffers(size: int) -> tuple[BufferSpec, ...]:
     """Counts per part, and the output positions of elements."""
-    return ((parts_of(size),), np.int32), ((size,), np.int32)
+    return ((part_count(size),), np.int32), ((size,), np.int32)
 
 
 def _places(
@@ -41,7 +41,7 @@ def _places(
     index: str,
 ) -> Iterator[Launch]:
     """Compute the number of nonzero elements before each element (exclusive scan), and in total."""
-    extent, (sums, places) = (x.size, parts_of(x.size)), buffers
+    extent, (sums, places) = (x.size, part_count(x.size)), buffers
     yield call(
         "count_parts", HEADERS, (kind,), Read(x), sums, *extent, items=extent[1], blocks=True
     )
@@ -62,7 +62,7 @@ def _argwhere(ctx: BindContext) -> Iterator[Launch]:
     yield call("argwhere", HEADERS, (kind, index), *values, items=x.size)
 
 
-def _few_axes(query: KernelQuery) -> bool:
+def _rank_fits(query: KernelQuery) -> bool:
     return len(query.inputs[0].shape) <= AXES
 
 
@@ -212,7 +212,7 @@ def _distinct(query: KernelQuery) -> int:
 
 KERNELS: tuple[KernelSpec, ...] = (
     kernel(
-        "argwhere", collect_launches(_argwhere), _few_axes,
+        "argwhere", collect_launches(_argwhere), _rank_fits,
         lambda query: buffer_bytes(_place_buffers(query.inputs[0].size)),
     ),
     kernel("sync_dynamic_resize", collect_launches(_resize)),

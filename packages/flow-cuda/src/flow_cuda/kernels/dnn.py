@@ -23,7 +23,7 @@ from flow_cuda.kernels.matmul import is_floating
 
 def conv_problem(query: KernelQuery) -> Convolution:
     """Return the problem of a convolution op of flow-core or flow-cuda."""
-    kind, (x, w, y) = tensors(query)
+    kind, (x, w, y) = conv_tensors(query)
     attrs = query.attrs
     bias, adds = (len(query.inputs) > n for n in (2, 3))
     relu = attrs.get("activation") == "relu"
@@ -31,7 +31,7 @@ def conv_problem(query: KernelQuery) -> Convolution:
     return convolution(kind, (x, w, y), attrs, bias=bias, relu=relu, adds=adds, sums=sums)
 
 
-def tensors(query: KernelQuery) -> tuple[str, tuple[TensorType, TensorType, TensorType]]:
+def conv_tensors(query: KernelQuery) -> tuple[str, tuple[TensorType, TensorType, TensorType]]:
     """Return the kind of convolution, and the types of input, weights and output."""
     given, made = query.inputs, query.outputs[0]
     if query.op == "cudnn_conv_data_grad":
@@ -42,10 +42,10 @@ def tensors(query: KernelQuery) -> tuple[str, tuple[TensorType, TensorType, Tens
 
 
 def _conv(ctx: BindContext) -> Launch:
-    return bound(ctx, conv_problem(ctx.query), ctx.outputs, ctx.workspace)
+    return bind_problem(ctx, conv_problem(ctx.query), ctx.outputs, ctx.workspace)
 
 
-def bound(
+def bind_problem(
     ctx: BindContext,
     problem: Problem,
     outputs: tuple[DeviceArray, ...],
@@ -113,7 +113,7 @@ def attention_problem(query: KernelQuery) -> Attention | AttentionGrad:
 
 
 def _attention(ctx: BindContext) -> Launch:
-    return bound(ctx, attention_problem(ctx.query), ctx.outputs, ctx.workspace)
+    return bind_problem(ctx, attention_problem(ctx.query), ctx.outputs, ctx.workspace)
 
 
 def _is_half(query: KernelQuery) -> bool:
@@ -145,7 +145,7 @@ def _norm(ctx: BindContext) -> Iterator[Launch]:
     )
     workspace, *fresh = split_workspace(ctx.workspace, buffers)
     outputs = (*ctx.outputs, *fresh)
-    yield bound(ctx, norm_problem(ctx.query), outputs, workspace if workspace.size else None)
+    yield bind_problem(ctx, norm_problem(ctx.query), outputs, workspace if workspace.size else None)
     for target, source in zip(ctx.inputs[1:3], fresh, strict=True):
         yield CopyLaunch(row.hardware, target, source)
 
@@ -158,7 +158,7 @@ def _norm_workspace(query: KernelQuery) -> int:
 
 
 def _norm_grad(ctx: BindContext) -> Launch:
-    return bound(ctx, norm_problem(ctx.query), ctx.outputs, ctx.workspace)
+    return bind_problem(ctx, norm_problem(ctx.query), ctx.outputs, ctx.workspace)
 
 
 def takes_norm(query: KernelQuery) -> bool:
@@ -180,7 +180,7 @@ def layer_norm_problem(query: KernelQuery) -> LayerNorm:
 
 
 def _layer_norm(ctx: BindContext) -> Launch:
-    return bound(ctx, layer_norm_problem(ctx.query), ctx.outputs, ctx.workspace)
+    return bind_problem(ctx, layer_norm_problem(ctx.query), ctx.outputs, ctx.workspace)
 
 
 def takes_layer_norm(query: KernelQuery) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from flow_core.device import Launch
 from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.plugins.specs import BindContext, KernelSpec
-from flow_cuda.codegen.elementwise import collapse_axes, group_of, is_known, write
+from flow_cuda.codegen.elementwise import collapse_axes, is_supported, make_group, write
 from flow_cuda.codegen.expressions import TABLE
 from flow_cuda.device.launch import launch_threads, space, strides
 from flow_cuda.kernels.binding import kernel as kernel_spec
@@ -16,7 +16,7 @@ from flow_cuda.kernels.binding import kernel as kernel_spec
 
 def bind(ctx: BindContext) -> Launch:
     """Bind a fused group to one launch."""
-    group = group_of(ctx.query)
+    group = make_group(ctx.query)
     sizes, steps = collapse_axes(group)
     size = space(sizes)
     kernel, scalars = write(group)
@@ -50,7 +50,7 @@ def _single(
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    *(kernel_spec(op, bind, is_known) for op in ("fused", *TABLE)),
+    *(kernel_spec(op, bind, is_supported) for op in ("fused", *TABLE)),
     kernel_spec("bias_add", _bias_add),
     kernel_spec("cast_like", _cast_like),
 )

@@ -25,7 +25,7 @@ ADDED = ("float32", "float64", "int32", "int64")
 """Types with atomic addition."""
 
 
-def _summed(dtype: DType) -> DType:
+def _sum_type(dtype: DType) -> DType:
     """The accumulation type."""
     if dtype.name in ADDED:
         return dtype
@@ -35,27 +35,27 @@ def _summed(dtype: DType) -> DType:
 def _sum_bytes(query: KernelQuery) -> int:
     """Return the workspace size for sums in a type without atomic addition."""
     out = query.outputs[0]
-    wide = _summed(out.dtype)
+    wide = _sum_type(out.dtype)
     return 0 if wide is out.dtype else padded(out.size * wide.itemsize)
 
 
 def _sums(ctx: BindContext) -> DeviceArray:
     """Return the array for accumulation: the output or the workspace."""
-    out, wide = ctx.outputs[0], _summed(ctx.query.outputs[0].dtype)
+    out, wide = ctx.outputs[0], _sum_type(ctx.query.outputs[0].dtype)
     found: DeviceArray = out
     if wide is not ctx.query.outputs[0].dtype:
         found = ctx.workspace.part(0, out.shape, wide.numpy)
     return found
 
 
-def _narrowed(ctx: BindContext, sums: DeviceArray) -> Iterator[Launch]:
+def _narrow_sums(ctx: BindContext, sums: DeviceArray) -> Iterator[Launch]:
     out, type_ = ctx.outputs[0], ctx.query.outputs[0]
     if sums is not out and out.size:
-        types = (c_type(_summed(type_.dtype)), c_type(type_))
+        types = (c_type(_sum_type(type_.dtype)), c_type(type_))
         yield call("narrow", HEADER, types, Read(sums), out, out.size, items=out.size)
 
 
-def _cleared(sums: DeviceArray) -> Iterator[Launch]:
+def _clear(sums: DeviceArray) -> Iterator[Launch]:
     if sums.nbytes:
         yield ZeroLaunch(sums.hardware, sums)
 
@@ -84,20 +84,20 @@ def _gather(batched: bool, ctx: BindContext) -> Iterator[Launch]:
 def _segments(batched: bool, ctx: BindContext) -> Iterator[Launch]:
     x, index = ctx.inputs[:2]
     extent = _extent(ctx, batched, ctx.query.outputs[0])
-    yield from _added(ctx, "segment_sum", x, index, 1, *extent)
+    yield from _add_elements(ctx, "segment_sum", x, index, 1, *extent)
 
 
-def _added(
+def _add_elements(
     ctx: BindContext, function: str, x: DeviceArray, index: DeviceArray, at: int, *rest: Any
 ) -> Iterator[Launch]:
     """Add elements of x to zeroed sums; ``at`` is the position of the index among the inputs."""
     sums = _sums(ctx)
-    yield from _cleared(sums)
-    yield from _adding(ctx, function, sums, x, index, at, *rest)
-    yield from _narrowed(ctx, sums)
+    yield from _clear(sums)
+    yield from _adding_kernel(ctx, function, sums, x, index, at, *rest)
+    yield from _narrow_sums(ctx, sums)
 
 
-def _adding(
+def _adding_kernel(
     ctx: BindContext,
     function: str,
     sums: DeviceArray,
@@ -107,7 +107,7 @@ def _adding(
     *rest: Any,
 ) -> Iterator[Launch]:
     out = ctx.query.outputs[0].dtype
-    types = (c_type(out), c_type(ctx.query.inputs[at]), c_type(_summed(out)))
+    types = (c_type(out), c_type(ctx.query.inputs[at]), c_type(_sum_type(out)))
     if x.size and sums.size:
         values = (Read(x), Read(index), sums, *rest)
         yield call(function, HEADER, types, *values, items=x.size)
@@ -135,7 +135,7 @@ def _dim_gather(ctx: BindContext) -> Iterator[Launch]:
 def _dim_scatter(ctx: BindContext) -> Iterator[Launch]:
     _, x, index = ctx.inputs
     rest = _dim(ctx, ctx.query.outputs[0], ctx.query.inputs[2])
-    yield from _added(ctx, "dim_scatter", x, index, 2, *rest)
+    yield from _add_elements(ctx, "dim_scatter", x, index, 2, *rest)
 
 
 def _nd(ctx: BindContext, table: TensorType, index: TensorType) -> tuple[Any, ...]:
@@ -162,7 +162,7 @@ def _gather_nd(ctx: BindContext) -> Iterator[Launch]:
 def _scatter_nd(at: int, ctx: BindContext) -> Iterator[Launch]:
     index, updates = ctx.inputs[at : at + 2]
     rest = _nd(ctx, ctx.query.outputs[0], ctx.query.inputs[at])
-    yield from _added(ctx, "scatter_nd_add", updates, index, at, *rest)
+    yield from _add_elements(ctx, "scatter_nd_add", updates, index, at, *rest)
 
 
 def _scatter_add(ctx: BindContext) -> Iterator[Launch]:
@@ -173,10 +173,10 @@ def _scatter_add(ctx: BindContext) -> Iterator[Launch]:
         yield from copy_array(table, out)
     elif out.size:
         type_ = ctx.query.outputs[0].dtype
-        types = (c_type(type_), c_type(_summed(type_)))
+        types = (c_type(type_), c_type(_sum_type(type_)))
         yield call("widen", HEADER, types, Read(table), sums, out.size, items=out.size)
-    yield from _adding(ctx, "scatter_nd_add", sums, updates, index, 2, *rest)
-    yield from _narrowed(ctx, sums)
+    yield from _adding_kernel(ctx, "scatter_nd_add", sums, updates, index, 2, *rest)
+    yield from _narrow_sums(ctx, sums)
 
 
 def _scatter_update(ctx: BindContext) -> Iterator[Launch]:

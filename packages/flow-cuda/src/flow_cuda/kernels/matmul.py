@@ -73,7 +73,7 @@ def _matmul(ctx: BindContext) -> Launch:
     return ProductLaunch(c.hardware, product, a, b, c, workspace=ctx.workspace)
 
 
-def _finished(ctx: BindContext) -> Iterator[Launch]:
+def _matmul_with_epilogue(ctx: BindContext) -> Iterator[Launch]:
     """Yield a product with a fused epilogue, or a product and a kernel for the epilogue."""
     (a, b, *more), (c, *made) = ctx.inputs, ctx.outputs
     product, forward = product_of(ctx.query), ctx.query.op == "cuda_matmul"
@@ -87,12 +87,14 @@ def _finished(ctx: BindContext) -> Iterator[Launch]:
     if ctx.query.op == "cuda_matmul_sum":
         yield _operand_sum(ctx, product, a, b, bias)
         return
-    yield _finish(ctx, product, c, bias, saved)
+    yield _apply_epilogue(ctx, product, c, bias, saved)
     if not forward and bias is not None:
-        yield _summed(c, bias, (product.n, 1), (product.m, product.n), c_type(ctx.query.outputs[0]))
+        yield _sum_axis(
+            c, bias, (product.n, 1), (product.m, product.n), c_type(ctx.query.outputs[0])
+        )
 
 
-def _finish(
+def _apply_epilogue(
     ctx: BindContext, product: Product, c: DeviceArray, bias: Any, saved: DeviceArray | None
 ) -> Launch:
     """Apply bias and activation, or an activation gradient."""
@@ -115,12 +117,12 @@ def _operand_sum(
     kind = c_type(ctx.query.outputs[0])
     if ctx.attrs["side"] == "a":
         kept, gone = ((p.m, 1), (p.k, p.m)) if p.transpose_a else ((p.m, p.k), (p.k, 1))
-        return _summed(a, out, kept, gone, kind)
+        return _sum_axis(a, out, kept, gone, kind)
     kept, gone = ((p.n, p.k), (p.k, 1)) if p.transpose_b else ((p.n, 1), (p.k, p.n))
-    return _summed(b, out, kept, gone, kind)
+    return _sum_axis(b, out, kept, gone, kind)
 
 
-def _summed(
+def _sum_axis(
     x: DeviceArray, y: DeviceArray, kept: tuple[int, int], gone: tuple[int, int], kind: str
 ) -> Launch:
     """Sum over one of two axes, each given by its size and stride."""
@@ -145,7 +147,7 @@ KERNELS: tuple[KernelSpec, ...] = (
     kernel("matmul", _matmul, is_floating, workspace_bytes),
     kernel("batch_matmul", _matmul, is_floating, workspace_bytes),
     *(
-        kernel(op, collect_launches(_finished), can_finish, workspace_bytes)
+        kernel(op, collect_launches(_matmul_with_epilogue), can_finish, workspace_bytes)
         for op in ("cuda_matmul", "cuda_matmul_grad", "cuda_matmul_sum")
     ),
 )

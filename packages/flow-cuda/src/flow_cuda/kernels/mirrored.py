@@ -65,7 +65,7 @@ def _from_mirrored(ctx: BindContext) -> Iterator[Launch]:
             yield call("add_box", HEADER, (c_type(ctx.query.outputs[0]),), *values, items=x.size)
 
 
-def _few_axes(query: KernelQuery) -> bool:
+def _rank_fits(query: KernelQuery) -> bool:
     return len(query.inputs[0].shape) <= AXES
 
 
@@ -79,7 +79,7 @@ def _take_turn(ctx: BindContext) -> Iterator[Launch]:
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    kernel("cast_to_mirrored", collect_launches(_to_mirrored), _few_axes),
-    kernel("cast_from_mirrored", collect_launches(_from_mirrored), _few_axes),
+    kernel("cast_to_mirrored", collect_launches(_to_mirrored), _rank_fits),
+    kernel("cast_from_mirrored", collect_launches(_from_mirrored), _rank_fits),
     kernel("ssp_variable_proxy", collect_launches(_take_turn)),
 )

@@ -255,7 +255,7 @@ def _axis_of(
     return len(numbers), (taken[numbers[0]] - low, step), numbers[0]
 
 
-def _take(
+def _copy_slice(
     tensor: DeviceArray, part: DeviceArray, attrs: Any, into_tensor: bool
 ) -> Iterator[Launch]:
     """Copy the elements of a slice, from the tensor or into it."""
@@ -271,24 +271,24 @@ def _slice(ctx: BindContext) -> Iterator[Launch]:
     (x,), (y,) = ctx.inputs, ctx.outputs
     if prod(box_of(x.shape, ctx.attrs).sizes) != y.size:
         yield from fill_array(y, 0)
-    yield from _take(x, y, ctx.attrs, into_tensor=False)
+    yield from _copy_slice(x, y, ctx.attrs, into_tensor=False)
 
 
 def _slice_grad(ctx: BindContext) -> Iterator[Launch]:
     dy, (dx,) = ctx.inputs[0], ctx.outputs
     yield from fill_array(dx, 0)
-    yield from _take(dx, dy, ctx.attrs, into_tensor=True)
+    yield from _copy_slice(dx, dy, ctx.attrs, into_tensor=True)
 
 
 def _slice_update(ctx: BindContext) -> Iterator[Launch]:
     (x, update), (y,) = ctx.inputs, ctx.outputs
     yield from copy_array(x, y)
-    yield from _take(y, update, ctx.attrs, into_tensor=True)
+    yield from _copy_slice(y, update, ctx.attrs, into_tensor=True)
 
 
 def _slice_assign(ctx: BindContext) -> Iterator[Launch]:
     ref, value = ctx.inputs
-    yield from _take(ref, value, ctx.attrs, into_tensor=True)
+    yield from _copy_slice(ref, value, ctx.attrs, into_tensor=True)
 
 
 # --- padding
@@ -377,13 +377,13 @@ def _one_hot(ctx: BindContext) -> Iterator[Launch]:
 def _tril(ctx: BindContext) -> Iterator[Launch]:
     (x,), (y,), attrs = ctx.inputs, ctx.outputs, ctx.attrs
     rows, columns = y.shape[-2:]
-    value, scale = (_chosen(attrs, k, d) for k, d in (("fill", 0.0), ("scale", 1.0)))
+    value, scale = (_typed_value(attrs, k, d) for k, d in (("fill", 0.0), ("scale", 1.0)))
     types = (c_type(ctx.query.inputs[0]),)
     values = (Read(x), y, y.size, rows, columns, attrs["diagonal"], scale, value)
     yield call("tril", HEADER, types, *values, items=y.size)
 
 
-def _chosen(attrs: Any, kind: str, default: float) -> float:
+def _typed_value(attrs: Any, kind: str, default: float) -> float:
     """Return the floating-point or the integer variant of an attribute."""
     if f"floating_{kind}_value" not in attrs:
         return default
@@ -391,7 +391,7 @@ def _chosen(attrs: Any, kind: str, default: float) -> float:
     return float(attrs[f"{chosen}_{kind}_value"])
 
 
-def _few_axes(query: KernelQuery) -> bool:
+def _rank_fits(query: KernelQuery) -> bool:
     return all(_rank(t) <= AXES for t in (*query.inputs, *query.outputs))
 
 
@@ -433,5 +433,5 @@ _BINDS: dict[str, Callable[[BindContext], Iterator[Launch]]] = {
 }
 
 KERNELS: tuple[KernelSpec, ...] = tuple(
-    kernel(op, collect_launches(bind), _few_axes) for op, bind in _BINDS.items()
+    kernel(op, collect_launches(bind), _rank_fits) for op, bind in _BINDS.items()
 )

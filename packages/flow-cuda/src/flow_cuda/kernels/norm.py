@@ -20,7 +20,7 @@ def _axis(ctx: BindContext, name: str) -> int:
     return axis % len(ctx.query.inputs[0].shape)
 
 
-def _cut(ctx: BindContext, name: str) -> tuple[int, int]:
+def _outer_and_inner(ctx: BindContext, name: str) -> tuple[int, int]:
     """Return the number of elements before and from an axis on."""
     shape, axis = ctx.query.inputs[0].shape, _axis(ctx, name)
     return prod(shape[:axis]), prod(shape[axis:])
@@ -33,15 +33,15 @@ def _layer_norm(ctx: BindContext) -> Launch:
     nothing = Read(None, own)
     gamma = params.pop() if ctx.attrs["scale"] else nothing
     beta = params.pop() if ctx.attrs["center"] else nothing
-    rows, n = _cut(ctx, "begin_norm_axis")
-    period = _cut(ctx, "begin_params_axis")[1]
+    rows, n = _outer_and_inner(ctx, "begin_norm_axis")
+    period = _outer_and_inner(ctx, "begin_params_axis")[1]
     values = (x, beta, gamma, *ctx.outputs, rows, n, period, ctx.attrs["epsilon"])
     types = (kind, own, statistic)
     return call("layer_norm", HEADER, types, *values, items=rows, blocks=True)
 
 
 def _layer_norm_grad(ctx: BindContext) -> Launch:
-    rows, n = _cut(ctx, "begin_norm_axis")
+    rows, n = _outer_and_inner(ctx, "begin_norm_axis")
     types = (c_type(ctx.query.inputs[0]), c_type(ctx.query.inputs[2]))
     values = (*map(Read, ctx.inputs), *ctx.outputs, rows, n)
     return call("layer_norm_grad", HEADER, types, *values, items=rows, blocks=True)
@@ -59,7 +59,7 @@ def _sums_bytes(query: KernelQuery) -> int:
 
 def _gamma_grad(ctx: BindContext) -> Launch | Sequence[Launch]:
     x, statistic = ctx.query.inputs[0], ctx.query.inputs[2]
-    n, period = (_cut(ctx, f"begin_{k}_axis")[1] for k in ("norm", "params"))
+    n, period = (_outer_and_inner(ctx, f"begin_{k}_axis")[1] for k in ("norm", "params"))
     matrix, (out,) = _params(ctx.query), ctx.outputs
     if matrix.tall:
         result = (out, ctx.query.outputs[0])
@@ -73,7 +73,7 @@ def _param_grad(ctx: BindContext) -> Sequence[Launch]:
     """Compute the sums first: dy * gamma may overwrite dy."""
     dy, normalized, gamma = ctx.inputs
     scaled, d_beta, d_gamma = ctx.outputs
-    size, period = dy.size, _cut(ctx, "begin_params_axis")[1]
+    size, period = dy.size, _outer_and_inner(ctx, "begin_params_axis")[1]
     matrix, types = _params(ctx.query), ctx.query.outputs
     last = product(ctx, dy, gamma, scaled)
     if matrix.tall:

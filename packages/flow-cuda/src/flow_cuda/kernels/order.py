@@ -76,7 +76,7 @@ class Sorting:
             buffers: the arrays of `buffers`; the first one holds the keys and is overwritten.
         """
         if not self.passes:
-            return self._ranked(*buffers)
+            return self._rank_sort(*buffers)
         keys, order, to_keys, to_order, counts = buffers
         launches: list[Launch] = []
         for number in range(self.passes):
@@ -85,7 +85,7 @@ class Sorting:
             keys, order, to_keys, to_order = to_keys, to_order, keys, order
         return launches, keys, order
 
-    def _ranked(self, keys: DeviceArray, to_keys: DeviceArray, order: DeviceArray) -> Ordered:
+    def _rank_sort(self, keys: DeviceArray, to_keys: DeviceArray, order: DeviceArray) -> Ordered:
         values = (Read(keys, self.kind), Write(to_keys, self.kind), order, self.rows, self.n)
         launch = call("rank_keys", HEADER, (self.kind,), *values, items=self.rows * self.n)
         return [launch], to_keys, order
@@ -144,7 +144,7 @@ def _workspace_bytes(query: KernelQuery) -> int:
     return buffer_bytes(_sorting(query).buffers)
 
 
-def ordered(ctx: BindContext, how: Sorting, descending: bool) -> Ordered:
+def sort_input(ctx: BindContext, how: Sorting, descending: bool) -> Ordered:
     """Return launches that sort the first input, the sorted keys and their positions."""
     buffers = tuple(split_workspace(ctx.workspace, how.buffers))
     launches, keys, order = how.order(buffers)
@@ -158,12 +158,12 @@ def _arg_sort(ctx: BindContext) -> Iterator[Launch]:
     descending = ctx.attrs.get("direction", "DESCENDING") == "DESCENDING"
     if not out.size:
         return
-    launches, _, order = ordered(ctx, how, descending)
+    launches, _, order = sort_input(ctx, how, descending)
     yield from launches
-    yield _taken(order, out, how)
+    yield _take_order(order, out, how)
 
 
-def _taken(order: DeviceArray, out: DeviceArray, how: Sorting) -> Launch:
+def _take_order(order: DeviceArray, out: DeviceArray, how: Sorting) -> Launch:
     values = (Read(order), out, how.rows, how.n, out.size // how.rows)
     return call("take_order", HEADER, (), *values, items=out.size)
 
@@ -172,7 +172,7 @@ def _sort(ctx: BindContext) -> Iterator[Launch]:
     (x,), (y,), how = ctx.inputs, ctx.outputs, _sorting(ctx.query)
     if not y.size:
         return
-    launches, _, order = ordered(ctx, how, ctx.attrs["direction"] == "DESCENDING")
+    launches, _, order = sort_input(ctx, how, ctx.attrs["direction"] == "DESCENDING")
     yield from launches
     unit = UNSIGNED[x.itemsize]
     values = (Read(x, unit), Read(order), Write(y, unit), how.rows, how.n)
@@ -200,7 +200,7 @@ def _in_top_k(ctx: BindContext) -> Iterator[Launch]:
 # --- permutations: the sort order of random keys
 
 
-def _permuted(query: KernelQuery) -> tuple[Sorting, int]:
+def _permutation_sorting(query: KernelQuery) -> tuple[Sorting, int]:
     """Return how the keys are sorted, and how many of their 48 random bits are dropped."""
     count = query.outputs[0].size
     cut = max(0, 48 - (63 - max(1, (count - 1).bit_length())))
@@ -208,7 +208,7 @@ def _permuted(query: KernelQuery) -> tuple[Sorting, int]:
 
 
 def _permutation(ctx: BindContext) -> Iterator[Launch]:
-    (out,), (how, cut) = ctx.outputs, _permuted(ctx.query)
+    (out,), (how, cut) = ctx.outputs, _permutation_sorting(ctx.query)
     if not out.size:
         return
     buffers = tuple(split_workspace(ctx.workspace, how.buffers))
@@ -218,7 +218,7 @@ def _permutation(ctx: BindContext) -> Iterator[Launch]:
     values = (Read(step.device), Write(buffers[0], "u64"), how.n, key(seed), cut)
     yield call("permutation_keys", "random.h", (), *values, items=how.n, numbers=(step,))
     yield from launches
-    yield _taken(order, out, how)
+    yield _take_order(order, out, how)
 
 
 KERNELS: tuple[KernelSpec, ...] = (
@@ -231,6 +231,6 @@ KERNELS: tuple[KernelSpec, ...] = (
     kernel("in_top_k", collect_launches(_in_top_k)),
     kernel(
         "generate_random_batch_permutation_indices", collect_launches(_permutation), None,
-        lambda query: buffer_bytes(_permuted(query)[0].buffers),
+        lambda query: buffer_bytes(_permutation_sorting(query)[0].buffers),
     ),
 )  # fmt: skip

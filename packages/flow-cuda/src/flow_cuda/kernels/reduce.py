@@ -13,7 +13,7 @@ from flow_cuda.codegen.elementwise import AXES
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.launch import Read, Struct, call, space, strides
 from flow_cuda.kernels.binding import c_type, kernel, padded
-from flow_cuda.kernels.columns import Matrix, column_sums, leading
+from flow_cuda.kernels.columns import Matrix, column_sums, leading_matrix
 
 HEADER = "reduce.h"
 WIDE = 128
@@ -42,7 +42,7 @@ def _axes(query: KernelQuery) -> tuple[int, ...]:
     return tuple(sorted({a % rank for a in ((axes,) if isinstance(axes, int) else axes)}))
 
 
-def _fits(query: KernelQuery) -> bool:
+def _rank_fits(query: KernelQuery) -> bool:
     return len(query.inputs[0].shape) <= AXES
 
 
@@ -63,7 +63,7 @@ def _spaces(query: KernelQuery) -> tuple[Any, ...]:
 
 def _columns(query: KernelQuery) -> Matrix | None:
     """Return the matrix whose columns are summed, if this is done in two steps."""
-    found = leading(query.inputs[0], _axes(query)) if REDUCTIONS[query.op] == SUM else None
+    found = leading_matrix(query.inputs[0], _axes(query)) if REDUCTIONS[query.op] == SUM else None
     return found if found is not None and found.tall else None
 
 
@@ -100,7 +100,7 @@ def _product_grad(ctx: BindContext) -> Launch:
     return call("product_grad", HEADER, types, *values, items=ctx.inputs[0].size)
 
 
-def parts_of(size: int) -> int:
+def part_count(size: int) -> int:
     """Return the number of parts of a sum; the same on every device."""
     return max(1, min(-(-size // PART), MOST_PARTS))
 
@@ -115,7 +115,7 @@ def _each_sum(how: str, ctx: BindContext) -> Iterator[Launch]:
     kind, done = c_type(wide), 0
     workspace: DeviceArray = ctx.workspace
     for x, type_ in zip(ctx.inputs, ctx.query.inputs, strict=True):
-        parts = parts_of(type_.size)
+        parts = part_count(type_.size)
         sums = workspace.part(done * wide.itemsize, (parts,), wide.numpy)
         yield call(
             "partial_sums", HEADER, (how, c_type(type_), kind),
@@ -130,14 +130,14 @@ def _each_sum(how: str, ctx: BindContext) -> Iterator[Launch]:
 
 
 def _sum_workspace(query: KernelQuery) -> int:
-    count = sum(parts_of(t.size) for t in query.inputs)
+    count = sum(part_count(t.size) for t in query.inputs)
     return padded(count * query.outputs[0].dtype.accumulate.itemsize)
 
 
 SUMS = {"square_sum": "Squared", "multi_square_sum": "Squared", "count_not_finite": "NotFinite"}
 
 KERNELS: tuple[KernelSpec, ...] = (
-    *(kernel(op, _reduce, _fits, _columns_bytes) for op in REDUCTIONS),
-    kernel("reduce_prod_grad", _product_grad, _fits),
+    *(kernel(op, _reduce, _rank_fits, _columns_bytes) for op in REDUCTIONS),
+    kernel("reduce_prod_grad", _product_grad, _rank_fits),
     *(kernel(op, partial(_sums, how), None, _sum_workspace) for op, how in SUMS.items()),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flow_cuda.codegen.program import Kernel, Scalars, named
+from flow_cuda.codegen.program import Kernel, Scalars, make_kernel
 
 PI = "3.14159265358979323846"
 
@@ -96,7 +96,7 @@ def rate_kernel(attrs: Mapping[str, Any]) -> tuple[Kernel, list[int | float]]:
         f"*out = (float)({text});"
     )
     parameters = (("const i64 *", "now"), ("float *", "out"), *scalars.parameters)
-    return named("rate", parameters, body), scalars.values
+    return make_kernel("rate", parameters, body), scalars.values
 
 
 def _warmup(number: Number, kind: str, steps: int, multiplier: float) -> str:

@@ -18,7 +18,7 @@ from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.launch import Read, Struct, Write, call, launch_threads
 from flow_cuda.kernels.binding import c_type, collect_launches, kernel
 from flow_cuda.kernels.move import copy_array
-from flow_cuda.kernels.reduce import parts_of
+from flow_cuda.kernels.reduce import part_count
 from flow_cuda.kernels.schedule import rate_kernel
 
 HEADER = "update.h"
@@ -53,7 +53,7 @@ UPDATES = {
 }
 
 
-class Bound:
+class UpdateArguments:
     """The arguments of an update op."""
 
     def __init__(self, ctx: BindContext) -> None:
@@ -77,7 +77,7 @@ class Bound:
 
 def _simple(ctx: BindContext) -> Launch:
     """Bind updates of (model, diff, states, rate, factor, skip, size, terms, numbers)."""
-    b = Bound(ctx)
+    b = UpdateArguments(ctx)
     first = RATE + 1
     states = list(ctx.inputs[first : first + b.row.states])
     kinds = [c_type(t) for t in ctx.query.inputs[first : first + min(1, b.row.states)]]
@@ -90,19 +90,19 @@ def _simple(ctx: BindContext) -> Launch:
     )
 
 
-def _sums(b: Bound) -> tuple[DeviceArray, int]:
+def _sums(b: UpdateArguments) -> tuple[DeviceArray, int]:
     """Return memory for a pair of partial sums per part, and the number of parts.
 
     It is not part of the plan's workspace, which updates share: updates of many variables could
     then not be merged into one launch.
     """
-    parts, hardware = parts_of(b.size), b.model.hardware
+    parts, hardware = part_count(b.size), b.model.hardware
     memory = hardware.allocate(2 * parts * b.wide.itemsize)
     return DeviceArray(memory, memory.address, (2 * parts,), b.wide.numpy, hardware), parts
 
 
 def _lars(ctx: BindContext) -> Iterator[Launch]:
-    b = Bound(ctx)
+    b = UpdateArguments(ctx)
     sums, parts = _sums(b)
     step, momentum = ctx.inputs[RATE + 1 : RATE + 3]
     wide = c_type(b.wide)
@@ -120,7 +120,7 @@ def _lars(ctx: BindContext) -> Iterator[Launch]:
 
 
 def _lamb(ctx: BindContext) -> Iterator[Launch]:
-    b = Bound(ctx)
+    b = UpdateArguments(ctx)
     sums, parts = _sums(b)
     m, v, *powers = ctx.inputs[RATE + 1 : RATE + 5]
     state, wide, known = c_type(ctx.query.inputs[RATE + 1]), c_type(b.wide), map(Read, powers)
@@ -145,13 +145,13 @@ def _advance(ctx: BindContext) -> Launch:
     return call("advance", HEADER, (), ctx.inputs[0], items=1)
 
 
-def _corrected(ctx: BindContext) -> Launch:
+def _corrected_rate(ctx: BindContext) -> Launch:
     betas = (ctx.attrs["beta1"], ctx.attrs["beta2"])
     values = (*map(Read, ctx.inputs), ctx.outputs[0], *betas)
     return call("correct_rate", HEADER, (c_type(ctx.query.inputs[0]),), *values, items=1)
 
 
-def _adapt(ctx: BindContext) -> Launch:
+def _adapt_scale(ctx: BindContext) -> Launch:
     bad, scale, good = ctx.inputs
     period: Any = ctx.attrs["increment_period"]
     multiplier = float(ctx.attrs["multiplier"])
@@ -179,8 +179,8 @@ KERNELS: tuple[KernelSpec, ...] = (
     kernel("lars_update", collect_launches(_lars)),
     kernel("lamb_update", collect_launches(_lamb)),
     kernel("advance_step", _advance),
-    kernel("adam_bias_correction_learning_rate", _corrected),
-    kernel("dynamic_loss_scale_schedule", _adapt),
+    kernel("adam_bias_correction_learning_rate", _corrected_rate),
+    kernel("dynamic_loss_scale_schedule", _adapt_scale),
     kernel("global_norm_clip_factor", _clip_factor),
     kernel("learning_rate_schedule", _rate),
     kernel("assign", _assign),

@@ -77,14 +77,21 @@ def layout(type_: TensorType, data_format: str) -> WindowLayout:
     )
 
 
-def _three(values: Sequence[int], default: int) -> Ints:
+def _pad_to_three(values: Sequence[int], default: int) -> Ints:
     return (*values, *(default,) * (3 - len(values)))
 
 
 def _window(
     size: Ints, kernel: Ints, stride: Ints, before: Ints, dilation: Ints, out: Ints
 ) -> Struct:
-    rows = (size, _three(kernel, 1), _three(stride, 1), _three(before, 0), _three(dilation, 1), out)
+    rows = (
+        size,
+        _pad_to_three(kernel, 1),
+        _pad_to_three(stride, 1),
+        _pad_to_three(before, 0),
+        _pad_to_three(dilation, 1),
+        out,
+    )
     return Struct("Window", np.array(rows, np.int64).reshape(-1))
 
 
@@ -131,7 +138,7 @@ def _pool_grad(mode: str, ctx: BindContext) -> Launch:
     return call(f"{mode}_pool_grad", HEADER, (c_type(x),), *values, items=x.size)
 
 
-def _averages(query: KernelQuery) -> bool:
+def _is_floating(query: KernelQuery) -> bool:
     return query.inputs[0].dtype.is_floating
 
 
@@ -179,7 +186,7 @@ class Conv:
     @property
     def column_steps(self) -> Ints:
         """Strides of the unfolded input: batch, channel of a group, window elements, positions."""
-        taps, k = prod(self.kernel), contiguous(_three(self.kernel, 1))
+        taps, k = prod(self.kernel), contiguous(_pad_to_three(self.kernel, 1))
         o, per = contiguous(self.y.space), self.groups * self.per_group
         if not self.last:
             return (per, taps * self.places, *(s * self.places for s in k), *o)
@@ -199,7 +206,7 @@ class Conv:
     @property
     def column_space(self) -> Struct:
         """The index space of the unfolded input: batch, channels, window elements, positions."""
-        sizes = (self.x.batch, self.x.channels, *_three(self.kernel, 1), *self.y.space)
+        sizes = (self.x.batch, self.x.channels, *_pad_to_three(self.kernel, 1), *self.y.space)
         return Struct("Space", space(sizes))
 
 
@@ -342,7 +349,7 @@ def batch_sum(x: DeviceArray, y: DeviceArray, shape: tuple[int, int], kind: str)
 
 def _conv_bytes(big: str, small: str, query: KernelQuery) -> int:
     """Return the size of the unfolded input, plus one filter gradient per sample if needed."""
-    x, y = (_named(query, name) for name in (big, small))
+    x, y = (_operand_type(query, name) for name in (big, small))
     conv = conv_of(query, x, y)
     size = conv.dtype.itemsize
     nbytes = padded(conv.columns_size * size)
@@ -351,11 +358,11 @@ def _conv_bytes(big: str, small: str, query: KernelQuery) -> int:
     return nbytes
 
 
-def _named(query: KernelQuery, name: str) -> TensorType:
+def _operand_type(query: KernelQuery, name: str) -> TensorType:
     return query.outputs[0] if name == "out" else query.inputs[int(name)]
 
 
-def _takes(query: KernelQuery) -> bool:
+def _accepts(query: KernelQuery) -> bool:
     return is_floating(query) and all(t.size for t in (*query.inputs, *query.outputs))
 
 
@@ -363,22 +370,22 @@ DIMS = (1, 2, 3)
 
 KERNELS: tuple[KernelSpec, ...] = (
     *(kernel(f"max_pool_{d}d", partial(_pool, "max")) for d in DIMS),
-    *(kernel(f"avg_pool_{d}d", partial(_pool, "avg"), _averages) for d in DIMS),
+    *(kernel(f"avg_pool_{d}d", partial(_pool, "avg"), _is_floating) for d in DIMS),
     *(kernel(f"{m}_pool_{d}d_grad", partial(_pool_grad, m)) for m in ("max", "avg") for d in DIMS),
     *(
-        kernel(f"conv{d}d", collect_launches(_forward), _takes, partial(_conv_bytes, "0", "out"))
+        kernel(f"conv{d}d", collect_launches(_forward), _accepts, partial(_conv_bytes, "0", "out"))
         for d in DIMS
     ),
     *(
         kernel(
-            f"deconv{d}d", collect_launches(_data_grad), _takes, partial(_conv_bytes, "out", "0")
+            f"deconv{d}d", collect_launches(_data_grad), _accepts, partial(_conv_bytes, "out", "0")
         )
         for d in DIMS
     ),
     kernel(
-        "conv_data_grad", collect_launches(_data_grad), _takes, partial(_conv_bytes, "out", "0")
+        "conv_data_grad", collect_launches(_data_grad), _accepts, partial(_conv_bytes, "out", "0")
     ),
     kernel(
-        "conv_filter_grad", collect_launches(_filter_grad), _takes, partial(_conv_bytes, "1", "0")
+        "conv_filter_grad", collect_launches(_filter_grad), _accepts, partial(_conv_bytes, "1", "0")
     ),
 )

@@ -54,19 +54,19 @@ class SimulatedLt:
 
     def __init__(self, refuses: Collection[str] = ()) -> None:
         self._refuses = refuses
-        self._made: list[dict[Any, Any]] = []
+        self._objects: list[dict[Any, Any]] = []
         self.calls = 0
         self.summed_in: set[int] = set()
 
     def _new(self, **content: Any) -> int:
-        self._made.append(content)
-        return len(self._made)
+        self._objects.append(content)
+        return len(self._objects)
 
     def _set(self, sizes: dict[int, Any], handle: int, attr: int, buf: int, size: int) -> None:
         kind = np.dtype(sizes[attr])
         if size != kind.itemsize:
             raise RefusedError(f"INVALID_VALUE: {size} bytes for attribute {attr}")
-        self._made[handle - 1][attr] = int(np.frombuffer(ctypes.string_at(buf, size), kind)[0])
+        self._objects[handle - 1][attr] = int(np.frombuffer(ctypes.string_at(buf, size), kind)[0])
 
     def create(self) -> int:
         """Create a library handle."""
@@ -101,7 +101,7 @@ class SimulatedLt:
     def matmul_algo_get_heuristic(self, *given: int) -> None:
         """Return one algorithm, or raise."""
         _, desc, _, _, _, d, _, _, results, found = given
-        product, layout = self._made[desc - 1], self._made[d - 1]
+        product, layout = self._objects[desc - 1], self._objects[d - 1]
         name = EPILOGUES[product[EPILOGUE]]
         if name in self._refuses or (
             name and (layout["dtype"] == "float64" or layout.get(BATCH_COUNT, 1) > 1)
@@ -119,7 +119,7 @@ class SimulatedLt:
         """Compute the product immediately; 16-bit types are accumulated in float32."""
         _, desc, alpha, a, a_layout, b, b_layout, _, _, _, d, d_layout, *_ = given
         self.calls += 1
-        product = self._made[desc - 1]
+        product = self._objects[desc - 1]
         self.summed_in.add(product["compute"])
         name = EPILOGUES[product[EPILOGUE]]
         x, y, out = (
@@ -133,12 +133,12 @@ class SimulatedLt:
         right = right.swapaxes(1, 2) if product[TRANSB] else right
         result = np.matmul(left, right) * factor
         if name:
-            result[0] = _finished(name, product, result[0], left[0], right[0], out.dtype)
+            result[0] = _apply_epilogue(name, product, result[0], left[0], right[0], out.dtype)
         out[...] = result
 
     def _matrices(self, address: int, handle: int) -> Any:
         """Return a view of all matrices of a batch, column-major."""
-        layout = self._made[handle - 1]
+        layout = self._objects[handle - 1]
         (rows, columns), lead = layout["shape"], layout["ld"]
         count, step = layout.get(BATCH_COUNT, 1), layout.get(BATCH_STEP, 0)
         flat = array_at(address, (count - 1) * step + (columns - 1) * lead + rows, layout["dtype"])
@@ -154,7 +154,7 @@ def array_at(address: int, count: int, dtype: str) -> Any:
     return np.frombuffer(memoryview(raw), np.uint8).view(kind)
 
 
-def _finished(name: str, product: Any, value: Any, left: Any, right: Any, kind: Any) -> Any:
+def _apply_epilogue(name: str, product: Any, value: Any, left: Any, right: Any, kind: Any) -> Any:
     """Apply an epilogue; ``value`` is column-major, the transpose of our matrix."""
     dtype, (rows, columns) = as_dtype(kind).name, value.shape
     if name in ("sum_a", "sum_b"):

@@ -158,7 +158,7 @@ class Machine:
         self.count += 1
         return f"{name}#{self.count}"
 
-    def keep(self, owner: Any, start: int, nbytes: int, device: int | None) -> None:
+    def register(self, owner: Any, start: int, nbytes: int, device: int | None) -> None:
         """Register an allocation for the lifetime of its owner."""
         key = id(owner)
         self.spans[key] = start, start + nbytes, device
@@ -173,7 +173,7 @@ class Machine:
             gone = Access((), ((start, stop),))
             self.lost += [work.name for work in self.queue if _conflict(work.access, gone)]
 
-    def place(self, span: Span) -> int | None:
+    def device_of(self, span: Span) -> int | None:
         """Return the device of an address range; None for page-locked memory.
 
         Raises:
@@ -220,9 +220,9 @@ class Machine:
                 work.done = True
         self.queue = [w for w in self.queue if not w.done]
         self.past = [w for w in self.past if not _before(w, self.clock)]
-        self.clock = self.needed(self.clock)
+        self.clock = self.prune(self.clock)
 
-    def needed(self, clock: Clock) -> Clock:
+    def prune(self, clock: Clock) -> Clock:
         """Drop the clock entries of finished graph launches, which are not used any more."""
         lanes = {work.stream for work in self.past}
         return {name: n for name, n in clock.items() if "/" not in name or name in lanes}
@@ -277,14 +277,14 @@ class Simulator:
         self.log.append(f"allocate {nbytes}")
         raw = np.full(nbytes + 256, 0xA5, np.uint8)
         memory = HostMemory(nbytes, raw, raw.ctypes.data + -raw.ctypes.data % 256)
-        self.machine.keep(memory, memory.address, nbytes, self.index)
+        self.machine.register(memory, memory.address, nbytes, self.index)
         return memory
 
     def pinned(self, nbytes: int) -> Any:
         """Return host memory."""
         self.log.append(f"pinned {nbytes}")
         made = np.full(nbytes, 0xA5, np.uint8)
-        self.machine.keep(made, made.ctypes.data, nbytes, None)
+        self.machine.register(made, made.ctypes.data, nbytes, None)
         return made
 
     def free_bytes(self) -> int:
@@ -323,7 +323,7 @@ class Simulator:
                 found="an event outside of that capture, on a stream that is being captured",
                 allowed="events recorded on streams of the same capture",
             )
-        stream.clock = self.machine.needed(_merged(stream.clock, event.clock))
+        stream.clock = self.machine.prune(_merged(stream.clock, event.clock))
 
     def synchronize(self, event: Any) -> None:
         """Run the work before the event, and nothing else."""
@@ -366,15 +366,15 @@ class Simulator:
             )
         for span in (*access.reads, *access.writes):
             try:
-                place = self.machine.place(span)
+                owner = self.machine.device_of(span)
             except LookupError:
                 raise SimulatorError(
                     f"queueing {name}", found="an address outside of all allocations"
                 ) from None
-            if place not in (None, self.index) and not peers:
+            if owner not in (None, self.index) and not peers:
                 raise SimulatorError(
                     f"queueing {name} on device {self.index}",
-                    found=f"memory of device {place}",
+                    found=f"memory of device {owner}",
                     allowed="copies, the only operations that access several devices",
                 )
 
@@ -457,7 +457,7 @@ class Simulator:
     def replay(self, stream: Any, graph: Any) -> None:
         """Queue a captured graph; each captured stream runs on a stream of the graph."""
         self.log.append(f"replay {len(graph.steps)}")
-        before = self.machine.needed(_merged(stream.clock, self.machine.clock))
+        before = self.machine.prune(_merged(stream.clock, self.machine.clock))
         start = end = _merged(before, graph.clock)
         for step in graph.steps:
             own = {f"{graph.name}/{name}": count for name, count in step.clock.items()}
@@ -519,8 +519,8 @@ def _before(work: Work, clock: Clock) -> bool:
 
 
 def _conflict(a: Access, b: Access) -> bool:
-    return _meet(a.writes, (*b.reads, *b.writes)) or _meet(a.reads, b.writes)
+    return _overlap(a.writes, (*b.reads, *b.writes)) or _overlap(a.reads, b.writes)
 
 
-def _meet(some: Sequence[Span], others: Sequence[Span]) -> bool:
+def _overlap(some: Sequence[Span], others: Sequence[Span]) -> bool:
     return any(a < d and c < b for a, b in some for c, d in others)
