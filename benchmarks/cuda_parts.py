@@ -292,7 +292,7 @@ import builtins, os, runpy, sys
 path, epochs = sys.argv[1], int(sys.argv[2])
 if os.environ.get("FLOW_CHECKS_REHEARSE"):
     from cuda_cases import simulated_registry
-    from flow_core.frontend import session as sessions
+    from flow_core.frontend.session import session as sessions
     from flow_core.plugins.host import load_plugins
     from dataclasses import replace
     from flow_core.base.config import Settings
